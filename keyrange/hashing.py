@@ -1,0 +1,54 @@
+"""From a key to its point.
+
+A point is the upper 32 bits of XXH64(key, seed 42), so the space is ``[0, 2**32)``: every bound, also the end of the
+space, fits a signed 64-bit integer, a msgpack integer and a RocksDB key, and Spark computes the same natively as
+``shiftrightunsigned(xxhash64(key), 32)``. A record without a key has no order to keep: its point is drawn from its
+place, ``xxhash64(int partition, long offset)`` in Spark's terms, so that such records spread over all workers.
+
+Source of the chaining rule: Spark's ``xxhash64`` hashes an int as 4 and a long as 8 little-endian bytes and seeds each
+column with the hash of the one before; the seed of the first is 42.
+"""
+
+from struct import Struct
+
+from xxhash import xxh64_intdigest
+
+SEED = 42
+SPACE_END = 1 << 32
+HASH_NAME = "xxh64-seed42-high32"
+"""Written into the logs; a log that names another function is refused."""
+
+_INT = Struct("<i").pack
+_LONG = Struct("<q").pack
+
+
+def point_of_key(key: bytes) -> int:
+    """The point of a key, in ``[0, 2**32)``. An empty key is a key."""
+    return xxh64_intdigest(key, SEED) >> 32
+
+
+def point_of_place(partition: int, offset: int) -> int:
+    """The point of a record without a key, in ``[0, 2**32)``, from its partition and offset."""
+    return xxh64_intdigest(_LONG(offset), xxh64_intdigest(_INT(partition), SEED)) >> 32
+
+
+def point_of(key: bytes | None, partition: int, offset: int) -> int:
+    """The point of a record, in ``[0, 2**32)``."""
+    if key is None:
+        return point_of_place(partition, offset)
+    return xxh64_intdigest(key, SEED) >> 32
+
+
+def hash_chain_text(text: str, seed: int = SEED) -> int:
+    """XXH64 of UTF-8 text on top of ``seed``; with an int or long chained behind it, Spark's ``xxhash64(a, b)``."""
+    return xxh64_intdigest(text.encode(), seed)
+
+
+def hash_chain_int(value: int, seed: int) -> int:
+    """XXH64 of a 32-bit signed integer (Spark's ``int``) on top of ``seed``."""
+    return xxh64_intdigest(_INT(value), seed)
+
+
+def hash_chain_long(value: int, seed: int) -> int:
+    """XXH64 of a 64-bit signed integer (Spark's ``bigint``) on top of ``seed``."""
+    return xxh64_intdigest(_LONG(value), seed)

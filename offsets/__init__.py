@@ -1,0 +1,1 @@
+"""PURE. What happened to the offsets of an application and what follows from it. Knows no broker."""

@@ -1,0 +1,52 @@
+"""Events to bytes and back. A record of our logs holds one event: msgpack, an array whose first item is the tag.
+
+An event of an unknown kind or version is refused with a clear error, never skipped: a reader that skips what it does
+not know comes to another ledger than its peers.
+"""
+
+import msgspec
+
+from .events import Event
+
+EVENT_BYTES_MAX = 256 * 1024
+"""An event over this size is written as several events of one transaction."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
+_untyped = msgspec.msgpack.Decoder()
+
+_KINDS = {kind.__struct_config__.tag for kind in Event.__args__}
+
+
+class EventError(ValueError):
+    """The bytes are no event that this version knows. Stop reading: what follows would be judged wrongly."""
+
+
+def encode(event: Event) -> bytes:
+    """The bytes of an event."""
+    return _encoder.encode(event)
+
+
+def decode(data: bytes) -> Event:
+    """The event in the bytes; raises EventError with the kind seen when it is unknown or damaged."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise EventError(_explain(data, error)) from None
+
+
+def _explain(data: bytes, error: Exception) -> str:
+    try:
+        untyped = _untyped.decode(data)
+    except msgspec.DecodeError:
+        return f"{len(data)} bytes are no msgpack: {error}"
+    tag = untyped[0] if isinstance(untyped, list) and untyped and isinstance(untyped[0], str) else None
+    if tag is None:
+        return f"no event: an event is an array that starts with its kind; seen {type(untyped).__name__}"
+    if tag in _KINDS:
+        return f"damaged event of kind {tag}: {error}"
+    kind = tag.rpartition("/")[0]
+    known = sorted(k for k in map(str, _KINDS) if k.rpartition("/")[0] == kind)
+    if known:
+        return f"unknown version of an event: seen {tag!r}, known {', '.join(known)}; a newer keylanes wrote it"
+    return f"unknown kind of event: seen {tag!r}; a newer keylanes wrote it, or the topic is not a log of ours"

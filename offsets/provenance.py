@@ -1,0 +1,56 @@
+"""Where an output came from: one compact header on each output and dead letter, and the hash that is summed up.
+
+The header ``kl`` holds a msgpack array ``[1, source topic, source partition, source offset, i, n]``: the output is the
+i-th (from 0) of the n outputs of that record. The digest of an output is, in Spark's terms, ``xxhash64(string topic,
+int partition, bigint offset, int i, string destination)``, read as an unsigned 64-bit integer; a commit event carries
+the sum of them mod 2**64.
+"""
+
+import msgspec
+
+from ..keyrange.hashing import hash_chain_int, hash_chain_long, hash_chain_text
+
+HEADER = "kl"
+VERSION = 1
+DIGEST_MASK = (1 << 64) - 1
+
+
+class Provenance(msgspec.Struct, frozen=True, array_like=True):
+    """The decoded header. ``i`` counts from 0 to ``n - 1``."""
+
+    version: int
+    topic: str
+    partition: int
+    offset: int
+    i: int
+    n: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Provenance)
+
+
+def encode_provenance(topic: str, partition: int, offset: int, i: int, n: int) -> bytes:
+    """The header's value."""
+    return _encoder.encode((VERSION, topic, partition, offset, i, n))
+
+
+def decode_provenance(data: bytes) -> Provenance:
+    """The header's fields; raises ValueError for a damaged one or an unknown version."""
+    try:
+        provenance = _decoder.decode(data)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise ValueError(f"damaged {HEADER!r} header: {error}") from None
+    if provenance.version != VERSION:
+        raise ValueError(f"unknown version of the {HEADER!r} header: seen {provenance.version}, known {VERSION}")
+    return provenance
+
+
+def place_seed(topic: str, partition: int) -> int:
+    """The part of the digest that all outputs of one source partition share."""
+    return hash_chain_int(partition, hash_chain_text(topic))
+
+
+def output_digest(seed: int, offset: int, i: int, destination: str) -> int:
+    """The digest of one output, from ``place_seed`` of its source partition."""
+    return hash_chain_text(destination, hash_chain_int(i, hash_chain_long(offset, seed)))

@@ -1,0 +1,96 @@
+"""Every error that leaves keylanes, and the exit code it ends a process with.
+
+    KeylanesError
+    ├── SettingsError            2  wrong settings or handler declarations: mend them and start again
+    ├── FatalError                  the application stopped; nothing that was committed is lost
+    │   ├── FencedError          3  another process of this application took over: leave it stopped
+    │   ├── LogError             4  a log of ours is damaged, foreign, truncated or newer: see docs/offset-log.md
+    │   ├── HandlerFailed        5  a handler failed for good and its policy is to stop
+    │   ├── BrokerUnavailable    6  the broker did not answer within the limits: start again when it is back
+    │   ├── SourceError          7  a source topic is missing, was re-created, or lost records ahead of us
+    │   ├── StoreError           8  the local RocksDB folder is in use, foreign, damaged or full
+    │   └── InvariantBroken     70  a defect of keylanes itself: report it
+    └── HandlerError                a record's attempt failed; retried, then dead-lettered or stopped
+        ├── DecodeFailed            the value does not fit the handler's annotation
+        ├── OutputRefused           an output is too large, or its topic, partition or key is not possible
+        ├── HandlerTimeout          the handler took longer than handler_timeout_ms
+        └── ContextClosed           a context was used after its attempt had ended
+"""
+
+
+class KeylanesError(Exception):
+    """The root of the family."""
+
+
+class SettingsError(KeylanesError, ValueError):
+    """A setting or a declaration is wrong; the message names the setting, the value seen and what is allowed."""
+
+    exit_code = 2
+
+
+class FatalError(KeylanesError):
+    """The application stopped. Whatever was committed stays; the rest is run again after a restart."""
+
+    exit_code = 1
+
+
+class FencedError(FatalError):
+    """Another process of the same application took over. Do not restart this one beside it."""
+
+    exit_code = 3
+
+
+class LogError(FatalError):
+    """A log of ours is damaged, foreign, truncated, empty although the app has run, or of a newer version."""
+
+    exit_code = 4
+
+
+class HandlerFailed(FatalError):
+    """A record failed for good and its handler's policy is to stop."""
+
+    exit_code = 5
+
+
+class BrokerUnavailable(FatalError):
+    """The broker did not answer within the limits in the settings."""
+
+    exit_code = 6
+
+
+class SourceError(FatalError):
+    """A source topic is missing, was re-created or truncated, or its retention passed a range's edge."""
+
+    exit_code = 7
+
+
+class StoreError(FatalError):
+    """The local folder can't be used: held by another process, foreign, damaged, full or not private."""
+
+    exit_code = 8
+
+
+class InvariantBroken(FatalError):
+    """A rule that keylanes relies on did not hold. It stops rather than commit something wrong."""
+
+    exit_code = 70
+
+
+class HandlerError(KeylanesError):
+    """One attempt at a record failed."""
+
+
+class DecodeFailed(HandlerError):
+    """The value does not fit what the handler's annotation asks for."""
+
+
+class OutputRefused(HandlerError):
+    """An output is too large, or its topic, partition or key is not possible."""
+
+
+class HandlerTimeout(HandlerError):
+    """The attempt took longer than ``handler_timeout_ms``."""
+
+
+class ContextClosed(HandlerError):
+    """A context was used after its attempt had ended; nothing was sent."""
