@@ -1,0 +1,138 @@
+"""Decisions about offsets, as events. The host appends them; ``evolve`` applies them, live and at recovery alike.
+
+``decide_*`` functions read a ledger and return events; they change nothing. Events that would be larger than
+``EVENT_BYTES_MAX`` come as several of one transaction.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from ..keyrange.hashing import HASH_NAME
+from .codec import EVENT_BYTES_MAX
+from .events import Band, Committed, ControlEvent, LogOpened, RangesGranted, Tile, WorkersCut
+from .ledger import Ledger, Place
+
+T = TypeVar("T")
+
+BAND_BYTES_MAX = 20
+TILE_BYTES_MAX = 40
+_BANDS_MAX = EVENT_BYTES_MAX // BAND_BYTES_MAX
+_TILES_MAX = EVENT_BYTES_MAX // TILE_BYTES_MAX
+
+
+class Move(NamedTuple):
+    """A worker's progress in one generation, with what the records between the two offsets produced."""
+
+    worker: int
+    first: int
+    end: int
+    offset_from: int
+    offset_to: int
+    outputs: int = 0
+    dead_letters: int = 0
+    digest: int = 0
+
+
+class CommitKey(NamedTuple):
+    """What all commit events of one source partition in one transaction share."""
+
+    incarnation: int
+    transaction: int
+    epoch: int
+    topic: str
+    partition: int
+
+
+def decide_opening(app: str, log_partitions: int, log_partition: int, incarnation: int, transaction: int) -> LogOpened:
+    """The first event of a partition of the offset log."""
+    return LogOpened(app, HASH_NAME, log_partition, log_partitions, incarnation, transaction)
+
+
+def decide_grant(ledger: Ledger, place: Place, incarnation: int) -> list[ControlEvent]:
+    """All points of a partition to one incarnation, from the edges that the ledger knows, at the next epoch.
+
+    Correct only after the offset log was read to its end and all older owners are fenced.
+    """
+    partition = ledger.partition(place)
+    started = ledger.control.started[place]
+    bands = [Band(a, b, edge) for a, b, edge in partition.edges(started).pieces()]
+    term, epoch = ledger.control.term, partition.epoch_next
+    return [
+        RangesGranted(term, incarnation, epoch, *place, tuple(chunk)) for chunk in _chunks(bands, _BANDS_MAX)
+    ]
+
+
+def decide_cut(key: CommitKey, worker: int, bounds: Sequence[int]) -> list[WorkersCut]:
+    """The workers of one contiguous range, numbered from ``worker`` on."""
+    size = EVENT_BYTES_MAX // 8
+    return [
+        WorkersCut(*key, worker + i, tuple(bounds[i : i + size + 1])) for i in range(0, len(bounds) - 1, size)
+    ]
+
+
+def tiles_of(moves: Iterable[Move]) -> list[tuple[Tile, Move]]:
+    """Tiles, neighbours that moved alike as one, each with the summed production of its moves.
+
+    Moves come in order of points; those of one call lie in one grant.
+    """
+    tiles: list[tuple[Tile, Move]] = []
+    run: list[Move] = []
+    for move in moves:
+        if run and not _continues(run[-1], move):
+            tiles.append(_tile(run))
+            run = []
+        run.append(move)
+    if run:
+        tiles.append(_tile(run))
+    return tiles
+
+
+def decide_commits(
+    commits: Sequence[tuple[CommitKey, Sequence[Move]]], tiles_max: int = _TILES_MAX
+) -> list[Committed]:
+    """The commit events of one transaction, its parts numbered: for each source partition its moves in order of points.
+
+    ``tiles_max`` bounds the tiles of one event.
+    """
+    chunks = [(key, chunk) for key, moves in commits for chunk in _chunks(tiles_of(moves), tiles_max)]
+    return [
+        Committed(
+            incarnation=key.incarnation,
+            transaction=key.transaction,
+            part=part,
+            parts=len(chunks),
+            epoch=key.epoch,
+            topic=key.topic,
+            partition=key.partition,
+            tiles=tuple(tile for tile, _ in chunk),
+            outputs=sum(total.outputs for _, total in chunk),
+            dead_letters=sum(total.dead_letters for _, total in chunk),
+            digest=sum(total.digest for _, total in chunk) % (1 << 64),
+        )
+        for part, (key, chunk) in enumerate(chunks)
+    ]
+
+
+def _continues(left: Move, right: Move) -> bool:
+    return (
+        left.end == right.first
+        and left.worker + 1 == right.worker
+        and left.offset_from == right.offset_from
+        and left.offset_to == right.offset_to
+    )
+
+
+def _tile(run: Sequence[Move]) -> tuple[Tile, Move]:
+    first, last = run[0], run[-1]
+    tile = Tile(first.worker, len(run), first.first, last.end, first.offset_from, first.offset_to)
+    total = first._replace(
+        end=last.end,
+        outputs=sum(m.outputs for m in run),
+        dead_letters=sum(m.dead_letters for m in run),
+        digest=sum(m.digest for m in run),
+    )
+    return tile, total
+
+
+def _chunks(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
+    return (items[i : i + size] for i in range(0, len(items), size))

@@ -1,0 +1,113 @@
+"""Snapshots bound what is read at the start: the fold of the offset log up to a position, written into the log itself.
+
+A snapshot is written in a transaction of its owner and says which position it covers; what lies between that position
+and its own place is read again. Nothing points at the newest one: a reader goes back from the end of the log in growing
+steps until it finds a whole one, so the read is bounded by the distance between two snapshots.
+"""
+
+from collections.abc import Iterable, Sequence
+from types import MappingProxyType
+
+from ..keyrange.steps import Steps
+from .codec import EventError
+from .events import EpochFold, OffsetEvent, Piece, SnapshotTaken
+from .ledger import EpochPart, Ledger, PartitionLedger, Place
+
+FIRST_STEP = 1_000
+STEP_GROWTH = 4
+
+
+def search_starts(start: int, high: int) -> Iterable[int]:
+    """Positions to begin reading at, from near the end of the log back to its start."""
+    step = FIRST_STEP
+    while high - step > start:
+        yield high - step
+        step *= STEP_GROWTH
+    yield start
+
+
+def take_snapshot(
+    ledger: Ledger, app: str, places: Sequence[Place], position: int, incarnation: int, transaction: int
+) -> list[SnapshotTaken]:
+    """The parts of a snapshot of these partitions (those that share one log partition) at a position of that log."""
+    named = [(place, ledger.partition(place)) for place in places] or [(("", 0), PartitionLedger())]
+    return [
+        SnapshotTaken(
+            incarnation=incarnation,
+            transaction=transaction,
+            part=i,
+            parts=len(named),
+            app=app,
+            position=position,
+            topic=place[0],
+            partition=place[1],
+            epochs_closed=fold.epochs_closed,
+            epochs=tuple(_fold_epoch(part) for _, part in sorted(fold.parts.items())),
+            violations=tuple(sorted(fold.violations)),
+        )
+        for i, (place, fold) in enumerate(named)
+    ]
+
+
+def newest_snapshot(events: Iterable[OffsetEvent]) -> list[SnapshotTaken] | None:
+    """The parts of the last whole snapshot among events in log order; None when there is none."""
+    newest: list[SnapshotTaken] | None = None
+    parts: list[SnapshotTaken] = []
+    for event in events:
+        if not isinstance(event, SnapshotTaken):
+            continue
+        same = parts and (parts[0].incarnation, parts[0].transaction) == (event.incarnation, event.transaction)
+        parts = [*parts, event] if same else [event]
+        if [p.part for p in parts] == list(range(event.parts)):
+            newest = parts
+    return newest
+
+
+def restore_snapshot(parts: Sequence[SnapshotTaken]) -> dict[Place, PartitionLedger]:
+    """The folds of the partitions in a snapshot; raises EventError when a piece is impossible."""
+    folds: dict[Place, PartitionLedger] = {}
+    for part in parts:
+        if part.topic == "":
+            continue
+        try:
+            epochs = {fold.epoch: _restore_epoch(fold) for fold in part.epochs}
+        except ValueError as error:
+            raise EventError(f"damaged snapshot of {part.topic}[{part.partition}]: {error}") from None
+        folds[part.topic, part.partition] = PartitionLedger(
+            parts=MappingProxyType(epochs),
+            epochs_closed=part.epochs_closed,
+            violations=frozenset(part.violations),
+        )
+    return folds
+
+
+def _fold_epoch(part: EpochPart) -> EpochFold:
+    bounds = sorted(
+        {
+            bound
+            for steps in (part.froms, part.edges, part.untils, part.workers, part.released)
+            for first, end, _ in steps.pieces()
+            for bound in (first, end)
+        }
+    )
+    pieces = []
+    for first, end in zip(bounds, bounds[1:], strict=False):
+        offset_from, edge = part.froms.at(first), part.edges.at(first)
+        if offset_from is None or edge is None:
+            continue
+        until, worker, released = part.untils.at(first), part.workers.at(first), part.released.at(first)
+        pieces.append(Piece(first, end, offset_from, edge, until, worker, bool(released)))
+    return EpochFold(part.epoch, part.incarnation, tuple(pieces))
+
+
+def _restore_epoch(fold: EpochFold) -> EpochPart:
+    pieces = fold.pieces
+    return EpochPart(
+        epoch=fold.epoch,
+        incarnation=fold.incarnation,
+        froms=Steps((p.first, p.end, p.offset_from) for p in pieces),
+        edges=Steps((p.first, p.end, p.offset_edge) for p in pieces),
+        untils=Steps((p.first, p.end, p.offset_until) for p in pieces if p.offset_until is not None),
+        workers=Steps((p.first, p.end, p.worker) for p in pieces if p.worker is not None),
+        released=Steps((p.first, p.end, True) for p in pieces if p.released),
+    )
