@@ -53,7 +53,7 @@ class _JumpingSelector(selectors.BaseSelector):
 
     def __init__(self) -> None:
         self._real = selectors.DefaultSelector()
-        self.before_pass: Callable[[float | None], bool] = lambda timeout: True
+        self.before_pass: Callable[[float | None], bool] = bool
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if self.before_pass(timeout):
@@ -104,7 +104,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def run_in_executor(  # type: ignore[override]  # typeshed spells the variadic arguments as a TypeVarTuple
-        self, executor: Executor | None, func: Callable[..., T], *args: Any
+        self, executor: Executor | None, func: Callable[..., T], *args: Any  # noqa: ARG002  # no thread is used
     ) -> asyncio.Future[T]:
         """Run ``func`` now, in this thread; the future is done in a later pass, as if a thread had finished."""
         future: asyncio.Future[T] = self.create_future()

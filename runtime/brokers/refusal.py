@@ -1,0 +1,53 @@
+"""What a broker refuses, and the settings of a topic that decide it: one rule for the embedded and simulated brokers.
+
+Kafka bounds a *batch* by ``max.message.bytes``; a record is refused here when it would be too large in a batch of its
+own, so that a record that passes here passes there too.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from .protocol import Outgoing, TopicDescription
+
+TOPIC_DEFAULTS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "604800000",
+    "max.message.bytes": "1048588",
+}
+BATCH_OVERHEAD: Final = 61  # bytes: the header of a record batch, format 2
+RECORD_OVERHEAD: Final = 21  # bytes: the most that length, attributes, deltas and counts of one record take
+HEADER_OVERHEAD: Final = 10  # bytes: two lengths
+
+
+def batch_bytes(record: Outgoing) -> int:
+    """The most that this record takes in a batch of its own, in bytes."""
+    headers = sum(len(name.encode()) + len(value) + HEADER_OVERHEAD for name, value in record.headers)
+    return BATCH_OVERHEAD + RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"") + headers
+
+
+def refusals(records: Sequence[Outgoing], topics: Mapping[str, TopicDescription]) -> dict[int, str]:
+    """Why which records (by index) are refused for good by these topics; empty when all are fine."""
+    refused: dict[int, str] = {}
+    limits = {name: int(topic.config["max.message.bytes"]) for name, topic in topics.items()}
+    compacted = {name for name, topic in topics.items() if "compact" in topic.config["cleanup.policy"]}
+    for index, record in enumerate(records):
+        topic = topics.get(record.topic)
+        if topic is None:
+            refused[index] = f"topic {record.topic!r} does not exist"
+        elif not 0 <= record.partition < topic.partitions:
+            refused[index] = f"{record.topic!r} has {topic.partitions} partitions, not a partition {record.partition}"
+        elif record.key is None and record.topic in compacted:
+            refused[index] = f"{record.topic!r} is compacted and the record has no key"
+        elif batch_bytes(record) > limits[record.topic]:
+            refused[index] = (
+                f"the record takes {batch_bytes(record)} bytes and {record.topic!r} allows {limits[record.topic]} "
+                "(max.message.bytes)"
+            )
+    return refused
+
+
+def describe_refusals(refused: Mapping[int, str]) -> str:
+    """One sentence: the first reason and how many more."""
+    first = min(refused)
+    more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+    return f"record {first}: {refused[first]}{more}"

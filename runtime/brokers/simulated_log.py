@@ -1,0 +1,236 @@
+"""What a simulated cluster knows: topics, partition logs, transactional ids. Pure: no time, no randomness, no waiting.
+
+As in Kafka:
+
+- A transaction's records take their offsets when they arrive. The first of them holds the partition's *last stable
+  offset* until the transaction's marker is written; committed readers don't pass it.
+- A transaction is decided first; a marker is written to each of its partitions later and takes one offset there.
+  Until the last one is written the transaction is not complete: its id can't begin another and can't be initialised.
+- Aborted records, markers, compacted records are holes to a reader.
+- An initialisation bumps the id's epoch; whoever holds an older one is fenced. An open transaction is aborted by it.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .protocol import (
+    Headers,
+    OffsetOutOfRange,
+    Outgoing,
+    ProducerFenced,
+    TopicDescription,
+    TopicPartition,
+    TopicSpec,
+    TransactionAborted,
+    UnknownTopic,
+    Watermarks,
+)
+from .refusal import TOPIC_DEFAULTS
+
+
+class SimulatedRecord(NamedTuple):
+    """A record as read; ``timestamp`` in ms."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+@dataclass(eq=False)
+class Transaction:
+    """``committed`` is None while it is open. ``unmarked``: the partitions whose marker is still to be written."""
+
+    transactional_id: str
+    epoch: int
+    unmarked: dict[TopicPartition, None]
+    committed: bool | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Decided, and every marker is written."""
+        return self.committed is not None and not self.unmarked
+
+
+class Entry(NamedTuple):
+    """One offset of a log. ``record`` is None in markers and holes; ``transaction`` is None outside of any."""
+
+    record: SimulatedRecord | None
+    transaction: Transaction | None
+
+
+HOLE = Entry(None, None)
+
+
+class PartitionLog:
+    """One partition: every offset from ``start`` to ``high`` has an entry."""
+
+    def __init__(self) -> None:
+        self.start = 0
+        self.entries: list[Entry] = []
+        self._open: dict[Transaction, int] = {}  # and the offset of its first record
+
+    @property
+    def high(self) -> int:
+        """The offset of the next record."""
+        return self.start + len(self.entries)
+
+    @property
+    def stable(self) -> int:
+        """Committed readers stop here."""
+        return min(self._open.values(), default=self.high)
+
+    def append(self, records: Iterable[Outgoing], now_ms: int, transaction: Transaction | None) -> None:
+        """Write records; those of a transaction stay hidden until it is marked."""
+        if transaction is not None:
+            self._open.setdefault(transaction, self.high)
+        for record in records:
+            timestamp = now_ms if record.timestamp is None else record.timestamp
+            headers = tuple((name, value) for name, value in record.headers)
+            stored = SimulatedRecord(self.high, timestamp, record.key, record.value, headers)
+            self.entries.append(Entry(stored, transaction))
+
+    def mark(self, transaction: Transaction) -> None:
+        """Write the marker of a decided transaction."""
+        self._open.pop(transaction, None)
+        self.entries.append(Entry(None, transaction))
+
+    def read(self, position: int, records_max: int) -> tuple[list[SimulatedRecord], int]:
+        """Committed records from ``position`` on, and the position behind them, behind holes too."""
+        records: list[SimulatedRecord] = []
+        stable = self.stable
+        while position < stable and len(records) < records_max:
+            record, transaction = self.entries[position - self.start]
+            if record is not None and (transaction is None or transaction.committed):
+                records.append(record)
+            position += 1
+        return records, position
+
+    def trim(self, before: int) -> None:
+        """Forget what lies below ``before``."""
+        if before > self.start:
+            del self.entries[: before - self.start]
+            self.start = before
+
+
+class Topic(NamedTuple):
+    """A topic's description and its logs by partition number."""
+
+    description: TopicDescription
+    logs: list[PartitionLog]
+
+
+@dataclass
+class TransactionalId:
+    """The current epoch of an id and its newest transaction."""
+
+    epoch: int = 0
+    transaction: Transaction | None = None
+
+
+@dataclass
+class ClusterState:
+    """All that a cluster remembers. Every method is one step that happens at once."""
+
+    topics: dict[str, Topic] = field(default_factory=dict)
+    ids: dict[str, TransactionalId] = field(default_factory=dict)
+
+    def create(self, spec: TopicSpec) -> None:
+        """Create a topic, unless it exists."""
+        if spec.name not in self.topics:
+            config = {**TOPIC_DEFAULTS, **spec.config}
+            description = TopicDescription(spec.name, spec.partitions, config)
+            self.topics[spec.name] = Topic(description, [PartitionLog() for _ in range(spec.partitions)])
+
+    def log(self, source: TopicPartition) -> PartitionLog:
+        """A partition's log; raises UnknownTopic."""
+        topic = self.topics.get(source.topic)
+        if topic is None:
+            raise UnknownTopic(f"topic {source.topic!r} does not exist")
+        if not 0 <= source.partition < len(topic.logs):
+            raise UnknownTopic(f"{source.topic!r} has {len(topic.logs)} partitions, not a partition {source.partition}")
+        return topic.logs[source.partition]
+
+    def descriptions(self, names: Collection[str]) -> dict[str, TopicDescription]:
+        """Those of ``names`` that exist, in that order."""
+        return {name: self.topics[name].description for name in names if name in self.topics}
+
+    def watermarks(self, source: TopicPartition) -> Watermarks:
+        """Start and high watermark; raises UnknownTopic."""
+        log = self.log(source)
+        return Watermarks(log.start, log.high)
+
+    def read(self, source: TopicPartition, position: int, records_max: int) -> tuple[list[SimulatedRecord], int]:
+        """As ``PartitionLog.read``; raises OffsetOutOfRange and UnknownTopic."""
+        log = self.log(source)
+        if not log.start <= position <= log.high:
+            raise OffsetOutOfRange(source, position, Watermarks(log.start, log.high))
+        return log.read(position, records_max)
+
+    def trim(self, before: Mapping[TopicPartition, int]) -> None:
+        """Forget records; raises OffsetOutOfRange, before anything is forgotten, for one beyond the high watermark."""
+        for source, offset in before.items():
+            log = self.log(source)
+            if not 0 <= offset <= log.high:
+                raise OffsetOutOfRange(source, offset, Watermarks(log.start, log.high))
+        for source, offset in before.items():
+            self.log(source).trim(offset)
+
+    def initialise(self, transactional_id: str) -> int | Transaction:
+        """One try: the new epoch, or the transaction that is in the way.
+
+        One that is in the way and open has just been fenced: the caller decides it as aborted, and tries again when
+        its markers are written.
+        """
+        known = self.ids.setdefault(transactional_id, TransactionalId())
+        transaction = known.transaction
+        if transaction is not None and not transaction.complete:
+            if transaction.committed is None:
+                known.epoch += 1
+            return transaction
+        known.epoch += 1
+        return known.epoch
+
+    def begin(self, transactional_id: str, epoch: int, partitions: Iterable[TopicPartition]) -> Transaction | None:
+        """A new open transaction, or None while the last one's markers are being written; raises ProducerFenced."""
+        known = self._current(transactional_id, epoch)
+        if known.transaction is not None and not known.transaction.complete:
+            return None
+        known.transaction = Transaction(transactional_id, epoch, dict.fromkeys(partitions))
+        return known.transaction
+
+    def produce(self, transaction: Transaction, records: Sequence[Outgoing], now_ms: int) -> None:
+        """Write records of one partition; raises ProducerFenced, TransactionAborted if it is decided already."""
+        self._current(transaction.transactional_id, transaction.epoch)
+        if transaction.committed is not None:
+            raise TransactionAborted("records came after the transaction had been ended")
+        self.log(TopicPartition(records[0].topic, records[0].partition)).append(records, now_ms, transaction)
+
+    def end(self, transaction: Transaction, commit: bool) -> None:
+        """The producer's own decision; raises ProducerFenced."""
+        self._current(transaction.transactional_id, transaction.epoch)
+        if transaction.committed is None:
+            transaction.committed = commit
+
+    def expire(self, transaction: Transaction) -> bool:
+        """The cluster's decision on a transaction that is open for too long: abort and fence. Whether it was open."""
+        if transaction.committed is not None:
+            return False
+        self.ids[transaction.transactional_id].epoch += 1
+        transaction.committed = False
+        return True
+
+    def mark(self, transaction: Transaction, source: TopicPartition) -> None:
+        """Write one marker of a decided transaction."""
+        del transaction.unmarked[source]
+        self.log(source).mark(transaction)
+
+    def _current(self, transactional_id: str, epoch: int) -> TransactionalId:
+        known = self.ids[transactional_id]
+        if known.epoch != epoch:
+            raise ProducerFenced(
+                f"transactional id {transactional_id!r} is at epoch {known.epoch}; this producer holds epoch {epoch}"
+            )
+        return known
