@@ -1,0 +1,6 @@
+# All logic is in dev.py, which works without make.
+PYTHON ?= python3
+
+.PHONY: demo test check bench lock
+demo test check bench lock:
+	@$(PYTHON) dev.py $@

@@ -1,0 +1,380 @@
+#!/usr/bin/env python3
+"""Set-up and the project's commands, with nothing but the standard library: ``python3 dev.py demo|test|check|bench``.
+
+    demo    the main job on real input; BROKER=kafka runs it on a real Kafka, RESET=1 starts it afresh
+    test    everything: style, types, all tests with a real Kafka and Spark
+    check   the fast part of it: no Java, no broker, no Spark
+    bench   the benchmarks, or those that are named
+    lock    writes requirements/*.txt anew (needs uv); --upgrade takes newer versions
+
+Each makes or mends the environment in ``.venv`` first: with uv, or venv, or venv without pip and this Python's pip.
+``check`` installs the small set, the others the full one; a stamp in the environment tells when it is out of date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+STAMP = "keylanes-stamp.json"
+PYTHON_MIN = (3, 11)
+PYTHONS = ("python3.13", "python3.12", "python3.11")
+WINDOWS = os.name == "nt"
+SMALL, FULL, JAVA = "check.txt", "full.txt", "java.txt"
+SIZES = {
+    SMALL: "60 MB: the libraries, linters and test tools",
+    FULL: "0.5 GB: Spark, Arrow, pandas, matplotlib, the flights of 2013",
+    JAVA: "35 MB: a Java for machines that have none",
+}
+NOT_FAST = "not broker and not spark and not slow"
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command; its exit code."""
+    require_python(arguments)
+    parser = argparse.ArgumentParser(prog="dev.py", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("command", choices=sorted(COMMANDS), metavar="|".join(COMMANDS))
+    parsed, rest = parser.parse_known_args(arguments)
+    return COMMANDS[parsed.command](rest)
+
+
+def demo(rest: list[str]) -> int:
+    """The main job; BROKER and RESET from the environment become options."""
+    broker, reset = os.environ.get("BROKER", ""), os.environ.get("RESET", "")
+    if broker == "kafka":
+        print("BROKER=kafka: a real Apache Kafka is fetched too (44 MB) unless it is cached", flush=True)
+    python = environment(FULL)
+    options = (["--broker", broker] if broker else []) + (["--reset"] if reset not in ("", "0") else [])
+    return hand_over([str(script(VENV, "keylanes")), "demo", *options, *rest], java_environment(python))
+
+
+def test(rest: list[str]) -> int:
+    """Everything. The last line is pytest's own."""
+    python = environment(FULL)
+    return steps([*checks(python), pytest(python, "--durations=10", *rest)], java_environment(python))
+
+
+def check(rest: list[str]) -> int:
+    """The fast part: no Java, no broker, no Spark."""
+    python = environment(SMALL)
+    return steps([*checks(python), pytest(python, "-m", NOT_FAST, *rest)], dict(os.environ))
+
+
+def bench(rest: list[str]) -> int:
+    """The benchmarks that are named, else all, one after the other."""
+    names = rest or sorted(path.stem for path in (ROOT / "bench").glob("[!_]*.py"))
+    missing = [name for name in names if not (ROOT / "bench" / f"{name}.py").is_file()]
+    if missing:
+        stop(f"no such benchmark: {', '.join(missing)}", "ls bench")
+    python = environment(FULL)
+    return steps([(name, [python, f"bench/{name}.py"]) for name in names], java_environment(python))
+
+
+def lock(rest: list[str]) -> int:
+    """Write the hash-pinned files anew: the full set, its small part at the same versions, and the Java."""
+    import tomllib  # here: this file must load on an older Python to say so
+
+    uv = shutil.which("uv") or stop("making the locks needs uv, which is not on the path", "pip install uv")
+    folder = ROOT / "requirements"
+    folder.mkdir(exist_ok=True)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for name, extras in ((FULL, ("dev", "demo")), (SMALL, ("dev",)), (JAVA, ())):
+        wanted = [f"--extra={extra}" for extra in extras] + ["pyproject.toml"] if extras else ["-"]
+        bounds = ["--constraints", str(folder / FULL)] if name == SMALL else []
+        command = [uv, "pip", "compile", *wanted, *bounds, "--universal", "--generate-hashes", "--no-header"]
+        command += ["--no-annotate", "--python-version", "3.11", "--quiet", "--output-file", str(folder / name), *rest]
+        given = "\n".join(project["optional-dependencies"]["java"])
+        subprocess.run(command, cwd=ROOT, check=True, text=True, input=given, stdout=subprocess.DEVNULL)
+        head = f"# About {SIZES[name]}. Written by: python3 dev.py lock\n"
+        (folder / name).write_text(head + (folder / name).read_text())
+    return 0
+
+
+COMMANDS = {"demo": demo, "test": test, "check": check, "bench": bench, "lock": lock}
+
+
+# What the commands run
+
+
+def checks(python: str) -> list[tuple[str, list[str]]]:
+    """Style and types. ``-P`` keeps the checkout off the path, where ``import state`` would load a second copy."""
+    return [
+        ("ruff check", [python, "-P", "-m", "ruff", "check", "."]),
+        ("ruff format", [python, "-P", "-m", "ruff", "format", "--check", "."]),
+        ("mypy", [python, "-P", "-m", "mypy", "-p", "keylanes"]),
+    ]
+
+
+def pytest(python: str, *options: str) -> tuple[str, list[str]]:
+    """The tests; the import directions are among them."""
+    return "pytest", [python, "-P", "-m", "pytest", *options]
+
+
+def steps(commands: list[tuple[str, list[str]]], env: dict[str, str]) -> int:
+    """Run all, also after a failure, so that one run shows everything; the first exit code that is not 0."""
+    failed = {}
+    for name, command in commands:
+        began = time.monotonic()
+        print(f"== {name}", flush=True)
+        code = run(command, env)
+        if code != 0:
+            failed[name] = code
+        if name != commands[-1][0]:
+            print(f"   {name}: {'failed' if code else 'ok'}, {time.monotonic() - began:.1f} s", flush=True)
+    if failed:
+        print(f"failed: {', '.join(failed)}", flush=True)
+    return next(iter(failed.values()), 0)
+
+
+def run(command: list[str], env: dict[str, str]) -> int:
+    """Run a child to its end. It is told to stop when we are; an interrupt from the terminal reaches it anyway."""
+    child = subprocess.Popen(command, cwd=ROOT, env=env)
+    before = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    try:
+        while True:
+            try:
+                return child.wait()
+            except KeyboardInterrupt:
+                continue  # it got the interrupt too, and ends in its own time
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def hand_over(command: list[str], env: dict[str, str]) -> int:
+    """Become the command, so that signals and exit code are its own; where that can't be, run it as a child."""
+    if WINDOWS:
+        return run(command, env)
+    os.chdir(ROOT)
+    sys.stdout.flush()
+    os.execve(command[0], command, env)
+
+
+# The environment
+
+
+def environment(wanted: str) -> str:
+    """Make ``.venv`` hold at least the set ``wanted`` and this checkout; the path of its Python."""
+    files = [SMALL] if wanted == SMALL else [SMALL, FULL] + ([] if system_java() else [JAVA])
+    digests = {name: digest((ROOT / "requirements" / name).read_bytes()) for name in files}
+    held = read_stamp()
+    held_files = held.get("files", {})
+    usable = held.get("place") == str(ROOT) and all(
+        digests.get(name, held_files[name]) == held_files[name] for name in held_files
+    )
+    missing = [name for name in files if not usable or name not in held_files]
+    if missing:
+        print(f"Setting up {VENV.name}; fetched unless cached:", flush=True)
+        for name in missing:
+            print(f"  about {SIZES[name]}", flush=True)
+    if not usable:
+        held_files = {}
+        build(missing, digests)
+    elif missing:
+        grow(missing, {**held_files, **digests})
+    if read_stamp().get("modules") != modules():
+        install_checkout()
+    return str(python_of(VENV))
+
+
+def build(files: list[str], digests: dict[str, str]) -> None:
+    """Make a new environment in a temporary folder and put it in the place of the old one, if any."""
+    partial = ROOT / f".venv.{os.getpid()}"
+    try:
+        install = new_venv(partial)
+        for name in files:
+            fetch(install, name)
+        rewrite_paths(partial)
+        write_stamp(partial, {"place": str(ROOT), "files": digests})
+        old = ROOT / f".venv.old.{os.getpid()}"
+        if VENV.exists():
+            VENV.rename(old)
+        partial.rename(VENV)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def grow(files: list[str], digests: dict[str, str]) -> None:
+    """Add sets to the environment. Without its stamp, an interrupted one is built anew."""
+    held = read_stamp()
+    (VENV / STAMP).unlink()
+    for name in files:
+        fetch(installer(VENV), name)
+    write_stamp(VENV, {**held, "files": digests})
+
+
+def fetch(install: list[str], name: str) -> None:
+    """Install one pinned file. The few that are built from source use the pinned setuptools of the small set."""
+    isolation = [] if name == SMALL else ["--no-build-isolation"]
+    began = time.monotonic()
+    execute([*install, "--require-hashes", *isolation, "-r", str(ROOT / "requirements" / name)])
+    print(f"  {name} installed in {time.monotonic() - began:.0f} s", flush=True)
+
+
+def install_checkout() -> None:
+    """Install the checkout as the package: links to the files of the listed packages, made anew for a new module.
+
+    pip refuses ``-e`` beside hashes, so it comes after the pinned files, without dependencies and build environment.
+    """
+    held = read_stamp()
+    for stale in (ROOT / "build").glob("__editable__.keylanes*"):
+        shutil.rmtree(stale)
+    again = ["--reinstall-package", "keylanes"] if uv_or_none() else []
+    strict = ["--no-deps", "--no-build-isolation", "--config-settings", "editable_mode=strict"]
+    execute([*installer(VENV), *again, *strict, "-e", str(ROOT)])
+    write_stamp(VENV, {**held, "modules": modules()})
+
+
+def new_venv(folder: Path) -> list[str]:
+    """Make an environment by the first way that works here; the command that installs into it."""
+    uv = uv_or_none()
+    if uv:
+        execute([uv, "venv", "--quiet", "--python", sys.executable, str(folder)])
+        return installer(folder)
+    if subprocess.run([sys.executable, "-m", "venv", str(folder)], capture_output=True, check=False).returncode == 0:
+        return installer(folder)
+    shutil.rmtree(folder, ignore_errors=True)  # where ensurepip is missing, venv leaves half a folder
+    helps = f"apt-get install -y python{sys.version_info[0]}.{sys.version_info[1]}-venv"
+    if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False).returncode != 0:
+        stop("this Python has neither a working venv nor pip, and uv is not on the path", helps)
+    execute([sys.executable, "-m", "venv", "--without-pip", str(folder)])
+    return [sys.executable, "-m", "pip", "--python", str(python_of(folder)), "install", *quiet()]
+
+
+def installer(folder: Path) -> list[str]:
+    """The command that installs into an environment that has pip (it is in the small set)."""
+    uv, python = uv_or_none(), str(python_of(folder))
+    if uv:
+        return [uv, "pip", "install", "--quiet", "--python", python]
+    return [python, "-m", "pip", "install", *quiet()]
+
+
+def quiet() -> list[str]:
+    """Progress bars for a person, silence for a log."""
+    return ["--disable-pip-version-check", "--no-input", *([] if sys.stdout.isatty() else ["--quiet"])]
+
+
+def rewrite_paths(partial: Path) -> None:
+    """Scripts name their Python by its full path: write the one it will have."""
+    for path in (partial / ("Scripts" if WINDOWS else "bin")).iterdir():
+        if path.is_file() and not path.is_symlink():
+            content = path.read_bytes()
+            if os.fsencode(partial) in content and b"\0" not in content:
+                path.write_bytes(content.replace(os.fsencode(partial), os.fsencode(VENV)))
+
+
+def modules() -> str:
+    """A digest of what the installed links depend on: the list of package files, and how the package is described."""
+    import tomllib  # here: this file must load on an older Python to say so
+
+    described = (ROOT / "pyproject.toml").read_bytes() + (ROOT / "setup.py").read_bytes()
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = [ROOT.joinpath(*package.split(".")[1:]) for package in packages]
+    names = sorted(str(path) for folder in folders for path in folder.glob("*") if path.suffix in (".py", ".txt"))
+    version = (ROOT / "__init__.py").read_bytes()
+    return digest(described + version + "\n".join(names).encode())
+
+
+def read_stamp() -> dict:
+    """What the environment holds; empty when it is missing, half made, or its Python is gone."""
+    try:
+        stamp = json.loads((VENV / STAMP).read_text())
+    except (OSError, ValueError):
+        return {}
+    return stamp if python_of(VENV).exists() else {}
+
+
+def write_stamp(folder: Path, stamp: dict) -> None:
+    """Write the stamp in one step."""
+    partial = folder / f"{STAMP}.partial"
+    partial.write_text(json.dumps(stamp, indent=1))
+    partial.replace(folder / STAMP)
+
+
+def digest(content: bytes) -> str:
+    """A short fingerprint."""
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def python_of(folder: Path) -> Path:
+    """The Python of an environment."""
+    return script(folder, "python")
+
+
+def script(folder: Path, name: str) -> Path:
+    """A command of an environment."""
+    return folder / "Scripts" / f"{name}.exe" if WINDOWS else folder / "bin" / name
+
+
+def uv_or_none() -> str | None:
+    """The uv on the path."""
+    return shutil.which("uv")
+
+
+# Java
+
+
+def system_java() -> bool:
+    """Whether this machine has a Java that will do. Asks the package's own file, which needs no package."""
+    spec = importlib.util.spec_from_file_location("keylanes_java", ROOT / "runtime" / "java.py")
+    assert spec is not None and spec.loader is not None
+    java = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = java
+    spec.loader.exec_module(java)
+    return java.find_system_java(os.environ) is not None
+
+
+def java_environment(python: str) -> dict[str, str]:
+    """The environment for a child that starts a JVM: the Java that the package finds, named in JAVA_HOME and PATH."""
+    code = "import json, os; from keylanes.runtime.java import java_home"
+    code += "; print(json.dumps(java_home().environment(os.environ)))"
+    answer = subprocess.run([python, "-P", "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if answer.returncode != 0:
+        raise SystemExit(answer.returncode)
+    return dict(json.loads(answer.stdout))
+
+
+# Small things
+
+
+def require_python(arguments: list[str]) -> None:
+    """Go on under a Python that is new enough, if there is one."""
+    if sys.version_info >= PYTHON_MIN:
+        return
+    for name in PYTHONS:
+        newer = shutil.which(name)
+        if newer and subprocess.run([newer, "-c", ""], check=False).returncode == 0:
+            raise SystemExit(subprocess.call([newer, __file__, *arguments]))
+    uv = uv_or_none()
+    if uv:
+        raise SystemExit(subprocess.call([uv, "run", "--no-project", "--python", ">=3.11", __file__, *arguments]))
+    seen = ".".join(str(part) for part in sys.version_info[:3])
+    stop(f"keylanes needs Python 3.11 or newer, this is {seen}; uv would bring one along", "pip install uv")
+
+
+def execute(command: list[str]) -> None:
+    """Run one step of the set-up; stop with its exit code when it fails."""
+    code = run(command, dict(os.environ))
+    if code != 0:
+        print(f"dev.py: this failed with exit code {code}: {' '.join(command)}", file=sys.stderr)
+        raise SystemExit(code)
+
+
+def stop(reason: str, helps: str) -> str:
+    """End with what is wrong and the one command that helps."""
+    raise SystemExit(f"dev.py: {reason}.\nThis helps:  {helps}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
