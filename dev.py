@@ -157,7 +157,7 @@ def hand_over(command: list[str], env: dict[str, str]) -> int:
         return run(command, env)
     os.chdir(ROOT)
     sys.stdout.flush()
-    os.execve(command[0], command, env)
+    return os.execve(command[0], command, env)
 
 
 # The environment
@@ -232,7 +232,11 @@ def install_checkout() -> None:
         shutil.rmtree(stale)
     again = ["--reinstall-package", "keylanes"] if uv_or_none() else []
     strict = ["--no-deps", "--no-build-isolation", "--config-settings", "editable_mode=strict"]
-    execute([*installer(VENV), *again, *strict, "-e", str(ROOT)])
+    command = [*installer(VENV), *again, *strict, "-e", str(ROOT)]
+    answer = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if answer.returncode != 0:  # when it works it only warns not to remove build/
+        print(answer.stdout)
+        stop("installing the checkout failed, see above", "rm -rf .venv build, then the same again")
     write_stamp(VENV, {**held, "modules": modules()})
 
 
@@ -328,7 +332,8 @@ def uv_or_none() -> str | None:
 def system_java() -> bool:
     """Whether this machine has a Java that will do. Asks the package's own file, which needs no package."""
     spec = importlib.util.spec_from_file_location("keylanes_java", ROOT / "runtime" / "java.py")
-    assert spec is not None and spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise ImportError(f"can't load {spec}")
     java = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = java
     spec.loader.exec_module(java)
