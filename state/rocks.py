@@ -1,0 +1,281 @@
+"""The one way to open RocksDB.
+
+Rules:
+
+- *Raw mode always*: rocksdict's other mode unpickles what it reads, and a tampered file would run code.
+- Options are passed for the column family too: rocksdict forgets cache and filter of a database that it reopens
+  without. All databases of a process share one block cache.
+- A folder belongs to us or is refused: it holds a marker file that names kind and format, written before RocksDB
+  touches the folder (opening a foreign database changes it). It is not a symbolic link, and only its owner may enter.
+- Every error is a ``RocksError`` in words. After one that was raised by a write the database is of no use any more:
+  RocksDB keeps refusing, even when a full disk has room again.
+- No iterator leaves this module alive: an open one keeps the lock after ``close``.
+- The write-ahead log is on: what ``write`` has returned from survives the death of the process. A log that is damaged
+  anywhere but at its torn end is an error, not a silent end.
+"""
+
+import contextlib
+import functools
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import rocksdict
+
+MARKER: Final = "KEYLANES"
+_MARKER_BEING_WRITTEN: Final = "KEYLANES.new"
+_MARKER_TEXT: Final = re.compile(r"keylanes (?P<kind>[a-z]+) format (?P<format>[0-9]+)\n")
+CACHE_BYTES: Final = 64 * 1024 * 1024
+_WRITE_BUFFER_BYTES: Final = 32 * 1024 * 1024
+_WAL_BYTES_MAX: Final = 64 * 1024 * 1024  # whoever opens the database reads this much again
+_OPEN_ATTEMPTS: Final = 10  # beside a writer whose files may vanish between being listed and being opened
+
+Mode = Literal["write", "beside"]
+
+
+class RocksError(Exception):
+    """A folder can't be used: in use, foreign, damaged, full or not private. The message says which and names it."""
+
+
+class Writes:
+    """Puts and deletes that happen together or not at all."""
+
+    def __init__(self) -> None:
+        self._batch = rocksdict.WriteBatch(raw_mode=True)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set a value."""
+        self._batch.put(key, value)
+
+    def delete_range(self, first: bytes, end: bytes) -> None:
+        """Delete every key in ``[first, end)``."""
+        self._batch.delete_range(first, end)
+
+
+class Rocks:
+    """An open database; made by ``open_rocks``. Its methods may be called from any thread, ``close`` by one."""
+
+    def __init__(self, folder: Path, database: rocksdict.Rdict, scratch: Path | None) -> None:
+        self.folder = folder
+        self._database: rocksdict.Rdict | None = database
+        self._scratch = scratch
+        self._process = os.getpid()
+        self._sync = rocksdict.WriteOptions()
+        self._sync.sync = True
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._database is None
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key, or None."""
+        with _in_words(self.folder):
+            value: bytes | None = self._open().get(key)
+            return value
+
+    def write(self, writes: Writes, *, sync: bool = False) -> None:
+        """Do all of these writes; with ``sync`` they survive the death of the machine too."""
+        with _in_words(self.folder):
+            if sync:
+                self._open().write(writes._batch, self._sync)
+            else:
+                self._open().write(writes._batch)
+
+    @contextlib.contextmanager
+    def entries(self, first: bytes, end: bytes, *, before: bool = False) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+        """Keys and values in ``[first, end)`` in order; with ``before`` from the last key at or below ``first`` on.
+
+        The iterator is good inside the ``with`` only.
+        """
+        walk = self._walk(first, end, before)
+        try:
+            yield walk
+        finally:
+            walk.close()
+
+    def catch_up(self) -> None:
+        """Of a database opened beside a writer: see what was written since."""
+        with _in_words(self.folder):
+            self._open().try_catch_up_with_primary()
+
+    def close(self) -> None:
+        """Let go of the folder; a second call does nothing."""
+        database, self._database = self._database, None
+        # A forked child would wait for ever for threads that only its parent has.
+        if database is not None and os.getpid() == self._process:
+            with _in_words(self.folder):
+                database.close()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _open(self) -> rocksdict.Rdict:
+        if self._database is None:
+            raise RocksError(f"{self.folder} was closed")
+        return self._database
+
+    def _walk(self, first: bytes, end: bytes, before: bool) -> Generator[tuple[bytes, bytes], None, None]:
+        with _in_words(self.folder):
+            options = rocksdict.ReadOptions()
+            options.set_iterate_upper_bound(end)
+            iterator = self._open().iter(options)
+            if before:
+                iterator.seek_for_prev(first)
+            else:
+                iterator.seek(first)
+            while iterator.valid():
+                yield iterator.key(), iterator.value()
+                iterator.next()
+            iterator.status()  # an iterator that met damage just ends
+
+
+def open_rocks(folder: Path, kind: str, format_version: int, mode: Mode = "write") -> Rocks:
+    """Open the database in a folder.
+
+    ``write``: alone; folder and database are made if there are none. ``beside``: reads what was written before, while
+    a writer may be running; see ``Rocks.catch_up``. Raises RocksError.
+    """
+    folder = Path(os.path.abspath(folder))
+    if mode == "write":
+        _prepare(folder, kind, format_version)
+        options = _options()
+        options.create_if_missing(True)
+        with _in_words(folder):
+            database = rocksdict.Rdict(str(folder), options, column_families={"default": options})
+        return Rocks(folder, database, None)
+    if not folder.is_dir():
+        raise RocksError(f"{folder} does not exist or is not a folder")
+    _check_marker(folder, kind, format_version)
+    return _open_beside(folder)
+
+
+def _open_beside(folder: Path) -> Rocks:
+    scratch = Path(tempfile.mkdtemp(prefix="keylanes-"))  # RocksDB writes a log of its own there
+    options = _options()
+    options.create_if_missing(False)
+    try:
+        for attempt in range(_OPEN_ATTEMPTS):
+            try:
+                with _in_words(folder):
+                    access = rocksdict.AccessType.secondary(str(scratch))
+                    database = rocksdict.Rdict(str(folder), options, {"default": options}, access)
+                return Rocks(folder, database, scratch)
+            except RocksError:
+                if attempt == _OPEN_ATTEMPTS - 1:
+                    raise
+                time.sleep(0.01 * attempt)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+@functools.cache
+def _cache() -> rocksdict.Cache:
+    return rocksdict.Cache(CACHE_BYTES)
+
+
+def _options() -> rocksdict.Options:
+    table = rocksdict.BlockBasedOptions()
+    table.set_block_cache(_cache())
+    table.set_bloom_filter(10, False)
+    options = rocksdict.Options(raw_mode=True)
+    options.set_block_based_table_factory(table)
+    options.set_compression_type(rocksdict.DBCompressionType.lz4())
+    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+    options.set_max_total_wal_size(_WAL_BYTES_MAX)
+    options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(-1)  # a reader beside a writer keeps the files that the writer deletes
+    options.set_keep_log_file_num(3)
+    return options
+
+
+def _prepare(folder: Path, kind: str, format_version: int) -> None:
+    """Make the folder ours, or check that it is."""
+    try:
+        if folder.is_symlink():
+            raise RocksError(f"{folder} is a symbolic link; name the folder itself")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_owner(folder)
+        content = {entry.name for entry in os.scandir(folder)} - {_MARKER_BEING_WRITTEN}
+        if content:
+            _check_marker(folder, kind, format_version)
+        folder.chmod(0o700)
+        if not content:
+            _write_marker(folder, kind, format_version)
+    except OSError as error:
+        raise RocksError(f"{folder} can't be used: {error}") from error
+
+
+def _check_owner(folder: Path) -> None:
+    found = folder.stat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise RocksError(f"{folder} is not a folder")
+    if hasattr(os, "geteuid") and os.geteuid() not in (0, found.st_uid):
+        raise RocksError(f"{folder} belongs to user {found.st_uid}; it has to belong to the one who runs this process")
+
+
+def _write_marker(folder: Path, kind: str, format_version: int) -> None:
+    new = folder / _MARKER_BEING_WRITTEN
+    with new.open("w", encoding="ascii") as file:
+        file.write(f"keylanes {kind} format {format_version}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(folder / MARKER)
+
+
+def _check_marker(folder: Path, kind: str, format_version: int) -> None:
+    try:
+        text = (folder / MARKER).read_text(encoding="ascii", errors="replace")
+    except FileNotFoundError:
+        raise RocksError(
+            f"{folder} is not empty and was not made by keylanes (it has no file {MARKER}); name another folder"
+        ) from None
+    except OSError as error:
+        raise RocksError(f"{folder} can't be read: {error}") from error
+    found = _MARKER_TEXT.fullmatch(text)
+    if found is None:
+        raise RocksError(f"{folder / MARKER} is damaged: it reads {text[:60]!r}")
+    if found["kind"] != kind:
+        raise RocksError(f"{folder} holds keylanes {found['kind']}, not {kind}")
+    if int(found["format"]) != format_version:
+        raise RocksError(
+            f"{folder} has format {found['format']}; this version of keylanes reads format {format_version}"
+        )
+
+
+_CAUSES: Final[Sequence[tuple[str, str]]] = (
+    # what RocksDB says, and what that means
+    ("lock hold by current process", "{folder} is already open in this process"),
+    ("/LOCK:", "{folder} is in use by another process (RocksDB: {error})"),
+    ("No space left on device", "the disk that holds {folder} is full; free some space, then start again"),
+    ("Disk quota exceeded", "the disk quota for {folder} is used up; free some space, then start again"),
+    ("Corruption", "{folder} is damaged (RocksDB: {error})"),
+    ("comparator", "{folder} holds a RocksDB database that is not ours (RocksDB: {error})"),
+    ("Column families not opened", "{folder} holds a RocksDB database that is not ours (RocksDB: {error})"),
+    ("Permission denied", "{folder} may not be used by this user (RocksDB: {error})"),
+)
+
+
+@contextlib.contextmanager
+def _in_words(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (RocksError, GeneratorExit):
+        raise
+    except Exception as error:
+        # rocksdict raises bare Exceptions; their text is all there is.
+        text = str(error).strip()
+        if isinstance(error, rocksdict.DbClosedError):
+            raise RocksError(f"{folder} was closed") from error
+        for sign, words in _CAUSES:
+            if sign in text:
+                raise RocksError(words.format(folder=folder, error=text)) from error
+        raise RocksError(f"{folder} can't be used (RocksDB: {text})") from error

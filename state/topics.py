@@ -1,0 +1,372 @@
+"""Topics in a RocksDB folder: what the embedded broker writes and the audit reads.
+
+One column family, these keys (integers big-endian, so that they sort as numbers):
+
+    "t" name                                   topic: msgpack [id, partitions, {setting: value}]
+    "w" topic id (4) partition (4)             watermarks: msgpack [start, high]
+    "r" topic id (4) partition (4) base (8)    a chunk: msgpack [[offset, timestamp, key, value, [[name, value]…]]…]
+    "e" transactional id                       its producer epoch: msgpack
+    "m" name                                   small values of the embedded broker
+
+A chunk holds up to a thousand records of one partition of one append, and is never changed. An append is one write:
+its chunks and the watermarks of its partitions, so there is no offset without a record between ``start`` and ``high``.
+A trim moves ``start`` and drops the chunks that lie wholly below it.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+
+import msgspec
+
+from .rocks import Rocks, RocksError, Writes, open_rocks
+
+KIND: Final = "topics"
+FORMAT: Final = 1
+CHUNK_RECORDS_MAX: Final = 1_000
+CHUNK_BYTES_MAX: Final = 256 * 1024  # of keys and values; a larger record has a chunk of its own
+_CHUNKS_CACHED: Final = 32
+
+_WATERMARK_KEY: Final = Struct(">cII")
+_CHUNK_KEY: Final = Struct(">cIIQ")
+_PREFIX: Final = 9  # bytes of a chunk key in front of its base offset
+
+Headers = Sequence[tuple[str, bytes]]
+RecordFields = tuple[str, int, bytes | None, bytes | None, Headers, int | None]
+
+
+class NewRecord(NamedTuple):
+    """A record to be appended; ``timestamp`` in ms since the epoch, None: what ``append`` is told."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    timestamp: int | None = None
+
+
+class StoredRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A record as it is stored and read; ``timestamp`` in ms since the epoch."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+
+
+class StoredTopic(NamedTuple):
+    """A topic that exists."""
+
+    name: str
+    partitions: int
+    config: Mapping[str, str]
+
+
+class Marks(NamedTuple):
+    """``start``: the first offset that still exists; ``high``: the offset of the next record."""
+
+    start: int
+    high: int
+
+
+class TopicMissing(LookupError):
+    """A topic or partition does not exist."""
+
+
+class OffsetMissing(LookupError):
+    """An offset lies below the start or above the high watermark of its partition."""
+
+    def __init__(self, topic: str, partition: int, offset: int, marks: Marks) -> None:
+        super().__init__(f"{topic}[{partition}] holds offsets {marks.start} to {marks.high}, not {offset}")
+        self.marks = marks
+
+
+class EpochStale(Exception):
+    """A guarded append came from a producer that a newer one has fenced."""
+
+    def __init__(self, transactional_id: str, held: int, current: int) -> None:
+        super().__init__(f"transactional id {transactional_id!r} is at epoch {current}; this producer holds {held}")
+
+
+class Guard(NamedTuple):
+    """An append by this producer counts only while its id is at this epoch."""
+
+    transactional_id: str
+    epoch: int
+
+
+class _Topic(msgspec.Struct, array_like=True, frozen=True):
+    number: int
+    partitions: int
+    config: dict[str, str]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_chunk = msgspec.msgpack.Decoder(list[StoredRecord]).decode
+_decode_topic = msgspec.msgpack.Decoder(_Topic).decode
+_decode_marks = msgspec.msgpack.Decoder(tuple[int, int]).decode
+_decode_int = msgspec.msgpack.Decoder(int).decode
+
+
+class TopicStore:
+    """An open folder of topics; see the module. Methods may be called from several threads."""
+
+    def __init__(self, rocks: Rocks, *, writable: bool) -> None:
+        """Use ``open`` or ``open_read_only``."""
+        self.folder = rocks.folder
+        self._rocks = rocks
+        self._writable = writable
+        self._writing = threading.Lock()
+        self._topics: dict[str, _Topic] = {}
+        self._marks: dict[tuple[str, int], Marks] = {}
+        self._chunks: OrderedDict[bytes, list[StoredRecord]] = OrderedDict()
+        self._chunks_lock = threading.Lock()
+        self._load()
+
+    @classmethod
+    def open(cls, path: Path | str) -> "TopicStore":
+        """The folder's one writer; makes it if there is none. Raises RocksError."""
+        return _opened(open_rocks(Path(path), KIND, FORMAT, "write"), writable=True)
+
+    @classmethod
+    def open_read_only(cls, path: Path | str) -> "TopicStore":
+        """A view of what was written before now, also while a writer is running. Raises RocksError."""
+        return _opened(open_rocks(Path(path), KIND, FORMAT, "beside"), writable=False)
+
+    @property
+    def writing(self) -> bool:
+        """Whether a write is going on in some thread; another would wait for it."""
+        return self._writing.locked()
+
+    def refresh(self) -> None:
+        """Of a read-only view: see what was written since."""
+        self._rocks.catch_up()
+        self._load()
+
+    def topics(self) -> dict[str, StoredTopic]:
+        """All topics by name."""
+        return {name: StoredTopic(name, topic.partitions, topic.config) for name, topic in self._topics.items()}
+
+    def create(self, name: str, partitions: int, config: Mapping[str, str]) -> bool:
+        """Create a topic; False, and nothing changes, when it exists."""
+        with self._writing:
+            if name in self._topics:
+                return False
+            number = 1 + max((topic.number for topic in self._topics.values()), default=0)
+            topic = _Topic(number, partitions, dict(config))
+            writes = self._writes()
+            writes.put(b"t" + name.encode(), _encode(topic))
+            for partition in range(partitions):
+                writes.put(_WATERMARK_KEY.pack(b"w", number, partition), _encode((0, 0)))
+            self._rocks.write(writes, sync=True)
+            self._marks.update({(name, partition): Marks(0, 0) for partition in range(partitions)})
+            self._topics[name] = topic
+            return True
+
+    def watermarks(self, topic: str, partition: int) -> Marks:
+        """Start and high watermark; raises TopicMissing."""
+        found = self._marks.get((topic, partition))
+        if found is not None:
+            return found
+        if topic not in self._topics:
+            raise TopicMissing(f"topic {topic!r} does not exist")
+        raise TopicMissing(f"{topic!r} has {self._topics[topic].partitions} partitions, not a partition {partition}")
+
+    def append(
+        self,
+        records: Sequence[RecordFields],
+        *,
+        timestamp_default: int = 0,
+        guard: Guard | None = None,
+        sync: bool = False,
+    ) -> None:
+        """Append records (``NewRecord``) to their partitions, in their order, all or none.
+
+        When it returns they survive the death of the process, with ``sync`` that of the machine. A record without a
+        timestamp gets ``timestamp_default`` (ms). Raises TopicMissing, EpochStale (see ``Guard``), RocksError.
+        """
+        grouped: dict[tuple[str, int], list[RecordFields]] = {}
+        for fields in records:
+            grouped.setdefault((fields[0], fields[1]), []).append(fields)
+        with self._writing:
+            if guard is not None:
+                current = self.epoch(guard.transactional_id)
+                if current != guard.epoch:
+                    raise EpochStale(guard.transactional_id, guard.epoch, current)
+            writes = self._writes()
+            moved: dict[tuple[str, int], Marks] = {}
+            for (name, partition), group in grouped.items():
+                marks = self.watermarks(name, partition)
+                number = self._topics[name].number
+                for chunk in _chunks(group, marks.high, timestamp_default):
+                    writes.put(_CHUNK_KEY.pack(b"r", number, partition, chunk[0].offset), _encode(chunk))
+                moved[name, partition] = Marks(marks.start, marks.high + len(group))
+                writes.put(_WATERMARK_KEY.pack(b"w", number, partition), _encode(moved[name, partition]))
+            if moved:
+                self._rocks.write(writes, sync=sync)
+                self._marks.update(moved)
+
+    def read(
+        self, topic: str, partition: int, offset: int, records_max: int, bytes_max: int | None = None
+    ) -> tuple[list[StoredRecord], int]:
+        """Records from ``offset`` on and the offset behind them; at the high watermark none.
+
+        ``bytes_max`` counts keys and values; the first record comes in any case. Raises TopicMissing, OffsetMissing.
+        """
+        marks = self.watermarks(topic, partition)
+        if not marks.start <= offset <= marks.high:
+            raise OffsetMissing(topic, partition, offset, marks)
+        if offset == marks.high or records_max <= 0:
+            return [], offset
+        found = self._read(self._topics[topic].number, partition, offset, marks.high, records_max, bytes_max)
+        if not found or found[0].offset != offset:
+            marks = self.watermarks(topic, partition)
+            if offset < marks.start:  # trimmed in another thread meanwhile
+                raise OffsetMissing(topic, partition, offset, marks)
+            raise RocksError(f"{self.folder} is damaged: {topic}[{partition}] has no record at offset {offset}")
+        return found, found[-1].offset + 1
+
+    def trim(self, topic: str, partition: int, before: int) -> None:
+        """Delete the records below ``before``; raises TopicMissing, OffsetMissing (above the high watermark)."""
+        with self._writing:
+            marks = self.watermarks(topic, partition)
+            if not 0 <= before <= marks.high:
+                raise OffsetMissing(topic, partition, before, marks)
+            if before <= marks.start:
+                return
+            number = self._topics[topic].number
+            keep = _CHUNK_KEY.pack(b"r", number, partition, before)
+            if before < marks.high:
+                with self._rocks.entries(keep, _CHUNK_KEY.pack(b"r", number, partition, marks.high), before=True) as at:
+                    keep, _ = next(at)
+            writes = self._writes()
+            writes.delete_range(_CHUNK_KEY.pack(b"r", number, partition, 0), keep)
+            trimmed = Marks(before, marks.high)
+            writes.put(_WATERMARK_KEY.pack(b"w", number, partition), _encode(trimmed))
+            # Readers look at the marks first; the other way round one would find records gone that still count.
+            self._marks[topic, partition] = trimmed
+            self._rocks.write(writes)
+
+    def epoch(self, transactional_id: str) -> int:
+        """The current producer epoch of an id; 0: it has had no producer."""
+        stored = self._rocks.get(b"e" + transactional_id.encode())
+        return 0 if stored is None else _decode_int(stored)
+
+    def bump_epoch(self, transactional_id: str) -> int:
+        """Fence all producers of an id: the new epoch. Waits for an append that is going on."""
+        with self._writing:
+            epoch = self.epoch(transactional_id) + 1
+            writes = self._writes()
+            writes.put(b"e" + transactional_id.encode(), _encode(epoch))
+            self._rocks.write(writes)
+            return epoch
+
+    def meta_get(self, name: str) -> bytes | None:
+        """A small value, or None."""
+        return self._rocks.get(b"m" + name.encode())
+
+    def meta_put(self, name: str, value: bytes) -> None:
+        """Set a small value."""
+        with self._writing:
+            writes = self._writes()
+            writes.put(b"m" + name.encode(), value)
+            self._rocks.write(writes)
+
+    def close(self) -> None:
+        """Let go of the folder, after a write that is going on; a second call does nothing."""
+        with self._writing:
+            self._rocks.close()
+
+    def _writes(self) -> Writes:
+        if not self._writable:
+            raise RocksError(f"{self.folder} was opened for reading only")
+        return Writes()
+
+    def _load(self) -> None:
+        topics: dict[str, _Topic] = {}
+        marks: dict[tuple[str, int], Marks] = {}
+        with self._rocks.entries(b"t", b"u") as entries:
+            for key, value in entries:
+                topics[key[1:].decode()] = _decode_topic(value)
+        names = {topic.number: name for name, topic in topics.items()}
+        with self._rocks.entries(b"w", b"x") as entries:
+            for key, value in entries:
+                _, number, partition = _WATERMARK_KEY.unpack(key)
+                if number in names:
+                    marks[names[number], partition] = Marks(*_decode_marks(value))
+        self._topics, self._marks = topics, marks
+
+    def _read(
+        self, number: int, partition: int, offset: int, high: int, records_max: int, bytes_max: int | None
+    ) -> list[StoredRecord]:
+        found: list[StoredRecord] = []
+        first = _CHUNK_KEY.pack(b"r", number, partition, offset)
+        with self._rocks.entries(first, _CHUNK_KEY.pack(b"r", number, partition, high), before=True) as chunks:
+            for key, value in chunks:
+                if key[:_PREFIX] != first[:_PREFIX]:
+                    break
+                chunk = self._decoded(key, value)
+                skip = max(0, offset - chunk[0].offset)
+                bite = chunk[skip : skip + records_max - len(found)]
+                if bytes_max is not None:
+                    bite, bytes_max = _within(bite, bytes_max, at_least=0 if found else 1)
+                found.extend(bite)
+                if len(found) >= records_max or (bytes_max is not None and bytes_max <= 0):
+                    break
+        return found
+
+    def _decoded(self, key: bytes, value: bytes) -> list[StoredRecord]:
+        """A chunk's records; a reader that takes a chunk in several bites decodes it once."""
+        with self._chunks_lock:
+            chunk = self._chunks.get(key)
+            if chunk is not None:
+                self._chunks.move_to_end(key)
+                return chunk
+        try:
+            chunk = _decode_chunk(value)
+        except msgspec.MsgspecError as error:
+            raise RocksError(f"{self.folder} is damaged: a chunk of records can't be decoded ({error})") from error
+        with self._chunks_lock:
+            self._chunks[key] = chunk
+            if len(self._chunks) > _CHUNKS_CACHED:
+                self._chunks.popitem(last=False)
+        return chunk
+
+
+def _opened(rocks: Rocks, *, writable: bool) -> TopicStore:
+    try:
+        return TopicStore(rocks, writable=writable)
+    except BaseException:
+        rocks.close()
+        raise
+
+
+def _chunks(group: Sequence[RecordFields], offset: int, timestamp_default: int) -> list[list[StoredRecord]]:
+    """Cut one partition's records into chunks and number them from ``offset`` on."""
+    chunks: list[list[StoredRecord]] = []
+    size = CHUNK_BYTES_MAX + 1  # so that the first record starts a chunk
+    for _, _, key, value, headers, timestamp in group:
+        length = len(key or b"") + len(value or b"")
+        if size + length > CHUNK_BYTES_MAX or len(chunks[-1]) >= CHUNK_RECORDS_MAX:
+            chunks.append([])
+            size = 0
+        stamped = timestamp_default if timestamp is None else timestamp
+        chunks[-1].append(StoredRecord(offset, stamped, key, value, tuple(headers)))
+        offset += 1
+        size += length
+    return chunks
+
+
+def _within(records: Sequence[StoredRecord], room: int, *, at_least: int) -> tuple[list[StoredRecord], int]:
+    """As many of the first records as fit into ``room`` bytes, and what room is left; 0 when something did not fit."""
+    for count, record in enumerate(records):
+        size = len(record.key or b"") + len(record.value or b"")
+        if size > room and count >= at_least:
+            return list(records[:count]), 0
+        room -= size
+    return list(records), room
