@@ -1,0 +1,382 @@
+"""The house rules, each a function from source files to complaints, and each shown to catch a planted violation."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("demo", "keyrange", "offsets", "runtime", "spark", "state")
+BESIDE = ("bench", "examples", "tests")
+FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 600
+LONGER: dict[str, str] = {}
+"""Files that may hold longer functions or more lines, each with its reason."""
+BLOCKING = {
+    "runtime/kafka_server.py": "polls a child process, for the command line and for tests; no event loop is there",
+    "spark/brokers.py": "the audit's driver waits for an open transaction to be decided; no event loop is there",
+    "state/rocks.py": "some milliseconds between attempts to open beside a running writer, which only readers do",
+}
+"""Files that may call ``time.sleep``, each with its reason."""
+
+Files = Mapping[str, str]
+"""Sources by their path from the checkout, with forward slashes."""
+
+
+def sources() -> dict[str, str]:
+    """Every Python file of the project."""
+    found = [*ROOT.glob("*.py"), *(path for folder in (*ROOMS, *BESIDE) for path in (ROOT / folder).rglob("*.py"))]
+    return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in sorted(found)}
+
+
+def in_package(path: str) -> bool:
+    """Whether a file is part of the wheel."""
+    return path == "__init__.py" or path.split("/")[0] in ROOMS
+
+
+def nodes(files: Files) -> Iterator[tuple[str, ast.AST]]:
+    """All syntax nodes of all files."""
+    for path, source in files.items():
+        for node in ast.walk(ast.parse(source, path)):
+            yield path, node
+
+
+def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The lines of a function from its ``def`` to its end."""
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+# The rules
+
+
+def sizes(files: Files) -> Iterator[str]:
+    """Functions and modules stay small."""
+    for path, source in files.items():
+        count = len(source.splitlines())
+        if count > MODULE_LINES_MAX and path not in LONGER:
+            yield f"{path} has {count} lines, {MODULE_LINES_MAX} are allowed"
+    for path, node in nodes(files):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and path not in LONGER:
+            count = lines_of(node)
+            if count > FUNCTION_LINES_MAX:
+                yield f"{path}:{node.lineno} {node.name} has {count} lines, {FUNCTION_LINES_MAX} are allowed"
+
+
+def banned_calls(files: Files) -> Iterator[str]:
+    """In the package nothing runs text as code, unpickles, or blocks the loop in a sleep."""
+    for path, node in nodes(files):
+        if not in_package(path):
+            continue
+        banned = ("eval", "exec") if path in BLOCKING else ("eval", "exec", "time.sleep")
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in banned:
+            yield f"{path}:{node.lineno} calls {ast.unparse(node.func)}"
+        for name in imported(node):
+            if name.split(".")[0] in ("pickle", "cloudpickle", "marshal", "shelve") or name == "time.sleep":
+                yield f"{path}:{node.lineno} imports {name}"
+
+
+def imported(node: ast.AST) -> list[str]:
+    """What an absolute import names: modules, and for ``from a import b`` also ``a.b``."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+        return [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return []
+
+
+def words_kept_out(files: Files) -> Iterator[str]:
+    """Names say what a thing is: three words say nothing."""
+    empty = re.compile("manager|helper|utils", re.IGNORECASE)
+    for path in files:
+        if empty.search(path):
+            yield f"{path} is named with an empty word"
+    for path, node in nodes(files):
+        for name in names_given(node):
+            if empty.search(name):
+                yield f"{path}:{getattr(node, 'lineno', 0)} names something {name}"
+
+
+def names_given(node: ast.AST) -> list[str]:
+    """The names that a node gives to something."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.arg(arg=name) | ast.alias(asname=str(name)) | ast.Name(id=name, ctx=ast.Store()):
+            return [name]
+        case ast.Attribute(attr=name, ctx=ast.Store()):
+            return [name]
+    return []
+
+
+def documented_tests(files: Files) -> Iterator[str]:
+    """Every test says in its docstring which behaviour it shows."""
+    for path, node in nodes(files):
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if is_function and path.startswith("tests/") and node.name.startswith("test_") and not ast.get_docstring(node):
+            yield f"{path}:{node.lineno} {node.name} has no docstring"
+
+
+def bare_rooms(files: Files) -> Iterator[str]:
+    """Nobody imports a room under its bare name, which would load a second copy; inside, imports are relative."""
+    for path, node in nodes(files):
+        for name in imported(node):
+            if name.split(".")[0] in ROOMS:
+                yield f"{path}:{node.lineno} imports {name}, a second copy of keylanes.{name}"
+            elif in_package(path) and name.split(".")[0] == "keylanes":
+                yield f"{path}:{node.lineno} imports {name}: inside the package imports are relative"
+
+
+def pure_hearts(files: Files) -> Iterator[str]:
+    """A module that calls itself PURE knows no loop, no clock, no chance and no I/O (the pure rooms: import-linter)."""
+    outside = {
+        *("aiokafka", "asyncio", "concurrent", "datetime", "io", "logging", "os", "pathlib", "queue", "random"),
+        *("rocksdict", "secrets", "signal", "socket", "subprocess", "sys", "tempfile", "threading", "time", "uuid"),
+    }
+    for path, source in files.items():
+        tree = ast.parse(source, path)
+        if not (ast.get_docstring(tree) or "").startswith("PURE"):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.AsyncFunctionDef):
+                yield f"{path}:{node.lineno} calls itself pure and waits in {node.name}"
+            for name in outside & {name.split(".")[0] for name in imported(node)}:
+                yield f"{path}: calls itself pure and imports {name}"
+
+
+def portable_at_the_top(files: Files) -> Iterator[str]:
+    """No module of the package needs Unix to be imported."""
+    unix = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty", "uvloop"}
+    for path, source in files.items():
+        for node in ast.parse(source, path).body:
+            found = unix & {name.split(".")[0] for name in imported(node)}
+            if found and in_package(path):
+                yield f"{path}:{node.lineno} imports {', '.join(found)} at its top"
+
+
+def nothing_unfinished(files: Files) -> Iterator[str]:
+    """No note to do something later, and no method that is a promise."""
+    marks = re.compile("|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X", "NotImplemented" + "Error")))
+    for path, source in files.items():
+        for number, line in enumerate(source.splitlines(), 1):
+            if marks.search(line):
+                yield f"{path}:{number} is unfinished: {line.strip()}"
+
+
+def reasoned_ignores(files: Files) -> Iterator[str]:
+    """Whoever silences a checker says why, beside it."""
+    silenced = re.compile(r"#\s*(noqa|type: ignore)(:\s*[A-Z]+\d+(,\s*[A-Z]+\d+)*|\[[\w,\s-]+\])?(?P<reason>.*)")
+    for path, source in files.items():
+        for number, line in enumerate(source.splitlines(), 1):
+            found = silenced.search(line)
+            if found and len(found["reason"].strip(" #")) < 4:
+                yield f"{path}:{number} silences a checker without a reason: {line.strip()}"
+
+
+def listed_packages(files: Files) -> Iterator[str]:
+    """The packages in pyproject.toml are those that exist: one that is missing would be missing in the wheel."""
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {path.rpartition("/")[0] for path in files if in_package(path)}
+    exist = {".".join(("keylanes", *folder.split("/"))) if folder else "keylanes" for folder in folders}
+    for name in sorted(exist ^ set(setuptools["packages"])):
+        yield f"{name} is " + ("not listed in pyproject.toml" if name in exist else "listed but has no files")
+    for folder in sorted(folders):
+        if f"{folder}/__init__.py".lstrip("/") not in files:
+            yield f"{folder} has no __init__.py"
+
+
+_PLANTED: list[tuple[Callable[[Files], Iterator[str]], str, str]] = [
+    (sizes, "runtime/long.py", "def f():\n" + "    g()\n" * FUNCTION_LINES_MAX),
+    (sizes, "runtime/long.py", "\n" * (MODULE_LINES_MAX + 1)),
+    (banned_calls, "state/x.py", "from pickle import loads"),
+    (banned_calls, "state/x.py", "eval('1')"),
+    (banned_calls, "runtime/x.py", "import time\ntime.sleep(1)"),
+    (banned_calls, "runtime/x.py", "from time import sleep"),
+    (words_kept_out, "runtime/x.py", "class WorkerManager: ..."),
+    (words_kept_out, "runtime/x.py", "def f(read_helper): ..."),
+    (words_kept_out, "tests/utils.py", ""),
+    (documented_tests, "tests/test_x.py", "async def test_x(): ..."),
+    (bare_rooms, "tests/test_x.py", "import state"),
+    (bare_rooms, "bench/x.py", "from runtime.errors import FatalError"),
+    (bare_rooms, "runtime/x.py", "from keylanes.keyrange import ranges"),
+    (portable_at_the_top, "state/x.py", "import fcntl"),
+    (pure_hearts, "runtime/x.py", '"""PURE. Edges."""\nfrom time import monotonic'),
+    (pure_hearts, "runtime/x.py", '"""PURE. Edges."""\nasync def f(): ...'),
+    (nothing_unfinished, "runtime/x.py", "# TO" + "DO: all of it"),
+    (reasoned_ignores, "runtime/x.py", "f()  # noqa" + ": BLE001"),
+    (reasoned_ignores, "runtime/x.py", "f()  # type" + ": ignore[attr-defined]"),
+    (listed_packages, "runtime/fresh/__init__.py", ""),
+    (listed_packages, "runtime/fresh/x.py", ""),
+]
+_RULES = list(dict.fromkeys(rule for rule, _, _ in _PLANTED))
+
+
+@pytest.mark.parametrize("rule", _RULES, ids=lambda rule: rule.__name__)
+def test_the_house_is_in_order(rule: Callable[[Files], Iterator[str]]) -> None:
+    """Every file of the project keeps every rule."""
+    assert not list(rule(sources()))
+
+
+@pytest.mark.parametrize(("rule", "path", "source"), _PLANTED)
+def test_a_planted_violation_is_found(rule: Callable[[Files], Iterator[str]], path: str, source: str) -> None:
+    """Each rule complains about a file that breaks it, and names the file or its folder."""
+    clean = {"__init__.py": "", **{f"{name}/__init__.py": "" for name in ROOMS}, "runtime/brokers/__init__.py": ""}
+    assert not list(rule(clean))
+    complaints = list(rule({**clean, path: source}))
+    assert complaints
+    assert any(Path(path).parent.name in complaint for complaint in complaints)
+
+
+def test_the_exceptions_are_needed() -> None:
+    """A file on the list of longer ones is longer, and its entry says why."""
+    files = sources()
+    for path, reason in LONGER.items():
+        long = any(
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and lines_of(node) > FUNCTION_LINES_MAX
+            for _, node in nodes({path: files[path]})
+        )
+        assert long or len(files[path].splitlines()) > MODULE_LINES_MAX
+        assert len(reason) > 20
+    for path, reason in BLOCKING.items():
+        assert "time.sleep" in files[path]
+        assert len(reason) > 20
+
+
+def test_the_runtime_has_a_pure_heart() -> None:
+    """What decides about records and tiles calls itself PURE, and so is held to it."""
+    marked = {path for path, text in sources().items() if text.startswith('"""PURE.')}
+    assert {"runtime/dispatch.py", "runtime/generation.py", "runtime/structure.py"} <= marked
+
+
+# The directions between the rooms
+
+
+def lint_imports(folder: Path, config: Path) -> subprocess.CompletedProcess[str]:
+    """Check the contracts of ``config`` on the package ``keylanes`` in ``folder``."""
+    code = "from importlinter.cli import lint_imports_command as check; check()"
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code, "--config", str(config), "--no-cache"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder), "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A copy of the package as it is in the checkout, in a folder of its own."""
+    for room in ROOMS:
+        shutil.copytree(ROOT / room, tmp_path / "keylanes" / room, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "__init__.py", tmp_path / "keylanes")
+    return tmp_path
+
+
+def test_imports_keep_their_direction(copied: Path) -> None:
+    """Import-linter finds every contract of pyproject.toml kept."""
+    answer = lint_imports(copied, ROOT / "pyproject.toml")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+def test_an_import_against_the_direction_is_found(copied: Path) -> None:
+    """With one wrong import planted for each contract, every contract is reported as broken."""
+    planted = {
+        "keyrange": "from ..offsets import events",
+        "offsets": "import time",
+        "runtime": "import aiokafka\nimport rocksdict",
+        "spark": "from ..offsets import ledger",
+    }
+    for room, line in planted.items():
+        (copied / "keylanes" / room / "planted.py").write_text(line + "\n")
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    answer = lint_imports(copied, ROOT / "pyproject.toml")
+    assert answer.returncode == 1, answer.stdout + answer.stderr
+    assert f"0 kept, {len(contracts)} broken" in answer.stdout
+
+
+# What an import does
+
+
+def run_python(folder: Path, code: str) -> str:
+    """Run a fresh Python in a folder away from the checkout; what it printed."""
+    command = [sys.executable, "-P", "-c", textwrap.dedent(code)]
+    answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout.strip()
+
+
+def test_importing_starts_nothing(tmp_path: Path) -> None:
+    """To import keylanes and its kafka adapter makes no thread, no socket, no event loop and no child process."""
+    code = """
+        import asyncio, socket, subprocess, sys, threading
+        started = []
+        watched = ("socket.", "subprocess.", "os.fork", "os.posix_spawn")
+        sys.addaudithook(lambda event, _: started.append(event) if event.startswith(watched) else None)
+        asyncio.new_event_loop = lambda *_: started.append("loop")
+        threading.Thread.start = lambda *_: started.append("thread")
+        import keylanes
+        import keylanes.runtime.brokers.kafka
+        print(started, threading.active_count())
+    """
+    assert run_python(tmp_path, code) == "[] 1"
+
+
+def test_importing_needs_no_extra(tmp_path: Path) -> None:
+    """To import keylanes loads nothing that only an extra installs, and no room under its bare name."""
+    extras = ("confluent_kafka", "matplotlib", "numpy", "pandas", "pyarrow", "pyspark", "rich", "typer")
+    unwanted = (*extras, *ROOMS)
+    assert run_python(tmp_path, f"import sys, keylanes; print([m for m in {unwanted} if m in sys.modules])") == "[]"
+
+
+# The pinned files
+
+
+def test_the_locks_fit_the_project() -> None:
+    """Each dependency in pyproject.toml is pinned, within its bounds, in the set that needs it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    small = [*project["dependencies"], *extras["cli"], *extras["test"], *extras["dev"]]
+    wanted = {"check.txt": small, "full.txt": [*small, *extras["spark"], *extras["demo"]], "java.txt": extras["java"]}
+    for name, lines in wanted.items():
+        pinned = pins(name)
+        for requirement in map(Requirement, lines):
+            if requirement.name != "keylanes":
+                versions = pinned.get(requirement.name, [])
+                assert versions, f"{requirement.name} is not in requirements/{name}"
+                assert all(requirement.specifier.contains(version) for version in versions)
+
+
+def test_the_small_set_is_part_of_the_full_one() -> None:
+    """The full environment grows out of the small one: what both pin, they pin alike."""
+    small, full = pins("check.txt"), pins("full.txt")
+    assert small == {name: full[name] for name in small}
+
+
+@pytest.mark.parametrize("name", ["check.txt", "full.txt", "java.txt"])
+def test_the_locks_name_hashes_and_no_host(name: str) -> None:
+    """Every pin carries hashes, and no file says where to download from."""
+    text = (ROOT / "requirements" / name).read_text()
+    assert "://" not in text
+    assert "--index" not in text
+    blocks = [block for block in re.split(r"\n(?=\S)", text) if "==" in block]
+    assert blocks
+    assert all("--hash=sha256:" in block for block in blocks)
+
+
+def pins(name: str) -> dict[str, list[str]]:
+    """The versions that a pinned file names, by package."""
+    found: dict[str, list[str]] = {}
+    for line in (ROOT / "requirements" / name).read_text().splitlines():
+        if line and line[0] not in "# ":
+            package, _, version = line.partition(";")[0].rstrip("\\ ").partition("==")
+            found.setdefault(package, []).append(version.strip())
+    return found
