@@ -24,6 +24,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
@@ -54,20 +55,20 @@ def demo(rest: list[str]) -> int:
     broker, reset = os.environ.get("BROKER", ""), os.environ.get("RESET", "")
     if broker == "kafka":
         print("BROKER=kafka: a real Apache Kafka is fetched too (44 MB) unless it is cached", flush=True)
-    python = environment(FULL)
+    python = environment([SMALL, FULL, *missing_java()])
     options = (["--broker", broker] if broker else []) + (["--reset"] if reset not in ("", "0") else [])
     return hand_over([str(script(VENV, "keylanes")), "demo", *options, *rest], java_environment(python))
 
 
 def test(rest: list[str]) -> int:
     """Everything. The last line is pytest's own."""
-    python = environment(FULL)
+    python = environment([SMALL, FULL, JAVA])  # the wheel's Java is tested, also where there is another
     return steps([*checks(python), pytest(python, "--durations=10", *rest)], java_environment(python))
 
 
 def check(rest: list[str]) -> int:
     """The fast part: no Java, no broker, no Spark."""
-    python = environment(SMALL)
+    python = environment([SMALL])
     return steps([*checks(python), pytest(python, "-m", NOT_FAST, *rest)], dict(os.environ))
 
 
@@ -77,7 +78,7 @@ def bench(rest: list[str]) -> int:
     missing = [name for name in names if not (ROOT / "bench" / f"{name}.py").is_file()]
     if missing:
         stop(f"no such benchmark: {', '.join(missing)}", "ls bench")
-    python = environment(FULL)
+    python = environment([SMALL, FULL, *missing_java()])
     return steps([(name, [python, f"bench/{name}.py"]) for name in names], java_environment(python))
 
 
@@ -113,6 +114,7 @@ def checks(python: str) -> list[tuple[str, list[str]]]:
         ("ruff check", [python, "-P", "-m", "ruff", "check", "."]),
         ("ruff format", [python, "-P", "-m", "ruff", "format", "--check", "."]),
         ("mypy", [python, "-P", "-m", "mypy", "-p", "keylanes"]),
+        ("mypy dev.py", [python, "-P", "-m", "mypy", "--explicit-package-bases", "dev.py"]),
     ]
 
 
@@ -138,17 +140,22 @@ def steps(commands: list[tuple[str, list[str]]], env: dict[str, str]) -> int:
 
 
 def run(command: list[str], env: dict[str, str]) -> int:
-    """Run a child to its end. It is told to stop when we are; an interrupt from the terminal reaches it anyway."""
+    """Run a child to its end. Told to stop, it ends in its own time, and then we do."""
     child = subprocess.Popen(command, cwd=ROOT, env=env)
-    before = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
-    try:
-        while True:
-            try:
-                return child.wait()
-            except KeyboardInterrupt:
-                continue  # it got the interrupt too, and ends in its own time
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    told: list[int] = []
+
+    def interrupted(number: int, _frame: object) -> None:
+        told.append(number)
+        if number == signal.SIGTERM:  # an interrupt from the terminal reaches the child by itself
+            child.terminate()
+
+    before = {number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)}
+    code = child.wait()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    if told:
+        raise SystemExit(128 + told[0])
+    return code
 
 
 def hand_over(command: list[str], env: dict[str, str]) -> int:
@@ -163,28 +170,31 @@ def hand_over(command: list[str], env: dict[str, str]) -> int:
 # The environment
 
 
-def environment(wanted: str) -> str:
-    """Make ``.venv`` hold at least the set ``wanted`` and this checkout; the path of its Python."""
-    files = [SMALL] if wanted == SMALL else [SMALL, FULL] + ([] if system_java() else [JAVA])
+def environment(files: list[str]) -> str:
+    """Make ``.venv`` hold at least these pinned files and this checkout; the path of its Python."""
     digests = {name: digest((ROOT / "requirements" / name).read_bytes()) for name in files}
-    held = read_stamp()
-    held_files = held.get("files", {})
-    usable = held.get("place") == str(ROOT) and all(
-        digests.get(name, held_files[name]) == held_files[name] for name in held_files
-    )
-    missing = [name for name in files if not usable or name not in held_files]
+    if VENV.exists() and not (VENV / STAMP).exists():
+        stop(f"{VENV} was not made by this script, which would replace it", f"mv {VENV} {VENV}.mine")
+    usable, missing = plan(read_stamp(), digests)
     if missing:
         print(f"Setting up {VENV.name}; fetched unless cached:", flush=True)
         for name in missing:
             print(f"  about {SIZES[name]}", flush=True)
     if not usable:
-        held_files = {}
         build(missing, digests)
     elif missing:
-        grow(missing, {**held_files, **digests})
+        grow(missing, digests)
     if read_stamp().get("modules") != modules():
         install_checkout()
     return str(python_of(VENV))
+
+
+def plan(held: dict[str, Any], digests: dict[str, str]) -> tuple[bool, list[str]]:
+    """From the stamp and the wanted files' digests: whether the environment can stay, and the files to install."""
+    files: dict[str, str] = held.get("files", {})
+    unchanged = all(digests.get(name, installed) == installed for name, installed in files.items())
+    usable = held.get("place") == str(ROOT) and unchanged  # after a move, scripts name the old place
+    return usable, [name for name in digests if not usable or name not in files]
 
 
 def build(files: list[str], digests: dict[str, str]) -> None:
@@ -206,12 +216,12 @@ def build(files: list[str], digests: dict[str, str]) -> None:
 
 
 def grow(files: list[str], digests: dict[str, str]) -> None:
-    """Add sets to the environment. Without its stamp, an interrupted one is built anew."""
+    """Add sets to the environment. While that lasts its stamp is empty: an interrupted one is built anew."""
     held = read_stamp()
-    (VENV / STAMP).unlink()
+    write_stamp(VENV, {})
     for name in files:
         fetch(installer(VENV), name)
-    write_stamp(VENV, {**held, "files": digests})
+    write_stamp(VENV, {**held, "files": {**held["files"], **digests}})
 
 
 def fetch(install: list[str], name: str) -> None:
@@ -236,7 +246,7 @@ def install_checkout() -> None:
     answer = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if answer.returncode != 0:  # when it works it only warns not to remove build/
         print(answer.stdout)
-        stop("installing the checkout failed, see above", "rm -rf .venv build, then the same again")
+        raise SystemExit("dev.py: installing the checkout failed, see above")
     write_stamp(VENV, {**held, "modules": modules()})
 
 
@@ -290,7 +300,7 @@ def modules() -> str:
     return digest(described + version + "\n".join(names).encode())
 
 
-def read_stamp() -> dict:
+def read_stamp() -> dict[str, Any]:
     """What the environment holds; empty when it is missing, half made, or its Python is gone."""
     try:
         stamp = json.loads((VENV / STAMP).read_text())
@@ -299,7 +309,7 @@ def read_stamp() -> dict:
     return stamp if python_of(VENV).exists() else {}
 
 
-def write_stamp(folder: Path, stamp: dict) -> None:
+def write_stamp(folder: Path, stamp: dict[str, Any]) -> None:
     """Write the stamp in one step."""
     partial = folder / f"{STAMP}.partial"
     partial.write_text(json.dumps(stamp, indent=1))
@@ -329,15 +339,15 @@ def uv_or_none() -> str | None:
 # Java
 
 
-def system_java() -> bool:
-    """Whether this machine has a Java that will do. Asks the package's own file, which needs no package."""
+def missing_java() -> list[str]:
+    """The pinned Java, unless this machine has one that will do: asks the package's own file, which runs alone."""
     spec = importlib.util.spec_from_file_location("keylanes_java", ROOT / "runtime" / "java.py")
     if spec is None or spec.loader is None:
         raise ImportError(f"can't load {spec}")
     java = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = java
     spec.loader.exec_module(java)
-    return java.find_system_java(os.environ) is not None
+    return [] if java.find_system_java(os.environ) else [JAVA]
 
 
 def java_environment(python: str) -> dict[str, str]:

@@ -222,7 +222,8 @@ _RULES = list(dict.fromkeys(rule for rule, _, _ in _PLANTED))
 @pytest.mark.parametrize("rule", _RULES, ids=lambda rule: rule.__name__)
 def test_the_house_is_in_order(rule: Callable[[Files], Iterator[str]]) -> None:
     """Every file of the project keeps every rule."""
-    assert not list(rule(sources()))
+    complaints = list(rule(sources()))
+    assert not complaints, "\n".join(complaints)
 
 
 @pytest.mark.parametrize(("rule", "path", "source"), _PLANTED)

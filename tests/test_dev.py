@@ -1,0 +1,129 @@
+"""The set-up script: when it mends the environment, and what it leaves alone. (Making one is what every run does first.)"""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> ModuleType:
+    """The script, loaded from a small checkout of its own (it finds its checkout by its place)."""
+    for name in ("dev.py", "pyproject.toml", "setup.py", "__init__.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    for room in ("keyrange", "runtime"):
+        shutil.copytree(ROOT / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "requirements", tmp_path / "requirements")
+    spec = importlib.util.spec_from_file_location("dev_under_test", tmp_path / "dev.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def pretend_environment(dev: ModuleType, names: list[str]) -> None:
+    """An environment whose stamp says that it holds some pinned files and the checkout as it is."""
+    python = dev.python_of(dev.VENV)
+    python.parent.mkdir(parents=True)
+    python.touch()
+    held = {name: dev.digest((dev.ROOT / "requirements" / name).read_bytes()) for name in names}
+    dev.write_stamp(dev.VENV, {"place": str(dev.ROOT), "files": held, "modules": dev.modules()})
+
+
+def test_a_new_module_is_noticed_and_a_changed_one_is_not(dev: ModuleType) -> None:
+    """The links are made anew when a module or a folder of data comes or goes, not when a file is edited."""
+    before = dev.modules()
+    (dev.ROOT / "keyrange" / "ranges.py").write_text("edited = True\n")
+    assert dev.modules() == before
+    (dev.ROOT / "keyrange" / "fresh.py").write_text("")
+    after = dev.modules()
+    assert after != before
+    (dev.ROOT / "keyrange" / "fresh.py").unlink()
+    assert dev.modules() == before
+    (dev.ROOT / "pyproject.toml").write_text((dev.ROOT / "pyproject.toml").read_text() + "\n")
+    assert dev.modules() != before
+
+
+def test_an_environment_that_is_up_to_date_is_used_as_it_is(dev: ModuleType) -> None:
+    """With the wanted files installed, nothing is done; a full environment serves the small set too."""
+    pretend_environment(dev, [dev.SMALL, dev.FULL])
+    for wanted in ([dev.SMALL], [dev.SMALL, dev.FULL]):
+        assert dev.environment(wanted) == str(dev.python_of(dev.VENV))
+
+
+def test_a_small_environment_grows_into_the_full_one(dev: ModuleType) -> None:
+    """What is installed stays, only what is missing is fetched."""
+    held = {"place": str(dev.ROOT), "files": {"a": "1"}}
+    assert dev.plan(held, {"a": "1", "b": "2"}) == (True, ["b"])
+
+
+@pytest.mark.parametrize("cause", ["lock", "moved", "python", "interrupted"])
+def test_an_environment_that_is_out_of_date_is_built_anew(dev: ModuleType, cause: str) -> None:
+    """A changed lock, a moved checkout, a Python that is gone and an interrupted installation all mean: build anew."""
+    pretend_environment(dev, ["java.txt"])
+    wanted = dict(dev.read_stamp()["files"])
+    assert dev.plan(dev.read_stamp(), wanted) == (True, [])
+    if cause == "lock":
+        wanted["java.txt"] = "changed"
+    elif cause == "moved":
+        dev.write_stamp(dev.VENV, {**dev.read_stamp(), "place": "elsewhere"})
+    elif cause == "python":
+        dev.python_of(dev.VENV).unlink()
+    else:
+        dev.write_stamp(dev.VENV, {})
+    assert dev.plan(dev.read_stamp(), wanted) == (False, ["java.txt"])
+
+
+def test_somebody_elses_environment_is_left_alone(dev: ModuleType) -> None:
+    """A .venv without our stamp is never replaced: the script stops and says which command helps."""
+    (dev.VENV / "bin").mkdir(parents=True)
+    with pytest.raises(SystemExit, match=r"not made by this script(.|\n)*This helps:  mv "):
+        dev.environment([dev.SMALL])
+    assert (dev.VENV / "bin").is_dir()
+
+
+def test_scripts_name_the_place_they_will_have(dev: ModuleType) -> None:
+    """What an installation wrote about its temporary folder is rewritten before the folder gets its name."""
+    partial = dev.ROOT / ".venv.1"
+    scripts = partial / ("Scripts" if dev.WINDOWS else "bin")
+    scripts.mkdir(parents=True)
+    (scripts / "tool").write_text(f"#!{scripts}/python\nprint(1)\n")
+    (scripts / "binary").write_bytes(b"\x7fELF\0" + bytes(partial))
+    dev.rewrite_paths(partial)
+    assert (scripts / "tool").read_text() == f"#!{dev.VENV}/{scripts.name}/python\nprint(1)\n"
+    assert (scripts / "binary").read_bytes() == b"\x7fELF\0" + bytes(partial)
+
+
+def test_all_steps_run_and_the_first_failure_is_the_answer(dev: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
+    """One run shows every failure; after success nothing follows the last step's own output."""
+    step = [sys.executable, "-c"]
+    failing = [("a", [*step, "exit(3)"]), ("b", [*step, "exit(4)"]), ("c", [*step, "print('last')"])]
+    assert dev.steps(failing, {}) == 3
+    assert capfd.readouterr().out.splitlines()[-2:] == ["last", "failed: a, b"]
+    assert dev.steps(failing[2:], {}) == 0
+    assert capfd.readouterr().out.splitlines() == ["== c", "last"]
+
+
+def test_an_unknown_command_is_refused_with_the_known_ones() -> None:
+    """A wrong command ends with exit code 2 and names those that exist."""
+    answer = subprocess.run(
+        [sys.executable, str(ROOT / "dev.py"), "deploy"], capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 2
+    assert "demo|test|check|bench|lock" in answer.stderr
+
+
+def test_the_stamp_is_whole_or_absent(dev: ModuleType) -> None:
+    """A stamp that can't be read counts as none."""
+    pretend_environment(dev, [dev.SMALL])
+    assert dev.read_stamp()["place"] == str(dev.ROOT)
+    (dev.VENV / dev.STAMP).write_text(json.dumps({"place": "x"})[:-3])
+    assert dev.read_stamp() == {}
