@@ -104,7 +104,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def run_in_executor(  # type: ignore[override]  # typeshed spells the variadic arguments as a TypeVarTuple
-        self, executor: Executor | None, func: Callable[..., T], *args: Any  # noqa: ARG002  # no thread is used
+        self,
+        executor: Executor | None,  # noqa: ARG002  # no thread is used
+        func: Callable[..., T],
+        *args: Any,
     ) -> asyncio.Future[T]:
         """Run ``func`` now, in this thread; the future is done in a later pass, as if a thread had finished."""
         future: asyncio.Future[T] = self.create_future()

@@ -22,6 +22,7 @@ import shutil
 import stat
 import tempfile
 import time
+import weakref
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal
@@ -64,7 +65,8 @@ class Rocks:
     def __init__(self, folder: Path, database: rocksdict.Rdict, scratch: Path | None) -> None:
         self.folder = folder
         self._database: rocksdict.Rdict | None = database
-        self._scratch = scratch
+        # Also when it is never closed: at the end of the process at the latest.
+        self._forget_scratch = None if scratch is None else weakref.finalize(self, shutil.rmtree, scratch, True)
         self._process = os.getpid()
         self._sync = rocksdict.WriteOptions()
         self._sync.sync = True
@@ -112,8 +114,8 @@ class Rocks:
         if database is not None and os.getpid() == self._process:
             with _in_words(self.folder):
                 database.close()
-        if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+        if self._forget_scratch is not None:
+            self._forget_scratch()
 
     def _open(self) -> rocksdict.Rdict:
         if self._database is None:

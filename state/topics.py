@@ -83,7 +83,7 @@ class OffsetMissing(LookupError):
 
     def __init__(self, topic: str, partition: int, offset: int, marks: Marks) -> None:
         super().__init__(f"{topic}[{partition}] holds offsets {marks.start} to {marks.high}, not {offset}")
-        self.marks = marks
+        self.topic, self.partition, self.offset, self.marks = topic, partition, offset, marks
 
 
 class EpochStale(Exception):

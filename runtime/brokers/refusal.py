@@ -4,10 +4,11 @@ Kafka bounds a *batch* by ``max.message.bytes``; a record is refused here when i
 own, so that a record that passes here passes there too.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from .protocol import Outgoing, TopicDescription
+from .protocol import BrokerError, Outgoing, TopicDescription, TopicSpec
 
 TOPIC_DEFAULTS: Final[Mapping[str, str]] = {
     "cleanup.policy": "delete",
@@ -17,6 +18,18 @@ TOPIC_DEFAULTS: Final[Mapping[str, str]] = {
 BATCH_OVERHEAD: Final = 61  # bytes: the header of a record batch, format 2
 RECORD_OVERHEAD: Final = 21  # bytes: the most that length, attributes, deltas and counts of one record take
 HEADER_OVERHEAD: Final = 10  # bytes: two lengths
+
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def checked(spec: TopicSpec) -> TopicSpec:
+    """The topic as it will be, settings completed by defaults; raises BrokerError for what Kafka would not create."""
+    if not _NAME.fullmatch(spec.name) or spec.name in (".", ".."):
+        raise BrokerError(f"{spec.name!r} can't be a topic's name: 1 to 249 of A-Z a-z 0-9 . _ - are allowed")
+    if spec.partitions < 1:
+        raise BrokerError(f"topic {spec.name!r} can't have {spec.partitions} partitions; at least 1")
+    return spec._replace(config={**TOPIC_DEFAULTS, **spec.config})
 
 
 def batch_bytes(record: Outgoing) -> int:

@@ -26,7 +26,7 @@ from .protocol import (
     UnknownTopic,
     Watermarks,
 )
-from .refusal import TOPIC_DEFAULTS
+from .refusal import checked
 
 
 class SimulatedRecord(NamedTuple):
@@ -138,10 +138,9 @@ class ClusterState:
     ids: dict[str, TransactionalId] = field(default_factory=dict)
 
     def create(self, spec: TopicSpec) -> None:
-        """Create a topic, unless it exists."""
+        """Create a topic, unless it exists; raises BrokerError for a name or a number that is not possible."""
         if spec.name not in self.topics:
-            config = {**TOPIC_DEFAULTS, **spec.config}
-            description = TopicDescription(spec.name, spec.partitions, config)
+            description = TopicDescription(*checked(spec))
             self.topics[spec.name] = Topic(description, [PartitionLog() for _ in range(spec.partitions)])
 
     def log(self, source: TopicPartition) -> PartitionLog:
