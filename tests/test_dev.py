@@ -1,4 +1,4 @@
-"""The set-up script: when it mends the environment, and what it leaves alone. (Making one is what every run does first.)"""
+"""The set-up script: when it mends the environment, and what it leaves alone. Making one is how every run begins."""
 
 import importlib.util
 import json
