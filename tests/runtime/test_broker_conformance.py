@@ -1,0 +1,624 @@
+"""What ``runtime/brokers/protocol.py`` promises, checked on every adapter by the same cases.
+
+A case is a coroutine over a ``World``; ``test_conformance`` runs each of them on each adapter: on the simulated one in
+virtual time under several seeds, on the others in real time.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keylanes.runtime.brokers.embedded import EmbeddedBroker
+from keylanes.runtime.brokers.protocol import (
+    Batch,
+    Broker,
+    BrokerError,
+    OffsetOutOfRange,
+    Outgoing,
+    Producer,
+    ProducerFenced,
+    Reader,
+    Record,
+    TopicPartition,
+    TopicSpec,
+    TransactionRefused,
+    UnknownTopic,
+)
+from keylanes.runtime.brokers.simulated import SimulatedBroker
+from keylanes.runtime.virtual_loop import run_virtual
+
+SEEDS = range(6)
+PATIENCE_S = 30.0
+TIMEOUT_MS = 10_000
+numbers = itertools.count(1)
+
+
+class World:
+    """A broker, topics of one's own on it, and whatever a case opened, closed at the end."""
+
+    def __init__(self, connect: Callable[[], Broker]) -> None:
+        self._connect = connect
+        self._brokers: list[Broker] = []
+        self._broker: Broker | None = None
+        self._readers: list[Reader] = []
+
+    async def another(self) -> Broker:
+        """A connection of its own, as a second process or a second app would have."""
+        broker = self._connect()
+        await broker.open()
+        self._brokers.append(broker)
+        return broker
+
+    async def broker(self) -> Broker:
+        """The connection that most cases need."""
+        if self._broker is None:
+            self._broker = await self.another()
+        return self._broker
+
+    def unique(self, name: str) -> str:
+        """A name that no other case uses."""
+        return f"{name}-{next(numbers)}"
+
+    async def topic(self, partitions: int = 1, **config: str) -> str:
+        """A new topic; underscores in names of settings stand for dots."""
+        name = self.unique("topic")
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        await (await self.broker()).create([TopicSpec(name, partitions, settings)])
+        return name
+
+    async def producer(self, transactional_id: str, broker: Broker | None = None) -> Producer:
+        """A new producer of an id."""
+        return await (broker or await self.broker()).producer(transactional_id, transaction_timeout_ms=TIMEOUT_MS)
+
+    async def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
+        """A new reader, closed at the end."""
+        reader = await (await self.broker()).reader(positions)
+        self._readers.append(reader)
+        return reader
+
+    async def read(self, source: TopicPartition, start: int = 0) -> list[Record]:
+        """All that a reader sees up to the high watermark as it is now."""
+        reader = await self.reader({source: start})
+        return await self.read_to(reader, await self.high(source), source)
+
+    async def read_to(self, reader: Reader, high: int, source: TopicPartition, records_max: int = 1000) -> list[Record]:
+        """Fetch one partition until the reader's position reaches ``high``."""
+        records: list[Record] = []
+        async with asyncio.timeout(PATIENCE_S):
+            while reader.position(source) < high:
+                for batch in await reader.fetch([source], records_max=records_max, wait_ms=1000):
+                    records.extend(batch.records)
+        return records
+
+    async def high(self, source: TopicPartition) -> int:
+        """The high watermark."""
+        return (await (await self.broker()).watermarks([source]))[source].high
+
+    async def close(self) -> None:
+        """Close all that is open."""
+        for reader in self._readers:
+            await reader.close()
+        for broker in self._brokers:
+            await broker.close()
+
+
+Case = Callable[[World], Awaitable[None]]
+CASES: list[Case] = []
+
+
+def case(function: Case) -> Case:
+    """Register a case; its docstring states the behaviour."""
+    CASES.append(function)
+    return function
+
+
+def at(topic: str, partition: int = 0) -> TopicPartition:
+    """A partition of a topic."""
+    return TopicPartition(topic, partition)
+
+
+def values(records: Sequence[Record]) -> list[bytes | None]:
+    """What the records hold."""
+    return [record.value for record in records]
+
+
+def numbered(topic: str, count: int, partition: int = 0, first: int = 0) -> list[Outgoing]:
+    """Records whose values count up from ``first``."""
+    return [Outgoing(topic, partition, b"k", b"%d" % number) for number in range(first, first + count)]
+
+
+@case
+async def records_come_back_whole_and_in_order(world: World) -> None:
+    """Key, value, headers and timestamp are read as written, null and empty kept apart, at increasing offsets."""
+    topic = await world.topic()
+    sent = [
+        Outgoing(topic, 0, b"key", b"value", (("a", b"1"), ("a", b""), ("ä", b"\xff")), 1_234_567_890_123),
+        Outgoing(topic, 0, None, None, (), 1_234_567_890_124),
+        Outgoing(topic, 0, b"", b"", (), 1_234_567_890_125),
+    ]
+    await (await world.broker()).append(sent)
+    found = await world.read(at(topic))
+    assert [(r.key, r.value, tuple(r.headers), r.timestamp) for r in found] == [
+        (s.key, s.value, tuple(s.headers), s.timestamp) for s in sent
+    ]
+    assert [r.offset for r in found] == [0, 1, 2]
+
+
+@case
+async def a_record_without_a_timestamp_is_stamped(world: World) -> None:
+    """Timestamp None becomes a time in milliseconds of this century, in appends and in transactions."""
+    topic = await world.topic()
+    await (await world.broker()).append(numbered(topic, 1))
+    await (await world.producer(world.unique("id"))).transact(numbered(topic, 1))
+    for record in await world.read(at(topic)):
+        assert 1_500_000_000_000 < record.timestamp < 4_000_000_000_000
+
+
+@case
+async def partitions_are_apart(world: World) -> None:
+    """Each partition counts its own offsets and hands out its own records."""
+    topic = await world.topic(partitions=3)
+    await (await world.broker()).append(numbered(topic, 3, 2) + numbered(topic, 2, 0))
+    assert [len(await world.read(at(topic, partition))) for partition in range(3)] == [2, 0, 3]
+
+
+@case
+async def a_fetch_is_bounded_and_the_next_goes_on(world: World) -> None:
+    """No fetch exceeds ``records_max`` over all partitions, and together they give every record once, in order."""
+    topic = await world.topic(partitions=2)
+    await (await world.broker()).append(numbered(topic, 250, 0) + numbered(topic, 130, 1))
+    sources = [at(topic, 0), at(topic, 1)]
+    reader = await world.reader(dict.fromkeys(sources, 0))
+    found: dict[TopicPartition, list[bytes | None]] = {source: [] for source in sources}
+    async with asyncio.timeout(PATIENCE_S):
+        while reader.position(sources[0]) < 250 or reader.position(sources[1]) < 130:
+            batches = await reader.fetch(sources, records_max=37, wait_ms=1000)
+            assert sum(len(batch.records) for batch in batches) <= 37
+            for batch in batches:
+                found[batch.source].extend(values(batch.records))
+                assert batch.offset_next == reader.position(batch.source)
+    assert found[sources[0]] == [b"%d" % number for number in range(250)]
+    assert found[sources[1]] == [b"%d" % number for number in range(130)]
+
+
+@case
+async def many_records_at_once(world: World) -> None:
+    """An append of thousands of records is read back complete and in order."""
+    topic = await world.topic(partitions=2)
+    await (await world.broker()).append([r for n in range(3000) for r in numbered(topic, 1, n % 2, n)])
+    for partition in range(2):
+        found = await world.read(at(topic, partition))
+        assert values(found) == [b"%d" % number for number in range(partition, 3000, 2)]
+        assert [record.offset for record in found] == list(range(1500))
+
+
+@case
+async def a_fetch_of_nothing_waits_and_ends(world: World) -> None:
+    """With nothing to read a fetch lasts about ``wait_ms``, returns nothing and leaves the position."""
+    source = at(await world.topic())
+    reader = await world.reader({source: 0})
+    loop = asyncio.get_running_loop()
+    await reader.fetch([source], records_max=10, wait_ms=0)
+    begin = loop.time()
+    assert await reader.fetch([source], records_max=10, wait_ms=200) == []
+    assert 0.15 <= loop.time() - begin < PATIENCE_S
+    assert reader.position(source) == 0
+
+
+@case
+async def a_waiting_fetch_wakes_for_a_record(world: World) -> None:
+    """A fetch that waits returns soon after a record has come, long before its time is over."""
+    source = at(await world.topic())
+    reader = await world.reader({source: 0})
+    waiting = asyncio.create_task(reader.fetch([source], records_max=10, wait_ms=60_000))
+    await asyncio.sleep(0)
+    await (await world.broker()).append(numbered(source.topic, 1))
+    async with asyncio.timeout(PATIENCE_S):
+        batches: list[Batch] = await waiting
+    assert [values(batch.records) for batch in batches] == [[b"0"]]
+
+
+@case
+async def a_waiting_fetch_wakes_for_a_transaction(world: World) -> None:
+    """The commit of a transaction wakes a fetch, and the fetch brings its records."""
+    source = at(await world.topic())
+    reader = await world.reader({source: 0})
+    waiting = asyncio.create_task(world.read_to(reader, 2, source))
+    producer = await world.producer(world.unique("id"))
+    await producer.transact(numbered(source.topic, 2))
+    async with asyncio.timeout(PATIENCE_S):
+        assert values(await waiting) == [b"0", b"1"]
+
+
+@case
+async def only_named_partitions_are_fetched(world: World) -> None:
+    """A fetch hands out named partitions only; the others stay where they are and lose nothing."""
+    topic = await world.topic(partitions=2)
+    await (await world.broker()).append(numbered(topic, 20, 0) + numbered(topic, 20, 1))
+    reader = await world.reader({at(topic, 0): 0, at(topic, 1): 0})
+    first = await world.read_to(reader, 20, at(topic, 0), records_max=3)
+    assert reader.position(at(topic, 1)) == 0
+    second = await world.read_to(reader, 20, at(topic, 1), records_max=3)
+    assert values(first) == values(second) == [b"%d" % number for number in range(20)]
+
+
+@case
+async def an_assignment_replaces_the_one_before(world: World) -> None:
+    """After ``assign`` reading goes on at the new place, backwards too; what was prefetched elsewhere is dropped."""
+    topic = await world.topic(partitions=2)
+    await (await world.broker()).append(numbered(topic, 50, 0) + numbered(topic, 50, 1))
+    reader = await world.reader({at(topic, 0): 0})
+    await world.read_to(reader, 30, at(topic, 0), records_max=10)
+    reader.assign({at(topic, 0): 7, at(topic, 1): 48})
+    assert reader.position(at(topic, 0)) == 7
+    assert (await world.read_to(reader, 50, at(topic, 0)))[0].offset == 7
+    assert [record.offset for record in await world.read_to(reader, 50, at(topic, 1))] == [48, 49]
+
+
+@case
+async def an_assignment_during_a_fetch_drops_what_it_brings(world: World) -> None:
+    """A fetch that was under way hands out nothing of the old place: the next record is that of the new place."""
+    topic = await world.topic()
+    await (await world.broker()).append(numbered(topic, 50))
+    reader = await world.reader({at(topic): 0})
+    under_way = asyncio.create_task(reader.fetch([at(topic)], records_max=5, wait_ms=1000))
+    await asyncio.sleep(0)
+    reader.assign({at(topic): 40})
+    records = [record for batch in await under_way for record in batch.records]
+    records += await world.read_to(reader, 50, at(topic))
+    assert [record.offset for record in records] == list(range(40, 50))
+
+
+@case
+async def a_cancelled_fetch_loses_nothing(world: World) -> None:
+    """Fetches that are cancelled at any moment neither skip nor repeat a record."""
+    topic = await world.topic()
+    await (await world.broker()).append(numbered(topic, 100))
+    reader = await world.reader({at(topic): 0})
+    records: list[Record] = []
+    for passes in range(20):
+        fetch = asyncio.create_task(reader.fetch([at(topic)], records_max=4, wait_ms=1000))
+        for _ in range(passes):
+            await asyncio.sleep(0.0002)
+        fetch.cancel()
+        try:
+            records.extend(record for batch in await fetch for record in batch.records)
+        except asyncio.CancelledError:
+            continue
+    records += await world.read_to(reader, 100, at(topic))
+    assert [record.offset for record in records] == list(range(100))
+
+
+@case
+async def readers_do_not_disturb_each_other(world: World) -> None:
+    """Two readers of one partition each get everything, from where they started."""
+    topic = await world.topic()
+    await (await world.broker()).append(numbered(topic, 60))
+    first, second = await world.reader({at(topic): 0}), await world.reader({at(topic): 30})
+    found = await asyncio.gather(world.read_to(first, 60, at(topic), 7), world.read_to(second, 60, at(topic), 11))
+    assert [len(records) for records in found] == [60, 30]
+
+
+async def _fetch_until_it_raises(reader: Reader, source: TopicPartition) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            await reader.fetch([source], records_max=10, wait_ms=100)
+
+
+@case
+async def reading_outside_the_log_is_an_error(world: World) -> None:
+    """Below the start and above the high watermark a fetch raises OffsetOutOfRange with the watermarks."""
+    topic = await world.topic()
+    broker = await world.broker()
+    await broker.append(numbered(topic, 10))
+    await broker.trim({at(topic): 4})
+    for wrong in (3, 11):
+        reader = await world.reader({at(topic): wrong})
+        with pytest.raises(OffsetOutOfRange) as caught:
+            await _fetch_until_it_raises(reader, at(topic))
+        assert (caught.value.source, caught.value.offset, tuple(caught.value.watermarks)) == (at(topic), wrong, (4, 10))
+
+
+@case
+async def a_trim_moves_the_start(world: World) -> None:
+    """After a trim the start watermark has moved, records above are there, and a trim to the high leaves none."""
+    topic = await world.topic()
+    broker = await world.broker()
+    await broker.append(numbered(topic, 10))
+    await broker.trim({at(topic): 4})
+    assert tuple((await broker.watermarks([at(topic)]))[at(topic)]) == (4, 10)
+    assert [record.offset for record in await world.read(at(topic), 4)] == list(range(4, 10))
+    await broker.trim({at(topic): 10})
+    assert tuple((await broker.watermarks([at(topic)]))[at(topic)]) == (10, 10)
+    await broker.append(numbered(topic, 1))
+    assert [record.offset for record in await world.read(at(topic), 10)] == [10]
+
+
+@case
+async def what_does_not_exist_is_named(world: World) -> None:
+    """Watermarks and fetches of unknown topics and partitions raise UnknownTopic; ``describe`` leaves them out."""
+    topic, missing = await world.topic(), world.unique("missing")
+    broker = await world.broker()
+    assert list(await broker.describe([missing, topic])) == [topic]
+    for unknown in (at(missing), at(topic, 1)):
+        with pytest.raises(UnknownTopic):
+            await broker.watermarks([unknown])
+        reader = await world.reader({unknown: 0})
+        with pytest.raises(UnknownTopic):
+            await _fetch_until_it_raises(reader, unknown)
+
+
+@case
+async def topics_are_described_as_created(world: World) -> None:
+    """Partitions and settings are those asked for, the three settings are always there, and a topic is made once."""
+    topic = await world.topic(3, cleanup_policy="compact", retention_ms="-1")
+    broker = await world.broker()
+    await broker.create([TopicSpec(topic, 5, {"retention.ms": "1000"})])
+    found = (await broker.describe([topic]))[topic]
+    assert (found.name, found.partitions) == (topic, 3)
+    assert (found.config["cleanup.policy"], found.config["retention.ms"]) == ("compact", "-1")
+    assert int(found.config["max.message.bytes"]) > 100_000
+
+
+@case
+async def impossible_topics_are_refused(world: World) -> None:
+    """A name that Kafka doesn't allow and a topic without partitions raise BrokerError."""
+    broker = await world.broker()
+    for name, partitions in (("no spaces", 1), ("", 1), ("..", 1), (world.unique("none"), 0)):
+        with pytest.raises(BrokerError):
+            await broker.create([TopicSpec(name, partitions, {})])
+
+
+@case
+async def watermarks_count_from_zero(world: World) -> None:
+    """A new partition is (0, 0), and each append moves the high watermark of its partition only."""
+    topic = await world.topic(partitions=2)
+    broker = await world.broker()
+    sources = [at(topic, 0), at(topic, 1)]
+    assert [tuple(w) for w in (await broker.watermarks(sources)).values()] == [(0, 0), (0, 0)]
+    await broker.append(numbered(topic, 3, 1))
+    assert {s: tuple(w) for s, w in (await broker.watermarks(sources)).items()} == {
+        sources[0]: (0, 0),
+        sources[1]: (0, 3),
+    }
+
+
+@case
+async def appends_keep_their_order(world: World) -> None:
+    """Appends that follow each other are read in that order, and an acknowledged one is visible at once."""
+    topic = await world.topic()
+    for number in range(20):
+        await (await world.broker()).append(numbered(topic, 2, first=2 * number))
+        assert await world.high(at(topic)) == 2 * number + 2
+    assert values(await world.read(at(topic))) == [b"%d" % number for number in range(40)]
+
+
+@case
+async def a_transaction_spans_topics(world: World) -> None:
+    """Once ``transact`` has returned, and the watermarks taken then are reached, all its records have been read."""
+    one, other = await world.topic(2), await world.topic()
+    producer = await world.producer(world.unique("id"))
+    for number in range(3):
+        await producer.transact([*numbered(one, 2, 1, 2 * number), *numbered(other, 1, 0, number), *numbered(one, 1)])
+    assert values(await world.read(at(one, 1))) == [b"%d" % number for number in range(6)]
+    assert values(await world.read(at(other))) == [b"0", b"1", b"2"]
+    assert values(await world.read(at(one, 0))) == [b"0"] * 3
+
+
+@case
+async def a_reader_never_sees_half_a_transaction(world: World) -> None:
+    """While transactions go on, the records seen of a partition are always whole transactions, in order."""
+    topic = await world.topic()
+    producer, reader = await world.producer(world.unique("id")), await world.reader({at(topic): 0})
+    writing = asyncio.create_task(_transact_in_turn(producer, topic, 8))
+    found: list[bytes | None] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while len(found) < 40:
+            for batch in await reader.fetch([at(topic)], records_max=1000, wait_ms=1000):
+                if len(batch.records) % 5 and batch.offset_next == await world.high(at(topic)):
+                    raise AssertionError(f"half a transaction was seen: {values(batch.records)}")
+                found.extend(values(batch.records))
+    await writing
+    assert found == [b"%d" % number for number in range(40)]
+
+
+async def _transact_in_turn(producer: Producer, topic: str, count: int) -> None:
+    for number in range(count):
+        await producer.transact(numbered(topic, 5, first=5 * number))
+
+
+@case
+async def an_empty_transaction_writes_nothing(world: World) -> None:
+    """``transact([])`` and ``append([])`` succeed, take no offset and leave the producer usable."""
+    topic = await world.topic()
+    producer = await world.producer(world.unique("id"))
+    await producer.transact([])
+    await (await world.broker()).append([])
+    assert await world.high(at(topic)) == 0
+    await producer.transact(numbered(topic, 1))
+    assert len(await world.read(at(topic))) == 1
+
+
+@case
+async def a_new_producer_fences_the_older_ones(world: World) -> None:
+    """The older producer of an id, of another connection too, gets ProducerFenced and writes nothing visible."""
+    topic, name = await world.topic(), world.unique("id")
+    old = await world.producer(name)
+    await old.transact(numbered(topic, 1, first=1))
+    new = await world.producer(name, await world.another())
+    with pytest.raises(ProducerFenced):
+        await old.transact(numbered(topic, 1, first=666))
+    await new.transact(numbered(topic, 1, first=2))
+    with pytest.raises(BrokerError):
+        await old.transact(numbered(topic, 1, first=667))
+    await old.close()
+    assert values(await world.read(at(topic))) == [b"1", b"2"]
+
+
+@case
+async def producers_of_other_ids_are_not_fenced(world: World) -> None:
+    """Two ids write side by side, and each keeps its own order."""
+    topic = await world.topic()
+    producers = [await world.producer(world.unique("id")) for _ in range(2)]
+    await asyncio.gather(*(_transact_in_turn(producer, topic, 4) for producer in producers))
+    found = [int(value or b"") for value in values(await world.read(at(topic)))]
+    assert sorted(found) == sorted(2 * list(range(20)))
+
+
+@case
+async def fence_fences(world: World) -> None:
+    """``fence`` ends the producers of an id, also of one that never had any, and a new producer works afterwards."""
+    topic, name = await world.topic(), world.unique("id")
+    broker = await world.broker()
+    await broker.fence(name)
+    producer = await world.producer(name)
+    await producer.transact(numbered(topic, 1))
+    await broker.fence(name)
+    assert len(await world.read(at(topic))) == 1
+    with pytest.raises(ProducerFenced):
+        await producer.transact(numbered(topic, 1, first=666))
+    await (await world.producer(name)).transact(numbered(topic, 1, first=1))
+    assert values(await world.read(at(topic))) == [b"0", b"1"]
+
+
+@case
+async def what_an_older_producer_was_at_is_decided_when_the_new_one_is_there(world: World) -> None:
+    """A transaction cut off at any moment is visible whole or not at all, once and for all, after the next producer."""
+    topic, other, name = await world.topic(), await world.topic(), world.unique("id")
+    for cut in range(12):
+        begin = [await world.high(at(topic)), await world.high(at(other))]
+        producer = await world.producer(name)
+        running = asyncio.create_task(producer.transact([*numbered(topic, 3), *numbered(other, 2)]))
+        for _ in range(cut):
+            await asyncio.sleep(0.0015)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await producer.close()
+        if cut % 2:
+            await (await world.broker()).fence(name)
+        else:
+            await world.producer(name)
+        seen = len(await world.read(at(topic), begin[0])), len(await world.read(at(other), begin[1]))
+        assert seen in {(0, 0), (3, 2)}
+        assert seen == (len(await world.read(at(topic), begin[0])), len(await world.read(at(other), begin[1])))
+
+
+@case
+async def an_oversize_record_refuses_its_transaction(world: World) -> None:
+    """TransactionRefused names the culprit's index; nothing is visible; a new producer sends the rest."""
+    topic, name = await world.topic(max_message_bytes="2000"), world.unique("id")
+    producer = await world.producer(name)
+    records = [*numbered(topic, 2), Outgoing(topic, 0, b"k", bytes(5000)), *numbered(topic, 2, first=2)]
+    with pytest.raises(TransactionRefused) as caught:
+        await producer.transact(records)
+    assert 2 in caught.value.culprits
+    assert set(caught.value.culprits) <= set(range(5))
+    await producer.close()
+    producer = await world.producer(name)
+    assert await world.read(at(topic)) == []
+    await producer.transact([*records[:2], *records[3:]])
+    assert values(await world.read(at(topic))) == [b"0", b"1", b"2", b"3"]
+
+
+@case
+async def impossible_destinations_refuse_their_transaction(world: World) -> None:
+    """An unknown topic, a partition that isn't there and a null key on a compacted topic are refused for good."""
+    topic, compacted = await world.topic(), await world.topic(cleanup_policy="compact")
+    for wrong in (
+        Outgoing(world.unique("missing"), 0, b"k", b"v"),
+        Outgoing(topic, 7, b"k", b"v"),
+        Outgoing(compacted, 0, None, b"v"),
+    ):
+        producer = await world.producer(world.unique("id"))
+        with pytest.raises(TransactionRefused) as caught:
+            await producer.transact([*numbered(topic, 1), wrong])
+        assert 1 in caught.value.culprits
+        await producer.close()
+        await world.producer(world.unique("id"))
+    await asyncio.gather(*(world.read(at(name)) for name in (topic, compacted)))
+    assert [record for name in (topic, compacted) for record in await world.read(at(name))] == []
+
+
+@case
+async def an_oversize_record_can_not_be_appended(world: World) -> None:
+    """Outside a transaction too an oversize record is an error, and the connection goes on working."""
+    topic = await world.topic(max_message_bytes="2000")
+    broker = await world.broker()
+    with pytest.raises(BrokerError):
+        await broker.append([Outgoing(topic, 0, b"k", bytes(5000))])
+    await broker.append(numbered(topic, 1))
+    assert values(await world.read(at(topic))) == [b"0"]
+
+
+@case
+async def closed_things_stay_closed(world: World) -> None:
+    """After ``close``, twice without harm, producers, readers and brokers raise BrokerError; others go on."""
+    topic = await world.topic()
+    broker = await world.another()
+    producer, reader = await world.producer(world.unique("id"), broker), await broker.reader({at(topic): 0})
+    for closing in (producer, reader, broker):
+        await closing.close()
+        await closing.close()
+    with pytest.raises(BrokerError):
+        await producer.transact(numbered(topic, 1))
+    with pytest.raises(BrokerError):
+        await reader.fetch([at(topic)], records_max=1, wait_ms=10)
+    with pytest.raises(BrokerError):
+        await broker.watermarks([at(topic)])
+    await (await world.broker()).append(numbered(topic, 1))
+
+
+Run = Callable[[Case], None]
+
+
+async def _run(case: Case, connect: Callable[[], Broker]) -> None:
+    world = World(connect)
+    try:
+        await case(world)
+    finally:
+        await world.close()
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Run:
+    """Runs a case on a folder of its own, in real time."""
+    return lambda case: asyncio.run(_run(case, lambda: EmbeddedBroker(tmp_path / "data")))
+
+
+@pytest.fixture
+def simulated() -> Run:
+    """Runs a case on a new cluster in virtual time, once per seed."""
+
+    def run(case: Case) -> None:
+        for seed in SEEDS:
+            cluster = SimulatedBroker(seed)
+            names = itertools.count(1)
+            run_virtual(_run(case, lambda: cluster.connect(f"client-{next(names)}")), seed=seed)  # noqa: B023  # at once
+
+    return run
+
+
+@pytest.fixture
+def kafka(request: pytest.FixtureRequest) -> Run:
+    """Runs a case on a real Kafka."""
+    from keylanes.runtime.brokers.kafka import KafkaBroker
+
+    server: Any = request.getfixturevalue("kafka_server")
+    return lambda case: asyncio.run(_run(case, lambda: KafkaBroker(server.bootstrap)))
+
+
+@pytest.mark.parametrize("adapter", ["embedded", "simulated", pytest.param("kafka", marks=pytest.mark.broker)])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_conformance(adapter: str, case: Case, request: pytest.FixtureRequest) -> None:
+    """Every adapter keeps every promise of the protocol: see the docstring of the case."""
+    request.getfixturevalue(adapter)(case)
+
+
+def test_every_case_states_its_behaviour() -> None:
+    """Each case has a docstring, and there are as many as are defined here."""
+    assert all(case.__doc__ for case in CASES)
+    assert len({case.__name__ for case in CASES}) == len(CASES)

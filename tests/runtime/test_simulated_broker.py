@@ -1,0 +1,249 @@
+"""What only the simulated cluster has: crashes, markers, the last stable offset, faults, and seeds that repeat."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from keylanes.runtime.brokers.protocol import (
+    BrokerTimeout,
+    Outgoing,
+    Producer,
+    ProducerFenced,
+    TopicPartition,
+    TransactionAborted,
+    TransactionUnknown,
+)
+from keylanes.runtime.brokers.simulated import ConnectionSevered, Faults, Latency, SimulatedBroker, SimulatedConnection
+from keylanes.runtime.virtual_loop import run_virtual
+
+SOURCE = TopicPartition("a", 0)
+OTHER = TopicPartition("b", 0)
+SLOW_MARKERS = Latency(marker_ms=(1000.0, 1000.0))
+
+
+def cluster_of(seed: int = 0, **options: object) -> SimulatedBroker:
+    """A cluster with the topics a and b of one partition."""
+    cluster = SimulatedBroker(seed, **options)  # type: ignore[arg-type]  # options are checked by the constructor
+    cluster.create_topic("a", 1)
+    cluster.create_topic("b", 1)
+    return cluster
+
+
+def both(number: int) -> list[Outgoing]:
+    """One record for each of the two topics."""
+    return [Outgoing("a", 0, b"k", b"%d" % number), Outgoing("b", 0, b"k", b"%d" % number)]
+
+
+async def seen_now(connection: SimulatedConnection, source: TopicPartition = SOURCE) -> tuple[list[bytes | None], int]:
+    """What a new reader sees without waiting, and its position then."""
+    reader = await connection.reader({source: 0})
+    values: list[bytes | None] = []
+    while batches := await reader.fetch([source], records_max=100, wait_ms=0):
+        values += [record.value for batch in batches for record in batch.records]
+    return values, reader.position(source)
+
+
+async def producer_of(connection: SimulatedConnection, name: str = "id", timeout_ms: int = 10_000) -> Producer:
+    """A new producer."""
+    return await connection.producer(name, transaction_timeout_ms=timeout_ms)
+
+
+def test_commit_returns_before_its_markers_are_written() -> None:
+    """Between the reply and the marker a committed transaction is not visible yet; the marker takes one offset."""
+
+    async def main() -> None:
+        cluster = cluster_of(latency=SLOW_MARKERS)
+        connection = cluster.connect("one")
+        await (await producer_of(connection)).transact(both(1))
+        assert await seen_now(connection) == ([], 0)
+        assert [record.value for record in cluster.committed("a")] == [b"1"]
+        await asyncio.sleep(2)
+        assert await seen_now(connection) == ([b"1"], 2)
+        assert [entry.record is None for entry in cluster.everything(SOURCE)] == [False, True]
+
+    run_virtual(main())
+
+
+def test_an_open_transaction_hides_what_comes_after_it() -> None:
+    """Records behind a dead process's open transaction are hidden until its time-out aborts it; then it is a hole."""
+
+    async def main() -> None:
+        cluster = cluster_of()
+        victim, other = cluster.connect("victim"), cluster.connect("other")
+        producer = await producer_of(victim, timeout_ms=60_000)
+        running = asyncio.create_task(producer.transact(both(1)))
+        while not cluster.everything(SOURCE):  # noqa: ASYNC110  # nothing but virtual time passes
+            await asyncio.sleep(0.0001)
+        victim.sever()
+        with pytest.raises((TransactionAborted, TransactionUnknown)):
+            await running
+        await other.append([Outgoing("a", 0, b"k", b"2")])
+        await asyncio.sleep(50)
+        assert await seen_now(other) == ([], 0)
+        await asyncio.sleep(15)
+        values, position = await seen_now(other)
+        assert values == [b"2"]
+        assert position == cluster.watermarks(SOURCE).high == 3
+
+    run_virtual(main(), seed=1)
+
+
+def test_a_transaction_that_timed_out_fences_its_producer() -> None:
+    """The cluster aborts what is open for too long and bumps the epoch: the producer learns that it is fenced."""
+
+    async def main() -> None:
+        cluster = cluster_of(faults=Faults(reply_slow=1.0, reply_slow_ms=2_000))
+        producer = await producer_of(cluster.connect("slow"), timeout_ms=1_000)
+        with pytest.raises(ProducerFenced):
+            await producer.transact(both(1))
+        assert cluster.committed("a") == []
+
+    run_virtual(main())
+
+
+def test_a_severed_connection_has_no_further_effect() -> None:
+    """After ``sever`` every call raises, running ones at once, and the cluster does not change any more."""
+
+    async def main() -> None:
+        cluster = cluster_of()
+        connection = cluster.connect("victim")
+        reader = await connection.reader({SOURCE: 0})
+        waiting = asyncio.create_task(reader.fetch([SOURCE], records_max=1, wait_ms=60_000))
+        await asyncio.sleep(1)
+        connection.sever()
+        with pytest.raises(ConnectionSevered):
+            await waiting
+        assert asyncio.get_running_loop().time() < 1_002
+        for call in (connection.watermarks([SOURCE]), connection.append(both(1)), producer_of(connection)):
+            with pytest.raises(ConnectionSevered):
+                await call
+        await asyncio.sleep(10)
+        assert cluster.watermarks(SOURCE).high == 0
+
+    run_virtual(main())
+
+
+def test_what_was_under_way_at_a_crash_may_land_or_not() -> None:
+    """Over many seeds an append cut off by a crash is sometimes written whole and sometimes not at all."""
+
+    async def main(seed: int) -> int:
+        cluster = cluster_of(seed)
+        connection = cluster.connect("victim")
+        running = asyncio.create_task(connection.append([Outgoing("a", 0, b"k", b"v")] * 3))
+        await asyncio.sleep(0.002)
+        connection.sever()
+        await asyncio.gather(running, return_exceptions=True)
+        await asyncio.sleep(1)
+        return cluster.watermarks(SOURCE).high
+
+    assert {run_virtual(main(seed), seed=seed) for seed in range(30)} == {0, 3}
+
+
+def crash_run(seed: int) -> tuple[list[str], Sequence[object]]:
+    """Writers with faults and a crash, each transaction in both topics: what happened, and what was committed."""
+    story: list[str] = []
+
+    async def write(cluster: SimulatedBroker, name: str) -> None:
+        connection = cluster.connect(name)
+        if name == "one":
+            asyncio.get_running_loop().call_later(0.3, connection.sever)
+        producer = await producer_of(connection, name)
+        for number in range(15):
+            try:
+                await producer.transact(both(number))
+                story.append(f"{name} {number}")
+            except (TransactionAborted, TransactionUnknown) as error:
+                story.append(f"{name} {number} {type(error).__name__}")
+                producer = await producer_of(connection, name)
+
+    async def main() -> Sequence[object]:
+        cluster = cluster_of(seed, faults=Faults(transact_aborted=0.1, transact_unknown=0.1, reply_slow=0.1))
+        await asyncio.gather(*(write(cluster, name) for name in ("one", "two", "three")), return_exceptions=True)
+        await cluster.connect("heir").fence("one")
+        await asyncio.sleep(1)
+        first, second = cluster.committed("a"), cluster.committed("b")
+        assert sorted(record.value or b"" for record in first) == sorted(record.value or b"" for record in second)
+        reader = cluster.connect("reader")
+        assert (await seen_now(reader))[0] == [record.value for record in first]
+        assert (await seen_now(reader))[1] == cluster.watermarks(SOURCE).high
+        acknowledged = sum(1 for line in story if line.count(" ") == 1)
+        assert len(first) >= acknowledged
+        return first
+
+    return story, run_virtual(main(), seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_faults_and_crashes_never_tear_a_transaction(seed: int) -> None:
+    """Under aborts, lost replies and a crash both topics hold the same, all that was acknowledged among it."""
+    crash_run(seed)
+
+
+def test_a_seed_repeats_a_whole_cluster() -> None:
+    """Every delay, fault and outcome is the seed's."""
+    assert crash_run(4) == crash_run(4)
+    assert crash_run(4) != crash_run(5)
+
+
+def test_unknown_outcomes_are_of_both_kinds() -> None:
+    """TransactionUnknown is raised for committed transactions and for ones that a fence then aborts."""
+
+    async def main(seed: int) -> int:
+        cluster = cluster_of(seed, faults=Faults(transact_unknown=1.0))
+        connection = cluster.connect("one")
+        with pytest.raises(TransactionUnknown):
+            await (await producer_of(connection)).transact(both(1))
+        await connection.fence("id")
+        values, position = await seen_now(connection)
+        assert len(cluster.committed("a")) == len(values)
+        assert position == cluster.watermarks(SOURCE).high
+        return len(values)
+
+    assert {run_virtual(main(seed), seed=seed) for seed in range(20)} == {0, 1}
+
+
+def test_holes_are_passed() -> None:
+    """Compacted records are skipped, in the middle and at the end; the reader's position passes them."""
+
+    async def main() -> None:
+        cluster = cluster_of()
+        connection = cluster.connect("one")
+        await connection.append([Outgoing("a", 0, b"k", b"%d" % number) for number in range(6)])
+        cluster.make_hole(SOURCE, [0, 2, 5])
+        assert await seen_now(connection) == ([b"1", b"3", b"4"], 6)
+
+    run_virtual(main())
+
+
+def test_a_cluster_that_is_away_answers_nobody() -> None:
+    """Calls end with BrokerTimeout, transactions as aborted; when it is back everything is as it was."""
+
+    async def main() -> None:
+        cluster = cluster_of()
+        connection = cluster.connect("one")
+        producer = await producer_of(connection)
+        cluster.faults.away = True
+        with pytest.raises(BrokerTimeout):
+            await connection.watermarks([SOURCE])
+        with pytest.raises(TransactionAborted):
+            await producer.transact(both(1))
+        cluster.faults.away = False
+        await (await producer_of(connection)).transact(both(2))
+        await asyncio.sleep(1)
+        assert (await seen_now(connection))[0] == [b"2"]
+
+    run_virtual(main())
+
+
+def test_auto_create_makes_topics_on_write() -> None:
+    """With ``auto_create`` a write to an unknown topic creates it with the default number of partitions."""
+
+    async def main() -> None:
+        cluster = SimulatedBroker(auto_create=True, partitions_default=3)
+        connection = cluster.connect("one")
+        await connection.append([Outgoing("new", 2, None, b"1")])
+        await (await producer_of(connection)).transact([Outgoing("newer", 0, None, b"1")])
+        assert [topic.partitions for topic in cluster.topics().values()] == [3, 3]
+
+    run_virtual(main())
