@@ -1,3 +1,58 @@
 """keylanes: Kafka parallelism beyond partitions, exactly once, for Python."""
 
+from .runtime.app import App, Health, Statistics
+from .runtime.context import Context, Record
+from .runtime.errors import (
+    BrokerUnavailable,
+    ContextClosed,
+    DecodeFailed,
+    FatalError,
+    FencedError,
+    HandlerError,
+    HandlerFailed,
+    HandlerTimeout,
+    InvariantBroken,
+    KeylanesError,
+    LogError,
+    OutputRefused,
+    SettingsError,
+    SourceError,
+    StoreError,
+)
+from .runtime.handlers import DeadLetter, Retry, Stop
+from .runtime.settings import Secret, Security, Settings
+from .runtime.values import Codec, JsonCodec, MsgpackCodec
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "App",
+    "BrokerUnavailable",
+    "Codec",
+    "Context",
+    "ContextClosed",
+    "DeadLetter",
+    "DecodeFailed",
+    "FatalError",
+    "FencedError",
+    "HandlerError",
+    "HandlerFailed",
+    "HandlerTimeout",
+    "Health",
+    "InvariantBroken",
+    "JsonCodec",
+    "KeylanesError",
+    "LogError",
+    "MsgpackCodec",
+    "OutputRefused",
+    "Record",
+    "Retry",
+    "Secret",
+    "Security",
+    "Settings",
+    "SettingsError",
+    "SourceError",
+    "Statistics",
+    "Stop",
+    "StoreError",
+]

@@ -7,6 +7,7 @@ numbered; a number never comes back.
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .ranges import KeyRange
 
@@ -29,7 +30,7 @@ class Assignment:
     def __post_init__(self) -> None:
         if len(self.bounds) != len(self.workers) + 1 or not self.workers:
             raise ValueError(f"n workers have n + 1 bounds, n >= 1; seen {len(self.workers)} and {len(self.bounds)}")
-        for first, end in zip(self.bounds, self.bounds[1:], strict=False):
+        for first, end in pairwise(self.bounds):
             KeyRange(first, end)
         if len(set(self.workers)) != len(self.workers) or max(self.workers) >= self.number_next:
             raise ValueError(f"worker numbers are distinct and below number_next={self.number_next}")
@@ -100,6 +101,13 @@ def recut(present: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[tuple[int,
     Both cuts must cover the same points; raises ValueError otherwise. Splitting needs no agreement between workers,
     so a host splits first and merges neighbours as they become level.
     """
-    if (present[0], present[-1]) != (wanted[0], wanted[-1]):
-        raise ValueError(f"both cuts must cover the same points; seen {present[0]}..{present[-1]} and {wanted}")
+    if _span(present) != _span(wanted):
+        raise ValueError(f"both cuts must cover the same points; seen {_span(present)} and {_span(wanted)}")
     return tuple(sorted(set(wanted) - set(present))), tuple(sorted(set(present) - set(wanted)))
+
+
+def _span(bounds: tuple[int, ...]) -> KeyRange:
+    """The points a cut covers; raises ValueError unless the bounds rise."""
+    if any(first >= end for first, end in pairwise(bounds)) or len(bounds) < 2:
+        raise ValueError(f"a cut has two bounds or more, and they rise; seen {bounds}")
+    return KeyRange(bounds[0], bounds[-1])

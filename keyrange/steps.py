@@ -47,13 +47,13 @@ class Steps(Generic[V]):
     def all_pieces(self, first: int = 0, end: int = SPACE_END) -> Iterator[tuple[int, int, V | None]]:
         """The pieces inside ``[first, end)``, clipped to it, with None where nothing is defined."""
         i = bisect_right(self._firsts, first) - 1
-        while i < len(self._firsts) and self._firsts[i] < end:
+        while first < end and i < len(self._firsts) and self._firsts[i] < end:
             stop = self._firsts[i + 1] if i + 1 < len(self._firsts) else SPACE_END
             yield max(first, self._firsts[i]), min(end, stop), self._values[i]
             i += 1
 
     def is_constant(self, first: int, end: int, value: V) -> bool:
-        """Whether the function has this value at every point of ``[first, end)``."""
+        """Whether the function has this value at every point of ``[first, end)``, of which there is at least one."""
         i = bisect_right(self._firsts, first) - 1
         stop = self._firsts[i + 1] if i + 1 < len(self._firsts) else SPACE_END
         return self._values[i] == value and stop >= end

@@ -15,6 +15,9 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 _untyped = msgspec.msgpack.Decoder()
 
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that don't fit: malformed or of other types, text that is no UTF-8, nested too deep."""
+
 _KINDS = {kind.__struct_config__.tag for kind in Event.__args__}
 
 
@@ -31,14 +34,14 @@ def decode(data: bytes) -> Event:
     """The event in the bytes; raises EventError with the kind seen when it is unknown or damaged."""
     try:
         return _decoder.decode(data)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except _UNREADABLE as error:
         raise EventError(_explain(data, error)) from None
 
 
 def _explain(data: bytes, error: Exception) -> str:
     try:
         untyped = _untyped.decode(data)
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         return f"{len(data)} bytes are no msgpack: {error}"
     tag = untyped[0] if isinstance(untyped, list) and untyped and isinstance(untyped[0], str) else None
     if tag is None:

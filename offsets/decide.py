@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from ..keyrange.hashing import HASH_NAME
 from .codec import EVENT_BYTES_MAX
-from .events import Band, Committed, ControlEvent, LogOpened, RangesGranted, Tile, WorkersCut
+from .events import Band, Committed, ControlEvent, LogOpened, RangesGranted, Tile
 from .ledger import Ledger, Place
 
 T = TypeVar("T")
@@ -57,17 +57,7 @@ def decide_grant(ledger: Ledger, place: Place, incarnation: int) -> list[Control
     started = ledger.control.started[place]
     bands = [Band(a, b, edge) for a, b, edge in partition.edges(started).pieces()]
     term, epoch = ledger.control.term, partition.epoch_next
-    return [
-        RangesGranted(term, incarnation, epoch, *place, tuple(chunk)) for chunk in _chunks(bands, _BANDS_MAX)
-    ]
-
-
-def decide_cut(key: CommitKey, worker: int, bounds: Sequence[int]) -> list[WorkersCut]:
-    """The workers of one contiguous range, numbered from ``worker`` on."""
-    size = EVENT_BYTES_MAX // 8
-    return [
-        WorkersCut(*key, worker + i, tuple(bounds[i : i + size + 1])) for i in range(0, len(bounds) - 1, size)
-    ]
+    return [RangesGranted(term, incarnation, epoch, *place, tuple(chunk)) for chunk in _chunks(bands, _BANDS_MAX)]
 
 
 def tiles_of(moves: Iterable[Move]) -> list[tuple[Tile, Move]]:
@@ -87,9 +77,7 @@ def tiles_of(moves: Iterable[Move]) -> list[tuple[Tile, Move]]:
     return tiles
 
 
-def decide_commits(
-    commits: Sequence[tuple[CommitKey, Sequence[Move]]], tiles_max: int = _TILES_MAX
-) -> list[Committed]:
+def decide_commits(commits: Sequence[tuple[CommitKey, Sequence[Move]]], tiles_max: int = _TILES_MAX) -> list[Committed]:
     """The commit events of one transaction, its parts numbered: for each source partition its moves in order of points.
 
     ``tiles_max`` bounds the tiles of one event.

@@ -109,13 +109,7 @@ class RangesGranted(_Event, frozen=True, tag="ranges_granted/1"):
 
 
 ControlEvent: TypeAlias = (
-    AppCreated
-    | CoordinatorElected
-    | MemberJoined
-    | MemberExpelled
-    | MemberFenced
-    | PartitionStarted
-    | RangesGranted
+    AppCreated | CoordinatorElected | MemberJoined | MemberExpelled | MemberFenced | PartitionStarted | RangesGranted
 )
 
 # --- offset log ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ VERSION = 1
 DIGEST_MASK = (1 << 64) - 1
 
 
-class Provenance(msgspec.Struct, frozen=True, array_like=True):
+class Provenance(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The decoded header. ``i`` counts from 0 to ``n - 1``."""
 
     version: int
@@ -28,6 +28,8 @@ class Provenance(msgspec.Struct, frozen=True, array_like=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Provenance)
+_untyped = msgspec.msgpack.Decoder()
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def encode_provenance(topic: str, partition: int, offset: int, i: int, n: int) -> bytes:
@@ -39,11 +41,22 @@ def decode_provenance(data: bytes) -> Provenance:
     """The header's fields; raises ValueError for a damaged one or an unknown version."""
     try:
         provenance = _decoder.decode(data)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise ValueError(f"damaged {HEADER!r} header: {error}") from None
+    except _UNREADABLE as error:
+        raise ValueError(_explain(data, error)) from None
     if provenance.version != VERSION:
-        raise ValueError(f"unknown version of the {HEADER!r} header: seen {provenance.version}, known {VERSION}")
+        raise ValueError(_explain(data, None))
     return provenance
+
+
+def _explain(data: bytes, error: Exception | None) -> str:
+    """A later version may have another shape, so the version is looked at first."""
+    try:
+        untyped = _untyped.decode(data)
+    except _UNREADABLE:
+        untyped = None
+    if isinstance(untyped, list) and untyped and type(untyped[0]) is int and untyped[0] != VERSION:
+        return f"unknown version of the {HEADER!r} header: seen {untyped[0]}, known {VERSION}"
+    return f"damaged {HEADER!r} header: {error}"
 
 
 def place_seed(topic: str, partition: int) -> int:

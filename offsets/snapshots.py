@@ -27,10 +27,16 @@ def search_starts(start: int, high: int) -> Iterable[int]:
 
 
 def take_snapshot(
-    ledger: Ledger, app: str, places: Sequence[Place], position: int, incarnation: int, transaction: int
+    ledger: Ledger,
+    app: str,
+    log_partition: int,
+    places: Sequence[Place],
+    position: int,
+    incarnation: int,
+    transaction: int,
 ) -> list[SnapshotTaken]:
     """The parts of a snapshot of these partitions (those that share one log partition) at a position of that log."""
-    named = [(place, ledger.partition(place)) for place in places] or [(("", 0), PartitionLedger())]
+    named = [(place, ledger.partition(place)) for place in places] or [(("", log_partition), PartitionLedger())]
     return [
         SnapshotTaken(
             incarnation=incarnation,

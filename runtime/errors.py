@@ -1,20 +1,20 @@
 """Every error that leaves keylanes, and the exit code it ends a process with.
 
-    KeylanesError
-    ├── SettingsError            2  wrong settings or handler declarations: mend them and start again
-    ├── FatalError                  the application stopped; nothing that was committed is lost
-    │   ├── FencedError          3  another process of this application took over: leave it stopped
-    │   ├── LogError             4  a log of ours is damaged, foreign, truncated or newer: see docs/offset-log.md
-    │   ├── HandlerFailed        5  a handler failed for good and its policy is to stop
-    │   ├── BrokerUnavailable    6  the broker did not answer within the limits: start again when it is back
-    │   ├── SourceError          7  a source topic is missing, was re-created, or lost records ahead of us
-    │   ├── StoreError           8  the local RocksDB folder is in use, foreign, damaged or full
-    │   └── InvariantBroken     70  a defect of keylanes itself: report it
-    └── HandlerError                a record's attempt failed; retried, then dead-lettered or stopped
-        ├── DecodeFailed            the value does not fit the handler's annotation
-        ├── OutputRefused           an output is too large, or its topic, partition or key is not possible
-        ├── HandlerTimeout          the handler took longer than handler_timeout_ms
-        └── ContextClosed           a context was used after its attempt had ended
+KeylanesError
+├── SettingsError            2  wrong settings or handler declarations: mend them and start again
+├── FatalError                  the application stopped; nothing that was committed is lost
+│   ├── FencedError          3  another process of this application took over: leave it stopped
+│   ├── LogError             4  a log of ours is damaged, foreign, truncated or newer: see docs/offset-log.md
+│   ├── HandlerFailed        5  a handler failed for good and its policy is to stop
+│   ├── BrokerUnavailable    6  the broker did not answer within the limits: start again when it is back
+│   ├── SourceError          7  a source topic is missing, was re-created, or lost records ahead of us
+│   ├── StoreError           8  the local RocksDB folder is in use, foreign, damaged or full
+│   └── InvariantBroken     70  a defect of keylanes itself: report it
+└── HandlerError                a record's attempt failed; retried, then dead-lettered or stopped
+    ├── DecodeFailed            the value does not fit the handler's annotation
+    ├── OutputRefused           an output is too large, or its topic, partition or key is not possible
+    ├── HandlerTimeout          the handler took longer than handler_timeout_ms
+    └── ContextClosed           a context was used after its attempt had ended
 """
 
 

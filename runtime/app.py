@@ -1,0 +1,332 @@
+"""The application as its users write it: declare handlers, then run them."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
+
+from .brokers.protocol import Broker
+from .connect import connect
+from .errors import FatalError, KeylanesError, SettingsError
+from .handlers import PARALLELISING_FACTOR, DeadLetter, Handler, Retry, Stop, check_topic_name, declare
+from .member import Member
+from .settings import Settings
+from .values import Codec
+from .watchdog import LoopWatch
+
+if TYPE_CHECKING:
+    from .testing import SimulatedApp
+
+logger = logging.getLogger("keylanes")
+
+F = TypeVar("F", bound=Callable[..., Any])
+OnFatal = Callable[[BaseException], None]
+
+EXIT_ABORTED = 130
+
+
+class Health(msgspec.Struct, frozen=True):
+    """``state``: idle, starting, running, stopping, stopped or failed. ``is_good``: may stay in service."""
+
+    state: str
+    is_good: bool
+    cause: str | None
+    loop_lag_ms_max: float
+
+
+class PartitionStatistics(msgspec.Struct, frozen=True):
+    """Offsets of one source partition: handed out below ``front``, done below ``offset_least``."""
+
+    topic: str
+    partition: int
+    front: int
+    offset_least: int
+    workers: int
+    queued_records: int
+    queued_bytes: int
+    lagging_workers: int
+    dropped: int
+    caught_up: int
+
+
+class Statistics(msgspec.Struct, frozen=True):
+    """What the application has done since it started, and where it stands. Times in seconds of the loop's clock."""
+
+    partitions: tuple[PartitionStatistics, ...]
+    records_done: int
+    commits: int
+    tiles: int
+    event_bytes: int
+    done_bytes: int
+    running: int
+    oldest_running: tuple[str, int, float] | None
+    last_commit_age_s: float | None
+    loop_lag_ms_max: float
+
+
+class App:
+    """A named application on a broker.
+
+    The name stands in the names of its logs; it is the identity of everything that was processed. ``broker`` is
+    ``kafka://host:port`` or ``embedded:folder`` (there is no default), or a Broker object, which then is opened here and
+    closed by its owner. ``on_fatal`` is called with the error that ends a run. Raises SettingsError.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        broker: str | Broker,
+        settings: Settings | None = None,
+        on_fatal: OnFatal | None = None,
+    ) -> None:
+        if not __debug__:
+            raise SettingsError(
+                "keylanes does not run under python -O: a Kafka client's guards are assertions, and without them a fenced "
+                "producer goes on"
+            )
+        check_topic_name(f"{name}.control", f"application name {name!r}")
+        self.name = name
+        self.broker = broker
+        self.settings = settings or Settings()
+        self.on_fatal = on_fatal
+        self.handlers: dict[str, Handler] = {}
+        if isinstance(broker, str):
+            connect(broker, self.settings, name)  # no I/O: a wrong address is said here and now
+        self._member: Member | None = None
+        self._watch: LoopWatch | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._state = "idle"
+        self._cause: BaseException | None = None
+
+    # --- declaring -------------------------------------------------------------------------------------------------
+
+    def handler(
+        self,
+        topic: str,
+        *,
+        to: str | None = None,
+        parallelising_factor: int = PARALLELISING_FACTOR,
+        retry: Retry | None = None,
+        on_failure: DeadLetter | Stop | None = None,
+        codec: Codec | None = None,
+    ) -> Callable[[F], F]:
+        """Handle the records of a topic: ``async def f(value)`` or ``f(value, ctx)`` on the event loop, ``def`` on threads.
+
+        The value is decoded by its annotation. What is returned goes to ``to`` with the record's key; a ``Record``, or
+        a list, says otherwise. ``parallelising_factor`` is the number of workers a partition is cut into: it must
+        exceed rate x handler time. Without ``on_failure`` a record that fails for good stops the application. Raises
+        SettingsError.
+        """
+
+        def register(function: F) -> F:
+            if topic in self.handlers:
+                raise SettingsError(
+                    f"topic {topic!r} has the handler {self.handlers[topic].name}; a topic has one handler"
+                )
+            self.handlers[topic] = declare(
+                function,
+                topic,
+                to=to,
+                parallelising_factor=parallelising_factor,
+                retry=retry,
+                on_failure=on_failure,
+                codec=codec,
+            )
+            return function
+
+        return register
+
+    # --- running ---------------------------------------------------------------------------------------------------
+
+    def run(self, *, until: Literal["level"] | None = None, on_step: Callable[[str], None] = lambda step: None) -> None:
+        """Run until SIGTERM or SIGINT (twice: abort), or until the ends that the topics have now are reached.
+
+        Returns after a stop in order. A fatal error is logged CRITICAL and ends it as SystemExit with the exit code that
+        errors.py lists. ``on_step`` hears the steps of the commit cycle.
+        """
+        if until not in (None, "level"):
+            raise SettingsError(f"until is 'level' or None; seen {until!r}")
+        try:
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                runner.run(self._run_with_signals(until_level=until == "level", on_step=on_step))
+        except KeylanesError as error:
+            raise SystemExit(getattr(error, "exit_code", 1)) from error
+        except asyncio.CancelledError:
+            raise SystemExit(EXIT_ABORTED) from None
+
+    async def __aenter__(self) -> "App":
+        """Start inside a service: returns when the first records may be handled. No signal handlers are installed."""
+        self._running = asyncio.get_running_loop().create_task(self._run(until_level=False))
+        member = await self._member_made()
+        ready = asyncio.get_running_loop().create_task(member.is_ready.wait())
+        await asyncio.wait([ready, self._running], return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if self._running.done():
+            await self._running
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop in order; raises the fatal error that ended the run, if one did."""
+        assert self._running is not None, "it was entered"
+        self.stop()
+        await self._running
+
+    def stop(self) -> None:
+        """Stop in order: no more reading, drain to ``drain_timeout_ms``, commit, close."""
+        if self._member is not None:
+            self._state = "stopping" if self._state == "running" else self._state
+            self._member.stop()
+
+    async def _member_made(self) -> Member:
+        while self._member is None:
+            await asyncio.sleep(0)
+        return self._member
+
+    async def _run_with_signals(self, *, until_level: bool, on_step: Callable[[str], None]) -> None:
+        loop = asyncio.get_running_loop()
+        main = asyncio.current_task()
+        assert main is not None, "a coroutine runs in a task"
+        heard: list[int] = []
+
+        def on_signal(number: int) -> None:
+            heard.append(number)
+            if len(heard) == 1:
+                logger.info("%s: stopping in order; once more aborts", signal.Signals(number).name)
+                self.stop()
+            else:
+                main.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(NotImplementedError):  # not on Windows; there Ctrl+C raises KeyboardInterrupt
+                loop.add_signal_handler(number, on_signal, number)
+        await self._run(until_level=until_level, on_step=on_step)
+
+    async def _run(self, *, until_level: bool, on_step: Callable[[str], None] = lambda step: None) -> None:
+        if not self.handlers:
+            raise SettingsError(f"application {self.name!r} has no handler")
+        member = self._make_member(on_step)
+        self._member, self._state, self._cause = member, "starting", None
+        self._watch = LoopWatch(self.settings.loop_lag_ms, lambda: str(member.slots.oldest_running()))
+        watching = asyncio.get_running_loop().create_task(self._watch.run())
+        marking = asyncio.get_running_loop().create_task(self._mark_running(member))
+        try:
+            await member.run(until_level=until_level)
+            self._state = "stopped"
+        except Exception as error:
+            self._fail(error)
+            raise
+        finally:
+            watching.cancel()
+            marking.cancel()
+
+    async def _mark_running(self, member: Member) -> None:
+        await member.is_ready.wait()
+        self._state = "running"
+
+    def _make_member(self, on_step: Callable[[str], None]) -> Member:
+        is_ours = isinstance(self.broker, str)
+        broker = connect(self.broker, self.settings, self.name) if isinstance(self.broker, str) else self.broker
+        return Member(
+            self.name,
+            list(self.handlers.values()),
+            broker,
+            self.settings,
+            instance=os.urandom(8).hex(),
+            wall_ms=lambda: int(time.time() * 1000),
+            on_step=on_step,
+            closes_broker=is_ours,
+        )
+
+    def _fail(self, error: Exception) -> None:
+        self._state, self._cause = "failed", error
+        logger.critical("%s stops: %s", self.name, error, exc_info=not isinstance(error, FatalError))
+        if self.on_fatal is not None:
+            self.on_fatal(error)
+
+    # --- looking ---------------------------------------------------------------------------------------------------
+
+    def health(self) -> Health:
+        """Whether it may stay in service; ``cause`` says why not."""
+        stalled = self._member is not None and self._member.stall.is_stalled
+        cause = str(self._cause) if self._cause else ("records wait and nothing moves" if stalled else None)
+        is_good = self._state in ("starting", "running", "stopping") and not stalled
+        return Health(self._state, is_good, cause, self._lag_ms())
+
+    def statistics(self) -> Statistics:
+        """Where the run stands; all zero before the first one."""
+        member = self._member
+        if member is None or member.cycle is None:
+            return Statistics((), 0, 0, 0, 0, 0, 0, None, None, 0.0)
+        cycle, slots = member.cycle, member.slots
+        now = time.monotonic() if cycle.last_commit_s is None else _loop_time(cycle.last_commit_s)
+        return Statistics(
+            partitions=tuple(_partition_statistics(run.dispatch) for run in member.runs),
+            records_done=slots.records_done,
+            commits=cycle.commits,
+            tiles=cycle.tiles,
+            event_bytes=cycle.event_bytes,
+            done_bytes=slots.done_bytes,
+            running=len(slots.tasks),
+            oldest_running=slots.oldest_running(),
+            last_commit_age_s=None if cycle.last_commit_s is None else now - cycle.last_commit_s,
+            loop_lag_ms_max=self._lag_ms(),
+        )
+
+    def _lag_ms(self) -> float:
+        return 0.0 if self._watch is None else self._watch.lag_max_s * 1000
+
+    # --- testing ---------------------------------------------------------------------------------------------------
+
+    def test(self, *, seed: int = 0) -> "SimulatedApp":
+        """This application on a simulated broker in virtual time: no Kafka, no Java, the real engine.
+
+        ``async with app.test(seed=7) as broker``: ``send``, ``read``, ``crash``, ``restart``, ``advance``.
+        """
+        from .testing import SimulatedApp
+
+        return SimulatedApp(self, seed)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if sys.platform == "win32":
+        return None
+    try:
+        import uvloop
+    except ImportError:  # it is no dependency on every platform
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _loop_time(default: float) -> float:
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return default
+
+
+def _partition_statistics(dispatch: Any) -> PartitionStatistics:
+    workers = dispatch.workers
+    return PartitionStatistics(
+        topic=dispatch.topic,
+        partition=dispatch.partition,
+        front=dispatch.front,
+        offset_least=min((w.edge for w in workers), default=dispatch.front),
+        workers=len(workers),
+        queued_records=sum(len(w.queue) for w in workers),
+        queued_bytes=sum(w.queue_bytes for w in workers),
+        lagging_workers=sum(1 for w in workers if w.dropped_from is not None),
+        dropped=dispatch.records_dropped,
+        caught_up=dispatch.records_caught_up,
+    )

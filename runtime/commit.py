@@ -1,0 +1,304 @@
+"""The commit cycle: takes a generation of what is done and makes it visible, without stopping any handler.
+
+A transaction that fails is sent again from memory: handlers are not run again. Whatever the failure, the producer is
+replaced: INIT → READ the control log and the own offset log to their ends → look whether the transaction is there →
+send it again if not. A refused one is taken apart until the record that is refused stands alone, which then fails as
+its handler would; one that timed out is sent in halves.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+
+from ..offsets.codec import encode
+from ..offsets.events import OffsetEvent
+from ..offsets.ledger import Ledger, evolve_all
+from ..offsets.snapshots import take_snapshot
+from .bounded import bounded, fatal_of
+from .brokers.protocol import (
+    BrokerError,
+    BrokerTimeout,
+    Outgoing,
+    Producer,
+    ProducerFenced,
+    TransactionRefused,
+    TransactionUnknown,
+)
+from .coordinator import Coordinator, Office, check_ledger
+from .errors import BrokerUnavailable, HandlerFailed, InvariantBroken
+from .generation import Generation, committed, take
+from .handlers import DeadLetter
+from .history import History
+from .logs import LogReader, offsets_topic, places_of
+from .outputs import build_dead_letter
+from .settings import Settings
+from .slots import PartitionRun, Slots
+from .structure import are_level, groups_to_merge, hold, let_go, merge, release
+
+logger = logging.getLogger("keylanes")
+
+RETRY_WAIT_MS = 100
+"""The wait before a producer is made again after one could not be made."""
+
+
+class CommitCycle:
+    """One transaction at a time, for all partitions of this process."""
+
+    def __init__(
+        self,
+        office: Office,
+        coordinator: Coordinator,
+        logs: LogReader,
+        runs: Sequence[PartitionRun],
+        slots: Slots,
+        settings: Settings,
+        on_step: Callable[[str], None],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self.ledger: Ledger = office.ledger
+        self.incarnation = office.incarnation
+        self.transaction = office.transaction
+        self.coordinator, self.logs, self.runs, self.slots = coordinator, logs, runs, slots
+        self.settings = settings
+        self.commits = 0
+        self.tiles = 0
+        self.event_bytes = 0
+        self.last_commit_s: float | None = None
+        self.is_sending = False
+        """A generation was taken and is not committed yet: no other may be taken, or a tile would be skipped."""
+        self._producer: Producer | None = office.producer
+        self._on_step = on_step
+        self._since_snapshot = 0
+        self._history = History(logs, settings, wall_ms)
+        self._wake = asyncio.Event()
+
+    # --- the cycle -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Commit in intervals until cancelled; between two transactions nothing of ours is open."""
+        lead = self.settings.commit_lead_ms / 1000
+        while True:
+            await self._pause(self.settings.commit_interval_ms / 1000 - lead)
+            lines = [run.dispatch.front for run in self.runs]
+            await self._pause(lead)
+            await self.commit(lines)
+
+    async def commit(self, lines: Sequence[int] | None = None) -> bool:
+        """One generation: what is done below the lines (None: all that is done). False when there was nothing."""
+        self._on_step("take")
+        workers = sum(len(run.dispatch.workers) for run in self.runs)
+        if lines is None or workers <= self.settings.commit_all_workers_max:
+            lines = [run.dispatch.front for run in self.runs]
+        generation = take(
+            [(run.dispatch, line) for run, line in zip(self.runs, lines, strict=True)],
+            records_max=self.settings.generation_records_max,
+            bytes_max=self.settings.generation_bytes_max,
+        )
+        self._change_structure(generation)
+        if not generation:
+            return False
+        await self.send(generation)
+        return True
+
+    async def send(self, generation: Generation) -> None:
+        """Make a generation visible, whatever it takes; raises a FatalError when that can't be done."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.settings.broker_retry_ms / 1000
+        waiting = [generation]
+        self.is_sending = True
+        while waiting:
+            part = waiting.pop(0)
+            failure = await self._transact(part, deadline)
+            if failure is None:
+                deadline = loop.time() + self.settings.broker_retry_ms / 1000
+            elif isinstance(failure, TransactionRefused):
+                waiting = [*self._take_apart(part, failure), *waiting]
+            elif isinstance(failure, TransactionUnknown | BrokerTimeout):
+                waiting = [*part.halves(), *waiting]
+            else:
+                waiting = [part, *waiting]
+            if failure is not None and loop.time() >= deadline:
+                raise BrokerUnavailable(
+                    f"a transaction could not be committed within {self.settings.broker_retry_ms} ms: {failure}"
+                ) from failure
+        self.is_sending = False
+
+    def wake(self) -> None:
+        """Commit now instead of at the end of the interval."""
+        self._wake.set()
+
+    async def close(self) -> None:
+        """Let go of the producer; what is open is aborted."""
+        await self._drop_producer()
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        self._wake.clear()
+
+    # --- one transaction -------------------------------------------------------------------------------------------
+
+    async def _transact(self, generation: Generation, deadline: float) -> BrokerError | None:
+        """Send one transaction; None when it was committed, else why it was not (for sure)."""
+        if self._producer is None:
+            await self._replace_producer(deadline)
+        assert self._producer is not None, "a producer was made"
+        self.transaction += 1
+        transaction = self.transaction
+        events = generation.events(transaction)
+        snapshot = await self._snapshot(transaction)
+        records = [output for share in generation.shares for done in share.done for output in done.outputs]
+        records += self._log_records([*events, *snapshot])
+        limit = self.settings.transaction_timeout_ms + self.settings.request_timeout_ms
+        failure: BrokerError | None = None
+        self._on_step("transact")
+        try:
+            await bounded(self._producer.transact(records), limit, "a transaction")
+        except BrokerError as error:
+            failure = error
+        if failure is not None:
+            logger.warning("transaction %d failed: %s: %s", transaction, type(failure).__name__, failure)
+            await self._drop_producer()
+            await self._replace_producer(deadline)
+            if self.ledger.transactions.get(self.incarnation, 0) < transaction:
+                return failure
+            logger.info("transaction %d had been committed after all", transaction)
+        else:
+            self._on_step("committed")
+            self.ledger = evolve_all(self.ledger, events)
+        self._finish(generation, len(snapshot))
+        return None
+
+    def _finish(self, generation: Generation, snapshots: int) -> None:
+        for place, epoch in self.ledger.violations():
+            raise InvariantBroken(f"a commit of epoch {epoch} at {place} lies outside what was granted")
+        committed(generation)
+        self.slots.done_bytes -= generation.size
+        self.slots.resume()
+        self.commits += 1
+        self._since_snapshot = 0 if snapshots else self._since_snapshot + 1
+        self.last_commit_s = asyncio.get_running_loop().time()
+        self._on_step("applied")
+
+    def _log_records(self, events: Sequence[OffsetEvent]) -> list[Outgoing]:
+        topic = offsets_topic(self.logs.app)
+        records = []
+        for event in events:
+            log_partition = self.logs.log_partition_of(getattr(event, "partition", 0))
+            data = encode(event)
+            self.event_bytes += len(data)
+            self.tiles += len(getattr(event, "tiles", ()))
+            records.append(Outgoing(topic, log_partition, None, data))
+        return records
+
+    # --- when a transaction failed ---------------------------------------------------------------------------------
+
+    async def _drop_producer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with contextlib.suppress(BrokerError):
+                await bounded(producer.close(), self.settings.close_timeout_ms, "closing a producer")
+
+    async def _replace_producer(self, deadline: float) -> None:
+        """INIT → READ control log and offset log to their ends; raises FencedError when another process took over."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                producer = await self.coordinator.make_producer()
+                try:
+                    await self._read_logs()
+                except BaseException:
+                    await asyncio.shield(bounded(producer.close(), self.settings.close_timeout_ms, "closing"))
+                    raise
+                self._producer = producer
+                return
+            except BrokerError as error:
+                if isinstance(error, ProducerFenced):
+                    raise fatal_of(error) from error
+                if loop.time() >= deadline:
+                    raise BrokerUnavailable(
+                        f"the broker could not be reached for {self.settings.broker_retry_ms} ms: {error}"
+                    ) from error
+                await asyncio.sleep(RETRY_WAIT_MS / 1000)
+
+    async def _read_logs(self) -> None:
+        self.ledger = await self.logs.read_control(self.ledger)
+        self.coordinator.check_in_office(self.ledger, self.incarnation)
+        for log_partition in range(self.logs.log_partitions):
+            self.ledger = await self.logs.read_offsets(self.ledger, log_partition, self.incarnation)
+        check_ledger(self.ledger)
+
+    def _take_apart(self, generation: Generation, refusal: TransactionRefused) -> list[Generation]:
+        outputs = sum(len(done.outputs) for share in generation.shares for done in share.done)
+        culprits = [i for i in refusal.culprits if i < outputs]
+        if not culprits:
+            raise BrokerUnavailable(f"the broker refuses to take the offset log's events: {refusal}") from refusal
+        records = [done for share in generation.shares for done in share.done]
+        if len(records) > 1:
+            return generation.isolate(culprits)
+        share, done = generation.shares[0], records[0]
+        run = next(run for run in self.runs if run.dispatch is share.dispatch)
+        failed = run.handler.on_failure
+        where = f"{run.label} offset {done.record.offset}: the broker refuses its output: {refusal}"
+        destination = self.slots.destinations.get(failed.topic) if isinstance(failed, DeadLetter) else None
+        if not isinstance(failed, DeadLetter) or destination is None or done.dead:
+            raise HandlerFailed(where) from refusal
+        logger.warning("%s; it goes to %s", where, failed.topic)
+        letter = build_dead_letter(done.record, failed.topic, destination, run.place, refusal, 1)
+        self.slots.done_bytes += letter.size - done.size
+        share.done = [letter]
+        return [generation]
+
+    # --- structure -------------------------------------------------------------------------------------------------
+
+    def _change_structure(self, generation: Generation) -> None:
+        """Merge what is level, release what is through; hold neighbours that shall merge, for a bounded time."""
+        now = asyncio.get_running_loop().time()
+        for run in self.runs:
+            changed = False
+            for group, until in list(run.holds):
+                if are_level(group) and all(w.taken_to == w.hold_at for w in group):
+                    heir, events = merge(run.dispatch, group)
+                    generation.structure += events
+                    generation.heirs.append((heir, heir.taken_to))
+                    run.holds.remove((group, until))
+                    changed = True
+                elif now >= until:
+                    let_go(group)
+                    run.holds.remove((group, until))
+                    changed = True
+            if run.releasing and all(w.running is None for w in run.releasing):
+                generation.structure += release(run.dispatch, run.releasing)
+                run.releasing = []
+            if run.wanted_bounds and not run.holds:
+                self._hold_groups(run, now)
+            if changed:
+                self.slots.activate(run, run.dispatch.runnable())
+
+    def _hold_groups(self, run: PartitionRun, now: float) -> None:
+        groups = groups_to_merge(run.dispatch, run.wanted_bounds)
+        if not groups:
+            run.wanted_bounds = ()
+        until = now + self.settings.merge_hold_ms / 1000
+        for group in groups:
+            if hold(run.dispatch, group):
+                run.holds.append((group, until))
+
+    # --- snapshots -------------------------------------------------------------------------------------------------
+
+    async def _snapshot(self, transaction: int) -> list[OffsetEvent]:
+        """A snapshot of every log partition when it is time for one: to be written with this transaction."""
+        if self._since_snapshot < self.settings.snapshot_every_commits:
+            return []
+        await self._read_logs()
+        events: list[OffsetEvent] = []
+        for log_partition in range(self.logs.log_partitions):
+            position = self.logs.positions[self.logs.offsets(log_partition)]
+            places = places_of(self.ledger, log_partition, self.logs.log_partitions)
+            events += take_snapshot(
+                self.ledger, self.logs.app, log_partition, places, position, self.incarnation, transaction
+            )
+            await self._history.trim(log_partition, position)
+        return events

@@ -1,0 +1,26 @@
+"""From a broker's address to its adapter. Adapters are imported when they are asked for."""
+
+from .brokers.protocol import Broker
+from .errors import SettingsError
+from .settings import Settings
+
+SCHEMES = "kafka://host:port[,host:port…] or embedded:folder"
+
+
+def connect(address: str, settings: Settings, client_id: str) -> Broker:
+    """The adapter for an address, not yet opened; raises SettingsError for one that names no broker."""
+    if address.startswith("kafka://"):
+        servers = address.removeprefix("kafka://").rstrip("/")
+        if not servers:
+            raise SettingsError(f"the broker's address is {SCHEMES}; seen {address!r}")
+        from .brokers.kafka import KafkaBroker
+
+        return KafkaBroker.from_settings(servers, settings, client_id)
+    if address.startswith("embedded:"):
+        folder = address.removeprefix("embedded:")
+        if not folder:
+            raise SettingsError(f"the broker's address is {SCHEMES}; seen {address!r}")
+        from .brokers.embedded import EmbeddedBroker
+
+        return EmbeddedBroker(folder)
+    raise SettingsError(f"the broker's address is {SCHEMES}; seen {address!r}")

@@ -1,0 +1,343 @@
+"""PURE. One source partition on its way through the workers: queues, edges, what was dropped, what is done.
+
+The rules of the edge, exact because each obvious alternative loses or doubles records:
+
+- The front passes an offset only after its record was queued, skipped or dropped. Records in offset order: a worker's
+  queue, its running record and its done ones never overtake each other.
+- ``dropped_from`` of a worker: every record of its range below that offset was handed to it, none at or above it is.
+  None: all below the front were handed to it.
+- The edge of a worker is ``min(first record not done, dropped_from, front)``: everything below it is done.
+- Offsets have holes: batches carry the reader's position behind them (``offset_next``), and ranges of offsets are
+  taken from positions, never from "last record + 1".
+- The catch-up pass stops at the front. What it holds at or beyond the front is thrown away and ``dropped_from`` is
+  cleared in the same step, without an await between: otherwise the main reader could pass a record in that gap that
+  neither of the two hands over. The comparison is >=: the front may stand in a hole.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from ..keyrange.hashing import point_of
+from .brokers.protocol import Batch, Outgoing, Record
+
+RECORD_OVERHEAD_BYTES = 200
+"""What a queued record costs beside its key and value: objects, headers, its place in the queue."""
+
+
+def bytes_of(record: Record) -> int:
+    """What a queued record counts against the quota of its worker."""
+    size = RECORD_OVERHEAD_BYTES
+    if record.key is not None:
+        size += len(record.key)
+    if record.value is not None:
+        size += len(record.value)
+    return size
+
+
+@dataclass(slots=True)
+class Done:
+    """A record that is through and produced something: what goes into the transaction with it."""
+
+    record: Record
+    outputs: Sequence[Outgoing]
+    dead: bool
+    digest: int
+    size: int
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """The owner of one key range of one partition. ``edge`` is committed; ``taken_to`` is in a generation."""
+
+    number: int
+    first: int
+    end: int
+    edge: int
+    taken_to: int
+    queue: deque[Record] = field(default_factory=deque)
+    queue_bytes: int = 0
+    running: Record | None = None
+    started_s: float = 0.0
+    timed_out: bool = False
+    done: deque[Done] = field(default_factory=deque)
+    dropped_from: int | None = None
+    hold_at: int | None = None
+    active: bool = False
+    awaited: bool = False
+    retired: bool = False
+
+    def first_not_done(self) -> int | None:
+        """The offset of the first record that was handed over and is not done."""
+        if self.running is not None:
+            return self.running.offset
+        return self.queue[0].offset if self.queue else None
+
+    def edge_now(self, front: int) -> int:
+        """All of the range below this offset is done."""
+        edge = front
+        if self.dropped_from is not None and self.dropped_from < edge:
+            edge = self.dropped_from
+        waiting = self.first_not_done()
+        if waiting is not None and waiting < edge:
+            edge = waiting
+        if self.hold_at is not None and self.hold_at < edge:
+            edge = self.hold_at
+        return edge
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it has something to do."""
+        return self.running is not None or bool(self.queue)
+
+
+@dataclass(slots=True)
+class Blocked:
+    """A reader stands at a record whose worker is full. ``index`` is its place in the batch."""
+
+    worker: Worker
+    index: int
+
+
+class Numbers:
+    """Worker numbers of one incarnation, over all its partitions: a number never comes back."""
+
+    def __init__(self) -> None:
+        self.next = 0
+
+    def take(self, count: int = 1) -> int:
+        """The first of ``count`` fresh consecutive numbers."""
+        first = self.next
+        self.next += count
+        return first
+
+
+class PartitionDispatch:
+    """Hands the records of one partition to its workers. ``quota_bytes`` bounds each worker's queue."""
+
+    def __init__(self, topic: str, partition: int, front: int, quota_bytes: int, numbers: Numbers) -> None:
+        self.topic, self.partition = topic, partition
+        self.front = front
+        self.quota_bytes = quota_bytes
+        self.epoch = 0
+        self.incarnation = 0
+        self.workers: list[Worker] = []
+        self.numbers = numbers
+        self.pass_position: int | None = None
+        self.records_handed = 0
+        self.records_dropped = 0
+        self.records_caught_up = 0
+        self._bounds: list[int] = [0]
+        self._lanes: list[Worker | None] = [None]
+
+    # --- who owns what ---------------------------------------------------------------------------------------------
+
+    def add_workers(self, bounds: Sequence[int], edges: Callable[[int], int]) -> list[Worker]:
+        """New workers for ``bounds``, in order of points; ``edges(first)`` gives where each one goes on.
+
+        One whose edge lies below the front starts as dropped: the catch-up pass brings it its records.
+        """
+        added = []
+        for number, (first, end) in enumerate(pairwise(bounds), self.numbers.take(len(bounds) - 1)):
+            edge = edges(first)
+            worker = Worker(number, first, end, edge, edge)
+            if edge < self.front:
+                worker.dropped_from = edge
+            added.append(worker)
+        self.replace_workers([], added)
+        return added
+
+    def replace_workers(self, old: Iterable[Worker], new: Iterable[Worker]) -> None:
+        """Take workers out and others in; what they own together must not overlap."""
+        gone = set(map(id, old))
+        workers = sorted([*(w for w in self.workers if id(w) not in gone), *new], key=lambda w: w.first)
+        bounds: list[int] = [0]
+        lanes: list[Worker | None] = [None]
+        for worker in workers:
+            if bounds[-1] > worker.first:
+                raise ValueError(f"worker {worker.number} overlaps its left neighbour at point {worker.first:08x}")
+            if bounds[-1] == worker.first:
+                lanes[-1] = worker
+            else:
+                bounds.append(worker.first)
+                lanes.append(worker)
+            bounds.append(worker.end)
+            lanes.append(None)
+        self.workers, self._bounds, self._lanes = workers, bounds, lanes
+
+    def worker_of(self, record: Record) -> Worker | None:
+        """The owner of the record's point; None when the range belongs to somebody else."""
+        point = point_of(record.key, self.partition, record.offset)
+        return self._lanes[bisect_right(self._bounds, point) - 1]
+
+    # --- handing over ----------------------------------------------------------------------------------------------
+
+    def hand_out(self, batch: Batch, index: int, ready: list[Worker]) -> Blocked | None:
+        """Hand over the main reader's batch from ``index`` on; workers that were idle are added to ``ready``.
+
+        Returns where it stopped because a worker is full; None when the batch is through and the front behind it.
+        """
+        records, quota = batch.records, self.quota_bytes
+        for i in range(index, len(records)):
+            record = records[i]
+            worker = self.worker_of(record)
+            if worker is None or worker.dropped_from is not None:
+                continue
+            size = bytes_of(record)
+            if worker.queue_bytes and worker.queue_bytes + size > quota:
+                self.front = max(self.front, record.offset)
+                return Blocked(worker, i)
+            self._queue(worker, record, size, ready)
+        self.front = max(self.front, batch.offset_next)
+        return None
+
+    def drop(self, blocked: Blocked, batch: Batch) -> None:
+        """Go on without a full worker: from this record on it is served by the catch-up pass."""
+        blocked.worker.dropped_from = batch.records[blocked.index].offset
+        self.records_dropped += 1
+
+    def _queue(self, worker: Worker, record: Record, size: int, ready: list[Worker]) -> None:
+        worker.queue.append(record)
+        worker.queue_bytes += size
+        self.records_handed += 1
+        if not worker.active and (worker.hold_at is None or record.offset < worker.hold_at):
+            worker.active = True
+            ready.append(worker)
+
+    # --- the catch-up pass -----------------------------------------------------------------------------------------
+
+    def catch_up_start(self) -> int | None:
+        """Where a pass should begin: the least ``dropped_from`` among workers with room; None when none waits."""
+        starts = [
+            w.dropped_from for w in self.workers if w.dropped_from is not None and w.queue_bytes * 2 <= self.quota_bytes
+        ]
+        return min(starts, default=None)
+
+    def begin_pass(self, position: int) -> None:
+        """A pass starts to read at ``position``."""
+        self.pass_position = position
+
+    def end_pass(self) -> None:
+        """The pass is over; who is still dropped waits for the next one."""
+        self.pass_position = None
+
+    def followers(self) -> list[Worker]:
+        """Workers that the pass serves now or on its way to the front: it has not yet passed what they lack."""
+        position = self.pass_position
+        if position is None:
+            return []
+        return [w for w in self.workers if w.dropped_from is not None and w.dropped_from >= position]
+
+    def catch_up(self, batch: Batch, index: int, ready: list[Worker]) -> Blocked | None:
+        """Hand over the pass's batch from ``index`` on, to those that lack it. Same result as ``hand_out``.
+
+        ``pass_position`` moves behind the batch when it is through; the pass is over when it reached the front.
+        """
+        position = self.pass_position
+        assert position is not None, "a pass was begun"
+        records, quota, front = batch.records, self.quota_bytes, self.front
+        for i in range(index, len(records)):
+            record = records[i]
+            offset = record.offset
+            if offset >= front:
+                break
+            worker = self.worker_of(record)
+            # A worker that was dropped again in this pass has dropped_from < position and waits for the next pass:
+            # handing it a later record now would overtake the dropped one.
+            if worker is None or worker.dropped_from is None or not position <= worker.dropped_from <= offset:
+                continue
+            size = bytes_of(record)
+            if worker.queue_bytes and worker.queue_bytes + size > quota:
+                self._advance(position, offset)
+                return Blocked(worker, i)
+            self._queue(worker, record, size, ready)
+            self.records_caught_up += 1
+            worker.dropped_from = offset + 1
+        if batch.offset_next >= front:
+            for worker in self.workers:
+                if worker.dropped_from is not None and worker.dropped_from >= position:
+                    worker.dropped_from = None
+            self.end_pass()
+            return None
+        self._advance(position, batch.offset_next)
+        return None
+
+    def drop_again(self, blocked: Blocked) -> None:
+        """Go on with the pass without a full worker: it keeps its place for the next pass.
+
+        Its ``dropped_from`` stands at the pass's position; the pass moves on by one so that it counts as left behind.
+        """
+        position = self.pass_position
+        assert position is not None, "a pass was begun"
+        assert blocked.worker.dropped_from == position, "the pass stands where the worker was blocked"
+        for worker in self.followers():
+            if worker is not blocked.worker and worker.dropped_from == position:
+                worker.dropped_from = position + 1
+        self.pass_position = position + 1
+        self.records_dropped += 1
+
+    def _advance(self, position: int, to: int) -> None:
+        """Followers have everything below ``to``."""
+        for worker in self.workers:
+            if worker.dropped_from is not None and position <= worker.dropped_from < to:
+                worker.dropped_from = to
+        self.pass_position = to
+
+    # --- who holds back whom ---------------------------------------------------------------------------------------
+
+    def has_room_again(self, worker: Worker) -> bool:
+        """Whether a full worker worked off enough to be handed more: a quarter, so that readers move in strides."""
+        return worker.queue_bytes * 4 <= self.quota_bytes * 3
+
+    def may_drop(self, stands_at: Worker, fed: Iterable[Worker], *, waited_long: bool) -> bool:
+        """Whether a reader that feeds these workers should go on without the full one it stands at.
+
+        It waits while the others still have work, and while most of the loaded ones are full: then the workers, not
+        the reader, are what is slow. ``waited_long`` ends the second wait, since idle workers' records may lie behind.
+        """
+        loaded = full = backlog = 0
+        for worker in fed:
+            if worker is stands_at or worker.queue_bytes * 10 >= self.quota_bytes * 9:
+                loaded += 1
+                full += 1
+            elif worker.running is not None or worker.queue:
+                loaded += 1
+                backlog += len(worker.queue)
+        if full * 2 > loaded:
+            return waited_long
+        return backlog <= loaded - full
+
+    def fed_by_front(self) -> list[Worker]:
+        """The workers that the main reader feeds."""
+        return [w for w in self.workers if w.dropped_from is None]
+
+    # --- running ---------------------------------------------------------------------------------------------------
+
+    def next_record(self, worker: Worker) -> Record | None:
+        """The worker's next record, now running; None when it has none to run: it becomes idle."""
+        queue = worker.queue
+        if not queue or worker.retired or (worker.hold_at is not None and queue[0].offset >= worker.hold_at):
+            worker.active = False
+            return None
+        record = queue.popleft()
+        worker.queue_bytes -= bytes_of(record)
+        worker.running = record
+        return record
+
+    def finish(self, worker: Worker, done: Done | None) -> None:
+        """The running record is through; ``done`` holds what it produced, None nothing."""
+        worker.running = None
+        if done is not None:
+            worker.done.append(done)
+
+    def runnable(self) -> list[Worker]:
+        """Idle workers that have something they may run; marked active."""
+        ready = []
+        for worker in self.workers:
+            if not worker.active and worker.queue:
+                if worker.hold_at is None or worker.queue[0].offset < worker.hold_at:
+                    worker.active = True
+                    ready.append(worker)
+        return ready

@@ -1,0 +1,159 @@
+"""PURE. What one transaction carries: how far each worker is done, with all that its records produced.
+
+A generation is cut by offset: it takes what is done below a line, the front as it stood a short lead time ago. So most
+edges fall on one line, neighbours that moved alike are one tile, and a commit stays small. A worker that is not through
+gives what it has; what lies beyond the line waits one cycle. Taken work stays in memory until the transaction is
+decided: it is sent again without running a handler twice.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import msgspec
+
+from ..offsets.decide import CommitKey, Move, decide_commits
+from ..offsets.events import Committed, OffsetEvent, RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
+from .dispatch import Done, PartitionDispatch, Worker
+
+StructuralEvent: TypeAlias = WorkersCut | WorkerSplit | WorkersMerged | RangeReleased
+
+
+@dataclass(slots=True)
+class Taken:
+    """One worker's share of a generation: ``[offset_from, offset_to)`` and what was produced there."""
+
+    dispatch: PartitionDispatch
+    worker: Worker
+    number: int
+    first: int
+    end: int
+    offset_from: int
+    offset_to: int
+    done: list[Done]
+
+    def move(self) -> Move:
+        """The progress, as the pure room of offsets knows it."""
+        digest = 0
+        outputs = dead = 0
+        for done in self.done:
+            digest += done.digest
+            if done.dead:
+                dead += len(done.outputs)
+            else:
+                outputs += len(done.outputs)
+        return Move(
+            self.number, self.first, self.end, self.offset_from, self.offset_to, outputs, dead, digest % (1 << 64)
+        )
+
+
+@dataclass(slots=True)
+class Generation:
+    """Shares in order of partition and points, and changes of structure that hold from their ends on."""
+
+    shares: list[Taken] = field(default_factory=list)
+    structure: list[StructuralEvent] = field(default_factory=list)
+    heirs: list[tuple[Worker, int]] = field(default_factory=list)
+    """Workers made by the structure, and the offset that they go on from."""
+
+    def __bool__(self) -> bool:
+        return bool(self.shares or self.structure)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all outputs, about."""
+        return sum(done.size for share in self.shares for done in share.done)
+
+    def events(self, transaction: int) -> list[OffsetEvent]:
+        """The events of the transaction: commits first, then the structure that starts where they end."""
+        grouped: list[tuple[CommitKey, list[Move]]] = []
+        last: PartitionDispatch | None = None
+        for share in self.shares:
+            d = share.dispatch
+            if d is not last:
+                grouped.append((CommitKey(d.incarnation, transaction, d.epoch, d.topic, d.partition), []))
+                last = d
+            grouped[-1][1].append(share.move())
+        commits: Sequence[Committed] = decide_commits(grouped)
+        cuts = [e for e in self.structure if isinstance(e, WorkersCut)]
+        changes = [e for e in self.structure if not isinstance(e, WorkersCut)]
+        return [*_stamp(cuts, transaction), *commits, *_stamp(changes, transaction)]
+
+    def halves(self) -> list["Generation"]:
+        """Two generations with half the shares each; structure rides with the last. One share stays whole."""
+        if len(self.shares) < 2:
+            return [self]
+        middle = len(self.shares) // 2
+        return [Generation(self.shares[:middle]), Generation(self.shares[middle:], self.structure, self.heirs)]
+
+    def isolate(self, culprits: Iterable[int]) -> list["Generation"]:
+        """The workers whose outputs (by index over all outputs) were refused run one record per transaction.
+
+        All other shares come first, in one generation of their own; structure rides with the very last.
+        """
+        guilty: set[int] = set()
+        wanted = set(culprits)
+        index = 0
+        for s, share in enumerate(self.shares):
+            for done in share.done:
+                if not wanted.isdisjoint(range(index, index + len(done.outputs))):
+                    guilty.add(s)
+                index += len(done.outputs)
+        parts = [Generation([share for s, share in enumerate(self.shares) if s not in guilty])]
+        for s in sorted(guilty):
+            parts += [Generation([piece]) for piece in _one_by_one(self.shares[s])]
+        parts[-1].structure, parts[-1].heirs = self.structure, self.heirs
+        return [part for part in parts if part]
+
+
+def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: int, bytes_max: int) -> Generation:
+    """A generation of what is done below each partition's line, at most ``records_max`` producing records and about
+    ``bytes_max`` bytes of outputs; the rest waits for the next one.
+    """
+    generation = Generation()
+    records = size = 0
+    for dispatch, line in dispatches:
+        front = dispatch.front
+        for worker in dispatch.workers:
+            to = min(worker.edge_now(front), line)
+            if to <= worker.taken_to:
+                continue
+            taken: list[Done] = []
+            done = worker.done
+            while done and done[0].record.offset < to:
+                if records >= records_max or size >= bytes_max:
+                    to = done[0].record.offset
+                    break
+                size += done[0].size
+                records += 1
+                taken.append(done.popleft())
+            if to <= worker.taken_to:
+                continue
+            generation.shares.append(
+                Taken(dispatch, worker, worker.number, worker.first, worker.end, worker.taken_to, to, taken)
+            )
+            worker.taken_to = to
+    return generation
+
+
+def committed(generation: Generation) -> None:
+    """The generation's transaction was committed: edges move."""
+    for share in generation.shares:
+        share.worker.edge = max(share.worker.edge, share.offset_to)
+    for heir, offset in generation.heirs:
+        heir.edge = max(heir.edge, offset)
+
+
+def _stamp(events: Iterable[StructuralEvent], transaction: int) -> list[OffsetEvent]:
+    return [msgspec.structs.replace(event, transaction=transaction) for event in events]
+
+
+def _one_by_one(share: Taken) -> list[Taken]:
+    pieces: list[Taken] = []
+    start = share.offset_from
+    for i, done in enumerate(share.done):
+        last = i + 1 == len(share.done)
+        end = share.offset_to if last else share.done[i + 1].record.offset
+        pieces.append(replace(share, offset_from=start, offset_to=end, done=[done]))
+        start = end
+    return pieces or [share]

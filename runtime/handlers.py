@@ -1,0 +1,152 @@
+"""What a user declares about a handler, checked before anything starts."""
+
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, Union
+
+import msgspec
+
+from .context import Context
+from .errors import SettingsError
+from .settings import PARALLELISING_FACTOR_MAX
+from .values import Codec, JsonCodec, value_decoder
+
+PARALLELISING_FACTOR = 256
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """How often and how fast a failed record is tried again: ``attempts`` in all, waits doubling from ``backoff_ms``.
+
+    Other records of the worker's range wait meanwhile (their order is kept); all other workers go on. Raises
+    SettingsError.
+    """
+
+    attempts: int = 3
+    backoff_ms: int = 100
+    backoff_ms_max: int = 10_000
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.attempts <= 1_000_000:
+            raise SettingsError(f"Retry.attempts is 1 to 1000000; seen {self.attempts}")
+        if not 0 <= self.backoff_ms <= self.backoff_ms_max <= 3_600_000:
+            raise SettingsError(
+                "Retry needs 0 <= backoff_ms <= backoff_ms_max <= 3600000; seen "
+                f"{self.backoff_ms} and {self.backoff_ms_max}"
+            )
+
+    def wait_ms(self, attempt: int) -> int:
+        """The wait after attempt number ``attempt`` (from 1) failed."""
+        return min(self.backoff_ms << min(attempt - 1, 31), self.backoff_ms_max)
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A record that failed for good goes to this topic, with its cause in headers, in the same transaction."""
+
+    topic: str
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """A record that failed for good stops the application; nothing is lost: it is tried again after a restart."""
+
+
+class Handler(msgspec.Struct, frozen=True):
+    """A checked declaration. ``decode`` turns a value into the first argument and raises DecodeFailed."""
+
+    topic: str
+    function: Callable[..., Any]
+    is_async: bool
+    takes_context: bool
+    to: str | None
+    parallelising_factor: int
+    retry: Retry
+    on_failure: DeadLetter | Stop
+    codec: Codec
+    decode: Callable[[bytes | None], Any]
+    name: str
+
+
+def declare(
+    function: Callable[..., Any],
+    topic: str,
+    *,
+    to: str | None = None,
+    parallelising_factor: int = PARALLELISING_FACTOR,
+    retry: Retry | None = None,
+    on_failure: DeadLetter | Stop | None = None,
+    codec: Codec | None = None,
+) -> Handler:
+    """Check a handler's declaration; raises SettingsError that says what is wrong and what is allowed."""
+    name = getattr(function, "__qualname__", repr(function))
+    where = f"handler {name} of topic {topic!r}"
+    for label, given in (("topic", topic), ("to", to)):
+        if given is not None:
+            check_topic_name(given, f"{where}: {label}")
+    if isinstance(on_failure, DeadLetter):
+        check_topic_name(on_failure.topic, f"{where}: DeadLetter.topic")
+    if not 1 <= parallelising_factor <= PARALLELISING_FACTOR_MAX:
+        raise SettingsError(
+            f"{where}: parallelising_factor is 1 to {PARALLELISING_FACTOR_MAX}; seen {parallelising_factor}"
+        )
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise SettingsError(f"{where}: a handler returns its outputs; a generator is not allowed")
+    hints = _hints(function, where)
+    value_annotation, takes_context = _arguments(function, hints, where)
+    returns = hints.get("return", inspect.Parameter.empty)
+    if to is None and not _returns_nothing(returns):
+        raise SettingsError(
+            f"{where}: it is annotated to return {returns!r}, but there is no to= to send it to; give to=, or -> None"
+        )
+    codec = codec or JsonCodec()
+    return Handler(
+        topic=topic,
+        function=function,
+        is_async=inspect.iscoroutinefunction(function)
+        or inspect.iscoroutinefunction(getattr(function, "__call__", None)),  # noqa: B004  # an object with async call
+        takes_context=takes_context,
+        to=to,
+        parallelising_factor=parallelising_factor,
+        retry=retry or Retry(),
+        on_failure=on_failure or Stop(),
+        codec=codec,
+        decode=value_decoder(value_annotation, codec, where),
+        name=name,
+    )
+
+
+def check_topic_name(topic: str, where: str) -> None:
+    """Raises SettingsError for a name that Kafka does not allow."""
+    allowed = all(c.isascii() and (c.isalnum() or c in "._-") for c in topic)
+    if not allowed or not 1 <= len(topic) <= 249 or topic in (".", ".."):
+        raise SettingsError(f"{where}: a topic name has 1 to 249 of a-z A-Z 0-9 . _ -; seen {topic!r}")
+
+
+def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
+    target = function if inspect.isroutine(function) else getattr(type(function), "__call__", function)
+    try:
+        return typing.get_type_hints(target)
+    except Exception as error:  # any annotation may fail to evaluate, in any way
+        raise SettingsError(f"{where}: its annotations can't be read: {error}") from None
+
+
+def _arguments(function: Callable[..., Any], hints: dict[str, Any], where: str) -> tuple[Any, bool]:
+    parameters = [
+        p
+        for p in inspect.signature(function).parameters.values()
+        if p.default is p.empty or hints.get(p.name) is Context
+    ]
+    if any(p.kind in (p.VAR_KEYWORD, p.KEYWORD_ONLY) for p in parameters) or not 1 <= len(parameters) <= 2:
+        raise SettingsError(
+            f"{where}: a handler takes (value) or (value, ctx: Context); seen {len(parameters)} arguments"
+        )
+    if len(parameters) == 2 and hints.get(parameters[1].name, Context) is not Context:
+        raise SettingsError(f"{where}: the second argument is the Context; seen {hints[parameters[1].name]!r}")
+    return hints.get(parameters[0].name, bytes), len(parameters) == 2
+
+
+def _returns_nothing(annotation: Any) -> bool:
+    if annotation in (inspect.Parameter.empty, None, type(None)):
+        return True
+    is_union = isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is Union
+    return is_union and all(a is type(None) for a in typing.get_args(annotation))

@@ -1,0 +1,48 @@
+"""Trimming our own log: only the app does it, below the second-newest snapshot and behind the history it keeps.
+
+What is deleted stands before the position that an old enough snapshot covers, so a reader of what is left (the next
+start, or the audit) always finds that snapshot. Each call looks at a bounded stretch of the log's start.
+"""
+
+from collections.abc import Callable
+
+from ..offsets.events import SnapshotTaken
+from .bounded import bounded
+from .logs import READ_RECORDS_MAX, LogReader
+from .settings import Settings
+
+
+class History:
+    """Keeps ``history_ms`` of each partition of the offset log. ``wall_ms``: now, in ms since the epoch."""
+
+    def __init__(self, logs: LogReader, settings: Settings, wall_ms: Callable[[], int]) -> None:
+        self.logs, self.settings, self.wall_ms = logs, settings, wall_ms
+        self._covered: dict[int, list[int]] = {}
+
+    async def trim(self, log_partition: int, newest: int) -> None:
+        """Delete what is older than the history, below the snapshot before the newest one (which covers ``newest``)."""
+        covered = self._covered.setdefault(log_partition, [])
+        covered.append(newest)
+        del covered[:-3]
+        if len(covered) < 3:
+            return
+        second_newest = covered[-2]
+        before = await self._old_enough(log_partition, second_newest)
+        if before is not None:
+            source = self.logs.offsets(log_partition)
+            limit = self.settings.request_timeout_ms
+            await bounded(self.logs.broker.trim({source: before}), limit, f"trimming {source.topic}")
+
+    async def _old_enough(self, log_partition: int, below: int) -> int | None:
+        """The position covered by the newest snapshot that is older than the history, if all before may go."""
+        source = self.logs.offsets(log_partition)
+        marks = await self.logs.watermarks(source)
+        limit = self.wall_ms() - self.settings.history_ms
+        found: int | None = None
+        stretch = await self.logs.read_stamped(source, marks.start, min(marks.high, marks.start + READ_RECORDS_MAX))
+        for timestamp, event in stretch:
+            is_whole = isinstance(event, SnapshotTaken) and event.part + 1 == event.parts
+            if isinstance(event, SnapshotTaken) and is_whole and timestamp < limit:
+                if marks.start < event.position <= below:
+                    found = event.position
+        return found

@@ -1,0 +1,278 @@
+"""One process at work: connects, takes office, cuts its grants into workers, runs them, and stops in order.
+
+The host of the pure heart. It owns every task; an error in any of them ends the run and comes out of it.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from ..keyrange.ranges import even_bounds
+from ..offsets.ledger import Ledger
+from .bounded import bounded, fatal_of
+from .brokers.protocol import Broker, BrokerError, TopicPartition, Watermarks
+from .commit import CommitCycle
+from .coordinator import Coordinator, Office
+from .dispatch import Numbers, PartitionDispatch
+from .errors import BrokerUnavailable
+from .generation import Generation, StructuralEvent
+from .handlers import Handler
+from .logs import LogReader, offsets_topic
+from .outputs import destination_of, place_of
+from .readers import CatchUp, MainReader
+from .settings import Settings
+from .slots import PartitionRun, Slots
+from .structure import cut_event, split
+from .topics import destinations_of, prepare_topics
+from .watchdog import StallWatch
+
+logger = logging.getLogger("keylanes")
+
+WATCH_INTERVAL_MS = 100
+DRAIN_TICK_MS = 10
+CONTROL_CHECK_MS = 500
+"""How often an idle process looks whether it was expelled."""
+
+
+class Member:
+    """One run of an application. ``instance`` is text that no other process ever had."""
+
+    def __init__(
+        self,
+        app: str,
+        handlers: Sequence[Handler],
+        broker: Broker,
+        settings: Settings,
+        *,
+        instance: str,
+        wall_ms: Callable[[], int],
+        on_step: Callable[[str], None] = lambda step: None,
+        closes_broker: bool = True,
+    ) -> None:
+        self.app, self.handlers, self.broker, self.settings = app, handlers, broker, settings
+        self.wall_ms, self.on_step, self.closes_broker = wall_ms, on_step, closes_broker
+        self.logs = LogReader(app, broker, settings)
+        self.coordinator = Coordinator(app, instance, broker, self.logs, settings)
+        self.slots = Slots(broker, settings, self.fail)
+        self.stall = StallWatch(settings.stall_ms)
+        self.runs: list[PartitionRun] = []
+        self.ends: dict[TopicPartition, int] = {}
+        self.cycle: CommitCycle | None = None
+        self.reader: MainReader | None = None
+        self.catch_up: CatchUp | None = None
+        self.error: BaseException | None = None
+        self.is_ready = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._level = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # --- the run ---------------------------------------------------------------------------------------------------
+
+    async def run(self, *, until_level: bool = False) -> None:
+        """Work until ``stop``, or until the ends that were found at the start are reached; raises what ended it."""
+        try:
+            try:
+                await bounded(self._start(), self.settings.start_timeout_ms, "starting")
+            except BrokerError as error:
+                raise fatal_of(error) from error
+            self.is_ready.set()
+            await self._work(until_level=until_level)
+        finally:
+            await self._close()
+
+    def stop(self) -> None:
+        """Stop in order: no more reading, let workers finish until the deadline, commit, close."""
+        self._stop.set()
+        self._ended.set()
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with an error; the first one counts."""
+        if self.error is None:
+            self.error = fatal_of(error) if isinstance(error, BrokerError) else error
+        self._ended.set()
+
+    async def _start(self) -> None:
+        await self.broker.open()
+        topics = await prepare_topics(self.app, self.handlers, self.broker, self.settings)
+        for name in destinations_of(self.handlers):
+            self.slots.destinations[name] = destination_of(topics[name], self.settings.output_bytes_max)
+        sources = [TopicPartition(h.topic, p) for h in self.handlers for p in range(topics[h.topic].partitions)]
+        limit = self.settings.request_timeout_ms
+        marks = await bounded(self.broker.watermarks(sources), limit, "watermarks of the sources")
+        self.ends = {source: m.high for source, m in marks.items()}
+        await self.logs.open(topics[offsets_topic(self.app)].partitions)
+        office = await self.coordinator.take_office({(s.topic, s.partition): m for s, m in marks.items()})
+        await self._set_up(office, marks)
+
+    async def _set_up(self, office: Office, marks: dict[TopicPartition, Watermarks]) -> None:
+        factors = {h.topic: h for h in self.handlers}
+        total = sum(factors[s.topic].parallelising_factor for s in marks)
+        quota = max(1, self.settings.buffer_bytes_max // total)
+        numbers = Numbers()
+        structure: list[StructuralEvent] = []
+        for source in marks:
+            run = self._make_run(source, factors[source.topic], office, quota, numbers)
+            run.partitions = sum(1 for other in marks if other.topic == source.topic)
+            structure += cut_workers(run, office.ledger)
+            self.runs.append(run)
+        self.cycle = CommitCycle(
+            office, self.coordinator, self.logs, self.runs, self.slots, self.settings, self.on_step, self.wall_ms
+        )
+        await self.cycle.send(Generation([], structure))
+        sync = [w.number for run in self.runs if not run.handler.is_async for w in run.dispatch.workers]
+        self.slots.place_threads(sync)
+
+    def _make_run(
+        self, source: TopicPartition, handler: Handler, office: Office, quota: int, numbers: Numbers
+    ) -> PartitionRun:
+        ledger = office.ledger
+        place = (source.topic, source.partition)
+        fold = ledger.partition(place)
+        edges = [edge for _, _, edge in fold.edges(ledger.control.started[place]).pieces()]
+        dispatch = PartitionDispatch(source.topic, source.partition, max(edges), quota, numbers)
+        dispatch.epoch, dispatch.incarnation = max(fold.parts), office.incarnation
+        return PartitionRun(dispatch, handler, place_of(*place))
+
+    async def _work(self, *, until_level: bool) -> None:
+        assert self.cycle is not None, "the start is through"
+        self.reader = MainReader(self.runs, self.broker, self.slots, self.settings)
+        self.catch_up = CatchUp(self.broker, self.slots, self.settings)
+        self._spawn(self.reader.run())
+        for run in self.runs:
+            self._spawn(self.catch_up.run(run))
+        self._spawn(self._watch(until_level=until_level))
+        self._spawn(self._watch_control())
+        committing = self._spawn(self.cycle.run())
+        await self._ended.wait()
+        if self.error is None:
+            await self._drain(committing)
+        if self.error is not None:
+            raise self.error
+
+    def _spawn(self, work: "asyncio.Future[None] | object") -> "asyncio.Task[None]":
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
+        self._tasks.append(task)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+
+    # --- watching --------------------------------------------------------------------------------------------------
+
+    async def _watch(self, *, until_level: bool) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_MS / 1000)
+            now = loop.time()
+            self.slots.overdue(now)
+            progress = (self.slots.records_done, sum(r.dispatch.front for r in self.runs))
+            has_waiting = any(w.is_loaded or w.dropped_from is not None for r in self.runs for w in r.dispatch.workers)
+            if self.stall.look(now, progress, has_waiting):
+                logger.error(
+                    "records wait and nothing has moved for %d ms; oldest running record: %s",
+                    self.settings.stall_ms,
+                    self.slots.oldest_running(),
+                )
+            if until_level and self.is_level():
+                self._ended.set()
+                return
+
+    def is_level(self) -> bool:
+        """Whether everything up to the ends that were found at the start is committed."""
+        return all(
+            w.edge >= self.ends[TopicPartition(run.dispatch.topic, run.dispatch.partition)]
+            for run in self.runs
+            for w in run.dispatch.workers
+        )
+
+    async def _watch_control(self) -> None:
+        """An idle process learns here that another one took over; a busy one mostly at its next commit."""
+        watch = LogReader(self.app, self.broker, self.settings)
+        await watch.open(self.logs.log_partitions)
+        ledger = Ledger()
+        try:
+            while True:
+                try:
+                    ledger = await watch.read_control(ledger)
+                    assert self.cycle is not None, "the start is through"
+                    self.coordinator.check_in_office(ledger, self.cycle.incarnation)
+                except BrokerError as error:
+                    logger.warning("the control log can't be read: %s", error)
+                await asyncio.sleep(CONTROL_CHECK_MS / 1000)
+        finally:
+            with contextlib.suppress(BrokerError):
+                await watch.close()
+
+    # --- stopping --------------------------------------------------------------------------------------------------
+
+    async def _drain(self, committing: "asyncio.Task[None]") -> None:
+        """No more reading; workers finish what they hold until the deadline; what is done is committed."""
+        assert self.cycle is not None and self.reader is not None and self.catch_up is not None, "it runs"
+        self.reader.stop()
+        self.catch_up.is_stopped = True
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.settings.drain_timeout_ms / 1000
+        while (self.slots.tasks or self.slots.paused) and self.error is None and loop.time() < deadline:
+            await asyncio.sleep(DRAIN_TICK_MS / 1000)
+        while self.cycle.is_sending and self.error is None and loop.time() < deadline:
+            await asyncio.sleep(DRAIN_TICK_MS / 1000)
+        committing.cancel()
+        await asyncio.wait([committing])
+        if self.error is not None or self.cycle.is_sending:
+            return
+        try:
+            await bounded(self._commit_rest(), self.settings.drain_timeout_ms, "the last commit")
+        except BrokerError as error:
+            raise fatal_of(error) from error
+
+    async def _commit_rest(self) -> None:
+        assert self.cycle is not None, "it runs"
+        while await self.cycle.commit():
+            pass
+
+    async def _close(self) -> None:
+        """Every step is bounded, also when the broker is gone."""
+        limit = self.settings.close_timeout_ms / 1000
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=limit)
+        await self.slots.close(limit)
+        for closing in (
+            self.catch_up.close() if self.catch_up else None,
+            self.cycle.close() if self.cycle else None,
+            self.logs.close(),
+            self.broker.close() if self.closes_broker else None,
+        ):
+            if closing is not None:
+                with contextlib.suppress(BrokerError, BrokerUnavailable):
+                    await bounded(closing, self.settings.close_timeout_ms, "closing")
+
+
+def cut_workers(run: PartitionRun, ledger: Ledger) -> list[StructuralEvent]:
+    """Workers for all points of a partition: those of before, then split to the wanted cut; merges come when level."""
+    dispatch = run.dispatch
+    place = (dispatch.topic, dispatch.partition)
+    fold = ledger.partition(place)
+    wanted = even_bounds(run.handler.parallelising_factor)
+    edges = fold.edges(ledger.control.started[place])
+    before = {bound for first, end, _ in fold.workers().pieces() for bound in (first, end)}
+    levels = {bound for first, end, _ in edges.pieces() for bound in (first, end)}
+    bounds = sorted((before or set(wanted)) | levels)
+
+    def edge_of(first: int) -> int:
+        edge = edges.at(first)
+        assert edge is not None, "the edges of a started partition are defined everywhere"
+        return edge
+
+    events: list[StructuralEvent] = [cut_event(dispatch, dispatch.add_workers(bounds, edge_of))]
+    for at in sorted(set(wanted) - set(bounds)):
+        worker = next(w for w in dispatch.workers if w.first < at < w.end)
+        events.append(split(dispatch, worker, at))
+    run.wanted_bounds = wanted if len(dispatch.workers) > len(list(pairwise(wanted))) else ()
+    return events

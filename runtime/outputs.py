@@ -1,0 +1,160 @@
+"""PURE. From what a handler sent and returned to records that can be written: checked, encoded, with provenance.
+
+Outputs are checked when the handler returns, so a bad one fails its record and not the transaction.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..offsets.provenance import DIGEST_MASK, HEADER, encode_provenance, output_digest, place_seed
+from .brokers.protocol import Outgoing, Record, TopicDescription
+from .context import Output
+from .dispatch import Done
+from .errors import OutputRefused
+from .handlers import Handler
+from .partitioner import partition_of_key, partition_without_key
+
+RECORD_FRAME_BYTES = 256
+"""What a record may need in its batch beside key, value and headers."""
+
+ERROR_HEADER = "kl-error"
+ATTEMPTS_HEADER = "kl-attempts"
+ERROR_BYTES_MAX = 1_000
+
+
+class Destination(NamedTuple):
+    """What is known of a topic that is written to."""
+
+    partitions: int
+    bytes_max: int
+    is_compacted: bool
+
+
+class UnknownDestination(Exception):
+    """Nothing is known yet of a topic that is written to: look it up and try again."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+
+def destination_of(description: TopicDescription, output_bytes_max: int | None) -> Destination:
+    """What matters of a topic; ``output_bytes_max`` is the setting."""
+    allowed = int(description.config.get("max.message.bytes", 1_048_588))
+    limit = allowed if output_bytes_max is None else min(allowed, output_bytes_max)
+    return Destination(description.partitions, limit, "compact" in description.config.get("cleanup.policy", ""))
+
+
+class Place(NamedTuple):
+    """A source partition, with the part of the digest that all its outputs share."""
+
+    topic: str
+    partition: int
+    seed: int
+
+
+def place_of(topic: str, partition: int) -> Place:
+    """The place for ``build`` and ``build_dead_letter``."""
+    return Place(topic, partition, place_seed(topic, partition))
+
+
+def returned(result: Any, handler: Handler) -> list[Output]:
+    """What a handler returned, as outputs; raises OutputRefused when there is nowhere to send it."""
+    if result is None:
+        return []
+    items = result if isinstance(result, list) else [result]
+    outputs = []
+    for item in items:
+        if item is None:
+            continue
+        output = item if isinstance(item, Output) else Output(value=item)
+        if output.topic is None and handler.to is None:
+            raise OutputRefused(f"the handler returned {type(item).__name__}, but there is no to= to send it to")
+        outputs.append(output)
+    return outputs
+
+
+def build(
+    outputs: Sequence[Output], record: Record, handler: Handler, place: Place, known: Mapping[str, Destination]
+) -> Done:
+    """Records to be written for one source record; raises OutputRefused, UnknownDestination."""
+    n = len(outputs)
+    built: list[Outgoing] = []
+    digest = size = 0
+    for i, output in enumerate(outputs):
+        topic = output.topic or handler.to
+        assert topic is not None, "returned() and send() name a topic"
+        if topic not in known:
+            raise UnknownDestination(topic)
+        destination = known[topic]
+        key = record.key if output.keep_key else _key_bytes(output.key, i, n)
+        value = _encode(output.value, handler, i, n)
+        headers = (*output.headers, (HEADER, encode_provenance(place.topic, place.partition, record.offset, i, n)))
+        bytes_now = RECORD_FRAME_BYTES + len(key or b"") + len(value or b"")
+        bytes_now += sum(len(name) + len(data) for name, data in headers)
+        if bytes_now > destination.bytes_max:
+            raise OutputRefused(
+                f"output {i + 1} of {n} has {bytes_now} bytes with its frame; {topic!r} takes at most "
+                f"{destination.bytes_max}"
+            )
+        if key is None and destination.is_compacted:
+            raise OutputRefused(f"output {i + 1} of {n} has no key; {topic!r} is compacted and needs one")
+        partition = _partition(output, key, record, place, i, destination, topic)
+        timestamp = record.timestamp if output.timestamp is None else output.timestamp
+        built.append(Outgoing(topic, partition, key, value, headers, timestamp if timestamp >= 0 else None))
+        digest += output_digest(place.seed, record.offset, i, topic)
+        size += bytes_now
+    return Done(record, built, False, digest & DIGEST_MASK, size)
+
+
+def build_dead_letter(
+    record: Record, topic: str, destination: Destination, place: Place, error: BaseException, attempts: int
+) -> Done:
+    """The dead letter of a record: its key, value and headers, with the cause and the number of attempts."""
+    cause = f"{type(error).__name__}: {error}".encode()[:ERROR_BYTES_MAX]
+    headers = (
+        *((name, data) for name, data in record.headers if name not in (HEADER, ERROR_HEADER, ATTEMPTS_HEADER)),
+        (ERROR_HEADER, cause),
+        (ATTEMPTS_HEADER, str(attempts).encode()),
+        (HEADER, encode_provenance(place.topic, place.partition, record.offset, 0, 1)),
+    )
+    if record.key is None:
+        partition = partition_without_key(place.partition, record.offset, 0, destination.partitions)
+    else:
+        partition = partition_of_key(record.key, destination.partitions)
+    timestamp = record.timestamp if record.timestamp >= 0 else None
+    size = RECORD_FRAME_BYTES + len(record.key or b"") + len(record.value or b"")
+    digest = output_digest(place.seed, record.offset, 0, topic)
+    letter = Outgoing(topic, partition, record.key, record.value, headers, timestamp)
+    return Done(record, [letter], True, digest, size)
+
+
+def _key_bytes(key: bytes | str | None, i: int, n: int) -> bytes | None:
+    if key is None or isinstance(key, bytes):
+        return key
+    if isinstance(key, str):
+        return key.encode()
+    raise OutputRefused(f"output {i + 1} of {n}: a key is bytes, str or None; seen {type(key).__name__}")
+
+
+def _encode(value: Any, handler: Handler, i: int, n: int) -> bytes | None:
+    if value is None:
+        return None
+    try:
+        return handler.codec.encode(value)
+    except Exception as error:  # a codec may raise anything; it is the record's fault, not ours
+        raise OutputRefused(f"output {i + 1} of {n}: {type(value).__name__} can't be encoded: {error}") from error
+
+
+def _partition(
+    output: Output, key: bytes | None, record: Record, place: Place, i: int, destination: Destination, topic: str
+) -> int:
+    if output.partition is not None:
+        if not 0 <= output.partition < destination.partitions:
+            raise OutputRefused(
+                f"output {i + 1}: {topic!r} has partitions 0 to {destination.partitions - 1}; seen {output.partition}"
+            )
+        return output.partition
+    if key is None:
+        return partition_without_key(place.partition, record.offset, i, destination.partitions)
+    return partition_of_key(key, destination.partitions)

@@ -1,0 +1,205 @@
+"""Reading source partitions: the main reader that moves the front, and the catch-up pass behind it.
+
+The main reader waits while the workers, not the reading, are what is slow; it goes past a worker that holds back the
+others. One pass per partition then serves all workers that were passed, from the least place on; it never waits for one
+full worker, and stops at the front. What decides all this is in dispatch.py; here is only the fetching.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+
+from .brokers.protocol import Batch, Broker, Reader, TopicPartition
+from .dispatch import Blocked, Worker
+from .settings import Settings
+from .slots import PartitionRun, Slots
+
+BLOCKED_CHECK_MS = 20
+"""How often a reader that stands at a full worker looks whether the others run dry."""
+
+CATCH_UP_CHECK_MS = 50
+"""How often a partition looks whether a dropped worker has room again."""
+
+CATCH_UP_READERS_MAX = 4
+"""Passes that read at once; those of other partitions wait for a reader."""
+
+
+def source_of(run: PartitionRun) -> TopicPartition:
+    """The partition that a run reads."""
+    return TopicPartition(run.dispatch.topic, run.dispatch.partition)
+
+
+class MainReader:
+    """Reads all source partitions on one connection, each only while its last batch was handed out."""
+
+    def __init__(self, runs: Sequence[PartitionRun], broker: Broker, slots: Slots, settings: Settings) -> None:
+        self.runs = {source_of(run): run for run in runs}
+        self.broker, self.slots, self.settings = broker, slots, settings
+        self.is_stopped = False
+        self._standing: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._moved = asyncio.Event()
+        self.last_fetch_s = 0.0
+
+    async def run(self) -> None:
+        """Read until stopped or cancelled."""
+        positions = {source: run.dispatch.front for source, run in self.runs.items()}
+        reader = await self.broker.reader(positions)
+        try:
+            while not self.is_stopped:
+                await self._step(reader)
+        finally:
+            for task in list(self._standing.values()):
+                task.cancel()
+            await _close(reader, self.settings)
+
+    def stop(self) -> None:
+        """Hand out nothing more."""
+        self.is_stopped = True
+        self._moved.set()
+
+    async def _step(self, reader: Reader) -> None:
+        free = [source for source in self.runs if source not in self._standing]
+        if not free:
+            self._moved.clear()
+            await self._moved.wait()
+            return
+        wait_ms = BLOCKED_CHECK_MS if self._standing else self.settings.fetch_wait_ms
+        batches = await reader.fetch(free, records_max=self.settings.fetch_records_max, wait_ms=wait_ms)
+        self.last_fetch_s = asyncio.get_running_loop().time()
+        for batch in batches:
+            if self.is_stopped:
+                return
+            run = self.runs[batch.source]
+            blocked = self._hand_out(run, batch, 0)
+            if blocked is not None:
+                task = asyncio.get_running_loop().create_task(self._stand(run, batch, blocked))
+                self._standing[batch.source] = task
+                task.add_done_callback(self._stood(batch.source))
+        if batches:
+            await asyncio.sleep(0)
+
+    def _hand_out(self, run: PartitionRun, batch: Batch, index: int) -> Blocked | None:
+        ready: list[Worker] = []
+        blocked = run.dispatch.hand_out(batch, index, ready)
+        self.slots.activate(run, ready)
+        return blocked
+
+    async def _stand(self, run: PartitionRun, batch: Batch, blocked: Blocked | None) -> None:
+        dispatch = run.dispatch
+        while blocked is not None and not self.is_stopped:
+            has_room = await wait_for_room(
+                run, run.room, blocked.worker, dispatch.fed_by_front, self.settings.full_wait_ms
+            )
+            if self.is_stopped:
+                return
+            if not has_room:
+                dispatch.drop(blocked, batch)
+            blocked = self._hand_out(run, batch, blocked.index)
+
+    def _stood(self, source: TopicPartition) -> Callable[["asyncio.Task[None]"], None]:
+        def ended(task: "asyncio.Task[None]") -> None:
+            self._standing.pop(source, None)
+            self._moved.set()
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self.slots.fail(error)
+
+        return ended
+
+
+class CatchUp:
+    """The pass of each partition, run by a bounded number of readers that are kept for the next pass."""
+
+    def __init__(self, broker: Broker, slots: Slots, settings: Settings) -> None:
+        self.broker, self.slots, self.settings = broker, slots, settings
+        self.passes = 0
+        self.is_stopped = False
+        self._limit = asyncio.Semaphore(CATCH_UP_READERS_MAX)
+        self._idle: list[Reader] = []
+
+    async def run(self, run: PartitionRun) -> None:
+        """Begin a pass whenever a dropped worker has room; until cancelled."""
+        while not self.is_stopped:
+            start = run.dispatch.catch_up_start()
+            if start is None:
+                await asyncio.sleep(CATCH_UP_CHECK_MS / 1000)
+                continue
+            async with self._limit:
+                await self._pass(run)
+
+    async def close(self) -> None:
+        """Let go of the readers."""
+        idle, self._idle = self._idle, []
+        for reader in idle:
+            await _close(reader, self.settings)
+
+    async def _pass(self, run: PartitionRun) -> None:
+        dispatch, source = run.dispatch, source_of(run)
+        start = dispatch.catch_up_start()
+        if start is None:
+            return
+        if self._idle:
+            reader = self._idle.pop()
+            reader.assign({source: start})
+        else:
+            reader = await self.broker.reader({source: start})
+        dispatch.begin_pass(start)
+        self.passes += 1
+        try:
+            while dispatch.pass_position is not None and not self.is_stopped:
+                batches = await reader.fetch(
+                    [source], records_max=self.settings.fetch_records_max, wait_ms=BLOCKED_CHECK_MS
+                )
+                for batch in batches or [Batch(source, (), reader.position(source))]:
+                    await self._hand_out(run, batch)
+                    if dispatch.pass_position is None or self.is_stopped:
+                        break
+                if not dispatch.followers():
+                    dispatch.end_pass()
+        finally:
+            dispatch.end_pass()
+            reader.assign({})
+            self._idle.append(reader)
+
+    async def _hand_out(self, run: PartitionRun, batch: Batch) -> None:
+        dispatch, index = run.dispatch, 0
+        while not self.is_stopped:
+            ready: list[Worker] = []
+            blocked = dispatch.catch_up(batch, index, ready)
+            self.slots.activate(run, ready)
+            if blocked is None:
+                await asyncio.sleep(0)
+                return
+            index = blocked.index
+            has_room = await wait_for_room(
+                run, run.catch_up_room, blocked.worker, dispatch.followers, self.settings.full_wait_ms
+            )
+            if not has_room:
+                dispatch.drop_again(blocked)
+                if not dispatch.followers():
+                    dispatch.end_pass()
+                    return
+
+
+async def wait_for_room(
+    run: PartitionRun, room: asyncio.Event, worker: Worker, fed: Callable[[], Sequence[Worker]], full_wait_ms: int
+) -> bool:
+    """Wait until the worker has room (True), or until its reader should go on without it (False)."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + full_wait_ms / 1000
+    while not run.dispatch.has_room_again(worker) and not worker.retired:
+        worker.awaited = True
+        room.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BLOCKED_CHECK_MS / 1000):
+                await room.wait()
+        if run.dispatch.has_room_again(worker) or worker.retired:
+            break
+        if run.dispatch.may_drop(worker, fed(), waited_long=loop.time() >= until):
+            return False
+    return True
+
+
+async def _close(reader: Reader, settings: Settings) -> None:
+    with contextlib.suppress(Exception):  # it is being closed: nothing depends on how that ends
+        async with asyncio.timeout(settings.close_timeout_ms / 1000):
+            await reader.close()

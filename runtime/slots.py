@@ -1,0 +1,258 @@
+"""Slots run workers: the event loop runs async handlers, threads run sync ones, one record of a worker at a time.
+
+An attempt that fails or times out leaves nothing. A worker whose record is tried again waits; all others go on. A
+worker takes no next record while a timed-out handler's thread still runs: a thread can't be stopped, and two records
+of one key must not run at once.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..keyrange.placement import round_robin
+from .bounded import fatal_of
+from .brokers.protocol import Broker, BrokerError, Record, TopicSpec
+from .context import Context, Output
+from .dispatch import Done, PartitionDispatch, Worker
+from .errors import DecodeFailed, HandlerError, HandlerFailed, HandlerTimeout, OutputRefused
+from .handlers import DeadLetter, Handler
+from .outputs import Destination, Place, UnknownDestination, build, build_dead_letter, destination_of, returned
+from .settings import Settings
+
+logger = logging.getLogger("keylanes")
+
+YIELD_EVERY_RECORDS = 64
+"""A worker whose handler never suspends lets others run after so many records."""
+
+
+@dataclass(slots=True, eq=False)
+class PartitionRun:
+    """One source partition while it runs: its dispatch, its handler, and what its readers wait for."""
+
+    dispatch: PartitionDispatch
+    handler: Handler
+    place: Place
+    partitions: int = 1
+    """Of the source topic: what a missing output topic is made with."""
+    wanted_bounds: tuple[int, ...] = ()
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    catch_up_room: asyncio.Event = field(default_factory=asyncio.Event)
+    holds: list[tuple[list[Worker], float]] = field(default_factory=list)
+    releasing: list[Worker] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """The source partition, for people."""
+        return f"{self.dispatch.topic}[{self.dispatch.partition}]"
+
+
+class Slots:
+    """Runs the workers of all partitions. ``fail`` is called once with the error that ends the application."""
+
+    def __init__(self, broker: Broker, settings: Settings, fail: Callable[[BaseException], None]) -> None:
+        self.broker, self.settings, self.fail = broker, settings, fail
+        self.destinations: dict[str, Destination] = {}
+        self.tasks: dict[asyncio.Task[None], tuple[PartitionRun, Worker]] = {}
+        self.done_bytes = 0
+        self.records_done = 0
+        self.handler_seconds = 0.0
+        self.paused: list[tuple[PartitionRun, Worker]] = []
+        self.is_stopping = False
+        self._threads: list[ThreadPoolExecutor] = []
+        self._placed: dict[int, int] = {}
+
+    def place_threads(self, workers: list[int]) -> None:
+        """Give each worker of a sync handler its thread."""
+        if workers and not self._threads:
+            self._threads = [
+                ThreadPoolExecutor(1, thread_name_prefix=f"keylanes-slot-{i}") for i in range(self.settings.threads)
+            ]
+        self._placed = round_robin(workers, self.settings.threads) if workers else {}
+
+    def activate(self, run: PartitionRun, workers: list[Worker]) -> None:
+        """Start the workers; each was marked active by the dispatch."""
+        loop = asyncio.get_running_loop()
+        for worker in workers:
+            task = loop.create_task(self._run_worker(run, worker))
+            self.tasks[task] = (run, worker)
+            task.add_done_callback(self._ended)
+
+    def resume(self) -> None:
+        """Start workers that waited for a commit to make room for what they produce."""
+        paused, self.paused = self.paused, []
+        for run, worker in paused:
+            self.activate(run, [worker])
+
+    def overdue(self, now: float) -> None:
+        """End attempts of async handlers that take too long; name those of sync handlers aloud."""
+        limit = self.settings.handler_timeout_ms / 1000
+        for task, (run, worker) in list(self.tasks.items()):
+            if worker.running is None or worker.timed_out or worker.started_s + limit > now:
+                continue
+            worker.timed_out = True
+            logger.error(
+                "handler %s takes longer than %d ms at %s offset %d%s",
+                run.handler.name,
+                self.settings.handler_timeout_ms,
+                run.label,
+                worker.running.offset,
+                "; it is cancelled" if run.handler.is_async else "; its thread can't be stopped, its range waits",
+            )
+            if run.handler.is_async:
+                task.cancel()
+
+    def oldest_running(self) -> tuple[str, int, float] | None:
+        """(partition, offset, since when) of the record that has been running longest."""
+        running = [
+            (w.started_s, r.label, w.running.offset)
+            for r, w in self.tasks.values()
+            if w.running is not None and w.started_s < math.inf
+        ]
+        if not running:
+            return None
+        started, label, offset = min(running)
+        return label, offset, started
+
+    async def close(self, limit_s: float) -> None:
+        """Cancel what still runs and let go of the threads; bounded in time."""
+        self.is_stopping = True
+        for task in list(self.tasks):
+            task.cancel()
+        if self.tasks:
+            await asyncio.wait(list(self.tasks), timeout=limit_s)
+        for thread in self._threads:
+            thread.shutdown(wait=False, cancel_futures=True)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        _, worker = self.tasks.pop(task)
+        if task.cancelled():
+            worker.active = False
+            return
+        error = task.exception()
+        if error is not None:
+            self.fail(error)
+
+    async def _run_worker(self, run: PartitionRun, worker: Worker) -> None:
+        dispatch = run.dispatch
+        count = 0
+        while True:
+            if self.done_bytes >= self.settings.done_bytes_max:
+                self.paused.append((run, worker))
+                return
+            if self.is_stopping:
+                worker.active = False
+                return
+            record = dispatch.next_record(worker)
+            if record is None:
+                return
+            if worker.awaited and dispatch.has_room_again(worker):
+                worker.awaited = False
+                run.room.set()
+                run.catch_up_room.set()
+            done = await self._process(run, worker, record)
+            dispatch.finish(worker, done)
+            self.records_done += 1
+            if done is not None:
+                self.done_bytes += done.size
+            count += 1
+            if count % YIELD_EVERY_RECORDS == 0:
+                await asyncio.sleep(0)
+
+    async def _process(self, run: PartitionRun, worker: Worker, record: Record) -> Done | None:
+        """Attempts at one record until one succeeds or it failed for good."""
+        handler = run.handler
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await self._attempt(run, worker, record, attempt)
+            except BrokerError as error:
+                raise fatal_of(error) from error
+            except Exception as error:
+                is_final = attempt >= handler.retry.attempts or isinstance(error, DecodeFailed)
+                if is_final:
+                    return await self._give_up(run, record, error, attempt)
+                logger.warning(
+                    "%s failed at %s offset %d, attempt %d of %d: %s: %s",
+                    handler.name,
+                    run.label,
+                    record.offset,
+                    attempt,
+                    handler.retry.attempts,
+                    type(error).__name__,
+                    error,
+                )
+            await asyncio.sleep(handler.retry.wait_ms(attempt) / 1000)
+
+    async def _attempt(self, run: PartitionRun, worker: Worker, record: Record, attempt: int) -> Done | None:
+        handler, dispatch = run.handler, run.dispatch
+        context = Context(dispatch.topic, dispatch.partition, record, attempt)
+        loop = asyncio.get_running_loop()
+        worker.timed_out = False
+        worker.started_s = started = loop.time()
+        try:
+            value = handler.decode(record.value)
+            arguments = (value, context) if handler.takes_context else (value,)
+            if handler.is_async:
+                result = await handler.function(*arguments)
+            else:
+                result = await self._in_thread(worker, handler, arguments)
+            if worker.timed_out:
+                raise HandlerTimeout(f"took longer than {self.settings.handler_timeout_ms} ms")
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if worker.timed_out and task is not None:
+                task.uncancel()
+                raise HandlerTimeout(f"took longer than {self.settings.handler_timeout_ms} ms") from None
+            if task is not None and task.cancelling():
+                raise
+            raise HandlerError("the handler was cancelled from inside") from None
+        finally:
+            sent = context.close()
+            worker.started_s = math.inf
+            self.handler_seconds += loop.time() - started
+        outputs = [*sent, *returned(result, handler)] if sent or result is not None else ()
+        if not outputs:
+            return None
+        return await self._build(list(outputs), record, run)
+
+    async def _in_thread(self, worker: Worker, handler: Handler, arguments: tuple[Any, ...]) -> Any:
+        thread = self._threads[self._placed.get(worker.number, worker.number % self.settings.threads)]
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(thread, handler.function, *arguments)
+
+    async def _build(self, outputs: list[Output], record: Record, run: PartitionRun) -> Done:
+        while True:
+            try:
+                return build(outputs, record, run.handler, run.place, self.destinations)
+            except UnknownDestination as unknown:
+                await self.look_up(unknown.topic, run)
+
+    async def look_up(self, topic: str, run: PartitionRun) -> None:
+        """Learn what a topic takes; one that is missing is made like a declared one, or refused (``create_topics``).
+
+        Raises OutputRefused; the topic is looked for again the next time a record names it.
+        """
+        found = await self.broker.describe([topic])
+        if topic not in found and self.settings.create_topics:
+            await self.broker.create([TopicSpec(topic, run.partitions, {})])
+            found = await self.broker.describe([topic])
+        if topic not in found:
+            raise OutputRefused(f"topic {topic!r} does not exist and create_topics is off")
+        self.destinations[topic] = destination_of(found[topic], self.settings.output_bytes_max)
+
+    async def _give_up(self, run: PartitionRun, record: Record, error: Exception, attempts: int) -> Done:
+        handler = run.handler
+        where = f"{handler.name} failed for good at {run.label} offset {record.offset} after {attempts} attempts"
+        if not isinstance(handler.on_failure, DeadLetter):
+            raise HandlerFailed(f"{where}: {type(error).__name__}: {error}") from error
+        topic = handler.on_failure.topic
+        if topic not in self.destinations:
+            await self.look_up(topic, run)
+        destination = self.destinations[topic]
+        logger.warning("%s; it goes to %s: %s: %s", where, topic, type(error).__name__, error)
+        return build_dead_letter(record, topic, destination, run.place, error, attempts)

@@ -1,0 +1,194 @@
+"""An application on a simulated broker in virtual time: the real engine, no Kafka, no Java, no waiting.
+
+The engine runs on a seeded loop of its own, on a thread of its own, and only while one of these calls is awaited: so a
+test may be written for any loop, and the same seed gives the same run.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .brokers.protocol import Headers, Outgoing, TopicPartition
+from .brokers.simulated import EPOCH_MS, CommittedRecord, SimulatedBroker, SimulatedConnection
+from .errors import KeylanesError
+from .member import Member
+from .partitioner import partition_of_key
+from .topics import destinations_of
+from .values import JsonCodec, value_decoder
+from .virtual_loop import VirtualLoop
+
+if TYPE_CHECKING:
+    from .app import App
+
+T = TypeVar("T")
+
+PARTITIONS = 2
+SETTLE_LIMIT_S = 3_600.0
+SETTLE_STEP_S = 0.05
+
+
+class SimulatedApp:
+    """``async with app.test(seed=…) as broker``. Topics are made when they are first named, with two partitions."""
+
+    def __init__(self, app: "App", seed: int) -> None:
+        self.app, self.seed = app, seed
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="keylanes-simulation")
+        self._sent = 0
+        self._crashes = 0
+
+    # --- what a test calls -----------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> None:
+        """Write a record, as a producer of the source would; ``value`` None is a tombstone."""
+        encoded = None if value is None else JsonCodec().encode(value)
+        key_bytes = key.encode() if isinstance(key, str) else key
+        await self._call(self._send(topic, encoded, key_bytes, partition, headers, timestamp))
+
+    async def read(self, topic: str, kind: type[T] | Any = bytes) -> list[Any]:
+        """The values of a topic, decoded, once everything that was sent is processed; in order per partition.
+
+        Raises the error that stopped the application, if one did.
+        """
+        decode = value_decoder(kind | None if isinstance(kind, type) else kind, JsonCodec(), f"read({topic!r})")
+        return [decode(record.value) for record in await self.records(topic)]
+
+    async def records(self, topic: str) -> list[CommittedRecord]:
+        """The records of a topic, once everything that was sent is processed."""
+        await self._call(self._settle())
+        return await self._call(self._committed(topic))
+
+    async def visible(self, topic: str) -> list[CommittedRecord]:
+        """The records of a topic that a committed reader sees now, without waiting for anything."""
+        return await self._call(self._committed(topic))
+
+    async def advance(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        await self._call(asyncio.sleep(seconds))
+
+    async def crash(self) -> None:
+        """Kill the application's process (-9): nothing it does from here on has an effect."""
+        await self._call(self._crash())
+
+    async def restart(self) -> None:
+        """Start the application again; returns when it works."""
+        await self._call(self._start())
+
+    async def __aenter__(self) -> "SimulatedApp":
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._make)
+        try:
+            await self._call(self._start())
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._call(self._stop())
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._loop.close)
+        self._thread.shutdown()
+
+    # --- on the virtual loop ---------------------------------------------------------------------------------------
+
+    async def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._loop.run_until_complete, work)
+
+    def _make(self) -> None:
+        self._loop = VirtualLoop(self.seed)
+        self._cluster = SimulatedBroker(self.seed, auto_create=True, partitions_default=PARTITIONS)
+        handlers = list(self.app.handlers.values())
+        for topic in dict.fromkeys([*(h.topic for h in handlers), *destinations_of(handlers)]):
+            self._cluster.create_topic(topic, PARTITIONS)
+        self._member: Member | None = None
+
+    async def _start(self) -> None:
+        if self._member is not None:
+            raise KeylanesError("the application runs already: crash() it first")
+        self._connection: SimulatedConnection = self._cluster.connect(f"{self.app.name}-{self._crashes}")
+        loop = asyncio.get_running_loop()
+        self._member = Member(
+            self.app.name,
+            list(self.app.handlers.values()),
+            self._connection,
+            self.app.settings,
+            instance=f"seed{self.seed}-{self._crashes}",
+            wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
+        )
+        self._run = loop.create_task(self._member.run())
+        ready = loop.create_task(self._member.is_ready.wait())
+        await asyncio.wait([ready, self._run], return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if self._run.done():
+            self._member = None
+            await self._run
+
+    async def _stop(self) -> None:
+        if self._member is not None:
+            self._member.stop()
+            await asyncio.wait([self._run])
+            if not self._run.cancelled():
+                self._run.exception()
+            self._member = None
+
+    async def _crash(self) -> None:
+        if self._member is None:
+            raise KeylanesError("the application does not run: restart() it first")
+        self._connection.sever()
+        self._run.cancel()
+        await asyncio.wait([self._run])
+        if not self._run.cancelled():
+            self._run.exception()
+        self._member = None
+        self._crashes += 1
+
+    async def _send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        headers: Headers,
+        at: int | None,
+    ) -> None:
+        connection = self._cluster.connect(f"test-{self._sent}")
+        found = await connection.describe([topic])
+        if topic not in found:
+            self._cluster.create_topic(topic, PARTITIONS)
+            found = await connection.describe([topic])
+        partitions = found[topic].partitions
+        if partition is None:
+            partition = self._sent % partitions if key is None else partition_of_key(key, partitions)
+        self._sent += 1
+        await connection.append([Outgoing(topic, partition, key, value, tuple(headers), at)])
+
+    async def _committed(self, topic: str) -> list[CommittedRecord]:
+        return self._cluster.committed(topic) if topic in self._cluster.topics() else []
+
+    async def _settle(self) -> None:
+        """Wait until everything in the sources is committed; raises what stopped the application."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + SETTLE_LIMIT_S
+        while loop.time() < until:
+            if self._member is None:
+                raise KeylanesError("the application does not run: restart() it first")
+            if self._run.done():
+                await self._run
+            sources = [TopicPartition(r.dispatch.topic, r.dispatch.partition) for r in self._member.runs]
+            self._member.ends = {source: self._cluster.watermarks(source).high for source in sources}
+            if self._member.is_level():
+                return
+            await asyncio.sleep(SETTLE_STEP_S)
+        raise TimeoutError(f"not everything was processed within {SETTLE_LIMIT_S:.0f} s of virtual time")

@@ -1,0 +1,104 @@
+"""Values of records: bytes to what a handler's annotation asks for, and back. Never pickle.
+
+``bytes`` and ``bytearray`` pass as they are, ``str`` is UTF-8, everything else that msgspec knows (Struct, dataclass,
+dict, list, int, …) is JSON. A record without a value decodes only for an annotation that allows None.
+"""
+
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from .errors import DecodeFailed, SettingsError
+
+
+class Codec(Protocol):
+    """How values of one handler are read and written. Both raise an exception for what they can't do."""
+
+    def decoder(self, annotation: Any) -> Callable[[bytes], Any]:
+        """A function from bytes to a value of the annotated type; raises TypeError for an impossible annotation."""
+
+    def encode(self, value: Any) -> bytes:
+        """The bytes of a value."""
+
+
+class JsonCodec:
+    """The default: bytes and str as they are, everything else as JSON by msgspec."""
+
+    def __init__(self) -> None:
+        self._encoder = msgspec.json.Encoder()
+
+    def decoder(self, annotation: Any) -> Callable[[bytes], Any]:
+        """See Codec."""
+        if annotation is bytes:
+            return bytes
+        if annotation is bytearray:
+            return bytearray
+        if annotation is str:
+            return bytes.decode
+        return msgspec.json.Decoder(Any if annotation is None else annotation).decode
+
+    def encode(self, value: Any) -> bytes:
+        """See Codec."""
+        if isinstance(value, bytes):
+            return value
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(value, bytearray | memoryview):
+            return bytes(value)
+        return self._encoder.encode(value)
+
+
+class MsgpackCodec:
+    """Everything as msgpack by msgspec; bytes and str too."""
+
+    def decoder(self, annotation: Any) -> Callable[[bytes], Any]:
+        """See Codec."""
+        return msgspec.msgpack.Decoder(Any if annotation is None else annotation).decode
+
+    def encode(self, value: Any) -> bytes:
+        """See Codec."""
+        return msgspec.msgpack.encode(value)
+
+
+def value_decoder(annotation: Any, codec: Codec, where: str) -> Callable[[bytes | None], Any]:
+    """A function from a record's value to the handler's argument; it raises DecodeFailed.
+
+    Raises SettingsError now when the annotation can't be decoded at all.
+    """
+    wanted, allows_none = _without_none(annotation)
+    try:
+        decode = codec.decoder(wanted)
+    except TypeError as error:
+        raise SettingsError(f"{where}: values can't be decoded as {annotation!r}: {error}") from None
+
+    def decode_value(value: bytes | None) -> Any:
+        if value is None:
+            if allows_none:
+                return None
+            raise DecodeFailed(f"the record has no value and the handler asks for {_name(annotation)}")
+        try:
+            return decode(value)
+        except Exception as error:  # a codec may raise anything; it is the record's fault, not ours
+            raise DecodeFailed(f"the value ({len(value)} bytes) is no {_name(wanted)}: {error}") from error
+
+    return decode_value
+
+
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    """The annotation without None, and whether None was allowed."""
+    if annotation is Any:
+        return annotation, True
+    if annotation is None or annotation is type(None):
+        return Any, True
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        members = [a for a in typing.get_args(annotation) if a is not type(None)]
+        allows_none = len(members) < len(typing.get_args(annotation))
+        return (members[0] if len(members) == 1 else typing.Union[tuple(members)]), allows_none  # noqa: UP007
+    return annotation, False
+
+
+def _name(annotation: Any) -> str:
+    return getattr(annotation, "__name__", None) or str(annotation)

@@ -1,0 +1,88 @@
+"""Says aloud what would otherwise just be slow: a blocked event loop, records that wait while nothing moves."""
+
+import asyncio
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+
+logger = logging.getLogger("keylanes")
+
+
+class LoopWatch:
+    """A thread that notices when the event loop does not turn, and says which handler it hangs in.
+
+    Used on a real loop only: in virtual time nothing else runs meanwhile.
+    """
+
+    def __init__(self, lag_ms: int, name_running: Callable[[], str]) -> None:
+        self.lag_ms, self.name_running = lag_ms, name_running
+        self.lag_max_s = 0.0
+        self._beat = threading.Event()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._loop_thread = 0
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._thread = threading.Thread(target=self._watch, name="keylanes-watch", daemon=True)
+        self._thread.start()
+        step = self.lag_ms / 4000
+        try:
+            while True:
+                before = loop.time()
+                self._beat.set()
+                await asyncio.sleep(step)
+                self.lag_max_s = max(self.lag_max_s, loop.time() - before - step)
+        finally:
+            self._stopped.set()
+            self._beat.set()
+
+    def _watch(self) -> None:
+        said = False
+        while not self._stopped.is_set():
+            if self._beat.wait(self.lag_ms / 1000):
+                self._beat.clear()
+                said = False
+                self._stopped.wait(self.lag_ms / 8000)
+            elif not said:
+                said = True
+                logger.error(
+                    "the event loop has not turned for %d ms, so nothing else runs: an async handler blocks it (%s). "
+                    "Make it a plain def: then it runs on a thread.\n%s",
+                    self.lag_ms,
+                    self.name_running(),
+                    self._stack(),
+                )
+
+    def _stack(self) -> str:
+        frame = sys._current_frames().get(self._loop_thread)
+        return "".join(traceback.format_stack(frame)[-4:]) if frame is not None else ""
+
+
+class StallWatch:
+    """Notices that records wait and nothing has moved for ``stall_ms``."""
+
+    def __init__(self, stall_ms: int) -> None:
+        self.stall_ms = stall_ms
+        self._progress: object = None
+        self._since_s = 0.0
+        self._said = False
+
+    def look(self, now_s: float, progress: object, has_waiting: bool) -> bool:
+        """Whether to say it now: once per stall. ``progress`` is any value that changes when something moves."""
+        if progress != self._progress or not has_waiting:
+            self._progress, self._since_s, self._said = progress, now_s, False
+            return False
+        if self._said or now_s - self._since_s < self.stall_ms / 1000:
+            return False
+        self._said = True
+        return True
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the present stall was said."""
+        return self._said
