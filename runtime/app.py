@@ -165,9 +165,10 @@ class App:
 
     async def __aenter__(self) -> "App":
         """Start inside a service: returns when the first records may be handled. No signal handlers are installed."""
-        self._running = asyncio.get_running_loop().create_task(self._run(until_level=False))
-        member = await self._member_made()
-        ready = asyncio.get_running_loop().create_task(member.is_ready.wait())
+        loop = asyncio.get_running_loop()
+        member = self._begin(lambda step: None)
+        self._running = loop.create_task(self._run(member, until_level=False))
+        ready = loop.create_task(member.is_ready.wait())
         await asyncio.wait([ready, self._running], return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
         if self._running.done():
@@ -188,11 +189,6 @@ class App:
             self._state = "stopping" if self._state == "running" else self._state
             self._member.stop()
 
-    async def _member_made(self) -> Member:
-        while self._member is None:
-            await asyncio.sleep(0)
-        return self._member
-
     async def _run_with_signals(self, *, until_level: bool, on_step: Callable[[str], None]) -> None:
         loop = asyncio.get_running_loop()
         main = asyncio.current_task()
@@ -210,19 +206,26 @@ class App:
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(NotImplementedError):  # not on Windows; there Ctrl+C raises KeyboardInterrupt
                 loop.add_signal_handler(number, on_signal, number)
-        await self._run(until_level=until_level, on_step=on_step)
+        await self._run(self._begin(on_step), until_level=until_level)
 
-    async def _run(self, *, until_level: bool, on_step: Callable[[str], None] = lambda step: None) -> None:
+    def _begin(self, on_step: Callable[[str], None]) -> Member:
         if not self.handlers:
             raise SettingsError(f"application {self.name!r} has no handler")
-        member = self._make_member(on_step)
-        self._member, self._state, self._cause = member, "starting", None
+        if self._state in ("starting", "running", "stopping"):
+            raise SettingsError(f"application {self.name!r} runs already in this process")
+        self._member, self._state, self._cause = self._make_member(on_step), "starting", None
+        return self._member
+
+    async def _run(self, member: Member, *, until_level: bool) -> None:
         self._watch = LoopWatch(self.settings.loop_lag_ms, lambda: str(member.slots.oldest_running()))
         watching = asyncio.get_running_loop().create_task(self._watch.run())
         marking = asyncio.get_running_loop().create_task(self._mark_running(member))
         try:
             await member.run(until_level=until_level)
             self._state = "stopped"
+        except asyncio.CancelledError:
+            self._state = "stopped"
+            raise
         except Exception as error:
             self._fail(error)
             raise

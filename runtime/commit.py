@@ -161,6 +161,8 @@ class CommitCycle:
         if failure is not None:
             logger.warning("transaction %d failed: %s: %s", transaction, type(failure).__name__, failure)
             await self._drop_producer()
+            if isinstance(failure, ProducerFenced):
+                await self._read_logs()  # expelled: stop here. Otherwise the transaction timed out at the broker
             await self._replace_producer(deadline)
             if self.ledger.transactions.get(self.incarnation, 0) < transaction:
                 return failure
