@@ -30,8 +30,8 @@ from .events import (
     RangesGranted,
     SnapshotTaken,
     WorkersCut,
-    WorkerSplit,
     WorkersMerged,
+    WorkerSplit,
 )
 
 Place: TypeAlias = tuple[str, int]

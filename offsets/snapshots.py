@@ -6,6 +6,7 @@ steps until it finds a whole one, so the read is bounded by the distance between
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 
 from ..keyrange.steps import Steps
@@ -97,7 +98,7 @@ def _fold_epoch(part: EpochPart) -> EpochFold:
         }
     )
     pieces = []
-    for first, end in zip(bounds, bounds[1:], strict=False):
+    for first, end in pairwise(bounds):
         offset_from, edge = part.froms.at(first), part.edges.at(first)
         if offset_from is None or edge is None:
             continue

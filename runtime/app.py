@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import msgspec
 
@@ -17,7 +17,7 @@ from .brokers.protocol import Broker
 from .connect import connect
 from .errors import FatalError, KeylanesError, SettingsError
 from .handlers import PARALLELISING_FACTOR, DeadLetter, Handler, Retry, Stop, check_topic_name, declare
-from .member import Member
+from .member import Member, unheard
 from .settings import Settings
 from .values import Codec
 from .watchdog import LoopWatch
@@ -76,7 +76,7 @@ class App:
     """A named application on a broker.
 
     The name stands in the names of its logs; it is the identity of everything that was processed. ``broker`` is
-    ``kafka://host:port`` or ``embedded:folder`` (there is no default), or a Broker object, which then is opened here and
+    ``kafka://host:port`` or ``embedded:folder`` (there is no default), or a Broker object, which is opened here then and
     closed by its owner. ``on_fatal`` is called with the error that ends a run. Raises SettingsError.
     """
 
@@ -90,8 +90,8 @@ class App:
     ) -> None:
         if not __debug__:
             raise SettingsError(
-                "keylanes does not run under python -O: a Kafka client's guards are assertions, and without them a fenced "
-                "producer goes on"
+                "keylanes does not run under python -O: guards against broken rules are assertions, without "
+                "them something wrong could be committed"
             )
         check_topic_name(f"{name}.control", f"application name {name!r}")
         self.name = name
@@ -119,7 +119,7 @@ class App:
         on_failure: DeadLetter | Stop | None = None,
         codec: Codec | None = None,
     ) -> Callable[[F], F]:
-        """Handle the records of a topic: ``async def f(value)`` or ``f(value, ctx)`` on the event loop, ``def`` on threads.
+        """Handle a topic's records: ``async def f(value)`` or ``f(value, ctx)`` on the event loop, ``def`` on threads.
 
         The value is decoded by its annotation. What is returned goes to ``to`` with the record's key; a ``Record``, or
         a list, says otherwise. ``parallelising_factor`` is the number of workers a partition is cut into: it must
@@ -147,11 +147,11 @@ class App:
 
     # --- running ---------------------------------------------------------------------------------------------------
 
-    def run(self, *, until: Literal["level"] | None = None, on_step: Callable[[str], None] = lambda step: None) -> None:
+    def run(self, *, until: Literal["level"] | None = None, on_step: Callable[[str], None] = unheard) -> None:
         """Run until SIGTERM or SIGINT (twice: abort), or until the ends that the topics have now are reached.
 
-        Returns after a stop in order. A fatal error is logged CRITICAL and ends it as SystemExit with the exit code that
-        errors.py lists. ``on_step`` hears the steps of the commit cycle.
+        Returns after a stop in order. A fatal error is logged CRITICAL and ends it as SystemExit with the exit code
+        that errors.py lists. ``on_step`` hears the steps of the commit cycle.
         """
         if until not in (None, "level"):
             raise SettingsError(f"until is 'level' or None; seen {until!r}")
@@ -163,10 +163,10 @@ class App:
         except asyncio.CancelledError:
             raise SystemExit(EXIT_ABORTED) from None
 
-    async def __aenter__(self) -> "App":
+    async def __aenter__(self) -> Self:
         """Start inside a service: returns when the first records may be handled. No signal handlers are installed."""
         loop = asyncio.get_running_loop()
-        member = self._begin(lambda step: None)
+        member = self._begin(unheard)
         self._running = loop.create_task(self._run(member, until_level=False))
         ready = loop.create_task(member.is_ready.wait())
         await asyncio.wait([ready, self._running], return_when=asyncio.FIRST_COMPLETED)
@@ -292,7 +292,7 @@ class App:
     # --- testing ---------------------------------------------------------------------------------------------------
 
     def test(self, *, seed: int = 0) -> "SimulatedApp":
-        """This application on a simulated broker in virtual time: no Kafka, no Java, the real engine.
+        """Run this application on a simulated broker in virtual time: no Kafka, no Java, the real engine.
 
         ``async with app.test(seed=7) as broker``: ``send``, ``read``, ``crash``, ``restart``, ``advance``.
         """

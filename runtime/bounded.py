@@ -33,8 +33,8 @@ def fatal_of(error: BrokerError) -> FatalError:
             return FencedError(f"another process of this application took over: {error}")
         case OffsetOutOfRange():
             return SourceError(
-                f"records that were not processed yet are gone: {error}. Retention or deletion passed them; nothing was "
-                "skipped. Restore the records, or start a new application name."
+                f"records that were not processed yet are gone: {error}. Retention or deletion passed them; nothing "
+                "was skipped. Restore the records, or start a new application name."
             )
         case UnknownTopic() | CorruptRecord():
             return SourceError(str(error))

@@ -285,7 +285,7 @@ class CommitCycle:
             run.wanted_bounds = ()
         until = now + self.settings.merge_hold_ms / 1000
         for group in groups:
-            if hold(run.dispatch, group):
+            if hold(group):
                 run.holds.append((group, until))
 
     # --- snapshots -------------------------------------------------------------------------------------------------

@@ -15,7 +15,15 @@ def connect(address: str, settings: Settings, client_id: str) -> Broker:
             raise SettingsError(f"the broker's address is {SCHEMES}; seen {address!r}")
         from .brokers.kafka import KafkaBroker
 
-        return KafkaBroker.from_settings(servers, settings, client_id)
+        return KafkaBroker(
+            servers,
+            security=settings.security,
+            client_id=client_id,
+            request_timeout_ms=settings.request_timeout_ms,
+            close_timeout_ms=settings.close_timeout_ms,
+            fetch_bytes_max=settings.fetch_bytes_max,
+            compression_type=settings.compression_type,
+        )
     if address.startswith("embedded:"):
         folder = address.removeprefix("embedded:")
         if not folder:

@@ -3,9 +3,9 @@
 The order of the steps is the whole point; a breadth-first model of it found no violation, and a double commit in every
 other order tried (tests/offsets/test_fencing_model.py):
 
-    INIT own producer (an id that nobody had before) → ELECTED(term + 1) → read the control log to its end; somebody else
-    holds the term: stop → JOINED → for every member not fenced: EXPELLED, FENCE, FENCED → read the offset log to
-    its end → (open empty log partitions) → STARTED, GRANT from the edges → read the control log to its end; own grant
+    INIT own producer (an id nobody had before) → ELECTED(term + 1) → read the control log to its end; somebody else
+    holds the term: stop → JOINED → for every member not fenced: EXPELLED, FENCE, FENCED → read the offset log to its
+    end → (open empty log partitions) → STARTED, GRANT from the edges → read the control log to its end; own grant
     not in force: stop → work
 
 Control events are plain acknowledged appends: whose term was overtaken writes what nobody listens to.
@@ -208,8 +208,8 @@ def check_source(ledger: Ledger, place: Place, marks: Watermarks) -> None:
     topic, partition = place
     if max(edges) > marks.high:
         raise SourceError(
-            f"{topic}[{partition}] ends at offset {marks.high}, but records up to {max(edges)} were processed: the topic "
-            "was truncated or created anew. Start under a new application name to process the new topic."
+            f"{topic}[{partition}] ends at offset {marks.high}, but records up to {max(edges)} were processed: the "
+            "topic was truncated or created anew. Start under a new application name to process the new topic."
         )
     if min(edges) < marks.start:
         raise SourceError(

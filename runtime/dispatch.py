@@ -336,8 +336,9 @@ class PartitionDispatch:
         """Idle workers that have something they may run; marked active."""
         ready = []
         for worker in self.workers:
-            if not worker.active and worker.queue:
-                if worker.hold_at is None or worker.queue[0].offset < worker.hold_at:
-                    worker.active = True
-                    ready.append(worker)
+            if worker.active or not worker.queue:
+                continue
+            if worker.hold_at is None or worker.queue[0].offset < worker.hold_at:
+                worker.active = True
+                ready.append(worker)
         return ready

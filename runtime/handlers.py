@@ -102,8 +102,7 @@ def declare(
     return Handler(
         topic=topic,
         function=function,
-        is_async=inspect.iscoroutinefunction(function)
-        or inspect.iscoroutinefunction(getattr(function, "__call__", None)),  # noqa: B004  # an object with async call
+        is_async=_is_async(function),
         takes_context=takes_context,
         to=to,
         parallelising_factor=parallelising_factor,
@@ -122,11 +121,17 @@ def check_topic_name(topic: str, where: str) -> None:
         raise SettingsError(f"{where}: a topic name has 1 to 249 of a-z A-Z 0-9 . _ -; seen {topic!r}")
 
 
+def _is_async(function: Callable[..., Any]) -> bool:
+    if inspect.isroutine(function):
+        return inspect.iscoroutinefunction(function)
+    return inspect.iscoroutinefunction(type(function).__call__)  # noqa: B004  # asks what kind it is, not whether
+
+
 def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
     target = function if inspect.isroutine(function) else getattr(type(function), "__call__", function)
     try:
         return typing.get_type_hints(target)
-    except Exception as error:  # any annotation may fail to evaluate, in any way
+    except Exception as error:  # noqa: BLE001  # any annotation may fail to evaluate, in any way
         raise SettingsError(f"{where}: its annotations can't be read: {error}") from None
 
 

@@ -42,7 +42,8 @@ class History:
         stretch = await self.logs.read_stamped(source, marks.start, min(marks.high, marks.start + READ_RECORDS_MAX))
         for timestamp, event in stretch:
             is_whole = isinstance(event, SnapshotTaken) and event.part + 1 == event.parts
-            if isinstance(event, SnapshotTaken) and is_whole and timestamp < limit:
-                if marks.start < event.position <= below:
-                    found = event.position
+            if not isinstance(event, SnapshotTaken) or not is_whole or timestamp >= limit:
+                continue
+            if marks.start < event.position <= below:
+                found = event.position
         return found

@@ -123,8 +123,8 @@ class LogReader:
                 return snapshot, snapshot[0].position
         if marks.start > 0:
             raise LogError(
-                f"{source.topic}[{log_partition}] starts at position {marks.start} and holds no snapshot: its history is "
-                "lost. Restore the log, or start under a new application name."
+                f"{source.topic}[{log_partition}] starts at position {marks.start} and holds no snapshot: its history "
+                "is lost. Restore the log, or start under a new application name."
             )
         return None, marks.start
 
@@ -153,8 +153,8 @@ class LogReader:
         position = self.positions[source]
         if marks.high < position:
             raise LogError(
-                f"{source.topic}[{source.partition}] ends at {marks.high}, but was read up to {position} before: it was "
-                "truncated or created anew. Restore it from a copy."
+                f"{source.topic}[{source.partition}] ends at {marks.high}, but was read up to {position} before: it "
+                "was truncated or created anew. Restore it from a copy."
             )
         events = await self.read_range(source, position, marks.high)
         self.positions[source] = max(position, marks.high)
@@ -180,9 +180,11 @@ class LogReader:
         while self._reader.position(source) < high:
             batches = await self._reader.fetch([source], records_max=READ_RECORDS_MAX, wait_ms=100)
             for batch in batches:
-                for record in batch.records:
-                    if record.offset < high:
-                        events.append((record.timestamp, self._decode(source, record.offset, record.value)))
+                events.extend(
+                    (record.timestamp, self._decode(source, record.offset, record.value))
+                    for record in batch.records
+                    if record.offset < high
+                )
         return events  # type: ignore[return-value]  # each log holds its own kinds; the fold takes both
 
     def _decode(self, source: TopicPartition, position: int, value: bytes | None) -> Event:
@@ -213,8 +215,8 @@ class LogReader:
     def _check_partitions(self, log_partitions: int) -> None:
         if log_partitions != self.log_partitions:
             raise LogError(
-                f"{offsets_topic(self.app)} was made with {log_partitions} partitions and has {self.log_partitions} now: "
-                "progress would be looked for in the wrong place. Partitions must not be added to it."
+                f"{offsets_topic(self.app)} was made with {log_partitions} partitions and has {self.log_partitions} "
+                "now: progress would be looked for in the wrong place. Partitions must not be added to it."
             )
 
 

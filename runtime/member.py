@@ -36,6 +36,10 @@ CONTROL_CHECK_MS = 500
 """How often an idle process looks whether it was expelled."""
 
 
+def unheard(step: str) -> None:
+    """Nobody listens to the steps of the commit cycle."""
+
+
 class Member:
     """One run of an application. ``instance`` is text that no other process ever had."""
 
@@ -48,7 +52,7 @@ class Member:
         *,
         instance: str,
         wall_ms: Callable[[], int],
-        on_step: Callable[[str], None] = lambda step: None,
+        on_step: Callable[[str], None] = unheard,
         closes_broker: bool = True,
     ) -> None:
         self.app, self.handlers, self.broker, self.settings = app, handlers, broker, settings
@@ -212,15 +216,16 @@ class Member:
 
     async def _drain(self, committing: "asyncio.Task[None]") -> None:
         """No more reading; workers finish what they hold until the deadline; what is done is committed."""
-        assert self.cycle is not None and self.reader is not None and self.catch_up is not None, "it runs"
+        assert self.cycle is not None, "it runs"
+        assert self.reader is not None, "it runs"
+        assert self.catch_up is not None, "it runs"
+        cycle = self.cycle
         self.reader.stop()
         self.catch_up.is_stopped = True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.settings.drain_timeout_ms / 1000
-        while (self.slots.tasks or self.slots.paused) and self.error is None and loop.time() < deadline:
-            await asyncio.sleep(DRAIN_TICK_MS / 1000)
-        while self.cycle.is_sending and self.error is None and loop.time() < deadline:
-            await asyncio.sleep(DRAIN_TICK_MS / 1000)
+        await self._until(lambda: not self.slots.tasks and not self.slots.paused, deadline)
+        await self._until(lambda: not cycle.is_sending, deadline)
         committing.cancel()
         await asyncio.wait([committing])
         if self.error is not None or self.cycle.is_sending:
@@ -229,6 +234,12 @@ class Member:
             await bounded(self._commit_rest(), self.settings.drain_timeout_ms, "the last commit")
         except BrokerError as error:
             raise fatal_of(error) from error
+
+    async def _until(self, is_reached: Callable[[], bool], deadline: float) -> None:
+        """Wait for a condition, an error or the deadline."""
+        loop = asyncio.get_running_loop()
+        while not is_reached() and self.error is None and loop.time() < deadline:  # noqa: ASYNC110  # only at the end
+            await asyncio.sleep(DRAIN_TICK_MS / 1000)
 
     async def _commit_rest(self) -> None:
         assert self.cycle is not None, "it runs"

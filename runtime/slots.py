@@ -172,7 +172,7 @@ class Slots:
                 return await self._attempt(run, worker, record, attempt)
             except BrokerError as error:
                 raise fatal_of(error) from error
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # a handler may raise anything
                 is_final = attempt >= handler.retry.attempts or isinstance(error, DecodeFailed)
                 if is_final:
                     return await self._give_up(run, record, error, attempt)

@@ -62,7 +62,7 @@ def are_level(workers: Sequence[Worker]) -> bool:
     )
 
 
-def hold(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> bool:
+def hold(workers: Sequence[Worker]) -> bool:
     """Stop neighbours at the offset that the furthest of them reaches, so that they become level.
 
     False when one of them lacks records that were dropped: it has to catch up first.

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from .brokers.protocol import Headers, Outgoing, TopicPartition
 from .brokers.simulated import EPOCH_MS, CommittedRecord, SimulatedBroker, SimulatedConnection
@@ -84,7 +84,7 @@ class SimulatedApp:
         """Start the application again; returns when it works."""
         await self._call(self._start())
 
-    async def __aenter__(self) -> "SimulatedApp":
+    async def __aenter__(self) -> Self:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._make)
         try:
             await self._call(self._start())

@@ -35,9 +35,8 @@ def creation_commands(app: str, source_partitions: int) -> list[str]:
     commands = []
     for spec in log_specs(app, source_partitions):
         config = " ".join(f"--config {k}={v}" for k, v in spec.config.items())
-        commands.append(
-            f"kafka-topics.sh --create --bootstrap-server BROKER --topic {spec.name} --partitions {spec.partitions} {config}"
-        )
+        topic = f"--topic {spec.name} --partitions {spec.partitions}"
+        commands.append(f"kafka-topics.sh --create --bootstrap-server BROKER {topic} {config}")
     return commands
 
 
