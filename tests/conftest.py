@@ -1,8 +1,14 @@
-"""What all tests share: how Hypothesis searches. Marks, time limits and warnings are set in ``pyproject.toml``."""
+"""What all tests share: how Hypothesis searches, and one real Kafka. Marks, time limits and warnings are set in
+``pyproject.toml``.
+"""
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from keylanes.runtime.kafka_server import KafkaServer
 
 # A busy machine is no reason to fail: time is bounded per test, not per example. `check` finds the same every time;
 # KEYLANES_HYPOTHESIS=search looks further, for an evening.
@@ -10,3 +16,10 @@ _quiet = [HealthCheck.too_slow]
 settings.register_profile("check", deadline=None, derandomize=True, database=None, suppress_health_check=_quiet)
 settings.register_profile("search", deadline=None, max_examples=5_000, suppress_health_check=_quiet)
 settings.load_profile(os.environ.get("KEYLANES_HYPOTHESIS", "check"))
+
+
+@pytest.fixture(scope="session")
+def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """One Apache Kafka for the whole session, on a free port; its address is ``.bootstrap``."""
+    with KafkaServer(tmp_path_factory.mktemp("kafka")) as server:
+        yield server

@@ -1,0 +1,210 @@
+"""Reading committed records with aiokafka's consumer, without a group.
+
+What is done here beside it:
+
+- Positions are kept here and laid upon the consumer again after every error: it advances past an oversize record, and
+  past records it took from one partition when the next one turns out to be damaged.
+- ``fetch`` returns as soon as a position moved, also past markers and aborted records only: whoever reads a log to its
+  end waits for that.
+- The consumer waits for ever for a topic that is gone and for a broker that is away; here both become errors.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, Final
+
+import aiokafka.errors
+from aiokafka import AIOKafkaConsumer
+
+from .kafka_link import Deadline, KafkaLink, LinkSettings
+from .protocol import (
+    Batch,
+    BrokerError,
+    BrokerTimeout,
+    CorruptRecord,
+    OffsetOutOfRange,
+    TopicPartition,
+    UnknownTopic,
+    Watermarks,
+)
+
+FETCH_WAIT_MS_MAX: Final = 250  # a new assignment may wait so long for the answer to an old request
+PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
+
+WatermarksOf = Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, Watermarks]]]
+
+
+class KafkaReader:
+    """One consumer. ``assign`` takes effect with the next ``fetch``; one ``fetch`` at a time."""
+
+    def __init__(self, settings: LinkSettings, fetch_bytes_max: int, link: KafkaLink, watermarks: WatermarksOf) -> None:
+        self._settings = settings
+        self._fetch_bytes_max = fetch_bytes_max
+        self._link = link  # the broker's, for questions; the consumer's own connections are busy with fetches
+        self._watermarks = watermarks
+        self._consumer: Any = None
+        self._positions: dict[TopicPartition, int] = {}
+        self._assigned = True
+        self._news: asyncio.Event = asyncio.Event()
+        self._heard: dict[TopicPartition, tuple[Any, float]] = {}
+        self.closed = False
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read these partitions from these offsets on, and no others."""
+        self._positions = dict(positions)
+        self._assigned = False
+        self._news.set()
+
+    def position(self, source: TopicPartition) -> int:
+        """The offset to be read next."""
+        return self._positions[source]
+
+    async def open(self) -> None:
+        """Connect; raises BrokerTimeout."""
+        deadline = self._link.deadline(f"connecting a reader to Kafka at {self._settings.bootstrap}")
+        while self._consumer is None:
+            consumer = AIOKafkaConsumer(
+                **self._settings.client_arguments(),
+                group_id=None,
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                isolation_level="read_committed",
+                fetch_max_bytes=self._fetch_bytes_max,
+                max_partition_fetch_bytes=min(self._fetch_bytes_max, PARTITION_BYTES_MAX),
+                fetch_max_wait_ms=FETCH_WAIT_MS_MAX,
+            )
+            try:
+                async with asyncio.timeout(deadline.left):
+                    await consumer.start()
+                self._consumer = consumer
+            except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:
+                await self._drop(consumer)
+                await deadline.pause(error)
+            except BaseException:
+                await self._drop(consumer)
+                raise
+
+    async def close(self) -> None:
+        """Let go of connections; bounded in time."""
+        self.closed = True
+        self._news.set()
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await self._drop(consumer)
+
+    async def _drop(self, consumer: Any) -> None:
+        with contextlib.suppress(aiokafka.errors.KafkaError, OSError, TimeoutError):
+            async with asyncio.timeout(self._settings.close_timeout_ms / 1000):
+                await consumer.stop()
+
+    async def fetch(self, sources: Collection[TopicPartition], *, records_max: int, wait_ms: int) -> list[Batch]:
+        """See the protocol."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + wait_ms / 1000
+        while True:
+            if self.closed or self._consumer is None:
+                raise BrokerError("the reader is not open")
+            if not self._assigned:
+                await self._apply_assignment()
+                continue
+            asked = [source for source in sources if source in self._positions]
+            batches = await self._take(asked, records_max)
+            left = end - loop.time()
+            if batches or left <= 0:
+                if not batches:
+                    await self._check_alive(asked)
+                return batches
+            self._news.clear()
+            await self._wait(left)
+
+    async def _apply_assignment(self) -> None:
+        """Give the consumer its partitions, after a look whether they exist: asking for others might create them."""
+        positions = self._positions
+        await self._check_exists(positions)
+        if positions is self._positions and not self.closed:  # else assigned anew meanwhile: ``fetch`` comes back
+            self._assigned = True
+            self._heard.clear()
+            self._consumer.assign(list(positions))
+            self._seek(positions)
+
+    def _seek(self, positions: Mapping[TopicPartition, int]) -> None:
+        for source, offset in positions.items():
+            self._consumer.seek(source, offset)
+
+    async def _take(self, asked: Collection[TopicPartition], records_max: int) -> list[Batch]:
+        """What the consumer holds of these partitions, at once."""
+        if not asked:
+            return []
+        fetcher, before = self._consumer._fetcher, self._positions
+        if fetcher._fetch_task.done():
+            raise BrokerError("the reader has failed: make a new one")
+        try:
+            # With a time-out of 0 this does not suspend: nothing can be assigned in between.
+            records = await fetcher.fetched_records(asked, 0, max_records=records_max)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # decompressors raise what they like
+            if self._assigned:
+                self._seek(before)
+            raise await self._meaning(error) from error
+        states = self._consumer._subscription.subscription.assignment
+        batches = []
+        for source in asked:
+            position = states.state_value(source).position
+            if position != before[source]:
+                before[source] = position
+                batches.append(Batch(source, records.get(source, ()), position))
+        if batches:
+            self._heard.clear()
+        return batches
+
+    async def _wait(self, seconds: float) -> None:
+        """Until the consumer has something new, an assignment comes, or the time is over."""
+        fetched = self._consumer._fetcher._create_fetch_waiter()
+        changed = asyncio.ensure_future(self._news.wait())
+        try:
+            await asyncio.wait([fetched, changed], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+            if not fetched.done():
+                fetched.cancel()
+
+    async def _meaning(self, error: Exception) -> BrokerError:
+        """An error of the consumer as one of ours."""
+        match error:
+            case aiokafka.errors.OffsetOutOfRangeError():
+                source, offset = next(iter(error.args[0].items()))
+                source = TopicPartition(*source)
+                return OffsetOutOfRange(source, offset, (await self._watermarks([source]))[source])
+            case aiokafka.errors.TopicAuthorizationFailedError():
+                return BrokerError(f"not authorized to read: {error}")
+            case aiokafka.errors.KafkaError() if error.retriable:
+                return BrokerTimeout(str(error))
+            case _:
+                return CorruptRecord(f"a stored batch can't be read: {error!r}")
+
+    async def _check_alive(self, asked: Collection[TopicPartition]) -> None:
+        """Nothing came: raise if the broker is silent for longer than a request may take, or a topic is gone."""
+        now = asyncio.get_running_loop().time()
+        states = self._consumer._subscription.subscription
+        for source in asked:
+            answered = states.assignment.state_value(source).timestamp
+            seen, since = self._heard.setdefault(source, (answered, now))
+            if seen != answered:
+                self._heard[source] = (answered, now)
+            elif (now - since) * 1000 > self._settings.request_timeout_ms:
+                await self._check_exists([source])
+                limit_ms = self._settings.request_timeout_ms
+                raise BrokerTimeout(f"no answer to reads of {source.topic}[{source.partition}] for {limit_ms} ms")
+        gone = [source for source in asked if self._consumer._client.cluster.leader_for_partition(source) is None]
+        await self._check_exists(gone)
+
+    async def _check_exists(self, sources: Collection[TopicPartition]) -> None:
+        if not sources:
+            return
+        deadline: Deadline = self._link.deadline("asking for topics")
+        found = await self._link.partitions({source.topic for source in sources}, deadline)
+        for source in sources:
+            if source.partition not in found.get(source.topic, ()):
+                raise UnknownTopic(f"topic {source.topic!r} has no partition {source.partition}")
