@@ -67,9 +67,7 @@ def test_a_damaged_header_is_refused(data: bytes) -> None:
     assert type(error.value) is ValueError
 
 
-@pytest.mark.parametrize(
-    "fields", [[2, "flights", 2, 336_775, 0, 1], [2, "of another shape"], [2, 1, 2, 3, 4, 5, 6, 7]]
-)
+@pytest.mark.parametrize("fields", [[2, "flights", 2, 336_775, 0, 1], [2, "of another shape"], [2, 1, 2, 3, 4, 5, 6]])
 def test_an_unknown_version_of_the_header_is_named(fields: list[object]) -> None:
     """Whatever a later version looks like, the error says which version was seen and which is known."""
     with pytest.raises(ValueError, match="unknown version of the 'kl' header: seen 2, known 1"):
@@ -81,10 +79,11 @@ def test_any_bytes_give_a_header_or_a_value_error(data: bytes) -> None:
     """Headers come from topics that others may write to."""
     try:
         provenance = decode_provenance(data)
-    except ValueError as error:
-        assert type(error) is ValueError
-    else:
-        assert provenance.version == VERSION
+    except UnicodeDecodeError:
+        raise  # a kind of ValueError, but not in words of ours
+    except ValueError:
+        return
+    assert provenance.version == VERSION
 
 
 @given(topics, partitions, offsets, counts, topics)
