@@ -240,9 +240,8 @@ def install_checkout() -> None:
     held = read_stamp()
     for stale in (ROOT / "build").glob("__editable__.keylanes*"):
         shutil.rmtree(stale)
-    again = ["--reinstall-package", "keylanes"] if uv_or_none() else []
     strict = ["--no-deps", "--no-build-isolation", "--config-settings", "editable_mode=strict"]
-    command = [*installer(VENV), *again, *strict, "-e", str(ROOT)]
+    command = [str(python_of(VENV)), "-m", "pip", "install", *quiet(), *strict, "-e", str(ROOT)]
     answer = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if answer.returncode != 0:  # when it works it only warns not to remove build/
         print(answer.stdout)
@@ -369,7 +368,7 @@ def require_python(arguments: list[str]) -> None:
         return
     for name in PYTHONS:
         newer = shutil.which(name)
-        if newer and subprocess.run([newer, "-c", ""], check=False).returncode == 0:
+        if newer and subprocess.run([newer, "-c", ""], capture_output=True, check=False).returncode == 0:
             raise SystemExit(subprocess.call([newer, __file__, *arguments]))
     uv = uv_or_none()
     if uv:
