@@ -76,7 +76,7 @@ class App:
     """A named application on a broker.
 
     The name stands in the names of its logs; it is the identity of everything that was processed. ``broker`` is
-    ``kafka://host:port`` or ``embedded:folder`` (there is no default), or a Broker object, which is opened here then and
+    ``kafka://host:port`` or ``embedded:folder`` (there is no default), or a Broker object, then opened here and
     closed by its owner. ``on_fatal`` is called with the error that ends a run. Raises SettingsError.
     """
 

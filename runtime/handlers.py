@@ -124,11 +124,11 @@ def check_topic_name(topic: str, where: str) -> None:
 def _is_async(function: Callable[..., Any]) -> bool:
     if inspect.isroutine(function):
         return inspect.iscoroutinefunction(function)
-    return inspect.iscoroutinefunction(type(function).__call__)  # noqa: B004  # asks what kind it is, not whether
+    return inspect.iscoroutinefunction(type(function).__call__)
 
 
 def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
-    target = function if inspect.isroutine(function) else getattr(type(function), "__call__", function)
+    target = function if inspect.isroutine(function) else type(function).__call__
     try:
         return typing.get_type_hints(target)
     except Exception as error:  # noqa: BLE001  # any annotation may fail to evaluate, in any way
