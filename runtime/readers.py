@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 
-from .brokers.protocol import Batch, Broker, Reader, TopicPartition
+from .bounded import Patience
+from .brokers.protocol import Batch, Broker, BrokerTimeout, Reader, TopicPartition
 from .dispatch import Blocked, Worker
 from .settings import Settings
 from .slots import PartitionRun, Slots
@@ -36,20 +37,32 @@ class MainReader:
         self.runs = {source_of(run): run for run in runs}
         self.broker, self.slots, self.settings = broker, slots, settings
         self.is_stopped = False
+        self._positions = {source: run.dispatch.front for source, run in self.runs.items()}
         self._standing: dict[TopicPartition, asyncio.Task[None]] = {}
         self._moved = asyncio.Event()
         self.last_fetch_s = 0.0
 
     async def run(self) -> None:
-        """Read until stopped or cancelled."""
-        positions = {source: run.dispatch.front for source, run in self.runs.items()}
-        reader = await self.broker.reader(positions)
+        """Read until stopped or cancelled; a broker that is away is waited for."""
+        patience = Patience(self.settings.broker_retry_ms, "reading")
         try:
             while not self.is_stopped:
-                await self._step(reader)
+                try:
+                    await self._read(patience)
+                except BrokerTimeout as error:
+                    await patience.wait(error)
         finally:
             for task in list(self._standing.values()):
                 task.cancel()
+
+    async def _read(self, patience: Patience) -> None:
+        """Read on one connection, from behind what was fetched last."""
+        reader = await self.broker.reader(self._positions)
+        try:
+            while not self.is_stopped:
+                await self._step(reader)
+                patience.answered()
+        finally:
             await _close(reader, self.settings)
 
     def stop(self) -> None:
@@ -70,6 +83,7 @@ class MainReader:
             if self.is_stopped:
                 return
             run = self.runs[batch.source]
+            self._positions[batch.source] = batch.offset_next
             blocked = self._hand_out(run, batch, 0)
             if blocked is not None:
                 task = asyncio.get_running_loop().create_task(self._stand(run, batch, blocked))
@@ -118,13 +132,18 @@ class CatchUp:
 
     async def run(self, run: PartitionRun) -> None:
         """Begin a pass whenever a dropped worker has room; until cancelled."""
+        patience = Patience(self.settings.broker_retry_ms, f"catching up on {run.label}")
         while not self.is_stopped:
             start = run.dispatch.catch_up_start()
             if start is None:
                 await asyncio.sleep(CATCH_UP_CHECK_MS / 1000)
                 continue
             async with self._limit:
-                await self._pass(run)
+                try:
+                    await self._pass(run)
+                    patience.answered()
+                except BrokerTimeout as error:
+                    await patience.wait(error)
 
     async def close(self) -> None:
         """Let go of the readers."""
@@ -144,6 +163,7 @@ class CatchUp:
             reader = await self.broker.reader({source: start})
         dispatch.begin_pass(start)
         self.passes += 1
+        is_usable = False
         try:
             while dispatch.pass_position is not None and not self.is_stopped:
                 batches = await reader.fetch(
@@ -155,10 +175,14 @@ class CatchUp:
                         break
                 if not dispatch.followers():
                     dispatch.end_pass()
+            is_usable = True
         finally:
             dispatch.end_pass()
-            reader.assign({})
-            self._idle.append(reader)
+            if is_usable:
+                reader.assign({})
+                self._idle.append(reader)
+            else:
+                await _close(reader, self.settings)
 
     async def _hand_out(self, run: PartitionRun, batch: Batch) -> None:
         dispatch, index = run.dispatch, 0

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..keyrange.placement import round_robin
-from .bounded import fatal_of
-from .brokers.protocol import Broker, BrokerError, Record, TopicSpec
+from .bounded import Patience, fatal_of
+from .brokers.protocol import Broker, BrokerError, BrokerTimeout, Record, TopicSpec
 from .context import Context, Output
 from .dispatch import Done, PartitionDispatch, Worker
 from .errors import DecodeFailed, HandlerError, HandlerFailed, HandlerTimeout, OutputRefused
@@ -237,10 +237,16 @@ class Slots:
 
         Raises OutputRefused; the topic is looked for again the next time a record names it.
         """
-        found = await self.broker.describe([topic])
-        if topic not in found and self.settings.create_topics:
-            await self.broker.create([TopicSpec(topic, run.partitions, {})])
-            found = await self.broker.describe([topic])
+        patience = Patience(self.settings.broker_retry_ms, f"looking up {topic}")
+        while True:
+            try:
+                found = await self.broker.describe([topic])
+                if topic not in found and self.settings.create_topics:
+                    await self.broker.create([TopicSpec(topic, run.partitions, {})])
+                    found = await self.broker.describe([topic])
+                break
+            except BrokerTimeout as error:
+                await patience.wait(error)
         if topic not in found:
             raise OutputRefused(f"topic {topic!r} does not exist and create_topics is off")
         self.destinations[topic] = destination_of(found[topic], self.settings.output_bytes_max)
