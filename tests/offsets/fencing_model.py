@@ -107,6 +107,8 @@ class Design:
     """whether a fold ignores events of a lower term than the highest before them"""
     first_wins: bool = True
     """whether a process that finds somebody else first in its term stops"""
+    own_term: bool = True
+    """whether a process writes at the term it was elected for, not at the highest it has read of since"""
     expulsion_stops: bool = True
     """whether a member that reads of its own expulsion stops"""
     successor_fences: bool = True
@@ -206,6 +208,15 @@ def step_look(design: Design, world: World, me: int, _: int) -> Next:
     """Read the control log to its end; stop if somebody else was first in my term."""
     lost = design.first_wins and 0 < world.processes[me].term == world.control.term and world.control.holder != me
     yield ("lost the term" if lost else ""), put(world, me, () if lost else None, seen=world.control)
+
+
+def step_look_again(design: Design, world: World, me: int, _: int) -> Next:
+    """Read the control log to its end once more, after the own JOINED; stop if that does not count."""
+    if me not in world.control.joined:
+        yield "has not joined", put(world, me, ())
+    else:
+        term = world.processes[me].term if design.own_term else world.control.term
+        yield "", put(world, me, seen=world.control, term=term)
 
 
 def step_join(design: Design, world: World, me: int, _: int) -> Next:
@@ -330,6 +341,7 @@ STEPS: dict[str, Callable[[Design, World, int, int], Next]] = {
     "init": step_init,
     "elect": step_elect,
     "look": step_look,
+    "look_again": step_look_again,
     "join": step_join,
     "expel_members": step_expel_members,
     "take_over": step_take_over,

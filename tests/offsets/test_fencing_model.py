@@ -38,6 +38,12 @@ SUCCESSOR = ("look", "elect", "look", "take_over", "high", "read", "grant")
 START = ("init", "look", "elect", "look", "join", "expel_members", "high", "read", "grant", "look", "check", "append")
 """A process that is its own coordinator, from its start to its work."""
 
+START_REREADING = (
+    *("init", "look", "elect", "look", "join", "look_again", "expel_members", "look_again", "high", "read"),
+    *("look_again", "grant", "look", "check", "append"),
+)
+"""The same with more looks between, as a process needs them that folds what it wrote itself from the log."""
+
 RECOVER = ("init", "look", "high", "read", "check", "append")
 """Any member after a failure of its producer, whatever the failure was."""
 
@@ -104,6 +110,7 @@ def test_two_coordinators_never_double_a_tile_while_all_members_init_anew() -> N
     [
         pytest.param(replace(starts(2, 2), edge_max=3), 62_076, id="two processes, two re-inits each, three offsets"),
         pytest.param(replace(starts(1, 0, 0), edge_max=1), 252_865, id="three processes, a re-init, one offset"),
+        pytest.param(starts(2, 2, program=START_REREADING), 33_996, id="two processes that look more often"),
     ],
 )
 def test_processes_that_start_beside_each_other_never_double_a_tile(design: Design, worlds: int) -> None:
@@ -263,6 +270,10 @@ _WRONG_STARTS = {
     ),
     "grant before the read": (
         _program("init look elect look join expel_members grant high read look check append"),
+        OUTSIDE,
+    ),
+    "writes at the term it read last, not at its own": (
+        replace(starts(0, 0, program=START_REREADING), own_term=False),
         OUTSIDE,
     ),
     "no fence": (replace(starts(1, 1), per_victim=("expel", "fenced")), DOUBLE),
