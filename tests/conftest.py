@@ -3,6 +3,7 @@
 """
 
 import os
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +21,12 @@ settings.load_profile(os.environ.get("KEYLANES_HYPOTHESIS", "check"))
 
 @pytest.fixture(scope="session")
 def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    """One Apache Kafka for the whole session, on a free port; its address is ``.bootstrap``."""
-    with KafkaServer(tmp_path_factory.mktemp("kafka")) as server:
+    """One Apache Kafka for the whole session, on a free port; its address is ``.bootstrap``.
+
+    It also serves clients that come through a proxy at ``.proxied_port`` (nobody listens there until a test does).
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        proxied_port = probe.getsockname()[1]
+    with KafkaServer(tmp_path_factory.mktemp("kafka"), proxied_port=proxied_port) as server:
         yield server

@@ -230,11 +230,13 @@ class KafkaLink:
                 return await self._client.send(node, request, group=group)
         except aiokafka.errors.NodeNotReadyError as error:
             raise NotSent(f"no connection to broker {node}") from error
-        except (aiokafka.errors.IncompatibleBrokerVersion, NotImplementedError) as error:
+        except aiokafka.errors.IncompatibleBrokerVersion as error:
             raise BrokerError(f"this broker's version of the protocol is not supported: {error}") from error
         # KeyError: the connection was dropped between its two steps
         except (aiokafka.errors.KafkaError, OSError, TimeoutError, KeyError) as error:
             raise ReplyLost(f"broker {node} did not answer: {error!r}") from error
+        except RuntimeError as error:  # what aiokafka says when it and the broker share no version of a request
+            raise BrokerError(f"this broker's version of the protocol is not supported: {error}") from error
 
     async def ask_any(self, request: Any, deadline: Deadline) -> Any:
         """Ask whichever broker answers; raises BrokerTimeout. For requests that may be carried out twice."""

@@ -53,7 +53,7 @@ class DescribeTransactionsResponse(Response):  # type: ignore[misc]  # aiokafka 
     )
 
 
-class DescribeTransactionsStruct(RequestStruct):  # type: ignore[misc]
+class DescribeTransactionsStruct(RequestStruct):  # type: ignore[misc]  # no types
     """Version 0."""
 
     API_KEY = _KEY
@@ -63,7 +63,7 @@ class DescribeTransactionsStruct(RequestStruct):  # type: ignore[misc]
     SCHEMA = Schema(("transactional_ids", CompactArray(CompactString("utf-8"))), ("tags", TaggedFields))
 
 
-class DescribeTransactionsRequest(Request[DescribeTransactionsStruct]):  # type: ignore[misc]
+class DescribeTransactionsRequest(Request[DescribeTransactionsStruct]):  # type: ignore[misc]  # no types
     """The state of transactional ids, for their coordinator."""
 
     API_KEY = _KEY

@@ -1,0 +1,392 @@
+"""Each trap of Kafka and its client on a real broker: an outcome is known or named unknown, nothing is lost silently."""
+
+import asyncio
+import logging
+import random
+from pathlib import Path
+
+import pytest
+
+from keylanes.runtime.brokers.kafka import KafkaBroker
+from keylanes.runtime.brokers.protocol import (
+    BrokerTimeout,
+    CorruptRecord,
+    OffsetOutOfRange,
+    Outgoing,
+    Producer,
+    ProducerFenced,
+    Reader,
+    TopicPartition,
+    TopicSpec,
+    TransactionAborted,
+    TransactionRefused,
+    TransactionUnknown,
+)
+from keylanes.runtime.kafka_server import KafkaServer
+
+from .proxy import END_TXN, PRODUCE, Fault, Proxy
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(90)]
+
+TIMEOUT_MS = 10_000
+SHORT_MS = 1_000
+NOISE = random.Random(3).randbytes(5_000)
+
+
+def numbers(place: TopicPartition, *values: int) -> list[Outgoing]:
+    """Records with these values."""
+    return [Outgoing(place.topic, place.partition, b"k", b"%d" % value) for value in values]
+
+
+async def high(broker: KafkaBroker, place: TopicPartition) -> int:
+    """The high watermark."""
+    return (await broker.watermarks([place]))[place].high
+
+
+async def read_up_to(reader: Reader, place: TopicPartition, end: int) -> list[int]:
+    """The values up to a position, however the holes lie."""
+    found: list[int] = []
+    async with asyncio.timeout(30):
+        while reader.position(place) < end:
+            for batch in await reader.fetch([place], records_max=1000, wait_ms=500):
+                found += [int(record.value or b"") for record in batch.records]
+    return found
+
+
+async def visible(broker: KafkaBroker, place: TopicPartition) -> list[int]:
+    """All values a committed reader sees up to the high watermark as it is now."""
+    reader = await broker.reader({place: 0})
+    try:
+        return await read_up_to(reader, place, await high(broker, place))
+    finally:
+        await reader.close()
+
+
+async def held_transaction(
+    through: KafkaBroker, proxy: Proxy, name: str, records: list[Outgoing], timeout_ms: int = TIMEOUT_MS
+) -> tuple[Producer, "asyncio.Task[None]"]:
+    """A transaction whose records are written and whose commit is held back in the network."""
+    producer = await through.producer(name, transaction_timeout_ms=timeout_ms)
+    proxy.arm(END_TXN, Fault.HOLD_REQUEST)
+    running = asyncio.create_task(producer.transact(records))
+    await proxy.caught()
+    return producer, running
+
+
+async def test_a_refused_record_aborts_all_and_is_named(broker: KafkaBroker, name: str, place: TopicPartition) -> None:
+    """A record beyond the topic's limit is the only culprit named, and nothing of its transaction becomes visible."""
+    small = TopicPartition(f"{name}-small", 0)
+    await broker.create([TopicSpec(small.topic, 1, {"max.message.bytes": "2000"})])
+    producer = await broker.producer(name, transaction_timeout_ms=TIMEOUT_MS)
+    records = [*numbers(place, 1), *numbers(small, 2), Outgoing(small.topic, 0, b"k", NOISE), *numbers(small, 3)]
+    with pytest.raises(TransactionRefused) as caught:
+        await producer.transact(records)
+    assert caught.value.culprits == (2,)
+    assert await visible(broker, place) == await visible(broker, small) == []
+
+
+async def test_small_records_are_never_refused_together(broker: KafkaBroker, name: str) -> None:
+    """Batches are cut to ``max.message.bytes``: many records that fit one by one are written, in order."""
+    place = TopicPartition(name, 0)
+    await broker.create([TopicSpec(name, 1, {"max.message.bytes": "2000"})])
+    producer = await broker.producer(name, transaction_timeout_ms=TIMEOUT_MS)
+    await producer.transact([Outgoing(name, 0, NOISE[at : at + 100], b"%d" % at) for at in range(400)])
+    assert await visible(broker, place) == list(range(400))
+
+
+async def test_a_lowered_limit_is_learnt_from_a_refusal(
+    broker: KafkaBroker, kafka_server: KafkaServer, name: str
+) -> None:
+    """Batches cut to an outdated limit are refused once; the next producer cuts them to the new one."""
+    place = TopicPartition(name, 0)
+    records = [Outgoing(name, 0, NOISE[at : at + 100], b"%d" % at) for at in range(400)]
+    await broker.create([TopicSpec(name, 1, {})])
+    await broker._message_limits([name])
+    await lower_limit(kafka_server, name, 2_000)
+    producer = await broker.producer(name, transaction_timeout_ms=TIMEOUT_MS)
+    with pytest.raises(TransactionRefused):
+        await producer.transact(records)
+    await producer.close()
+    producer = await broker.producer(name, transaction_timeout_ms=TIMEOUT_MS)
+    await producer.transact(records)
+    assert await visible(broker, place) == list(range(400))
+
+
+async def lower_limit(server: KafkaServer, topic: str, limit: int) -> None:
+    """Set ``max.message.bytes`` of a topic, as an operator would."""
+    from aiokafka.admin import AIOKafkaAdminClient
+    from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+    admin = AIOKafkaAdminClient(bootstrap_servers=server.bootstrap)
+    await admin.start()
+    try:
+        change = ConfigResource(ConfigResourceType.TOPIC, topic, configs={"max.message.bytes": str(limit)})
+        await admin.alter_configs([change])
+    finally:
+        await admin.close()
+
+
+async def test_a_newer_producer_aborts_an_open_transaction(
+    broker: KafkaBroker, through: KafkaBroker, proxy: Proxy, name: str, place: TopicPartition
+) -> None:
+    """Making a producer aborts the older one's open transaction; the older one's late commit is ProducerFenced."""
+    _producer, running = await held_transaction(through, proxy, name, numbers(place, 1, 2))
+    newer = await broker.producer(name, transaction_timeout_ms=TIMEOUT_MS)
+    proxy.release()
+    with pytest.raises(ProducerFenced):
+        await running
+    await newer.transact(numbers(place, 3))
+    assert await visible(broker, place) == [3]
+
+
+async def test_an_idle_producer_is_fenced(broker: KafkaBroker, name: str, place: TopicPartition) -> None:
+    """A producer that was fenced while it did nothing gets ProducerFenced, and stays of no use."""
+    producer = await broker.producer(name, transaction_timeout_ms=SHORT_MS)
+    await producer.transact(numbers(place, 1))
+    await broker.fence(name)
+    with pytest.raises(ProducerFenced):
+        await producer.transact(numbers(place, 2))
+    assert await visible(broker, place) == [1]
+
+
+async def test_the_reader_waits_at_an_open_transaction(
+    broker: KafkaBroker, through: KafkaBroker, proxy: Proxy, name: str, place: TopicPartition
+) -> None:
+    """The high watermark lies beyond an open transaction, where a committed reader waits until it is decided."""
+    await broker.append(numbers(place, 1))
+    reader = await broker.reader({place: 0})
+    _producer, running = await held_transaction(through, proxy, name, numbers(place, 2, 3))
+    await broker.append(numbers(place, 4))
+    assert await high(broker, place) == 4
+    assert await read_up_to(reader, place, 1) == [1]
+    assert await reader.fetch([place], records_max=10, wait_ms=300) == []
+    assert reader.position(place) == 1
+    proxy.release()
+    await running
+    assert await read_up_to(reader, place, 5) == [2, 3, 4]
+
+
+async def test_positions_pass_markers_and_aborted_records(
+    broker: KafkaBroker, through: KafkaBroker, proxy: Proxy, name: str, place: TopicPartition
+) -> None:
+    """At the end of a partition, too, a position passes what is not a record, soon and without a record to carry it."""
+    await broker.append(numbers(place, 1))
+    _producer, running = await held_transaction(through, proxy, name, numbers(place, 2, 3))
+    await broker.fence(name)
+    proxy.release()
+    with pytest.raises(ProducerFenced):
+        await running
+    reader = await broker.reader({place: 1})
+    loop = asyncio.get_running_loop()
+    began, end = loop.time(), await high(broker, place)
+    batches = await reader.fetch([place], records_max=10, wait_ms=20_000)
+    assert [(list(batch.records), batch.offset_next) for batch in batches] == [([], end)]
+    assert (end, reader.position(place)) == (4, 4)
+    assert loop.time() - began < 10
+
+
+async def test_a_dead_client_frees_its_readers(
+    broker: KafkaBroker, through: KafkaBroker, proxy: Proxy, name: str, place: TopicPartition
+) -> None:
+    """The transaction of a client that died is aborted at its time limit, and readers go on."""
+    producer, running = await held_transaction(through, proxy, name, numbers(place, 1), SHORT_MS)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await producer.close()
+    await broker.append(numbers(place, 2))
+    assert await visible(broker, place) == [2]
+
+
+async def test_a_transaction_beyond_its_time_limit_is_aborted_not_fenced(
+    broker: KafkaBroker, through: KafkaBroker, proxy: Proxy, name: str, place: TopicPartition
+) -> None:
+    """When Kafka ended a transaction for its slowness the answer is TransactionAborted, since no newer producer is."""
+    _producer, running = await held_transaction(through, proxy, name, numbers(place, 1), SHORT_MS)
+    assert await visible(broker, place) == []
+    proxy.release()
+    with pytest.raises(TransactionAborted, match="took longer"):
+        await running
+
+
+async def test_a_slow_transaction_that_was_taken_over_is_fenced(
+    broker: KafkaBroker, through: KafkaBroker, proxy: Proxy, name: str, place: TopicPartition
+) -> None:
+    """Beyond the time limit, too, a newer producer is told apart: the older one gets ProducerFenced."""
+    _producer, running = await held_transaction(through, proxy, name, numbers(place, 1), SHORT_MS)
+    assert await visible(broker, place) == []
+    newer = await broker.producer(name, transaction_timeout_ms=TIMEOUT_MS)
+    proxy.release()
+    with pytest.raises(ProducerFenced):
+        await running
+    await newer.transact(numbers(place, 2))
+    assert await visible(broker, place) == [2]
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_REPLY, Fault.LOSE_REQUEST])
+async def test_a_lost_commit_is_unknown_until_the_log_is_read(
+    broker: KafkaBroker, through: KafkaBroker, proxy: Proxy, name: str, place: TopicPartition, fault: Fault
+) -> None:
+    """Without an answer to the commit the outcome is TransactionUnknown; after a new producer the log tells it."""
+    producer = await through.producer(name, transaction_timeout_ms=TIMEOUT_MS)
+    await producer.transact(numbers(place, 1))
+    proxy.arm(END_TXN, fault)
+    with pytest.raises(TransactionUnknown):
+        await producer.transact(numbers(place, 2))
+    await producer.close()
+    await through.producer(name, transaction_timeout_ms=TIMEOUT_MS)
+    assert await visible(broker, place) == ([1, 2] if fault is Fault.LOSE_REPLY else [1])
+
+
+async def test_a_late_commit_does_not_end_the_next_transaction(
+    broker: KafkaBroker, through: KafkaBroker, proxy: Proxy, name: str, place: TopicPartition
+) -> None:
+    """A commit that reaches the broker long after its sender gave up changes nothing of the next producer's work."""
+    late, other = TopicPartition(f"{name}-late", 0), f"{name}-proxied"
+    await broker.create([TopicSpec(late.topic, 1, {})])
+    producer, running = await held_transaction(through, proxy, other, numbers(late, 1))
+    with pytest.raises(TransactionUnknown):
+        await running
+    await producer.close()
+    newer = await broker.producer(other, transaction_timeout_ms=TIMEOUT_MS)
+    proxy.release()
+    await newer.transact(numbers(late, 2))
+    await newer.transact(numbers(late, 3))
+    assert await visible(broker, late) == [2, 3]
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_REPLY, Fault.LOSE_REQUEST])
+async def test_a_lost_write_aborts_its_transaction(
+    broker: KafkaBroker, through: KafkaBroker, proxy: Proxy, name: str, place: TopicPartition, fault: Fault
+) -> None:
+    """Without an answer to its records a transaction is aborted at once, and may be sent again."""
+    producer = await through.producer(name, transaction_timeout_ms=TIMEOUT_MS)
+    proxy.arm(PRODUCE, fault)
+    with pytest.raises(TransactionAborted):
+        await producer.transact(numbers(place, 1))
+    await producer.close()
+    producer = await through.producer(name, transaction_timeout_ms=TIMEOUT_MS)
+    await producer.transact(numbers(place, 1))
+    assert await visible(broker, place) == [1]
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_REPLY, Fault.LOSE_REQUEST])
+async def test_a_lost_append_is_written_once_and_in_order(
+    broker: KafkaBroker, through: KafkaBroker, proxy: Proxy, place: TopicPartition, fault: Fault
+) -> None:
+    """An append whose answer is lost is sent again under the same sequence number: no double, no change of order."""
+    await through.append(numbers(place, 1))
+    proxy.arm(PRODUCE, fault)
+    await asyncio.gather(through.append(numbers(place, 2, 3)), through.append(numbers(place, 4)))
+    assert await visible(broker, place) == [1, 2, 3, 4]
+
+
+async def test_a_silent_broker_is_an_error_everywhere(
+    proxy: Proxy, kafka_server: KafkaServer, broker: KafkaBroker, name: str, place: TopicPartition
+) -> None:
+    """When nothing is answered any more every call ends, within its limits, with the error that the protocol names."""
+    through = KafkaBroker(f"127.0.0.1:{kafka_server.proxied_port}", request_timeout_ms=SHORT_MS, close_timeout_ms=500)
+    await through.open()
+    producer = await through.producer(name, transaction_timeout_ms=TIMEOUT_MS)
+    reader = await through.reader({place: 0})
+    await reader.fetch([place], records_max=1, wait_ms=0)
+    proxy.silent = True
+    with pytest.raises(TransactionAborted):
+        await producer.transact(numbers(place, 1))
+    for call in (
+        through.append(numbers(place, 1)),
+        through.watermarks([place]),
+        through.describe([place.topic]),
+        through.fence(name),
+        through.producer(name, transaction_timeout_ms=TIMEOUT_MS),
+        through.reader({place: 0}),
+        through.trim({place: 0}),
+        through.create([TopicSpec(f"{name}-other", 1, {})]),
+        read_up_to(reader, place, 1),
+    ):
+        with pytest.raises(BrokerTimeout):
+            await call
+    async with asyncio.timeout(10):
+        await through.close()
+    assert await visible(broker, place) == []
+
+
+async def test_nobody_there_is_an_error() -> None:
+    """Connecting where nobody listens ends with BrokerTimeout."""
+    with pytest.raises(BrokerTimeout, match=r"127\.0\.0\.1:9"):
+        await KafkaBroker("127.0.0.1:9", request_timeout_ms=300).open()
+
+
+async def test_retention_that_passes_a_reader_is_an_error(broker: KafkaBroker, place: TopicPartition) -> None:
+    """A reader that stands below the new start gets OffsetOutOfRange with the watermarks, again and again."""
+    reader = await broker.reader({place: 0})
+    await reader.fetch([place], records_max=1, wait_ms=0)
+    reader.assign({place: 0})
+    await broker.append(numbers(place, *range(5)))
+    await broker.trim({place: 3})
+    for _ in range(2):
+        with pytest.raises(OffsetOutOfRange) as caught:
+            await read_up_to(reader, place, 5)
+        assert (caught.value.offset, tuple(caught.value.watermarks)) == (0, (3, 5))
+    with pytest.raises(OffsetOutOfRange):
+        await broker.trim({place: 6})
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd", None])
+async def test_every_codec_is_written_and_read(
+    kafka_server: KafkaServer, broker: KafkaBroker, name: str, place: TopicPartition, codec: str | None
+) -> None:
+    """Records written with each codec, in appends and in transactions, are read as they were."""
+    writer = KafkaBroker(kafka_server.bootstrap, compression_type=codec)
+    await writer.open()
+    try:
+        await writer.append(numbers(place, *range(100)))
+        producer = await writer.producer(name, transaction_timeout_ms=TIMEOUT_MS)
+        await producer.transact(numbers(place, *range(100, 200)))
+    finally:
+        await writer.close()
+    assert await visible(broker, place) == list(range(200))
+
+
+async def test_a_damaged_batch_is_an_error_and_loses_no_neighbour(
+    kafka_server: KafkaServer, broker: KafkaBroker, name: str
+) -> None:
+    """A flipped byte on disk raises CorruptRecord each time, and what came from other partitions is still handed out."""
+    sound, damaged = TopicPartition(name, 0), TopicPartition(name, 1)
+    await broker.create([TopicSpec(name, 2, {})])
+    await broker.append(numbers(sound, *range(50)) + numbers(damaged, *range(50)))
+    flip_byte(kafka_server.folder / "data" / f"{name}-1" / f"{0:020}.log", 100)
+    reader = await broker.reader({sound: 0, damaged: 0})
+    found: list[int] = []
+    errors = 0
+    async with asyncio.timeout(30):
+        while reader.position(sound) < 50 or errors < 2:
+            try:
+                for batch in await reader.fetch([sound, damaged], records_max=10, wait_ms=500):
+                    found += [int(record.value or b"") for record in batch.records]
+            except CorruptRecord:
+                errors += 1
+    assert found == list(range(50))
+    assert reader.position(damaged) == 0
+
+
+def flip_byte(path: Path, at: int) -> None:
+    """Damage a file."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 0xFF]))
+
+
+async def test_records_are_never_logged(
+    broker: KafkaBroker, name: str, place: TopicPartition, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With all logging at DEBUG neither keys nor values of what is written and read appear in a log."""
+    logging.getLogger("aiokafka").setLevel(logging.NOTSET)
+    caplog.set_level(logging.DEBUG)
+    await broker.open()
+    producer = await broker.producer(name, transaction_timeout_ms=TIMEOUT_MS)
+    await producer.transact([Outgoing(place.topic, 0, b"secret-key", b"123454321")])
+    assert await visible(broker, place) == [123454321]
+    assert "secret-key" not in caplog.text
+    assert "123454321" not in caplog.text
