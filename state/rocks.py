@@ -35,6 +35,7 @@ _MARKER_TEXT: Final = re.compile(r"keylanes (?P<kind>[a-z]+) format (?P<format>[
 CACHE_BYTES: Final = 64 * 1024 * 1024
 _WRITE_BUFFER_BYTES: Final = 32 * 1024 * 1024
 _WAL_BYTES_MAX: Final = 64 * 1024 * 1024  # whoever opens the database reads this much again
+_CATCH_UP_ATTEMPTS: Final = 200
 _OPEN_ATTEMPTS: Final = 10  # beside a writer whose files may vanish between being listed and being opened
 
 Mode = Literal["write", "beside"]
@@ -103,9 +104,19 @@ class Rocks:
             walk.close()
 
     def catch_up(self) -> None:
-        """Of a database opened beside a writer: see what was written since."""
-        with _in_words(self.folder):
-            self._open().try_catch_up_with_primary()
+        """Of a database opened beside a writer: see what was written since; nothing of it is missing.
+
+        RocksDB reads the manifest first, then the logs. A writer that between the two commits a flush to the manifest
+        and deletes the flushed log makes it miss what that log held, while it sees what came later. So it counts only
+        if the manifest did not change meanwhile: files are deleted after the manifest has ceased to name them.
+        """
+        for _ in range(_CATCH_UP_ATTEMPTS):
+            before = _manifest(self.folder)
+            with _in_words(self.folder):
+                self._open().try_catch_up_with_primary()
+            if before is not None and before == _manifest(self.folder):
+                return
+        raise RocksError(f"{self.folder} changes too fast to be read beside its writer")
 
     def close(self) -> None:
         """Let go of the folder; a second call does nothing."""
@@ -154,28 +165,32 @@ def open_rocks(folder: Path, kind: str, format_version: int, mode: Mode = "write
     if not folder.is_dir():
         raise RocksError(f"{folder} does not exist or is not a folder")
     _check_marker(folder, kind, format_version)
+    for attempt in range(1, _OPEN_ATTEMPTS):
+        try:
+            return _open_beside(folder)
+        except RocksError:
+            time.sleep(0.01 * attempt)
     return _open_beside(folder)
 
 
 def _open_beside(folder: Path) -> Rocks:
     scratch = Path(tempfile.mkdtemp(prefix="keylanes-"))  # RocksDB writes a log of its own there
-    options = _options()
-    options.create_if_missing(False)
     try:
-        for attempt in range(_OPEN_ATTEMPTS):
-            try:
-                with _in_words(folder):
-                    access = rocksdict.AccessType.secondary(str(scratch))
-                    database = rocksdict.Rdict(str(folder), options, {"default": options}, access)
-                return Rocks(folder, database, scratch)
-            except RocksError:
-                if attempt == _OPEN_ATTEMPTS - 1:
-                    raise
-                time.sleep(0.01 * attempt)
+        options = _options()
+        options.create_if_missing(False)
+        with _in_words(folder):
+            access = rocksdict.AccessType.secondary(str(scratch))
+            database = rocksdict.Rdict(str(folder), options, {"default": options}, access)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
-    raise AssertionError("the last attempt returns or raises")
+    rocks = Rocks(folder, database, scratch)
+    try:
+        rocks.catch_up()
+    except BaseException:
+        rocks.close()
+        raise
+    return rocks
 
 
 @functools.cache
@@ -214,6 +229,15 @@ def _prepare(folder: Path, kind: str, format_version: int) -> None:
             _write_marker(folder, kind, format_version)
     except OSError as error:
         raise RocksError(f"{folder} can't be used: {error}") from error
+
+
+def _manifest(folder: Path) -> tuple[str, int] | None:
+    """Which manifest is in force and how far it is written; None while it is being replaced."""
+    try:
+        name = (folder / "CURRENT").read_text(encoding="ascii", errors="replace").strip()
+        return name, (folder / name).stat().st_size
+    except OSError:
+        return None
 
 
 def _check_owner(folder: Path) -> None:

@@ -1,0 +1,374 @@
+"""Topics in a folder: against a plain list, across reopening, trimming, kills, and beside a running writer."""
+
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keylanes.state.rocks import RocksError
+from keylanes.state.topics import (
+    CHUNK_BYTES_MAX,
+    CHUNK_RECORDS_MAX,
+    EpochStale,
+    Guard,
+    NewRecord,
+    OffsetMissing,
+    StoredRecord,
+    TopicMissing,
+    TopicStore,
+)
+
+
+def numbered(topic: str, count: int, partition: int = 0, first: int = 0) -> list[NewRecord]:
+    """Records whose values count up from ``first``."""
+    return [NewRecord(topic, partition, b"k", b"%d" % number) for number in range(first, first + count)]
+
+
+def read_all(store: TopicStore, topic: str, partition: int = 0, bite: int = 1000) -> list[StoredRecord]:
+    """Every record from the start on, in bites."""
+    offset, high = store.watermarks(topic, partition)
+    found: list[StoredRecord] = []
+    while offset < high:
+        records, offset = store.read(topic, partition, offset, bite)
+        assert 0 < len(records) <= bite
+        found += records
+    return found
+
+
+def test_records_come_back_whole(tmp_path: Path) -> None:
+    """Key, value, headers and timestamp are read as written, null and empty kept apart; offsets count from 0."""
+    store = TopicStore.open(tmp_path / "data")
+    assert store.create("a", 2, {"retention.ms": "-1"})
+    assert not store.create("a", 9, {})
+    store.append(
+        [
+            NewRecord("a", 1, b"key", b"value", [("h", b"1"), ("h", b"\xff")], 123),
+            NewRecord("a", 1, None, None),
+            NewRecord("a", 1, b"", b"", (), 5),
+        ],
+        timestamp_default=77,
+    )
+    assert store.read("a", 1, 0, 10) == (
+        [
+            StoredRecord(0, 123, b"key", b"value", (("h", b"1"), ("h", b"\xff"))),
+            StoredRecord(1, 77, None, None, ()),
+            StoredRecord(2, 5, b"", b"", ()),
+        ],
+        3,
+    )
+    assert store.read("a", 1, 3, 10) == ([], 3)
+    assert store.watermarks("a", 0) == (0, 0)
+    assert {name: (topic.partitions, topic.config) for name, topic in store.topics().items()} == {
+        "a": (2, {"retention.ms": "-1"})
+    }
+    store.close()
+
+
+@pytest.mark.parametrize("count", [1, CHUNK_RECORDS_MAX - 1, CHUNK_RECORDS_MAX, CHUNK_RECORDS_MAX + 1, 2500])
+def test_chunks_have_no_seams(tmp_path: Path, count: int) -> None:
+    """Whatever the sizes of appends and bites, reading gives every record once, in order."""
+    store = TopicStore.open(tmp_path / "data")
+    store.create("a", 1, {})
+    for append in range(3):
+        store.append(numbered("a", count, first=append * count))
+    expected = [b"%d" % number for number in range(3 * count)]
+    for bite in (999, 1000, 1001, 10_000):
+        assert [record.value for record in read_all(store, "a", bite=bite)] == expected
+    for offset in {0, count - 1, count, count + 1, 3 * count - 1}:
+        assert store.read("a", 0, offset, 1)[0][0].offset == offset
+    store.close()
+
+
+def test_large_records_have_chunks_of_their_own(tmp_path: Path) -> None:
+    """Records near and above a chunk's size are stored and read among small ones."""
+    store = TopicStore.open(tmp_path / "data")
+    store.create("a", 1, {})
+    sizes = [0, CHUNK_BYTES_MAX - 1, CHUNK_BYTES_MAX, 3 * CHUNK_BYTES_MAX, 1, 1, CHUNK_BYTES_MAX + 1, 0]
+    store.append([NewRecord("a", 0, None, bytes(size)) for size in sizes])
+    assert [len(record.value or b"") for record in read_all(store, "a", bite=3)] == sizes
+    store.close()
+
+
+def test_a_read_is_bounded_in_bytes(tmp_path: Path) -> None:
+    """``bytes_max`` ends a read before the record that would exceed it, but one record always comes."""
+    store = TopicStore.open(tmp_path / "data")
+    store.create("a", 1, {})
+    store.append([NewRecord("a", 0, b"", bytes(100)) for _ in range(2500)])
+    counts = [len(store.read("a", 0, 900, 2000, bytes_max)[0]) for bytes_max in (1, 99, 100, 250, 15_000, 150_050)]
+    assert counts == [1, 1, 1, 2, 150, 1500]
+    store.close()
+
+
+def test_what_does_not_exist_is_named(tmp_path: Path) -> None:
+    """Unknown topics and partitions, and offsets outside the log, raise their errors; an append then writes nothing."""
+    store = TopicStore.open(tmp_path / "data")
+    store.create("a", 1, {})
+    with pytest.raises(TopicMissing, match="'b' does not exist"):
+        store.append([*numbered("a", 1), *numbered("b", 1)])
+    with pytest.raises(TopicMissing, match="has 1 partitions"):
+        store.read("a", 1, 0, 1)
+    with pytest.raises(OffsetMissing, match="0 to 0, not 1"):
+        store.read("a", 0, 1, 1)
+    assert store.watermarks("a", 0) == (0, 0)
+    store.close()
+
+
+def test_names_that_resemble_each_other_stay_apart(tmp_path: Path) -> None:
+    """Every name Kafka allows is a topic of its own: prefixes, dots, the letters of our own keys, 249 characters."""
+    names = ["a", "a.b", "a-b", "A", "t", "r", "w", "e", "_", "0", "x" * 249]
+    store = TopicStore.open(tmp_path / "data")
+    for name in names:
+        store.create(name, 1, {})
+    store.append([NewRecord(name, 0, None, name.encode()) for name in names])
+    store.close()
+    store = TopicStore.open(tmp_path / "data")
+    assert {name: [record.value for record in read_all(store, name)] for name in names} == {
+        name: [name.encode()] for name in names
+    }
+    store.close()
+
+
+def test_a_trim_moves_the_start(tmp_path: Path) -> None:
+    """Below the trimmed offset nothing can be read, from it on everything; also when it lies inside a chunk."""
+    store = TopicStore.open(tmp_path / "data")
+    store.create("a", 1, {})
+    store.append(numbered("a", 2500))
+    for before in (0, 1, 999, 1000, 1500, 1400, 2500):
+        store.trim("a", 0, before)
+        start = store.watermarks("a", 0).start
+        assert start == max(before, 1500 if before == 1400 else 0)
+        assert [record.offset for record in read_all(store, "a")] == list(range(start, 2500))
+        if start:
+            with pytest.raises(OffsetMissing):
+                store.read("a", 0, start - 1, 1)
+    with pytest.raises(OffsetMissing):
+        store.trim("a", 0, 2501)
+    store.append(numbered("a", 1))
+    store.close()
+    store = TopicStore.open(tmp_path / "data")
+    assert store.watermarks("a", 0) == (2500, 2501)
+    assert [record.offset for record in read_all(store, "a")] == [2500]
+    store.close()
+
+
+def test_epochs_and_small_values_persist(tmp_path: Path) -> None:
+    """An epoch only grows, an append guarded by an older one is refused, all of it across reopening."""
+    store = TopicStore.open(tmp_path / "data")
+    store.create("a", 1, {})
+    assert (store.epoch("id"), store.bump_epoch("id"), store.bump_epoch("id")) == (0, 1, 2)
+    store.meta_put("name", b"value")
+    store.close()
+    store = TopicStore.open(tmp_path / "data")
+    assert (store.epoch("id"), store.epoch("other"), store.meta_get("name")) == (2, 0, b"value")
+    with pytest.raises(EpochStale, match="at epoch 2; this producer holds 1"):
+        store.append(numbered("a", 1), guard=Guard("id", 1))
+    store.append(numbered("a", 1), guard=Guard("id", 2))
+    assert store.watermarks("a", 0) == (0, 1)
+    store.close()
+
+
+def test_a_view_reads_beside_the_writer(tmp_path: Path) -> None:
+    """A read-only view shows what was there when it was opened, more after ``refresh``, and refuses to write."""
+    store = TopicStore.open(tmp_path / "data")
+    store.create("a", 1, {})
+    store.append(numbered("a", 10))
+    view = TopicStore.open_read_only(tmp_path / "data")
+    store.append(numbered("a", 5, first=10))
+    store.create("b", 1, {})
+    store.trim("a", 0, 3)
+    assert (len(read_all(view, "a")), list(view.topics())) == (10, ["a"])
+    view.refresh()
+    assert [record.offset for record in read_all(view, "a")] == list(range(3, 15))
+    assert list(view.topics()) == ["a", "b"]
+    for write in (
+        lambda: view.append(numbered("a", 1)),
+        lambda: view.bump_epoch("id"),
+        lambda: view.create("c", 1, {}),
+    ):
+        with pytest.raises(RocksError, match="for reading only"):
+            write()
+    view.close()
+    store.close()
+
+
+def test_damage_to_a_chunk_is_an_error(tmp_path: Path) -> None:
+    """A chunk that can't be decoded and a hole between start and high are reported as damage, never skipped."""
+    store = TopicStore.open(tmp_path / "data")
+    store.create("a", 1, {})
+    store.append(numbered("a", 1))
+    store.append(numbered("a", 1))
+    broken = store._writes()
+    broken.put(b"r" + bytes((0, 0, 0, 1, 0, 0, 0, 0)) + (1).to_bytes(8), b"\xc1")
+    store._rocks.write(broken)
+    assert len(store.read("a", 0, 0, 1)[0]) == 1
+    with pytest.raises(RocksError, match="damaged"):
+        store.read("a", 0, 1, 1)
+    missing = store._writes()
+    missing.delete_range(b"r", b"s")
+    store._rocks.write(missing)
+    with pytest.raises(RocksError, match="no record at offset 1"):
+        store.read("a", 0, 1, 1)
+    store.close()
+
+
+PARTITIONS = (("a", 0), ("a", 1), ("b", 0))
+where = st.sampled_from(PARTITIONS)
+record = st.tuples(
+    where,
+    st.none() | st.binary(max_size=3),
+    st.none() | st.binary(max_size=5) | st.integers(0, CHUNK_BYTES_MAX * 5 // 4).map(bytes),
+    st.lists(st.tuples(st.text(max_size=3), st.binary(max_size=3)), max_size=2),
+    st.integers(0, 2**50),
+)
+step = st.one_of(
+    st.tuples(st.just("append"), st.lists(record, max_size=8)),
+    st.tuples(st.just("many"), where, st.integers(1, 2 * CHUNK_RECORDS_MAX + 5)),
+    st.tuples(st.just("read"), where, st.floats(0, 1), st.integers(1, 1500)),
+    st.tuples(st.just("trim"), where, st.floats(0, 1)),
+    st.tuples(st.just("reopen")),
+    st.tuples(st.just("view")),
+)
+
+
+@settings(max_examples=25)
+@given(st.lists(step, max_size=12))
+def test_the_store_is_a_list(steps: list[Any]) -> None:
+    """Any sequence of appends, reads, trims and reopenings behaves as plain lists would."""
+    twin: dict[tuple[str, int], list[StoredRecord]] = defaultdict(list)
+    start: dict[tuple[str, int], int] = defaultdict(int)
+    folder = Path(tempfile.mkdtemp())
+    store = TopicStore.open(folder / "data")
+    store.create("a", 2, {})
+    store.create("b", 1, {})
+    try:
+        arguments: Any
+        at: tuple[str, int]
+        for name, *arguments in steps:
+            if name in ("append", "many"):
+                if name == "many":
+                    arguments = [[(arguments[0], b"k", b"%d" % number, [], number) for number in range(arguments[1])]]
+                for at, key, value, headers, timestamp in arguments[0]:
+                    twin[at].append(StoredRecord(len(twin[at]), timestamp, key, value, tuple(headers)))
+                store.append(
+                    [
+                        NewRecord(at[0], at[1], key, value, headers, time)
+                        for at, key, value, headers, time in arguments[0]
+                    ]
+                )
+            elif name == "read":
+                at, part, bite = arguments
+                offset = start[at] + int(part * (len(twin[at]) - start[at]))
+                assert store.read(*at, offset, bite)[0] == twin[at][offset : offset + bite]
+            elif name == "trim":
+                at, part = arguments
+                start[at] = max(start[at], int(part * len(twin[at])))
+                store.trim(*at, start[at])
+            elif name == "reopen":
+                store.close()
+                store = TopicStore.open(folder / "data")
+            view = TopicStore.open_read_only(folder / "data") if name == "view" else store
+            for at in PARTITIONS:
+                assert view.watermarks(*at) == (start[at], len(twin[at]))
+                if name in ("reopen", "view"):
+                    assert read_all(view, *at) == twin[at][start[at] :]
+            if view is not store:
+                view.close()
+    finally:
+        store.close()
+        shutil.rmtree(folder)
+
+
+WRITE = """
+import random, sys
+from keylanes.state.topics import NewRecord, TopicStore
+store = TopicStore.open(sys.argv[1])
+store.create("a", 1, {})
+store.create("b", 2, {})
+size = int(sys.argv[2])
+number = store.watermarks("b", 1).high
+block = int(sys.argv[3])
+while True:
+    if block and number % block == 0 and not sys.stdin.readline():
+        break
+    store.append(
+        [NewRecord("a", 0, None, b"%d" % number + bytes(size)) for _ in range(7)]
+        + [NewRecord("b", 0, None, b"%d" % number)] * 2
+        + [NewRecord("b", 1, None, b"%d" % number)]
+    )
+    number += 1
+    print(number, flush=True)
+"""
+
+
+def check_whole(store: TopicStore) -> int:
+    """How many appends of ``WRITE`` are in the store; fails unless each is there whole, and in order."""
+    count = store.watermarks("b", 1).high
+    assert store.watermarks("a", 0) == (0, 7 * count)
+    assert store.watermarks("b", 0) == (0, 2 * count)
+    for topic, partition, times in (("a", 0, 7), ("b", 0, 2), ("b", 1, 1)):
+        numbers = [int((r.value or b"").rstrip(b"\0")) for r in read_all(store, topic, partition)]
+        assert numbers == [number for number in range(count) for _ in range(times)]
+    return count
+
+
+def start_writer(folder: Path, size: int, block: int = 0) -> "subprocess.Popen[bytes]":
+    """A process that appends, and prints how many appends have returned.
+
+    Before each ``block`` of appends it waits for a line, and it ends when there are no more.
+    """
+    command = [sys.executable, "-c", WRITE, str(folder), str(size), str(block)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
+    """After kill -9 at random moments each append is there whole or not at all, and every acknowledged one is there."""
+    drawn = random.Random(1)
+    for _ in range(6):
+        with start_writer(tmp_path / "data", drawn.choice([1, 2_000, 100_000])) as writer:
+            assert writer.stdout is not None
+            for _ in range(drawn.randint(1, 60)):
+                writer.stdout.readline()
+            writer.kill()
+            rest = writer.stdout.read().split(b"\n")
+        store = TopicStore.open(tmp_path / "data")
+        count = check_whole(store)
+        assert count >= max((int(line) for line in rest[:-1]), default=0)
+        store.close()
+
+
+def test_views_beside_a_busy_writer_see_whole_appends(tmp_path: Path) -> None:
+    """While another process writes, flushes and drops logs, each view and each refresh shows whole appends."""
+    seen = 1
+    with start_writer(tmp_path / "data", size=30_000, block=50) as writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        writer.stdin.write(b"\n")
+        writer.stdin.flush()
+        writer.stdout.readline()
+        for _ in range(15):
+            writer.stdin.write(b"\n")
+            writer.stdin.flush()
+            view = TopicStore.open_read_only(tmp_path / "data")
+            for _ in range(4):
+                count = view.watermarks("b", 1).high
+                assert count >= seen
+                assert view.watermarks("a", 0).high == 7 * count
+                assert [int(r.value or b"") for r in view.read("b", 1, count - 1, 9)[0]] == [count - 1]
+                last, _ = view.read("a", 0, 7 * (count - 1), 9)
+                assert [int((r.value or b"").rstrip(b"\0")) for r in last] == 7 * [count - 1]
+                seen = count
+                view.refresh()
+            view.close()
+        writer.stdin.close()
+        writer.stdout.read()
+    store = TopicStore.open(tmp_path / "data")
+    assert check_whole(store) == 16 * 50
+    store.close()
