@@ -120,7 +120,7 @@ def test_recut_between_parallelising_factors_changes_only_what_differs(parts: in
     assert (set(present) | set(splits)) - set(merges) == set(after)
 
 
-@pytest.mark.parametrize("bad", [(), (5,), (5, 5), (0, 7, 3), (0, TOP + 1)])
+@pytest.mark.parametrize("bad", [(), (5,), (5, 5), (0, 5, 5, 7), (0, 7, 3), (0, TOP + 1)])
 def test_recut_refuses_what_is_no_cut(bad: tuple[int, ...]) -> None:
     """Two rising bounds at least, inside the space."""
     for present, wanted in ((bad, (0, 7)), ((0, 7), bad)):
