@@ -48,15 +48,16 @@ def decide_opening(app: str, log_partitions: int, log_partition: int, incarnatio
     return LogOpened(app, HASH_NAME, log_partition, log_partitions, incarnation, transaction)
 
 
-def decide_grant(ledger: Ledger, place: Place, incarnation: int) -> list[ControlEvent]:
+def decide_grant(ledger: Ledger, term: int, place: Place, incarnation: int) -> list[ControlEvent]:
     """All points of a partition to one incarnation, from the edges that the ledger knows, at the next epoch.
 
-    Correct only after the offset log was read to its end and all older owners are fenced.
+    ``term`` is the one that the writer was elected for. Correct only after the offset log was read to its end and all
+    older owners are fenced.
     """
     partition = ledger.partition(place)
     started = ledger.control.started[place]
     bands = [Band(a, b, edge) for a, b, edge in partition.edges(started).pieces()]
-    term, epoch = ledger.control.term, partition.epoch_next
+    epoch = partition.epoch_next
     return [RangesGranted(term, incarnation, epoch, *place, tuple(chunk)) for chunk in _chunks(bands, _BANDS_MAX)]
 
 

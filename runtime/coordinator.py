@@ -8,7 +8,9 @@ other order tried (tests/offsets/test_fencing_model.py):
     end → (open empty log partitions) → STARTED, GRANT from the edges → read the control log to its end; own grant
     not in force: stop → work
 
-Control events are plain acknowledged appends: whose term was overtaken writes what nobody listens to.
+Control events are plain acknowledged appends: whose term was overtaken writes what nobody listens to. So every event
+carries the term that its writer was elected for, never the term that it read last: P is elected for term 1 and pauses, Q
+is elected for 2, fences P and works; P wakes, reads on, and a grant that it wrote under the 2 it has just read would count.
 """
 
 import asyncio
@@ -59,6 +61,8 @@ class Coordinator:
         self.app, self.instance = app, instance
         self.broker, self.logs, self.settings = broker, logs, settings
         self.transactional_id = f"{app}.{instance}"
+        self.term = 0
+        """The term that this process was elected for."""
 
     async def take_office(self, sources: dict[Place, Watermarks]) -> Office:
         """The steps above, for all points of these source partitions (with their watermarks now).
@@ -78,7 +82,9 @@ class Coordinator:
             ledger = await self._start_partitions(ledger, sources)
             for place, marks in sources.items():
                 check_source(ledger, place, marks)
-            await self._append([e for place in sorted(sources) for e in decide_grant(ledger, place, incarnation)])
+            await self._append(
+                [e for place in sorted(sources) for e in decide_grant(ledger, self.term, place, incarnation)]
+            )
             ledger = await self.logs.read_control(ledger)
             self.check_in_office(ledger, incarnation)
         except BaseException:
@@ -116,15 +122,9 @@ class Coordinator:
         if ledger.control.created is None:
             await self._refuse_orphans()
             await self._append([AppCreated(self.app, HASH_NAME, self.logs.log_partitions)])
-        term = ledger.control.term + 1
-        await self._append([CoordinatorElected(term, self.instance)])
-        ledger = await self.logs.read_control(ledger)
-        if ledger.control.coordinator != self.instance:
-            raise FencedError(
-                f"another process of {self.app!r} took office at the same time (term {ledger.control.term}); "
-                "this one stops"
-            )
-        return ledger
+        self.term = ledger.control.term + 1
+        await self._append([CoordinatorElected(self.term, self.instance)])
+        return await self._read_control(ledger)
 
     async def _refuse_orphans(self) -> None:
         topic = offsets_topic(self.app)
@@ -137,25 +137,24 @@ class Coordinator:
             )
 
     async def _join(self, ledger: Ledger) -> Ledger:
-        control = ledger.control
-        await self._append([MemberJoined(control.term, control.incarnation_next, self.instance, self.transactional_id)])
-        return await self.logs.read_control(ledger)
+        joined = MemberJoined(self.term, ledger.control.incarnation_next, self.instance, self.transactional_id)
+        await self._append([joined])
+        return await self._read_control(ledger)
 
     async def _fence_others(self, ledger: Ledger) -> Ledger:
         """EXPELLED acknowledged → FENCE → FENCED, for all that are not fenced, side by side."""
         others = [m for m in ledger.control.unfenced() if m.instance != self.instance]
         if not others:
             return ledger
-        term = ledger.control.term
-        await self._append([MemberExpelled(term, m.incarnation) for m in others if not m.expelled])
+        await self._append([MemberExpelled(self.term, m.incarnation) for m in others if not m.expelled])
         limit = self.settings.request_timeout_ms + self.settings.transaction_timeout_ms
         for member in others:
             logger.info("fencing incarnation %d of %s", member.incarnation, self.app)
         await asyncio.gather(
             *(bounded(self.broker.fence(m.transactional_id), limit, f"fencing {m.transactional_id}") for m in others)
         )
-        await self._append([MemberFenced(term, m.incarnation) for m in others])
-        return await self.logs.read_control(ledger)
+        await self._append([MemberFenced(self.term, m.incarnation) for m in others])
+        return await self._read_control(ledger)
 
     async def _open_logs(self, ledger: Ledger, producer: Producer, incarnation: int) -> int:
         """The first event of each empty partition of the offset log; the number of the last transaction used."""
@@ -179,9 +178,17 @@ class Coordinator:
     async def _start_partitions(self, ledger: Ledger, sources: dict[Place, Watermarks]) -> Ledger:
         new = [place for place in sorted(sources) if place not in ledger.control.started]
         if new:
-            term = ledger.control.term
-            await self._append([PartitionStarted(term, *place, sources[place].start) for place in new])
-            ledger = await self.logs.read_control(ledger)
+            await self._append([PartitionStarted(self.term, *place, sources[place].start) for place in new])
+            ledger = await self._read_control(ledger)
+        return ledger
+
+    async def _read_control(self, ledger: Ledger) -> Ledger:
+        """Read the control log to its end; raises FencedError as soon as somebody else holds a term."""
+        ledger = await self.logs.read_control(ledger)
+        if ledger.control.coordinator != self.instance:
+            raise FencedError(
+                f"another process of {self.app!r} took office (term {ledger.control.term}); this one stops"
+            )
         return ledger
 
     async def _append(self, events: Sequence[ControlEvent]) -> None:
