@@ -1,0 +1,318 @@
+"""The audit's statements as DataFrame -> DataFrame: each returns the rows that contradict one, or what leads to them.
+
+Frames, besides those of rows.py:
+
+- ``tiles``: the rows of commit events that hold a tile, with ``judged`` (false: written after the first pin, so its
+  outputs need not all be in view), later ``worker_right``.
+- ``parts``: source, epoch, incarnation, first, end, offset_from, offset_until: where an epoch holds.
+- ``places``: one row per source record: source, offset, key, point, ``tiles`` (how many hold it), log_partition and
+  position of the commit, ``judged``, ``worker_right``.
+- ``outputs``: one row per visible output or dead letter of the application.
+
+A range join is an equi-join over cells of the plane (a column of offsets, a row of points), then the exact condition.
+"""
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from ..keyrange.hashing import SPACE_END
+
+ROW_SHIFT = 26
+"""A row of cells is 2**26 points high: 64 rows."""
+COLUMNS = 1_024
+"""Columns of cells over the widest partition."""
+
+EVENT_KEY = ["log_partition", "position"]
+
+
+def point(key: Column, partition: Column, offset: Column) -> Column:
+    """The point of a record, by Spark's own hash: of its key, or of its place if it has none."""
+    keyed = F.shiftrightunsigned(F.xxhash64(key), 32)
+    placed = F.shiftrightunsigned(F.xxhash64(partition.cast("int"), offset.cast("bigint")), 32)
+    return F.when(key.isNotNull(), keyed).otherwise(placed)
+
+
+def digest(topic: Column, partition: Column, offset: Column, i: Column, destination: Column) -> Column:
+    """The hash of one output, as a signed 64-bit integer."""
+    return F.xxhash64(topic, partition.cast("int"), offset.cast("bigint"), i.cast("int"), destination)
+
+
+# --- tiles ------------------------------------------------------------------------------------------------------------
+
+
+def well_formed() -> Column:
+    """Whether a tile is a rectangle inside the plane; an inverted one would be negative cover."""
+    return (
+        (F.col("offset_from") >= 0)
+        & (F.col("offset_from") < F.col("offset_to"))
+        & (F.col("first") >= 0)
+        & (F.col("first") < F.col("end"))
+        & (F.col("end") <= SPACE_END)
+        & (F.col("count") >= 1)
+    )
+
+
+def outside(tiles: DataFrame, parts: DataFrame) -> DataFrame:
+    """The tiles that do not lie inside the part of their own epoch and incarnation."""
+    t, p = tiles.alias("t"), F.broadcast(parts).alias("p")
+    same = (
+        (F.col("t.source") == F.col("p.source"))
+        & (F.col("t.epoch") == F.col("p.epoch"))
+        & (F.col("t.incarnation") == F.col("p.incarnation"))
+        & (F.col("p.offset_from") <= F.col("t.offset_from"))
+        & (F.col("t.offset_to") <= F.col("p.offset_until"))
+    )
+    inside_one = same & (F.col("p.first") <= F.col("t.first")) & (F.col("t.end") <= F.col("p.end"))
+    rest = t.join(p, inside_one, "left_anti")
+    # Neighbours that moved alike may have come with different offsets in one grant: such a tile lies over several bands.
+    overlap = F.greatest(F.least("t.end", "p.end") - F.greatest("t.first", "p.first"), F.lit(0))
+    held = rest.alias("t").join(p, same & (F.col("p.first") < F.col("t.end")) & (F.col("t.first") < F.col("p.end")))
+    whole = (
+        held.groupBy("t.log_partition", "t.position", "t.item", "t.first", "t.end")
+        .agg(F.sum(overlap).alias("width"))
+        .where(F.col("width") == F.col("end") - F.col("first"))
+        .select(*EVENT_KEY, "item")
+    )
+    return rest.join(whole, [*EVENT_KEY, "item"], "left_anti")
+
+
+def cover(tiles: DataFrame, target: DataFrame) -> DataFrame:
+    """The signed corners that do not cancel: source, x, y, weight. Empty if and only if the tiles cover the target."""
+    weighed = tiles.select("source", "offset_from", "offset_to", "first", "end", F.lit(1).alias("w")).unionAll(
+        target.select("source", "offset_from", "offset_to", "first", "end", F.lit(-1).alias("w"))
+    )
+    corner = F.array(
+        *(
+            F.struct(F.col(x).alias("x"), F.col(y).alias("y"), (F.col("w") * sign).alias("weight"))
+            for x, y, sign in (
+                ("offset_from", "first", 1),
+                ("offset_from", "end", -1),
+                ("offset_to", "first", -1),
+                ("offset_to", "end", 1),
+            )
+        )
+    )
+    return (
+        weighed.select("source", F.inline(corner))
+        .groupBy("source", "x", "y")
+        .agg(F.sum("weight").alias("weight"))
+        .where("weight <> 0")
+    )
+
+
+def disordered(tiles: DataFrame) -> DataFrame:
+    """The tiles written before the tile that they start at: not at the band's edge when they were committed."""
+    last = tiles.groupBy("source", F.col("offset_to").alias("x")).agg(F.max("position").alias("position_last"))
+    suspects = tiles.join(
+        last, (tiles.source == last.source) & (tiles.offset_from == last.x) & (tiles.position < last.position_last)
+    ).select(tiles["*"])
+    later = _rows(tiles).select("source", "row", "offset_to", "first", "end", "position").alias("l")
+    early = _rows(suspects).alias("e")
+    pairs = early.join(
+        later,
+        (F.col("l.source") == F.col("e.source"))
+        & (F.col("l.row") == F.col("e.row"))
+        & (F.col("l.offset_to") == F.col("e.offset_from"))
+        & (F.col("l.position") > F.col("e.position"))
+        & (F.col("l.first") < F.col("e.end"))
+        & (F.col("e.first") < F.col("l.end")),
+        "left_semi",
+    )
+    return pairs.drop("row").dropDuplicates([*EVENT_KEY, "item"])
+
+
+def with_workers(tiles: DataFrame, workers: DataFrame) -> DataFrame:
+    """Tiles with ``worker_right``: whether the tile's workers exist, are alive and own exactly its points."""
+    low = F.broadcast(workers.select([F.col(name).alias(f"low_{name}") for name in workers.columns]))
+    high = F.broadcast(workers.select([F.col(name).alias(f"high_{name}") for name in workers.columns]))
+    joined = tiles.join(
+        low,
+        (F.col("source") == F.col("low_source"))
+        & (F.col("incarnation") == F.col("low_incarnation"))
+        & (F.col("worker") == F.col("low_worker")),
+        "left",
+    ).join(
+        high,
+        (F.col("source") == F.col("high_source"))
+        & (F.col("incarnation") == F.col("high_incarnation"))
+        & (F.col("worker") + F.col("count") - 1 == F.col("high_worker")),
+        "left",
+    )
+    right = (
+        (F.col("low_run") == F.col("high_run"))
+        & (F.col("low_first") == F.col("first"))
+        & (F.col("high_end") == F.col("end"))
+        & F.col("transaction").between(F.col("low_born"), F.col("low_died"))
+    )
+    return joined.select(*tiles.columns, F.coalesce(right, F.lit(False)).alias("worker_right"))
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def _rows(tiles: DataFrame) -> DataFrame:
+    rows = F.sequence(F.shiftright("first", ROW_SHIFT), F.shiftright(F.col("end") - 1, ROW_SHIFT))
+    return tiles.withColumn("row", F.explode(rows))
+
+
+def in_tiles(records: DataFrame, tiles: DataFrame, width: int, offset_max: int) -> DataFrame:
+    """The frame ``places``. ``width`` is that of a column of cells; no record lies at or above ``offset_max``."""
+    clipped = tiles.where(F.col("offset_from") < offset_max).withColumn(
+        "offset_to", F.least("offset_to", F.lit(offset_max))
+    )
+    columns = F.sequence(F.expr(f"offset_from div {width}"), F.expr(f"(offset_to - 1) div {width}"))
+    cells = (
+        _rows(clipped.withColumn("column", F.explode(columns)))
+        .select("source", "column", "row", "offset_from", "offset_to", "first", "end", *EVENT_KEY, "judged", "worker_right")
+        .alias("t")
+    )
+    placed = records.select(
+        "source",
+        "offset",
+        "key",
+        "point",
+        F.expr(f"offset div {width}").alias("column"),
+        F.shiftright("point", ROW_SHIFT).alias("row"),
+    ).alias("r")
+    held = placed.join(
+        cells,
+        (F.col("r.source") == F.col("t.source"))
+        & (F.col("r.column") == F.col("t.column"))
+        & (F.col("r.row") == F.col("t.row"))
+        & (F.col("r.offset") >= F.col("t.offset_from"))
+        & (F.col("r.offset") < F.col("t.offset_to"))
+        & (F.col("r.point") >= F.col("t.first"))
+        & (F.col("r.point") < F.col("t.end")),
+        "left",
+    )
+    # Grouped by the join's own keys too, so that the rows stay where they are.
+    return (
+        held.groupBy("r.source", "r.column", "r.row", "r.offset", "r.point", "r.key")
+        .agg(
+            F.count("t.position").alias("tiles"),
+            F.max("t.log_partition").alias("log_partition"),
+            F.max("t.position").alias("position"),
+            F.min("t.judged").alias("judged"),
+            F.min("t.worker_right").alias("worker_right"),
+        )
+        .drop("column", "row")
+    )
+
+
+# --- outputs ----------------------------------------------------------------------------------------------------------
+
+
+def located(outputs: DataFrame, places: DataFrame) -> DataFrame:
+    """Outputs with the place they came from: ``exists``, key, ``tiles``, log_partition, position, ``judged``."""
+    known = places.select(
+        F.col("source").alias("at_source"),
+        F.col("offset").alias("at_offset"),
+        F.col("key").alias("source_key"),
+        "tiles",
+        *EVENT_KEY,
+        "judged",
+    )
+    joined = outputs.join(
+        known, (F.col("kl_source") == F.col("at_source")) & (F.col("kl_offset") == F.col("at_offset")), "left"
+    )
+    return joined.withColumn("exists", F.col("at_offset").isNotNull()).drop("at_source", "at_offset")
+
+
+def incomplete(outputs: DataFrame) -> DataFrame:
+    """Source places whose outputs are not 0 … n - 1 each once: ``seen``, ``distinct``, ``n_min``, ``n_max``."""
+    return (
+        outputs.groupBy("kl_source", "kl_topic", "kl_partition", "kl_offset", "kl_i")
+        .agg(F.count("*").alias("copies"), F.min("kl_n").alias("n_min"), F.max("kl_n").alias("n_max"))
+        .groupBy("kl_source", "kl_topic", "kl_partition", "kl_offset")
+        .agg(
+            F.sum("copies").alias("seen"),
+            F.count("*").alias("distinct"),
+            F.min("n_min").alias("n_min"),
+            F.max("n_max").alias("n_max"),
+            F.max("kl_i").alias("i_max"),
+        )
+        .where("seen <> distinct or n_min <> n_max or distinct <> n_max or i_max <> n_max - 1")
+    )
+
+
+def recounted(located_outputs: DataFrame, dead_letters: list[str]) -> DataFrame:
+    """Per commit: outputs and dead letters that are visible, and their digest as two halves of 32 bits."""
+    h = digest(
+        F.col("kl_topic"), F.col("kl_partition"), F.col("kl_offset"), F.col("kl_i"), F.col("topic")
+    )
+    low, high = h.bitwiseAND(F.lit(0xFFFFFFFF)), F.shiftrightunsigned(h, 32)  # halves, because sums of longs overflow
+    dead = F.col("topic").isin(dead_letters) if dead_letters else F.lit(False)
+    sums = (
+        located_outputs.where("tiles >= 1")
+        .groupBy(*EVENT_KEY)
+        .agg(
+            F.count_if(~dead).alias("outputs"),
+            F.count_if(dead).alias("dead_letters"),
+            F.sum(low).alias("low"),
+            F.sum(high).alias("high"),
+        )
+    )
+    return sums.select(
+        *EVENT_KEY,
+        "outputs",
+        "dead_letters",
+        (F.col("high") + F.shiftright("low", 32)).bitwiseAND(F.lit(0xFFFFFFFF)).alias("digest_high"),
+        F.col("low").bitwiseAND(F.lit(0xFFFFFFFF)).alias("digest_low"),
+    )
+
+
+def commits_against(commits: DataFrame, seen: DataFrame, *, apart: bool) -> DataFrame:
+    """Commit events whose counts or digest are not those of the visible outputs.
+
+    ``apart``: whether it is known which outputs are dead letters; else the two are counted together.
+    """
+    found = seen.select(*EVENT_KEY, *(F.col(name).alias(f"seen_{name}") for name in _SUMS))
+    both = commits.join(found, EVENT_KEY, "left")
+    both = both.fillna(0, [f"seen_{name}" for name in _SUMS])
+    counts = (
+        (F.col("outputs") == F.col("seen_outputs")) & (F.col("dead_letters") == F.col("seen_dead_letters"))
+        if apart
+        else F.col("outputs") + F.col("dead_letters") == F.col("seen_outputs") + F.col("seen_dead_letters")
+    )
+    digests = (F.col("digest_high") == F.col("seen_digest_high")) & (F.col("digest_low") == F.col("seen_digest_low"))
+    return both.withColumn("counts_right", counts).withColumn("digest_right", digests).where(~counts | ~digests)
+
+
+_SUMS = ("outputs", "dead_letters", "digest_high", "digest_low")
+
+
+def torn(commits: DataFrame) -> DataFrame:
+    """Transactions whose commit events are not parts 0 … parts - 1 each once."""
+    return (
+        commits.groupBy("incarnation", "transaction")
+        .agg(
+            F.count("*").alias("seen"),
+            F.count_distinct("part").alias("distinct"),
+            F.min("part").alias("part_min"),
+            F.max("part").alias("part_max"),
+            F.min("parts").alias("parts_min"),
+            F.max("parts").alias("parts_max"),
+        )
+        .where(
+            "seen <> distinct or parts_min <> parts_max or distinct <> parts_max "
+            "or part_min <> 0 or part_max <> parts_max - 1"
+        )
+    )
+
+
+def out_of_key_order(located_outputs: DataFrame) -> DataFrame:
+    """Outputs of one source key that stand behind an output of a later record of that key in one output partition."""
+    before = Window.partitionBy("topic", "partition", "kl_source", "source_key").orderBy("offset")
+    return (
+        located_outputs.where("exists and source_key is not null")
+        .withColumn("offset_before", F.lag("kl_offset").over(before))
+        .where("offset_before > kl_offset")
+    )
+
+
+def differing(expected: DataFrame, visible: DataFrame, columns: list[str]) -> DataFrame:
+    """Rows that the two hold a different number of times: ``surplus`` > 0 is visible too often, < 0 is missing."""
+    weighed = visible.select(*columns, F.lit(1).alias("w")).unionAll(
+        expected.select(*columns, F.lit(-1).alias("w"))
+    )
+    return weighed.groupBy(*columns).agg(F.sum("w").alias("surplus")).where("surplus <> 0")

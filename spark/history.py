@@ -1,0 +1,253 @@
+"""PURE. What the control log and the rare events of the offset log say, derived anew for the audit.
+
+Nothing here is shared with the ledger that it checks. Rules: an election counts if its term is above all before it,
+and every other control event while its term is the highest. Epoch e holds at each point from the offset of its own
+grant to that of the next higher epoch over the point. A worker's number names one range for ever.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from ..keyrange.hashing import HASH_NAME
+from ..keyrange.steps import Steps
+from ..offsets.events import (
+    AppCreated,
+    Band,
+    CoordinatorElected,
+    Event,
+    PartitionStarted,
+    RangesGranted,
+    SnapshotTaken,
+    WorkersCut,
+    WorkersMerged,
+    WorkerSplit,
+)
+
+Source: TypeAlias = tuple[str, int]
+"""A partition of a source topic."""
+
+UNTIL_NEVER = (1 << 63) - 1
+"""The end of a part that no later grant ended; fits Spark's ``bigint``."""
+
+
+class Part(NamedTuple):
+    """Epoch ``epoch`` of ``source`` holds on ``[offset_from, offset_until) x [first, end)`` for ``incarnation``."""
+
+    source: Source
+    epoch: int
+    incarnation: int
+    first: int
+    end: int
+    offset_from: int
+    offset_until: int
+
+
+class WorkerSpan(NamedTuple):
+    """The range of one worker, and in which transactions of its incarnation it came and went.
+
+    Workers with one ``run`` lie side by side in order of their numbers and came and went together, so the numbers
+    ``worker`` to ``worker + count - 1`` of a tile are right if the first and the last of them share a run.
+    """
+
+    source: Source
+    incarnation: int
+    worker: int
+    first: int
+    end: int
+    born: int
+    died: int
+    run: int
+
+
+@dataclass(slots=True)
+class Grants:
+    """The fold of the control log."""
+
+    app: str | None = None
+    log_partitions: int = 0
+    starts: dict[Source, int] = field(default_factory=dict)
+    parts: list[Part] = field(default_factory=list)
+    granted: set[Source] = field(default_factory=set)
+    problems: list[dict[str, object]] = field(default_factory=list)
+
+
+class Snapshot(NamedTuple):
+    """A complete snapshot of one log partition: what was known when the log was read up to ``position``."""
+
+    position: int
+    taken: tuple[SnapshotTaken, ...]
+
+
+def fold_control(events: Iterable[tuple[int, Event]]) -> Grants:
+    """The grants of the application from ``(position, event)`` in log order."""
+    grants = Grants()
+    bands: dict[Source, dict[int, list[tuple[Band, int]]]] = defaultdict(lambda: defaultdict(list))
+    term = -1
+    for position, event in events:
+        match event:
+            case AppCreated():
+                if grants.app is None:
+                    grants.app, grants.log_partitions = event.app, event.log_partitions
+                if event.hash_name != HASH_NAME:
+                    grants.problems.append({"position": position, "problem": f"hash function {event.hash_name!r}"})
+            case CoordinatorElected():
+                term = max(term, event.term)
+            case PartitionStarted() if event.term == term:
+                source = (event.topic, event.partition)
+                if grants.starts.setdefault(source, event.offset) != event.offset:
+                    grants.problems.append(
+                        {"position": position, "problem": f"{event.topic}[{event.partition}] started twice"}
+                    )
+            case RangesGranted() if event.term == term:
+                held = bands[event.topic, event.partition][event.epoch]
+                held.extend((band, event.incarnation) for band in event.bands)
+    grants.granted = set(bands)
+    for source, by_epoch in sorted(bands.items()):
+        parts, problems = _parts(source, by_epoch)
+        grants.parts += parts
+        grants.problems += problems
+    return grants
+
+
+def _parts(
+    source: Source, by_epoch: dict[int, list[tuple[Band, int]]]
+) -> tuple[list[Part], list[dict[str, object]]]:
+    parts: list[Part] = []
+    problems: list[dict[str, object]] = []
+    following: Steps[int] = Steps()  # where the next higher epoch over a point begins
+    for epoch in sorted(by_epoch, reverse=True):
+        held = sorted(by_epoch[epoch], key=lambda item: item[0].first)
+        for (left, _), (right, _) in zip(held, held[1:], strict=False):
+            if right.first < left.end:
+                problems.append({"problem": f"{source[0]}[{source[1]}]: epoch {epoch} granted twice", "epoch": epoch})
+        for band, incarnation in held:
+            for first, end, until in following.all_pieces(band.first, band.end):
+                part = Part(
+                    source, epoch, incarnation, first, end, band.offset_from, UNTIL_NEVER if until is None else until
+                )
+                before = parts[-1] if parts else None
+                if before and before.end == first and before._replace(first=first, end=end) == part:
+                    part = part._replace(first=parts.pop().first)
+                parts.append(part)
+        following = following.replace((band.first, band.end, band.offset_from) for band, _ in held)
+    return parts, problems
+
+
+def oldest_snapshot(events: Iterable[tuple[int, Event]], log_start: int) -> Snapshot | None:
+    """The snapshot of one log partition that keeps most history, if a complete one reaches to the start of the log."""
+    sets: dict[tuple[int, int], dict[int, SnapshotTaken]] = defaultdict(dict)
+    for _, event in events:
+        if isinstance(event, SnapshotTaken) and event.position >= log_start:
+            sets[event.incarnation, event.transaction][event.part] = event
+    complete = [
+        tuple(taken[part] for part in sorted(taken))
+        for taken in sets.values()
+        if sorted(taken) == list(range(next(iter(taken.values())).parts))
+        and len({(event.parts, event.position) for event in taken.values()}) == 1
+    ]
+    return min((Snapshot(taken[0].position, taken) for taken in complete), key=lambda s: s.position, default=None)
+
+
+def left_edges(start: int, taken: SnapshotTaken | None) -> Steps[int]:
+    """The offset from which on each point of a source partition is audited."""
+    edges: Steps[int] = Steps([(0, 1 << 32, start)])
+    if taken is None:
+        return edges
+    highest: list[tuple[int, int, int]] = sorted(
+        ((piece.first, piece.end, piece.offset_edge) for fold in taken.epochs for piece in fold.pieces),
+        key=lambda piece: piece[2],
+    )
+    return edges.replace(highest)  # the greatest edge over a point is put last and stays
+
+
+def fold_workers(
+    events: Iterable[tuple[int, Event]], snapshots: Sequence[SnapshotTaken] = ()
+) -> tuple[list[WorkerSpan], list[dict[str, object]]]:
+    """The ranges of all workers from ``(position, event)`` in log order, and what contradicts itself.
+
+    The fold starts from the workers that the snapshots name; the events are those from the snapshots' positions on.
+    """
+    fold = _WorkerFold(_workers_of(snapshots))
+    for position, event in events:
+        match event:
+            case WorkersCut():
+                bounds = event.bounds
+                for i in range(len(bounds) - 1):
+                    fold.add(position, event, event.worker + i, bounds[i], bounds[i + 1])
+            case WorkerSplit():
+                first, end = fold.end(position, event, event.worker)
+                if first is None or not first < event.at < end:
+                    fold.object(position, event, f"split of worker {event.worker} outside its range")
+                    continue
+                fold.add(position, event, event.left, first, event.at)
+                fold.add(position, event, event.left + 1, event.at, end)
+            case WorkersMerged():
+                first, middle = fold.end(position, event, event.left)
+                meeting, end = fold.end(position, event, event.right)
+                if first is None or meeting is None or middle != meeting:
+                    fold.object(position, event, f"merge of workers {event.left} and {event.right}, no neighbours")
+                    continue
+                fold.add(position, event, event.worker, first, end)
+    return _runs(fold.spans), fold.problems
+
+
+_Key: TypeAlias = tuple[Source, int, int]
+_Change: TypeAlias = WorkersCut | WorkerSplit | WorkersMerged
+
+
+class _WorkerFold:
+    """Ranges by (source, incarnation, number): ``[first, end, born, died]``."""
+
+    def __init__(self, spans: dict[_Key, list[int]]) -> None:
+        self.spans = spans
+        self.problems: list[dict[str, object]] = []
+
+    def object(self, position: int, event: _Change, problem: str) -> None:
+        self.problems.append(
+            {"topic": event.topic, "partition": event.partition, "position": position, "problem": problem}
+        )
+
+    def add(self, position: int, event: _Change, worker: int, first: int, end: int) -> None:
+        key = ((event.topic, event.partition), event.incarnation, worker)
+        if key in self.spans:
+            self.object(position, event, f"worker {worker} came back")
+            return
+        self.spans[key] = [first, end, event.transaction, UNTIL_NEVER]
+
+    def end(self, position: int, event: _Change, worker: int) -> tuple[int, int] | tuple[None, int]:
+        span = self.spans.get(((event.topic, event.partition), event.incarnation, worker))
+        if span is None:
+            self.object(position, event, f"worker {worker} was never cut")
+            return None, -1
+        span[3] = event.transaction
+        return span[0], span[1]
+
+
+def _workers_of(snapshots: Sequence[SnapshotTaken]) -> dict[_Key, list[int]]:
+    spans: dict[_Key, list[int]] = {}
+    for taken in snapshots:
+        for epoch in taken.epochs:
+            for piece in epoch.pieces:
+                if piece.worker is None:
+                    continue
+                key = ((taken.topic, taken.partition), epoch.incarnation, piece.worker)
+                span = spans.setdefault(key, [piece.first, piece.end, 0, UNTIL_NEVER])
+                span[0], span[1] = min(span[0], piece.first), max(span[1], piece.end)
+    return spans
+
+
+def _runs(spans: dict[_Key, list[int]]) -> list[WorkerSpan]:
+    workers: list[WorkerSpan] = []
+    run = 0
+    for (source, incarnation, worker), (first, end, born, died) in sorted(spans.items()):
+        last = workers[-1] if workers else None
+        if (
+            last is None
+            or (last.source, last.incarnation, last.worker + 1) != (source, incarnation, worker)
+            or (last.end, last.born, last.died) != (first, born, died)
+        ):
+            run += 1
+        workers.append(WorkerSpan(source, incarnation, worker, first, end, born, died, run))
+    return workers

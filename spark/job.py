@@ -1,0 +1,136 @@
+"""The audit as a program: ``python -m keylanes.spark.job --broker embedded:./data --app flights``.
+
+Exit codes: 0 proven, 1 some statement does not hold, 2 wrong usage, or the logs can't be read or understood. The Java
+is that of ``JAVA_HOME``, else of the path.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .brokers import AuditError, parse_security
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from .audit import AuditSpec, Expected
+
+FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+"""A job of seconds gains nothing from the optimising compiler and a parallel collector."""
+
+
+def session(
+    master: str = "local[*]", *, shuffle_partitions: int | None = None, class_archive: Path | None = None
+) -> "SparkSession":
+    """A quiet session on this machine, or the one that is running.
+
+    ``class_archive`` (an AppCDS file of this JVM and Spark) makes the start some seconds faster, if it exists.
+    """
+    from pyspark.sql import SparkSession
+
+    java = list(FAST_START)
+    if class_archive is not None and class_archive.is_file():
+        java.append(f"-XX:SharedArchiveFile={class_archive}")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    partitions = shuffle_partitions or max(2, min(16, os.cpu_count() or 2))
+    builder = SparkSession.builder.master(master).appName("keylanes audit")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.driver.extraJavaOptions": " ".join(java),
+        "spark.sql.shuffle.partitions": str(partitions),
+        "spark.sql.adaptive.enabled": "false",  # its extra stages cost more than they save at this size
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "true",  # an overflow must be an error, never a wrong sum
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the audit and print its report; returns the exit code."""
+    args = _parser().parse_args(argv)
+    try:
+        spec = _spec(args)
+        return _run(spec, args)
+    except AuditError as error:
+        if args.json:
+            print(json.dumps({"app": args.app, "broker": args.broker, "error": str(error)}))
+        print(f"audit: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(spec: "AuditSpec", args: argparse.Namespace) -> int:
+    from .audit import audit
+
+    archive = Path(args.class_archive) if args.class_archive else None
+    spark = session(args.master, class_archive=archive)
+    try:
+        report = audit(spark, spec)
+    finally:
+        spark.stop()
+    print(report.to_json() if args.json else report.to_text())
+    return report.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="keylanes audit", description="Prove from the logs what an application did.")
+    parser.add_argument("--broker", required=True, help="kafka://host:port or embedded:folder")
+    parser.add_argument("--app", required=True, help="the application's name")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--level", action="store_true", help="demand that no record waits")
+    parser.add_argument("--outputs", action="append", metavar="TOPIC", help="read these topics only (repeat)")
+    parser.add_argument("--dead-letters", action="append", metavar="TOPIC", help="a dead-letter topic (repeat)")
+    parser.add_argument("--expected", metavar="MODULE:FUNCTION", help="computes the expected outputs from the sources")
+    parser.add_argument("--client-settings", metavar="FILE", help="settings of the Kafka client: JSON or name=value")
+    parser.add_argument("--examples", type=int, default=10, metavar="N", help="examples of each violation")
+    parser.add_argument("--master", default="local[*]", help="where Spark runs")
+    parser.add_argument("--class-archive", metavar="FILE", help="an AppCDS archive for a faster start")
+    return parser
+
+
+def _spec(args: argparse.Namespace) -> "AuditSpec":
+    try:
+        from .audit import AuditSpec
+    except ImportError as error:
+        raise AuditError(f"the audit needs the extra keylanes[spark]: {error}") from None
+    security = {}
+    if args.client_settings:
+        try:
+            security = parse_security(Path(args.client_settings).read_text())
+        except OSError as error:
+            raise AuditError(f"client settings: {error}") from None
+    return AuditSpec(
+        app=args.app,
+        broker=args.broker,
+        security=security,
+        outputs=args.outputs,
+        dead_letters=args.dead_letters,
+        expected=_expected(args.expected) if args.expected else None,
+        level=args.level,
+        examples_max=args.examples,
+    )
+
+
+def _expected(name: str) -> "Expected":
+    module, _, function = name.partition(":")
+    try:
+        found: Expected = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise AuditError(f"expected: module:function; seen {name!r}: {error}") from None
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""First stage: the logs as such. What the rare events say is folded here, the commits stay in Spark."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from ..keyrange.steps import Steps
+from ..offsets.codec import decode
+from ..offsets.events import Event, LogOpened, SnapshotTaken
+from .brokers import Span
+from .history import Snapshot, Source, WorkerSpan, fold_workers, left_edges, oldest_snapshot
+from .report import Example
+from .run import Run
+
+EVENT_COLUMNS = (
+    "log_partition,position,kind,incarnation,transaction,epoch,source,part,parts,outputs,dead_letters,digest_high,"
+    "digest_low,item,worker,count,first,end,offset_from,offset_to,event"
+)
+
+
+@dataclass(slots=True)
+class History:
+    """``events``: the frame of all events. ``left``: from which offset on each point of a source is audited."""
+
+    events: DataFrame
+    snapshots: dict[int, Snapshot]
+    workers: list[WorkerSpan]
+    left: dict[Source, Steps[int]]
+
+    def position_from(self, log_partition: int) -> int:
+        """Events of a log partition count from this position on."""
+        snapshot = self.snapshots.get(log_partition)
+        return snapshot.position if snapshot else 0
+
+
+def judge_logs(run: Run, app: str) -> History:
+    """Judge that the logs are whole and do not contradict themselves."""
+    pins = run.pins
+    events = run.keep(run.read("keylanes_events", pins.logs, EVENT_COLUMNS))
+    rare: dict[int, list[tuple[int, Event]]] = defaultdict(list)
+    rows = events.where("event is not null").select("log_partition", "position", "event").collect()
+    for log_partition, position, data in sorted(rows, key=lambda row: (row[0], row[1])):
+        rare[log_partition].append((position, decode(bytes(data))))
+    snapshots: dict[int, Snapshot] = {}
+    problems: list[Example] = list(pins.problems)
+    for (log, log_partition), span in pins.logs.items():
+        if not any(pins.log_partition(p) == log_partition for _, p in pins.grants.granted):
+            continue
+        problem = _problem(app, span, rare[log_partition])
+        if problem:
+            problems.append({"log": log, "log_partition": log_partition, **span._asdict(), "problem": problem})
+            continue
+        snapshot = oldest_snapshot(rare[log_partition], span.start) if span.start else None
+        if snapshot is not None:
+            snapshots[log_partition] = snapshot
+            run.notes.append(
+                f"{log}[{log_partition}] begins at position {span.start}: what happened before its snapshot of "
+                f"position {snapshot.position} can't be proven any more"
+            )
+    run.judge(
+        "log-whole",
+        "the logs are whole: none is empty, or begins in the middle without a snapshot",
+        len(pins.logs) + 1,
+        len(problems),
+        problems,
+    )
+    history = History(events, snapshots, [], {})
+    _judge_control(run, history, rare)
+    return history
+
+
+def _judge_control(run: Run, history: History, rare: dict[int, list[tuple[int, Event]]]) -> None:
+    pins = run.pins
+    taken: dict[Source, SnapshotTaken] = {
+        (event.topic, event.partition): event
+        for snapshot in history.snapshots.values()
+        for event in snapshot.taken
+        if event.topic
+    }
+    counted = [
+        item for log in sorted(rare) for item in rare[log] if item[0] >= history.position_from(log)
+    ]
+    history.workers, contradictions = fold_workers(counted, list(taken.values()))
+    history.left = {source: left_edges(start, taken.get(source)) for source, start in pins.grants.starts.items()}
+    unstarted: list[Example] = [
+        {"topic": topic, "partition": partition, "problem": "granted, but its start is not in the control log"}
+        for topic, partition in sorted(pins.grants.granted - pins.grants.starts.keys())
+    ]
+    problems = [*pins.grants.problems, *contradictions, *unstarted]
+    run.judge(
+        "control",
+        "no epoch, worker number or start is given twice",
+        len(pins.control) + len(history.workers),
+        len(problems),
+        problems,
+    )
+
+
+def _problem(app: str, span: Span, rare: list[tuple[int, Event]]) -> str | None:
+    if span.start == span.end:
+        return "empty although ranges were granted"
+    if span.start > 0:
+        found = oldest_snapshot(rare, span.start)
+        return None if found else "truncated: begins above 0 without a complete snapshot"
+    first = rare[0][1] if rare and rare[0][0] == 0 else None
+    if not isinstance(first, LogOpened):
+        return "truncated: does not begin with log_opened"
+    if first.app != app:
+        return f"belongs to another application: {first.app}"
+    return None

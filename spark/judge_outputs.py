@@ -1,0 +1,154 @@
+"""Last stage: the visible outputs and dead letters, against the records, the commits and what the sources give."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from . import checks
+from .brokers import AuditError, Place, Span
+from .judge_plane import Plane
+from .judge_records import Records
+from .run import Run
+
+Expected: TypeAlias = Callable[[SparkSession, DataFrame], DataFrame]
+"""From the source records that are done (topic, partition, offset, timestamp, key, value) to the outputs they should
+have: ``destination`` and any of ``source_topic``, ``source_partition``, ``source_offset``, ``key``, ``value``."""
+
+EXPECTED_COLUMNS = ("destination", "source_topic", "source_partition", "source_offset", "key", "value")
+_PLACE = ("kl_topic", "kl_partition", "kl_offset")
+_OUTPUT = ("topic", "partition", "offset", *_PLACE, "kl_i", "kl_n")
+
+
+@dataclass(slots=True)
+class Outputs:
+    """The visible outputs per destination, dead letters included, and how many of them are known to be dead letters."""
+
+    destinations: dict[str, int]
+    dead_letters: int
+
+
+def judge_outputs(
+    run: Run, plane: Plane, records: Records, dead_letters: Sequence[str] | None, expected: Expected | None
+) -> Outputs:
+    """Judge all statements about outputs. ``dead_letters`` None: it is not known which outputs are dead letters."""
+    located = run.keep(checks.located(_outputs(run, values=expected is not None), records.places))
+    ours = located.where("not kl_damaged")
+    counts = located.groupBy("topic").agg(F.count_if(~F.col("kl_damaged")), F.count_if("kl_damaged")).collect()
+    destinations = {row[0]: row[1] for row in sorted(counts) if row[1]}
+    total = sum(destinations.values())
+    _judge_sources(run, located, total, list(destinations))
+    _judge_completeness(run, ours, total)
+    _judge_commits(run, plane, ours, dead_letters)
+    run.judge_rows(
+        "key-order",
+        "outputs of one key stand in the order of its records",
+        total,
+        checks.out_of_key_order(ours),
+        ["topic", "partition", "offset", "source_key", "offset_before", "kl_offset"],
+    )
+    if expected is not None:
+        _judge_expected(run, ours, records, expected)
+    dead = sum(n for topic, n in destinations.items() if topic in (dead_letters or ()))
+    return Outputs(destinations, dead)
+
+
+def _outputs(run: Run, *, values: bool) -> DataFrame:
+    """Every visible record whose header names a source topic of this application, and those whose header is damaged."""
+    columns = "topic,partition,offset,kl_topic,kl_source,kl_partition,kl_offset,kl_i,kl_n,kl_damaged"
+    spans: dict[Place, Span] = dict(run.pins.outputs)
+    read = run.read("keylanes_records", spans, columns + (",key,value" if values else ""), headed="true")
+    names = sorted({topic for topic, _ in run.sources})
+    return read.where(F.col("kl_damaged") | F.col("kl_topic").isin(names))
+
+
+def _judge_sources(run: Run, located: DataFrame, total: int, destinations: list[str]) -> None:
+    starts = run.frame(
+        [
+            (run.numbers[source], run.pins.grants.starts.get(source, span.end), span.start)
+            for source, span in run.pins.sources.items()
+        ],
+        "kl_source int, kl_start bigint, kl_kept bigint",
+    )
+    # Somebody else's header of the same name may be anything: it counts only where outputs of ours are.
+    damaged = F.col("kl_damaged") & F.col("topic").isin(destinations) if destinations else F.lit(False)
+    unplaced = (
+        F.col("kl_start").isNull()
+        | (F.col("kl_offset") < F.col("kl_start"))
+        | ((F.col("kl_offset") >= F.col("kl_kept")) & (F.coalesce("tiles", F.lit(0)) == 0))
+    )
+    astray = located.join(F.broadcast(starts), "kl_source", "left").where(damaged | (~F.col("kl_damaged") & unplaced))
+    run.judge_rows(
+        "output-source", "every output is of one existing record in a counted tile", total, astray, _OUTPUT
+    )
+
+
+def _judge_completeness(run: Run, ours: DataFrame, total: int) -> None:
+    bad = checks.incomplete(ours)
+    shown = [*_PLACE, "seen", "distinct", "n_min", "n_max"]
+    if bad.isEmpty():
+        run.judge("output-once", "no output is there twice", total, 0)
+        run.judge("output-complete", "of n outputs of a record all n are there", total, 0)
+        return
+    run.judge_rows("output-once", "no output is there twice", total, bad.where("seen > distinct"), shown)
+    torn = bad.where("n_min <> n_max or distinct <> n_max or i_max <> n_max - 1")
+    run.judge_rows("output-complete", "of n outputs of a record all n are there", total, torn, shown)
+
+
+def _judge_commits(run: Run, plane: Plane, ours: DataFrame, dead_letters: Sequence[str] | None) -> None:
+    kept = run.frame(
+        [(run.numbers[source], span.start) for source, span in run.pins.sources.items()], "source int, kept bigint"
+    )
+    # A commit is judged if all its outputs must be in view and all its records still exist.
+    provable = F.col("judged") & F.coalesce(F.col("offset_from") >= F.col("kept"), F.lit(True))
+    names = ("source", "incarnation", "transaction", "outputs", "dead_letters", "digest_high", "digest_low")
+    commits = (
+        plane.committed.join(F.broadcast(kept), "source", "left")
+        .groupBy(*checks.EVENT_KEY, *names)
+        .agg(F.min(provable).alias("provable"))
+        .where("provable")
+    )
+    seen = checks.recounted(ours, list(dead_letters or ()))
+    bad = run.keep(checks.commits_against(commits, seen, apart=dead_letters is not None))
+    at = ["source", "incarnation", "transaction", *checks.EVENT_KEY]
+    run.judge_rows(
+        "commit-outputs",
+        "every commit has as many visible outputs and dead letters as it says",
+        plane.commits,
+        bad.where("not counts_right"),
+        [*at, "outputs", "seen_outputs", "dead_letters", "seen_dead_letters"],
+    )
+    run.judge_rows(
+        "commit-digest",
+        "the visible outputs of every commit have the digest that it says",
+        plane.commits,
+        bad.where("not digest_right"),
+        [*at, "digest_high", "seen_digest_high", "digest_low", "seen_digest_low"],
+    )
+
+
+def _judge_expected(run: Run, ours: DataFrame, records: Records, expected: Expected) -> None:
+    read = run.read("keylanes_records", run.pins.sources, "source,topic,partition,offset,timestamp,key,value")
+    done = records.places.where("tiles = 1 and judged").select("source", "offset")
+    source = read.join(done, ["source", "offset"], "left_semi").drop("source")
+    wanted = expected(run.spark, source)
+    columns = [name for name in EXPECTED_COLUMNS if name in wanted.columns]
+    if "destination" not in columns or len(columns) != len(wanted.columns):
+        raise AuditError(f"expected: columns are among {', '.join(EXPECTED_COLUMNS)}; seen {wanted.columns}")
+    visible = ours.where("tiles = 1 and judged").select(
+        F.col("topic").alias("destination"),
+        F.col("kl_topic").alias("source_topic"),
+        F.col("kl_partition").alias("source_partition"),
+        F.col("kl_offset").alias("source_offset"),
+        "key",
+        "value",
+    )
+    run.judge_rows(
+        "expected",
+        "the outputs are those that the sources give",
+        visible.count(),
+        checks.differing(wanted, visible, columns),
+        [*columns, "surplus"],
+    )

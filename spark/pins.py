@@ -1,0 +1,115 @@
+"""What is audited, pinned once: which offsets of which topics every pass reads.
+
+The order makes an audit of a running application right. The logs are pinned first and waited for, then the outputs,
+so every output that the first pin promises is in view; then the logs again, so every output in view has its event; then
+the control log, so every epoch is known; then the sources, so every record of a tile exists.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..offsets.codec import EventError, decode
+from ..offsets.events import AppCreated, Event
+from .brokers import AuditError, Place, Span, Topic, WitnessBroker
+from .history import Grants, Source, fold_control
+from .report import Example
+
+LOG_SUFFIXES = (".control", ".offsets", ".signals")
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """``judged`` ends the events whose outputs must be in view, ``logs`` those that are read."""
+
+    grants: Grants
+    control: list[tuple[int, Event]]
+    judged: dict[int, int]
+    logs: dict[Place, Span]
+    outputs: dict[Place, Span]
+    sources: dict[Source, Span]
+    problems: list[Example]
+
+    def log_partition(self, partition: int) -> int:
+        """The partition of the offset log that holds the events of a source partition."""
+        return partition % (self.grants.log_partitions or len(self.logs))
+
+
+def pin(broker: WitnessBroker, app: str, outputs: tuple[str, ...] | None) -> Pins:
+    """Pin everything; raises AuditError when there is nothing to audit or it can't be understood."""
+    topics = broker.topics()
+    control_log, offset_log = f"{app}.control", f"{app}.offsets"
+    if control_log not in topics or offset_log not in topics:
+        apps = sorted(name.removesuffix(".control") for name in topics if name.endswith(".control"))
+        raise AuditError(f"app: no logs of {app!r} at this broker; applications seen: {', '.join(apps) or 'none'}")
+    log_places = [(offset_log, partition) for partition in range(topics[offset_log].partitions)]
+    first = _decided(broker, log_places)
+    seen = _decided(broker, _output_places(topics, outputs))
+    logs = _decided(broker, log_places)
+    control_span = _decided(broker, [(control_log, 0)])[control_log, 0]
+    control = _control(broker, control_log, control_span)
+    grants = fold_control(control)
+    names = {topic for topic, _ in grants.starts} | {topic for topic, _ in grants.granted}
+    missing = sorted(names - topics.keys())
+    if missing:
+        raise AuditError(f"source topics of {app} do not exist at this broker: {', '.join(missing)}")
+    sources = _decided(broker, [(name, p) for name in sorted(names) for p in range(topics[name].partitions)])
+    lost = sorted({source for source in grants.starts.keys() | grants.granted if source not in sources})
+    if lost:
+        raise AuditError(f"source partitions of {app} do not exist at this broker: {lost}")
+    return Pins(
+        grants=grants,
+        control=control,
+        judged={partition: span.end for (_, partition), span in first.items()},
+        logs=logs,
+        outputs=seen,
+        sources=sources,
+        problems=_control_problems(app, control, control_span, logs),
+    )
+
+
+def _decided(broker: WitnessBroker, places: list[Place]) -> dict[Place, Span]:
+    spans = broker.spans(places)
+    broker.wait_decided(spans)
+    return spans
+
+
+def _output_places(topics: Mapping[str, Topic], outputs: tuple[str, ...] | None) -> list[Place]:
+    if outputs is None:
+        names = [name for name in topics if not name.startswith("__") and not name.endswith(LOG_SUFFIXES)]
+    else:
+        names = list(outputs)
+        missing = [name for name in names if name not in topics]
+        if missing:
+            raise AuditError(f"outputs: no such topic at this broker: {', '.join(missing)}")
+    return [(name, partition) for name in sorted(names) for partition in range(topics[name].partitions)]
+
+
+def _control(broker: WitnessBroker, log: str, span: Span) -> list[tuple[int, Event]]:
+    events: list[tuple[int, Event]] = []
+    for chunk in broker.read((log, 0), span.start, span.end):
+        for position, value in zip(chunk.offsets, chunk.values, strict=True):
+            try:
+                events.append((position, decode(value or b"")))
+            except EventError as error:
+                raise AuditError(f"{log}, position {position}: {error}") from None
+    return events
+
+
+def _control_problems(
+    app: str, control: list[tuple[int, Event]], span: Span, logs: Mapping[Place, Span]
+) -> list[Example]:
+    log = f"{app}.control"
+    if span.start > 0:
+        return [{"log": log, "start": span.start, "problem": "starts above 0"}]
+    if not control:
+        if any(log_span.end > 0 for log_span in logs.values()):
+            return [{"log": log, "problem": "empty although the application has run"}]
+        raise AuditError(f"app: the logs of {app!r} are empty: it has not run yet")
+    first = control[0][1]
+    if not isinstance(first, AppCreated):
+        return [{"log": log, "problem": f"does not begin with app_created: {type(first).__name__}"}]
+    if first.app != app:
+        return [{"log": log, "problem": f"belongs to another application: {first.app}"}]
+    if first.log_partitions != len(logs):
+        return [{"log": log, "problem": f"names {first.log_partitions} log partitions, seen {len(logs)}"}]
+    return []

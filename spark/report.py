@@ -1,0 +1,141 @@
+"""What the audit found: named verdicts with exact examples, figures, a table for people and JSON for programs."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeAlias
+
+Example: TypeAlias = dict[str, Any]
+
+TileRow: TypeAlias = tuple[str, int, int, int, int, int, int, int, int]
+"""topic, partition, incarnation, worker, count, first, end, offset_from, offset_to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One statement about the run. ``checked`` counts what was looked at, ``violations`` what contradicts it.
+
+    ``examples`` are the first of these: exact rectangles, places and positions.
+    """
+
+    name: str
+    statement: str
+    checked: int
+    violations: int
+    examples: tuple[Example, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing contradicts the statement."""
+        return self.violations == 0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFigures:
+    """One source partition: offsets, and numbers of records.
+
+    ``start`` is the least left edge of the audit, ``frontier`` the least right edge of a band, ``edge_max`` the
+    greatest. ``records`` counts what exists from ``start`` on, ``done`` what a counted tile holds, ``waiting`` the
+    rest: records beyond the edge of their band.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    frontier: int
+    edge_max: int
+    source_start: int
+    source_end: int
+    records: int
+    done: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The verdict over one application."""
+
+    app: str
+    broker: str
+    checks: tuple[Check, ...]
+    sources: tuple[SourceFigures, ...]
+    figures: dict[str, int]
+    destinations: dict[str, int]
+    notes: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+    tiles: tuple[TileRow, ...] = ()
+
+    @property
+    def proven(self) -> bool:
+        """Whether every statement holds."""
+        return all(check.holds for check in self.checks)
+
+    @property
+    def exit_code(self) -> int:
+        """0 if proven, else 1."""
+        return 0 if self.proven else 1
+
+    def check(self, name: str) -> Check:
+        """The check of that name; raises KeyError."""
+        for check in self.checks:
+            if check.name == name:
+                return check
+        raise KeyError(name)
+
+    def violated(self) -> list[str]:
+        """The names of the checks that do not hold."""
+        return [check.name for check in self.checks if not check.holds]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the tiles, as JSON knows it."""
+        return {
+            "app": self.app,
+            "broker": self.broker,
+            "proven": self.proven,
+            "figures": self.figures,
+            "destinations": self.destinations,
+            "sources": [asdict(source) for source in self.sources],
+            "checks": [{**asdict(check), "holds": check.holds} for check in self.checks],
+            "notes": list(self.notes),
+            "seconds": self.seconds,
+        }
+
+    def to_json(self) -> str:
+        """One JSON object."""
+        return json.dumps(self.to_dict(), default=_plain)
+
+    def to_text(self) -> str:
+        """The verdict as a table."""
+        lines = [f"audit of {self.app} at {self.broker}", ""]
+        width = max(len(check.name) for check in self.checks)
+        for check in self.checks:
+            mark = "ok  " if check.holds else "FAIL"
+            lines.append(f"  {mark}  {check.name:<{width}}  {check.checked:>12,}  {check.statement}")
+            if not check.holds:
+                lines.append(f"        {'':<{width}}  {check.violations:>12,}  violations, for example:")
+                lines += [f"        {'':<{width}}  {'':>12}  {_example(example)}" for example in check.examples]
+        lines.append("")
+        for s in self.sources:
+            lines.append(
+                f"  {s.topic}[{s.partition}]: offsets {s.start:,} to {s.source_end:,}, frontier {s.frontier:,}; "
+                f"{s.records:,} records, {s.done:,} done, {s.waiting:,} waiting"
+            )
+        lines.append("  " + ", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in self.figures.items()))
+        lines += [f"  note: {note}" for note in self.notes]
+        total = len(self.checks)
+        failed = len(self.violated())
+        verdict = "exactly once: proven" if self.proven else f"NOT exactly once: {failed} of {total} statements fail"
+        return "\n".join([*lines, "", verdict])
+
+
+def _example(example: Example) -> str:
+    shown = {name: f"{value:08x}" if name in _POINTS and isinstance(value, int) else _plain(value) for name, value in example.items()}
+    return " ".join(f"{name}={value}" for name, value in shown.items() if example[name] is not None)
+
+
+_POINTS = ("first", "end", "point")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode(errors="backslashreplace")
+    return value

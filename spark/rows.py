@@ -1,0 +1,150 @@
+"""PURE. Events and records as flat columns, the shape in which Spark sees them.
+
+An event of several items (the tiles of a commit, the bands of a grant, the workers of a cut, the pieces of a snapshot)
+is several rows, numbered by ``item`` of ``items``; one without items is one row with ``item`` null. The rare kinds
+carry their bytes in ``event`` on the first row, so that a reader need not put them together again.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from ..offsets.codec import decode
+from ..offsets.events import (
+    Committed,
+    Event,
+    RangeReleased,
+    RangesGranted,
+    SnapshotTaken,
+    WorkersCut,
+    WorkersMerged,
+    WorkerSplit,
+)
+from ..offsets.provenance import decode_provenance
+
+EVENT_SCHEMA = (
+    "log string, log_partition int, position bigint, timestamp bigint, kind string, incarnation bigint, "
+    "transaction bigint, epoch bigint, source int, topic string, partition int, part int, parts int, outputs bigint, "
+    "dead_letters bigint, digest_high bigint, digest_low bigint, item int, items int, worker bigint, count int, "
+    "first bigint, end bigint, offset_from bigint, offset_to bigint, event binary"
+)
+"""``offset_to`` is a tile's right edge or a snapshot piece's edge; ``digest`` comes as its upper and lower 32 bits."""
+
+RECORD_SCHEMA = (
+    "topic string, partition int, offset bigint, timestamp bigint, key binary, value binary, source int, "
+    "kl_topic string, kl_source int, kl_partition int, kl_offset bigint, kl_i int, kl_n int, kl_damaged boolean"
+)
+"""``source`` and ``kl_source`` number the audited source partitions; ``kl_*`` come from the provenance header."""
+
+
+Sources: TypeAlias = Mapping[tuple[str, int], int]
+"""The number of each audited source partition."""
+
+_INT_MAX = (1 << 31) - 1
+_Row: TypeAlias = tuple[Any, ...]
+
+
+def schema_of(schema: str, columns: str | None) -> str:
+    """The part of a schema that a caller asks for by names with commas between; raises ValueError for another."""
+    if not columns:
+        return schema
+    kinds = dict(column.split() for column in schema.split(", "))
+    names = columns.split(",")
+    unknown = [name for name in names if name not in kinds]
+    if unknown:
+        raise ValueError(f"columns: unknown: {', '.join(unknown)}; known are {', '.join(kinds)}")
+    return ", ".join(f"{name} {kinds[name]}" for name in names)
+
+
+def event_rows(
+    log: str, log_partition: int, position: int, timestamp: int, data: bytes, sources: Sources
+) -> list[_Row]:
+    """The rows of one event, in the order of ``EVENT_SCHEMA``; raises EventError for an unknown event."""
+    event = decode(data)
+    kind = str(event.__struct_config__.tag).partition("/")[0]
+    topic, partition = getattr(event, "topic", None), getattr(event, "partition", None)
+    head = (
+        log,
+        log_partition,
+        position,
+        timestamp,
+        kind,
+        getattr(event, "incarnation", None),
+        getattr(event, "transaction", None),
+        getattr(event, "epoch", None),
+        None if topic is None else sources.get((topic, partition or 0), -1),
+        topic,
+        partition,
+        getattr(event, "part", None),
+        getattr(event, "parts", None),
+    )
+    if isinstance(event, Committed):
+        sums = (event.outputs, event.dead_letters, event.digest >> 32, event.digest & 0xFFFFFFFF)
+        if not event.tiles:
+            return [(*head, *sums, None, 0, None, None, None, None, None, None, None)]
+        n = len(event.tiles)
+        return [
+            (*head, *sums, i, n, t.worker, t.count, t.first, t.end, t.offset_from, t.offset_to, None)
+            for i, t in enumerate(event.tiles)
+        ]
+    items = _items(event)
+    if not items:
+        return [(*head, None, None, None, None, None, 0, None, None, None, None, None, None, data)]
+    n = len(items)
+    return [
+        (*head, None, None, None, None, i, n, *item, data if i == 0 else None) for i, item in enumerate(items)
+    ]
+
+
+def _items(event: Event) -> list[_Row]:
+    """(worker, count, first, end, offset_from, offset_to) of each item of a rare event."""
+    match event:
+        case WorkersCut():
+            bounds = event.bounds
+            return [
+                (event.worker + i, 1, bounds[i], bounds[i + 1], None, None) for i in range(len(bounds) - 1)
+            ]
+        case RangesGranted():
+            return [(None, None, band.first, band.end, band.offset_from, None) for band in event.bands]
+        case SnapshotTaken():
+            return [
+                (piece.worker, 1, piece.first, piece.end, piece.offset_from, piece.offset_edge)
+                for fold in event.epochs
+                for piece in fold.pieces
+            ]
+        case WorkerSplit():
+            return [(event.worker, 1, None, None, None, None)]
+        case WorkersMerged():
+            return [(event.worker, 1, None, None, None, None)]
+        case RangeReleased():
+            return [(None, None, event.first, event.end, None, None)]
+        case _:
+            return []
+
+
+class Provenances:
+    """Decodes provenance headers of records into columns."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    def columns(self, headers: Iterable[bytes | None]) -> dict[str, Sequence[Any]]:
+        """The columns ``kl_topic`` to ``kl_damaged``."""
+        rows = [_NO_PROVENANCE if header is None else self._fields(header) for header in headers]
+        return dict(zip(_PROVENANCE_NAMES, zip(*rows, strict=True), strict=True)) if rows else _EMPTY
+
+    def _fields(self, header: bytes) -> _Row:
+        try:
+            p = decode_provenance(header)
+        except ValueError:
+            return _DAMAGED
+        if not (
+            0 <= p.partition <= _INT_MAX and 0 <= p.offset < 1 << 63 and 0 <= p.i <= _INT_MAX and 0 < p.n <= _INT_MAX
+        ):
+            return _DAMAGED
+        return p.topic, self._sources.get((p.topic, p.partition), -1), p.partition, p.offset, p.i, p.n, False
+
+
+_NO_PROVENANCE: _Row = (None, None, None, None, None, None, None)
+_DAMAGED: _Row = (None, None, None, None, None, None, True)
+_PROVENANCE_NAMES = [column.split()[0] for column in RECORD_SCHEMA.split(", ") if column.startswith("kl_")]
+_EMPTY: dict[str, Sequence[Any]] = {name: () for name in _PROVENANCE_NAMES}

@@ -1,0 +1,99 @@
+"""One audit while it runs: the session, what is pinned, and what was judged so far. The stages are in judge_*.py."""
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from .brokers import Place, Span
+from .pins import Pins
+from .report import Check, Example
+
+_KINDS = {"int": pa.int32(), "bigint": pa.int64(), "boolean": pa.bool_()}
+
+
+class Run:
+    """Frames are made, kept and judged through it; verdicts come in the order in which they are asked for."""
+
+    def __init__(
+        self, spark: SparkSession, url: str, security: Mapping[str, str], pins: Pins, examples_max: int
+    ) -> None:
+        self.spark = spark
+        self.pins = pins
+        self.found: list[Check] = []
+        self.notes: list[str] = []
+        self.seconds: dict[str, float] = {}
+        self.sources = sorted(pins.sources)
+        self.numbers = {source: number for number, source in enumerate(self.sources)}
+        self._url = url
+        self._security = dict(security)
+        self._examples_max = examples_max
+        self._kept: list[DataFrame] = []
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Takes the time."""
+        began = time.monotonic()
+        yield
+        self.seconds[name] = round(time.monotonic() - began, 2)
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """The frame, computed once."""
+        self._kept.append(frame.persist())
+        return frame
+
+    def release(self) -> None:
+        """Let go of the kept frames."""
+        for frame in self._kept:
+            frame.unpersist()
+
+    def read(self, kind: str, spans: Mapping[Place, Span], columns: str, **options: str) -> DataFrame:
+        """Rows of the data source ``kind`` between pinned offsets."""
+        return (
+            self.spark.read.format(kind)
+            .option("broker", self._url)
+            .option("spans", json.dumps([[*place, *span] for place, span in spans.items()]))
+            .option("sources", json.dumps(self.sources))
+            .option("client_secrets", json.dumps(self._security))
+            .option("columns", columns)
+            .options(**options)
+            .load()
+        )
+
+    def frame(self, rows: Iterable[Sequence[Any]], schema: str) -> DataFrame:
+        """A small frame from plain rows."""
+        fields = pa.schema([(name, _KINDS[kind]) for name, kind in (item.split() for item in schema.split(", "))])
+        columns = list(zip(*rows, strict=True)) or [()] * len(fields)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
+        return self.spark.createDataFrame(pa.table(arrays, schema=fields))
+
+    def judge(self, name: str, statement: str, checked: int, bad: int, examples: Iterable[Example] = ()) -> None:
+        """Add a verdict."""
+        shown = tuple(self._named(example) for example in list(examples)[: self._examples_max])
+        self.found.append(Check(name, statement, checked, bad, shown))
+
+    def judge_rows(self, name: str, statement: str, checked: int, bad: DataFrame, columns: Sequence[str]) -> int:
+        """Judge by the rows of a frame, which contradict the statement; returns how many there are."""
+        rows = bad.select(*columns).limit(self._examples_max + 1).collect()
+        count = len(rows) if len(rows) <= self._examples_max else bad.count()
+        self.judge(name, statement, checked, count, [row.asDict() for row in rows])
+        return count
+
+    def judge_counted(
+        self, name: str, statement: str, checked: int, count: int, bad: DataFrame, columns: Sequence[str]
+    ) -> None:
+        """Judge by a count that is known; the rows are fetched as examples only if there are any."""
+        rows = bad.select(*columns).limit(self._examples_max).collect() if count else []
+        self.judge(name, statement, checked, count, [row.asDict() for row in rows])
+
+    def _named(self, example: Example) -> Example:
+        """With the names of the source partition in place of its number."""
+        if "source" not in example:
+            return example
+        number = example["source"]
+        topic, partition = self.sources[number] if number is not None and number >= 0 else ("unknown", -1)
+        return {"topic": topic, "partition": partition, **{k: v for k, v in example.items() if k != "source"}}

@@ -1,0 +1,203 @@
+"""Python data sources for Spark: ``keylanes_records`` and ``keylanes_events``.
+
+Options of both:
+
+- ``broker``: ``kafka://host:port`` or ``embedded:folder``.
+- ``topics``: names with commas between, or ``spans``: JSON ``[[topic, partition, start, end], …]``, pinned by the caller,
+  so that several passes see the same.
+- ``sources``: JSON ``[[topic, partition], …]``; a source partition's place in this list is its number in the rows.
+- ``client_secrets``: JSON of client settings. Spark keeps options of such a name out of its plans and logs.
+- ``split_records``: how many offsets a task reads.
+- ``columns``: the names of the wanted columns with commas between; all are listed in rows.py. Spark does not tell a
+  Python source which it needs, and each costs.
+
+``keylanes_records`` also takes ``headed``: "true" wants only records with a provenance header. No jar is needed; the
+client libraries must be installed where the tasks run.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from .brokers import AuditError, Columns, WitnessBroker, open_broker
+from .rows import EVENT_SCHEMA, RECORD_SCHEMA, Provenances, event_rows, schema_of
+
+SPLIT_RECORDS = 50_000
+ROWS_MAX = 20_000
+"""Rows of an Arrow batch, about: one event more may bring some thousands."""
+
+_ARROW = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+}
+
+
+def _arrow_schema(ddl: str) -> pa.Schema:
+    return pa.schema([(name, _ARROW[kind]) for name, kind in (column.split() for column in ddl.split(", "))])
+
+
+@dataclass
+class Split(InputPartition):
+    """What one task reads: pieces ``(topic, partition, start, end)``, in order."""
+
+    pieces: tuple[tuple[str, int, int, int], ...]
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, options: MutableMapping[str, str], schema: str) -> None:
+        if "broker" not in options:
+            raise AuditError("the option broker is missing: kafka://host:port or embedded:folder")
+        self._url = options["broker"]
+        self._security: dict[str, str] = json.loads(options.get("client_secrets", "{}"))
+        self._spans: list[list[Any]] | None = json.loads(options["spans"]) if "spans" in options else None
+        self._topics = [name for name in options.get("topics", "").split(",") if name]
+        self._sources = {(t, p): i for i, (t, p) in enumerate(json.loads(options.get("sources", "[]")))}
+        self._split_records = int(options.get("split_records", SPLIT_RECORDS))
+        self._columns = [column.split()[0] for column in schema.split(", ")]
+        self._arrow = _arrow_schema(schema)
+
+    def _open(self) -> WitnessBroker:
+        return open_broker(self._url, self._security)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Pieces of at most ``split_records`` offsets; small ones share a task."""
+        splits: list[Split] = []
+        pieces: list[tuple[str, int, int, int]] = []
+        room = self._split_records
+        for topic, partition, start, end in self._spans if self._spans is not None else self._pin():
+            while start < end:
+                stop = min(end, start + room)
+                pieces.append((topic, partition, start, stop))
+                room -= stop - start
+                start = stop
+                if not room:
+                    splits.append(Split(tuple(pieces)))
+                    pieces, room = [], self._split_records
+        if pieces or not splits:
+            splits.append(Split(tuple(pieces)))
+        return splits
+
+    def _pin(self) -> list[list[Any]]:
+        broker = self._open()
+        try:
+            known = broker.topics()
+            missing = [name for name in self._topics if name not in known]
+            if missing or not self._topics:
+                raise AuditError(f"topics: missing on the broker: {missing}; the option topics: {self._topics}")
+            spans = broker.spans((name, p) for name in self._topics for p in range(known[name].partitions))
+            broker.wait_decided(spans)
+            return [[topic, partition, *span] for (topic, partition), span in spans.items()]
+        finally:
+            broker.close()
+
+    def _chunks(self, split: InputPartition) -> Iterator[tuple[str, int, Columns]]:
+        assert isinstance(split, Split)
+        broker = self._open()
+        try:
+            for topic, partition, start, end in split.pieces:
+                for chunk in broker.read((topic, partition), start, end):
+                    yield topic, partition, chunk
+        finally:
+            broker.close()
+
+    def _batch(self, columns: Mapping[str, Sequence[Any]]) -> pa.RecordBatch:
+        arrays = [pa.array(columns[field.name], field.type) for field in self._arrow]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
+
+
+class RecordsReader(_Reader):
+    """Reads records, one Arrow batch per chunk."""
+
+    def __init__(self, options: MutableMapping[str, str], schema: str) -> None:
+        super().__init__(options, schema)
+        self._headed = options.get("headed", "false") == "true"
+        self._decoded = any(name.startswith("kl_") for name in self._columns)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        provenances = Provenances(self._sources)
+        for topic, number, chunk in self._chunks(partition):
+            if self._headed:
+                kept = [i for i, header in enumerate(chunk.provenance) if header is not None]
+                if not kept:
+                    continue
+                if len(kept) < len(chunk.offsets):
+                    chunk = Columns(*([column[i] for i in kept] for column in chunk))  # type: ignore[arg-type]  # same
+            n = len(chunk.offsets)
+            columns: dict[str, Sequence[Any]] = {
+                "topic": [topic] * n,
+                "partition": [number] * n,
+                "offset": chunk.offsets,
+                "timestamp": chunk.timestamps,
+                "key": chunk.keys,
+                "value": chunk.values,
+                "source": [self._sources.get((topic, number))] * n,
+            }
+            if self._decoded:
+                columns |= provenances.columns(chunk.provenance)
+            yield self._batch(columns)
+
+
+class EventsReader(_Reader):
+    """Reads logs of an application, flattened to rows."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        rows: list[tuple[Any, ...]] = []
+        for log, number, chunk in self._chunks(partition):
+            for offset, timestamp, value in zip(chunk.offsets, chunk.timestamps, chunk.values, strict=True):
+                rows += event_rows(log, number, offset, timestamp, value or b"", self._sources)
+                if len(rows) >= ROWS_MAX:
+                    yield self._rows(rows)
+                    rows = []
+        if rows:
+            yield self._rows(rows)
+
+    def _rows(self, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+        return self._batch(dict(zip(_EVENT_NAMES, zip(*rows, strict=True), strict=True)))
+
+
+_EVENT_NAMES = [column.split()[0] for column in EVENT_SCHEMA.split(", ")]
+
+
+class KeylanesRecords(DataSource):
+    """Records of topics, with their provenance."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "keylanes_records"
+
+    def schema(self) -> str:
+        return schema_of(RECORD_SCHEMA, self.options.get("columns"))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return RecordsReader(self.options, self.schema())
+
+
+class KeylanesEvents(DataSource):
+    """Events of an application's logs."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "keylanes_events"
+
+    def schema(self) -> str:
+        return schema_of(EVENT_SCHEMA, self.options.get("columns"))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return EventsReader(self.options, self.schema())
+
+
+def register(spark: SparkSession) -> None:
+    """Make both sources known to a session."""
+    spark.dataSource.register(KeylanesRecords)
+    spark.dataSource.register(KeylanesEvents)
+
+

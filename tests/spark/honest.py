@@ -1,0 +1,283 @@
+"""An honest run, written down by a plain program: sources, outputs and logs of an application without the runtime.
+
+A run is planned as values first, so that a test can plant one fault in it, and then stored in an embedded broker's
+folder. Everything follows from the seed.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from keylanes.keyrange.hashing import HASH_NAME, point_of
+from keylanes.keyrange.ranges import even_bounds
+from keylanes.offsets.codec import encode
+from keylanes.offsets.events import (
+    AppCreated,
+    Band,
+    Committed,
+    CoordinatorElected,
+    EpochFold,
+    Event,
+    LogOpened,
+    MemberJoined,
+    PartitionStarted,
+    Piece,
+    RangesGranted,
+    SnapshotTaken,
+    Tile,
+    WorkersCut,
+)
+from keylanes.offsets.provenance import DIGEST_MASK, HEADER, encode_provenance, output_digest, place_seed
+from keylanes.state.topics import NewRecord, TopicStore
+
+APP, SOURCE, LATE, AUDITED, DEAD = "flights", "flights.in", "late", "audit", "flights.dead"
+
+
+@dataclass
+class Output:
+    """A visible output: where it went and which record it is of."""
+
+    destination: str
+    key: bytes | None
+    value: bytes
+    partition: int
+    offset: int
+    i: int
+    n: int
+
+    def record(self, partitions: int) -> NewRecord:
+        place = point_of(self.key, self.partition, self.offset) % partitions
+        header = encode_provenance(SOURCE, self.partition, self.offset, self.i, self.n)
+        return NewRecord(self.destination, place, self.key, self.value, ((HEADER, header),), 1)
+
+
+@dataclass
+class Run:
+    """The plan of a run. Fields are edited by tests to plant faults."""
+
+    partitions: int
+    log_partitions: int
+    records: list[list[tuple[bytes | None, bytes]]]
+    control: list[Event] = field(default_factory=list)
+    events: list[list[Event]] = field(default_factory=list)
+    outputs: list[Output] = field(default_factory=list)
+    trims: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def commits(self, log_partition: int = 0) -> list[int]:
+        """Where the commit events of a log partition stand."""
+        return [i for i, event in enumerate(self.events[log_partition]) if isinstance(event, Committed)]
+
+    def edit_commit(
+        self, change: Callable[[Committed], Committed], *, log_partition: int = 0, nth: int = 3
+    ) -> Committed:
+        """Replace the nth commit event by what ``change`` makes of it; returns what it was."""
+        place = self.commits(log_partition)[nth]
+        event = self.events[log_partition][place]
+        assert isinstance(event, Committed)
+        self.events[log_partition][place] = change(event)
+        return event
+
+    def store(self, folder: Path) -> str:
+        """Write everything to a folder; returns the broker's URL."""
+        store = TopicStore.open(folder)
+        store.create(f"{APP}.control", 1, {})
+        store.create(f"{APP}.offsets", self.log_partitions, {})
+        store.create(SOURCE, self.partitions, {})
+        for name in (LATE, AUDITED, DEAD):
+            store.create(name, 2, {})
+        store.append(
+            [NewRecord(SOURCE, p, key, value, (), 1) for p, own in enumerate(self.records) for key, value in own]
+        )
+        store.append([NewRecord(f"{APP}.control", 0, None, encode(event), (), 1) for event in self.control])
+        store.append(
+            [
+                NewRecord(f"{APP}.offsets", p, None, encode(event), (), 1)
+                for p, own in enumerate(self.events)
+                for event in own
+            ]
+        )
+        store.append([output.record(2) for output in self.outputs])
+        for (topic, partition), before in self.trims.items():
+            store.trim(topic, partition, before)
+        store.close()
+        return f"embedded:{folder}"
+
+
+def outputs_of(partition: int, offset: int, key: bytes | None, value: bytes) -> list[Output]:
+    """What the application makes of a record: a dead letter, nothing, or two outputs, by the number in the value."""
+    number = int(value)
+    if number % 17 == 0:
+        return [Output(DEAD, key, value, partition, offset, 0, 1)]
+    if number % 3:
+        return []
+    return [
+        Output(LATE, key, b"late %d" % number, partition, offset, 0, 2),
+        Output(AUDITED, key, b"%d" % offset, partition, offset, 1, 2),
+    ]
+
+
+@dataclass
+class Planner:
+    """Plays the part of the runtime: workers that move at random, commits that cut along the front."""
+
+    partitions: int = 2
+    log_partitions: int = 2
+    workers: int = 16
+    records: int = 400
+    keys: int = 40
+    step: int = 50
+    restarts: int = 1
+    seed: int = 7
+    lag: float = 0.2
+
+    def run(self) -> Run:
+        """The plan of an honest run that processed every record."""
+        self.random = random.Random(self.seed)
+        records = [
+            [
+                (None if self.random.random() < 0.02 else b"key %d" % self.random.randrange(self.keys), b"%d" % i)
+                for i in range(self.records)
+            ]
+            for _ in range(self.partitions)
+        ]
+        run = Run(self.partitions, self.log_partitions, records)
+        run.control = [AppCreated(APP, HASH_NAME, self.log_partitions)]
+        run.events = [
+            [LogOpened(APP, HASH_NAME, p, self.log_partitions, 1, 0)] for p in range(self.log_partitions)
+        ]
+        self.bounds = even_bounds(self.workers)
+        self.edges = [[0] * self.workers for _ in range(self.partitions)]
+        self.owner = [
+            [self._worker_of(point_of(key, p, i)) for i, (key, _) in enumerate(own)] for p, own in enumerate(records)
+        ]
+        for life in range(self.restarts + 1):
+            self._life(run, life, self.records * (life + 1) // (self.restarts + 1))
+        return run
+
+    def _worker_of(self, point: int) -> int:
+        return point * self.workers >> 32
+
+    def _life(self, run: Run, life: int, until: int) -> None:
+        incarnation, term, epoch = life + 1, life + 1, life + 1
+        run.control += [
+            CoordinatorElected(term, f"process {life}"),
+            MemberJoined(term, incarnation, f"process {life}", f"{APP}-{incarnation}"),
+        ]
+        for p in range(self.partitions):
+            if life == 0:
+                run.control.append(PartitionStarted(term, SOURCE, p, 0))
+            bands = tuple(Band(first, end, at) for first, end, at in self._levels(p))
+            run.control.append(RangesGranted(term, incarnation, epoch, SOURCE, p, bands))
+        transaction = 1
+        for p in range(self.partitions):
+            cut = WorkersCut(incarnation, transaction, epoch, SOURCE, p, 0, self.bounds)
+            run.events[p % self.log_partitions].append(cut)
+        front = min(min(edges) for edges in self.edges)
+        while front < until or life == self.restarts and any(min(edges) < until for edges in self.edges):
+            front = min(front + self.step, until)
+            transaction += 1
+            self._commit(run, incarnation, transaction, epoch, front)
+
+    def _levels(self, p: int) -> list[tuple[int, int, int]]:
+        """(first, end, edge) of neighbours at the same edge."""
+        levels: list[tuple[int, int, int]] = []
+        for w, edge in enumerate(self.edges[p]):
+            first, end = self.bounds[w], self.bounds[w + 1]
+            if levels and levels[-1][2] == edge:
+                first = levels.pop()[0]
+            levels.append((first, end, edge))
+        return levels
+
+    def _commit(self, run: Run, incarnation: int, transaction: int, epoch: int, front: int) -> None:
+        commits: list[Committed] = []
+        for p in range(self.partitions):
+            moved: list[tuple[int, int, int]] = []
+            for w, edge in enumerate(self.edges[p]):
+                to = front
+                if self.random.random() < self.lag:
+                    to = self.random.randint(edge, front)
+                if to > edge:
+                    moved.append((w, edge, to))
+            if not moved:
+                continue
+            outputs = self._outputs(run, p, moved)
+            run.outputs += outputs
+            commits.append(self._committed(incarnation, transaction, epoch, p, self._tiles(moved), outputs))
+            for w, _, to in moved:
+                self.edges[p][w] = to
+        for part, commit in enumerate(commits):
+            numbered = Committed(
+                **{**{f: getattr(commit, f) for f in commit.__struct_fields__}, "part": part, "parts": len(commits)}
+            )
+            run.events[commit.partition % self.log_partitions].append(numbered)
+
+    def _outputs(self, run: Run, p: int, moved: list[tuple[int, int, int]]) -> list[Output]:
+        reach = {w: (edge, to) for w, edge, to in moved}
+        found: list[Output] = []
+        for offset in range(min(edge for _, edge, _ in moved), max(to for _, _, to in moved)):
+            span = reach.get(self.owner[p][offset])
+            if span and span[0] <= offset < span[1]:
+                found += outputs_of(p, offset, *run.records[p][offset])
+        return found
+
+    def _tiles(self, moved: list[tuple[int, int, int]]) -> tuple[Tile, ...]:
+        tiles: list[Tile] = []
+        for w, edge, to in moved:
+            last = tiles[-1] if tiles else None
+            if last and last.worker + last.count == w and (last.offset_from, last.offset_to) == (edge, to):
+                tiles[-1] = Tile(last.worker, last.count + 1, last.first, self.bounds[w + 1], edge, to)
+            else:
+                tiles.append(Tile(w, 1, self.bounds[w], self.bounds[w + 1], edge, to))
+        return tuple(tiles)
+
+    def _committed(
+        self, incarnation: int, transaction: int, epoch: int, p: int, tiles: tuple[Tile, ...], outputs: list[Output]
+    ) -> Committed:
+        dead = sum(output.destination == DEAD for output in outputs)
+        total = digest_of(outputs)
+        return Committed(
+            incarnation, transaction, 0, 1, epoch, SOURCE, p, tiles, len(outputs) - dead, dead, total
+        )
+
+    def snapshot(self, run: Run, log_partition: int, position: int) -> tuple[SnapshotTaken, ...]:
+        """The snapshots of a log partition as it was at ``position``, from a fold of the plan itself."""
+        owned = [p for p in range(self.partitions) if p % self.log_partitions == log_partition]
+        taken: list[SnapshotTaken] = []
+        for part, p in enumerate(owned):
+            edges, starts = [0] * self.workers, [0] * self.workers
+            epoch = incarnation = 1
+            for event in run.events[log_partition][:position]:
+                if isinstance(event, WorkersCut) and event.partition == p:
+                    epoch, incarnation, starts = event.epoch, event.incarnation, list(edges)
+                if isinstance(event, Committed) and event.partition == p:
+                    for tile in event.tiles:
+                        for w in range(tile.worker, tile.worker + tile.count):
+                            edges[w] = tile.offset_to
+            pieces = tuple(
+                Piece(self.bounds[w], self.bounds[w + 1], starts[w], edges[w], None, w, False)
+                for w in range(self.workers)
+            )
+            fold = EpochFold(epoch, incarnation, pieces)
+            taken.append(
+                SnapshotTaken(
+                    incarnation, 10_000, part, len(owned), APP, position, SOURCE, p, epoch - 1, (fold,), ()
+                )
+            )
+        return tuple(taken)
+
+
+def digest_of(outputs: list[Output]) -> int:
+    """The sum of the outputs' digests mod 2**64."""
+    total = 0
+    for o in outputs:
+        total += output_digest(place_seed(SOURCE, o.partition), o.offset, o.i, o.destination)
+    return total & DIGEST_MASK
+
+
+def altered(event: Committed, **fields: object) -> Committed:
+    """A commit event with some fields replaced."""
+    return Committed(**{**{name: getattr(event, name) for name in event.__struct_fields__}, **fields})  # type: ignore[arg-type]  # checked by msgspec when it is decoded
+
+
+__all__ = ["APP", "AUDITED", "DEAD", "LATE", "SOURCE", "Output", "Planner", "Run", "altered", "digest_of", "outputs_of", "replace"]
