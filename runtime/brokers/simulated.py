@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 from .protocol import (
     Batch,
@@ -461,6 +461,9 @@ class SimulatedProducer:
         if not records:
             return
         self._usable = False
+        refused = await self._prepare(records)
+        if refused:
+            await self._refuse(records, refused)
         transaction = await self._begin(records)
         await self._produce(transaction, records)
         await self._commit(transaction)
@@ -470,15 +473,29 @@ class SimulatedProducer:
         """Let go; an open transaction is left to be fenced or to time out."""
         self._usable = False
 
+    async def _prepare(self, records: Sequence[Outgoing]) -> dict[int, str]:
+        try:
+            return await self._connection._call(partial(self._cluster._prepare_topics, records))
+        except BrokerTimeout as error:
+            raise TransactionAborted(f"the transaction could not begin: {error}") from error
+
+    async def _refuse(self, records: Sequence[Outgoing], refused: Mapping[int, str]) -> NoReturn:
+        """Partitions with a refused record take none; the others' records are written, then aborted."""
+        groups = _by_partition(records)
+        bad = {_partition_of(records[index]) for index in refused}
+        landed = [records[index] for source, group in groups.items() if source not in bad for index in group]
+        if landed:
+            transaction = await self._begin(landed)
+            await self._produce(transaction, landed)
+            await self._abort(transaction)
+        batched = [index for source in bad for index in groups[source]]  # each partition sends one batch
+        culprits = self._cluster._random.choice([list(refused), batched])
+        raise TransactionRefused(describe_refusals(refused), sorted(culprits))
+
     async def _begin(self, records: Sequence[Outgoing]) -> Transaction:
         cluster, call = self._cluster, self._connection._call
+        partitions = list(_by_partition(records))
         try:
-            refused = await call(partial(cluster._prepare_topics, records))
-            if refused:
-                # Sends the refused ones' batches only; a batch holds neighbours too.
-                culprits = cluster._random.choice([set(refused), _with_neighbours(refused, records)])
-                raise TransactionRefused(describe_refusals(refused), sorted(culprits))
-            partitions = list(_by_partition(records))
             while True:
                 transaction = await call(
                     partial(cluster._begin, self._transactional_id, self._epoch, partitions, self._timeout_ms)
@@ -495,10 +512,16 @@ class SimulatedProducer:
         try:
             await self._connection._call_all(steps)
             if self._cluster._random.random() < self._cluster.faults.transact_aborted:
-                await self._connection._call(partial(self._cluster._end, transaction, False))
+                await self._abort(transaction)
                 raise TransactionAborted("aborted on demand")
         except BrokerTimeout as error:
             raise TransactionAborted(f"not all records could be sent, and no commit was asked for: {error}") from error
+
+    async def _abort(self, transaction: Transaction) -> None:
+        try:
+            await self._connection._call(partial(self._cluster._end, transaction, False))
+        except BrokerTimeout as error:
+            raise TransactionAborted(f"no commit was asked for: {error}") from error
 
     async def _commit(self, transaction: Transaction) -> None:
         cluster, call = self._cluster, self._connection._call
@@ -523,12 +546,6 @@ def _by_partition(records: Sequence[Outgoing]) -> dict[TopicPartition, list[int]
     for index, record in enumerate(records):
         groups.setdefault(_partition_of(record), []).append(index)
     return groups
-
-
-def _with_neighbours(refused: Collection[int], records: Sequence[Outgoing]) -> set[int]:
-    """All records of the partitions that hold a refused one: as if each partition had sent one batch."""
-    partitions = {_partition_of(records[index]) for index in refused}
-    return {index for index, record in enumerate(records) if _partition_of(record) in partitions}
 
 
 def _finish_nowait(future: "asyncio.Future[None]") -> None:

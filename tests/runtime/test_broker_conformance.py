@@ -29,7 +29,8 @@ from keylanes.runtime.brokers.protocol import (
     TransactionRefused,
     UnknownTopic,
 )
-from keylanes.runtime.brokers.simulated import SimulatedBroker
+from keylanes.runtime.brokers.simulated import SimulatedBroker, SimulatedReader
+from keylanes.runtime.brokers.simulated_log import ClusterState, PartitionLog, SimulatedRecord
 from keylanes.runtime.virtual_loop import run_virtual
 
 SEEDS = range(6)
@@ -511,19 +512,20 @@ async def what_an_older_producer_was_at_is_decided_when_the_new_one_is_there(wor
 
 @case
 async def an_oversize_record_refuses_its_transaction(world: World) -> None:
-    """TransactionRefused names the culprit's index; nothing is visible; a new producer sends the rest."""
-    topic, name = await world.topic(max_message_bytes="2000"), world.unique("id")
+    """TransactionRefused names the culprit's index; nothing is visible in any topic; a new producer sends the rest."""
+    topic, other, name = await world.topic(max_message_bytes="2000"), await world.topic(), world.unique("id")
     producer = await world.producer(name)
     records = [*numbered(topic, 2), Outgoing(topic, 0, b"k", OVERSIZE), *numbered(topic, 2, first=2)]
     with pytest.raises(TransactionRefused) as caught:
-        await producer.transact(records)
+        await producer.transact([*records, *numbered(other, 3, first=666)])
     assert 2 in caught.value.culprits
-    assert set(caught.value.culprits) <= set(range(5))
+    assert set(caught.value.culprits) <= set(range(8))
     await producer.close()
     producer = await world.producer(name)
-    assert await world.read(at(topic)) == []
-    await producer.transact([*records[:2], *records[3:]])
+    assert await world.read(at(topic)) == await world.read(at(other)) == []
+    await producer.transact([*records[:2], *records[3:], *numbered(other, 3)])
     assert values(await world.read(at(topic))) == [b"0", b"1", b"2", b"3"]
+    assert values(await world.read(at(other))) == [b"0", b"1", b"2"]
 
 
 @case
@@ -618,6 +620,90 @@ def kafka(request: pytest.FixtureRequest) -> Run:
 def test_conformance(adapter: str, case: Case, request: pytest.FixtureRequest) -> None:
     """Every adapter keeps every promise of the protocol: see the docstring of the case."""
     request.getfixturevalue(adapter)(case)
+
+
+def _stable_is_high(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PartitionLog, "stable", PartitionLog.high)
+
+
+def _aborted_is_visible(patch: pytest.MonkeyPatch) -> None:
+    def read(log: PartitionLog, position: int, records_max: int) -> tuple[list[SimulatedRecord], int]:
+        entries = log.entries[position - log.start : log.stable - log.start][:records_max]
+        return [entry.record for entry in entries if entry.record is not None], position + len(entries)
+
+    patch.setattr(PartitionLog, "read", read)
+
+
+def _positions_stop_at_holes(patch: pytest.MonkeyPatch) -> None:
+    whole = PartitionLog.read
+
+    def read(log: PartitionLog, position: int, records_max: int) -> tuple[list[SimulatedRecord], int]:
+        records, _ = whole(log, position, records_max)
+        return records, records[-1].offset + 1 if records else position
+
+    patch.setattr(PartitionLog, "read", read)
+
+
+def _nobody_is_fenced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ClusterState, "_current", lambda state, transactional_id, epoch: state.ids[transactional_id])
+
+
+def _initialising_does_not_wait(patch: pytest.MonkeyPatch) -> None:
+    whole = ClusterState.initialise
+
+    def initialise(state: ClusterState, transactional_id: str) -> int:
+        whole(state, transactional_id)
+        known = state.ids[transactional_id]
+        known.transaction = None
+        return known.epoch
+
+    patch.setattr(ClusterState, "initialise", initialise)
+
+
+def _nobody_is_woken(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SimulatedBroker, "_wake", lambda cluster, source: None)
+
+
+def _trim_does_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PartitionLog, "trim", lambda log, before: None)
+
+
+def _any_size_will_do(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("keylanes.runtime.brokers.simulated.refusals", lambda records, topics: {})
+
+
+def _assignments_come_late(patch: pytest.MonkeyPatch) -> None:
+    def assign(reader: SimulatedReader, positions: Mapping[TopicPartition, int]) -> None:
+        for source, offset in positions.items():
+            reader._positions.setdefault(source, offset)
+
+    patch.setattr(SimulatedReader, "assign", assign)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        _stable_is_high,
+        _aborted_is_visible,
+        _positions_stop_at_holes,
+        _nobody_is_fenced,
+        _initialising_does_not_wait,
+        _nobody_is_woken,
+        _trim_does_nothing,
+        _any_size_will_do,
+        _assignments_come_late,
+    ],
+)
+def test_the_suite_finds_planted_bugs(plant: Callable[[pytest.MonkeyPatch], None], simulated: Run) -> None:
+    """With any of these bugs in the simulated broker at least one case fails."""
+    with pytest.MonkeyPatch.context() as patch:
+        plant(patch)
+        for case in CASES:
+            try:
+                simulated(case)
+            except (AssertionError, BrokerError, TimeoutError, pytest.fail.Exception):
+                return
+    raise AssertionError(f"no case has noticed: {plant.__name__}")
 
 
 def test_every_case_states_its_behaviour() -> None:

@@ -191,8 +191,9 @@ def test_a_deadlock_names_its_tasks() -> None:
         run_virtual(main())
 
 
-def test_a_live_lock_is_found() -> None:
+def test_a_live_lock_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks that spin while the clock stands still end in an error, not in a hang."""
+    monkeypatch.setattr("keylanes.runtime.virtual_loop._PASSES_MAX", 10_000)  # a million take some seconds
 
     async def main() -> None:
         while True:  # noqa: ASYNC110  # the defect itself
