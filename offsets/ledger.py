@@ -6,9 +6,10 @@ grant over the point. A tile counts where it lies inside its own epoch's part an
 is a *violation* of that epoch: its effects are visible, so the host must stop.
 
 Why it is order-independent: each epoch folds its own events, in the order of the offset log, without looking at other
-epochs; grants only ever lower ``until`` (a minimum), and an edge is kept at ``min(what was committed, until)``, which
-gives the same edge and the same violation whether the tile or the grant was read first. Events of an epoch that is not
-known yet wait.
+epochs; the next grant over a point sets its ``until`` once, and an edge is kept at ``min(what was committed, until)``,
+which gives the same edge and the same violation whether the tile or the grant was read first. Epochs rise, and a grant
+may come in chunks: what an epoch says of points that it does not hold waits while the epoch is the newest or newer, and
+is a violation when it is older. What is waiting blocks nobody else.
 
 Rule 2: live running and recovery use this ``evolve``; it never fails on an event, logs nothing and reads no clock.
 Left out on purpose: the history of tiles (the witness has it from the log), and everything about brokers.
@@ -19,6 +20,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
+import msgspec
+
+from ..keyrange.hashing import SPACE_END
 from ..keyrange.steps import Steps
 from .control import Control, event_counts, evolve_control
 from .events import (
@@ -29,6 +33,7 @@ from .events import (
     RangeReleased,
     RangesGranted,
     SnapshotTaken,
+    Tile,
     WorkersCut,
     WorkersMerged,
     WorkerSplit,
@@ -67,9 +72,14 @@ class PartitionLedger:
     violations: frozenset[int] = frozenset()
 
     @property
+    def epoch_newest(self) -> int:
+        """The highest epoch that was granted here; 0 when none was."""
+        return max(self.parts, default=self.epochs_closed)
+
+    @property
     def epoch_next(self) -> int:
         """The least epoch that was never granted here, from 1."""
-        return max([self.epochs_closed, *self.parts]) + 1
+        return self.epoch_newest + 1
 
     def owners(self) -> Steps[int]:
         """The newest epoch at each point, where nothing released it."""
@@ -168,13 +178,16 @@ def _evolve_control(ledger: Ledger, event: ControlEvent) -> Ledger:
 
 
 def _grant(partition: PartitionLedger, grant: RangesGranted) -> PartitionLedger:
-    """A later grant ends the older epochs where it begins; a grant that is known already changes nothing."""
-    if grant.epoch <= partition.epochs_closed:
+    """A later grant ends the older epochs where it begins. Epochs rise; a grant may come in chunks of one epoch."""
+    newest = partition.epoch_newest
+    part = partition.parts.get(grant.epoch)
+    if grant.epoch < max(newest, 1) or (part is not None and part.incarnation != grant.incarnation):
         return partition
-    part = partition.parts.get(grant.epoch) or EpochPart(grant.epoch, grant.incarnation)
+    part = part or EpochPart(grant.epoch, grant.incarnation)
     new = [
         (a, b, band.offset_from)
         for band in grant.bands
+        if is_span(band.first, band.end)
         for a, b, known in part.froms.all_pieces(band.first, band.end)
         if known is None
     ]
@@ -186,23 +199,28 @@ def _grant(partition: PartitionLedger, grant: RangesGranted) -> PartitionLedger:
             parts[epoch], is_clean = _end_at(older, new)
             if not is_clean:
                 violations.add(epoch)
-    partition = replace(partition, parts=MappingProxyType(parts), violations=frozenset(violations))
-    waiting = dict(partition.waiting)
-    events = waiting.pop(grant.epoch, ())
-    partition = replace(partition, waiting=MappingProxyType(waiting))
-    for event in events:
+    ready = [event for epoch, events in sorted(partition.waiting.items()) if epoch <= grant.epoch for event in events]
+    waiting = {epoch: events for epoch, events in partition.waiting.items() if epoch > grant.epoch}
+    partition = PartitionLedger(
+        MappingProxyType(parts), partition.epochs_closed, MappingProxyType(waiting), frozenset(violations)
+    )
+    for event in ready:
         partition = _evolve_partition(partition, event)
     return _close_complete(partition)
 
 
 def _end_at(part: EpochPart, bands: list[tuple[int, int, int]]) -> tuple[EpochPart, bool]:
-    """The part, ended where bands begin; False when something was committed beyond that."""
+    """The part, ended where the next grant begins; False when something was committed beyond that.
+
+    Where it is ended already it stays so: only the *next* grant over a point ends an epoch. Were it the lowest one, a
+    part could be closed or not, by what was read first, when that came.
+    """
     untils: list[tuple[int, int, int]] = []
     edges: list[tuple[int, int, int]] = []
     for first, end, offset in bands:
         for a, b, edge in part.edges.pieces(first, end):
             for c, d, until in part.untils.all_pieces(a, b):
-                if until is None or offset < until:
+                if until is None:
                     untils.append((c, d, offset))
                     if edge > offset:
                         edges.append((c, d, offset))
@@ -210,10 +228,13 @@ def _end_at(part: EpochPart, bands: list[tuple[int, int, int]]) -> tuple[EpochPa
 
 
 def _close_complete(partition: PartitionLedger) -> PartitionLedger:
-    """Epochs that are complete need no place in memory; closed in order, so that one number tells which."""
+    """Epochs that are complete need no place in memory; closed in order, so that one number tells which.
+
+    The newest one stays: a further chunk of its grant may come.
+    """
     parts, closed = dict(partition.parts), partition.epochs_closed
-    for epoch in sorted(parts):
-        if not parts[epoch].is_complete() or epoch in partition.waiting:
+    for epoch in sorted(parts)[:-1]:
+        if not parts[epoch].is_complete():
             break
         del parts[epoch]
         closed = epoch
@@ -223,31 +244,77 @@ def _close_complete(partition: PartitionLedger) -> PartitionLedger:
 
 
 def _evolve_partition(partition: PartitionLedger, event: EpochEvent) -> PartitionLedger:
+    """An event of an epoch, over the points that the epoch holds. What lies elsewhere waits while a grant of those
+    points may still be read, and violates when none can come: a newer epoch was granted.
+    """
     part = partition.parts.get(event.epoch)
-    if part is None:
-        if event.epoch <= partition.epochs_closed:
-            if isinstance(event, Committed):
-                return replace(partition, violations=partition.violations | {event.epoch})
-            return partition
-        waiting = {**partition.waiting, event.epoch: (*partition.waiting.get(event.epoch, ()), event)}
-        return replace(partition, waiting=MappingProxyType(waiting))
-    is_clean = True
-    match event:
-        case Committed():
-            part, is_clean = _commit(part, event)
-        case WorkersCut():
-            numbered = enumerate(zip(event.bounds, event.bounds[1:], strict=False), event.worker)
-            part = replace(part, workers=part.workers.replace((a, b, n) for n, (a, b) in numbered))
-        case WorkerSplit():
-            part = replace(part, workers=part.workers.replace(_split(part, event)))
-        case WorkersMerged():
-            merged = [(a, b, event.worker) for a, b, n in part.workers.pieces() if n in (event.left, event.right)]
-            part = replace(part, workers=part.workers.replace(merged))
-        case RangeReleased():
-            part = replace(part, released=part.released.replace([(event.first, event.end, True)]))
+    here, rest = (None, event) if part is None else _parted(part, event)
+    if rest is not None and event.epoch >= max(partition.epoch_newest, 1):
+        waiting = {**partition.waiting, event.epoch: (*partition.waiting.get(event.epoch, ()), rest)}
+        partition = replace(partition, waiting=MappingProxyType(waiting))
+    elif isinstance(rest, Committed) and rest.tiles:
+        partition = replace(partition, violations=partition.violations | {event.epoch})
+    if part is None or here is None:
+        return partition
+    part, is_clean = _apply(part, here)
     violations = partition.violations if is_clean else partition.violations | {event.epoch}
     parts = MappingProxyType({**partition.parts, event.epoch: part})
     return _close_complete(replace(partition, parts=parts, violations=violations))
+
+
+def _parted(part: EpochPart, event: EpochEvent) -> tuple[EpochEvent | None, EpochEvent | None]:
+    """What of an event lies on points that the epoch holds, and what on others; None for nothing.
+
+    Workers may be told of on any points: what they are called decides nothing.
+    """
+    match event:
+        case Committed():
+            if all(_holds(part, tile.first, tile.end) for tile in event.tiles):
+                return event, None
+            here, rest = [], []
+            for tile in event.tiles:
+                if not is_span(tile.first, tile.end):
+                    here.append(tile)
+                    continue
+                for a, b, known in part.froms.all_pieces(tile.first, tile.end):
+                    piece = Tile(tile.worker, tile.count, a, b, tile.offset_from, tile.offset_to)
+                    (rest if known is None else here).append(piece)
+            parted = [msgspec.structs.replace(event, tiles=tuple(tiles)) if tiles else None for tiles in (here, rest)]
+            return parted[0], parted[1]
+        case RangeReleased():
+            if not is_span(event.first, event.end):
+                return None, None
+            if _holds(part, event.first, event.end):
+                return event, None
+            # Rare, so one event for all the points elsewhere is enough: what is released twice stays released.
+            if not any(True for _ in part.froms.pieces(event.first, event.end)):
+                return None, event
+            return event, event
+        case _:
+            return event, None
+
+
+def _holds(part: EpochPart, first: int, end: int) -> bool:
+    return is_span(first, end) and all(known is not None for _, _, known in part.froms.all_pieces(first, end))
+
+
+def _apply(part: EpochPart, event: EpochEvent) -> tuple[EpochPart, bool]:
+    """The part with an event on points that it holds; False when something in it does not count."""
+    match event:
+        case Committed():
+            return _commit(part, event)
+        case WorkersCut():
+            numbered = enumerate(zip(event.bounds, event.bounds[1:], strict=False), event.worker)
+            cut = [(a, b, n) for n, (a, b) in numbered if is_span(a, b)]
+            return replace(part, workers=part.workers.replace(cut)), True
+        case WorkerSplit():
+            return replace(part, workers=part.workers.replace(_split(part, event))), True
+        case WorkersMerged():
+            merged = [(a, b, event.worker) for a, b, n in part.workers.pieces() if n in (event.left, event.right)]
+            return replace(part, workers=part.workers.replace(merged)), True
+        case RangeReleased():
+            held = [(a, b, True) for a, b, _ in part.froms.pieces(event.first, event.end)]
+            return replace(part, released=part.released.replace(held)), True
 
 
 def _split(part: EpochPart, event: WorkerSplit) -> list[tuple[int, int, int]]:
@@ -260,15 +327,21 @@ def _split(part: EpochPart, event: WorkerSplit) -> list[tuple[int, int, int]]:
 
 def _commit(part: EpochPart, event: Committed) -> tuple[EpochPart, bool]:
     """The part with the tiles that count; False when a tile, or a piece of one, does not."""
+    if not event.tiles:
+        return part, True
     if event.incarnation != part.incarnation:
         return part, False
-    moves: list[tuple[int, int, int]] = []
     is_clean = True
+    moves: list[tuple[int, int, int]] = []
+    end_last = 0
     for tile in event.tiles:
-        if tile.offset_from >= tile.offset_to or tile.first >= tile.end:
+        if tile.offset_from >= tile.offset_to or not is_span(tile.first, tile.end):
             is_clean = False
             continue
-        for a, b, edge in part.edges.all_pieces(tile.first, tile.end):
+        if tile.first < end_last:  # they come in order of points; if not, one may lie on another
+            part, moves = replace(part, edges=part.edges.replace(moves)), []
+        end_last = tile.end
+        for a, b, edge in part.edges.pieces(tile.first, tile.end):
             if edge != tile.offset_from:
                 is_clean = False
                 continue
@@ -279,3 +352,8 @@ def _commit(part: EpochPart, event: Committed) -> tuple[EpochPart, bool]:
         if any(True for _ in part.released.pieces(tile.first, tile.end)):
             is_clean = False
     return replace(part, edges=part.edges.replace(moves)), is_clean
+
+
+def is_span(first: int, end: int) -> bool:
+    """Whether ``[first, end)`` holds a point and lies in the space."""
+    return 0 <= first < end <= SPACE_END

@@ -174,7 +174,7 @@ class CommitCycle:
         return None
 
     def _finish(self, generation: Generation, snapshots: int) -> None:
-        for place, epoch in self.ledger.violations():
+        for place, epoch in [*self.ledger.violations(), *self.ledger.waiting()]:
             raise InvariantBroken(f"a commit of epoch {epoch} at {place} lies outside what was granted")
         committed(generation)
         self.slots.done_bytes -= generation.size

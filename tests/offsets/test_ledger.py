@@ -1,0 +1,200 @@
+"""The fold of both logs: independent of how they interleave, and equal to a twin that looks at single points."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keylanes.offsets.events import (
+    AppCreated,
+    Band,
+    Committed,
+    ControlEvent,
+    CoordinatorElected,
+    LogOpened,
+    OffsetEvent,
+    PartitionStarted,
+    RangeReleased,
+    RangesGranted,
+    Tile,
+    WorkersCut,
+    WorkersMerged,
+    WorkerSplit,
+)
+from keylanes.offsets.ledger import Ledger, evolve, evolve_all
+
+from .ledger_twin import judge
+from .log_strategies import BOUNDS, PARTITION, PLACE, POINTS, TOPIC, control_logs, offset_logs
+
+END = BOUNDS[-1]
+
+
+def merged(
+    control: Sequence[ControlEvent], offsets: Sequence[OffsetEvent], taken: Sequence[int]
+) -> Iterator[ControlEvent | OffsetEvent]:
+    """One interleaving: control events stand at the places ``taken``."""
+    rows, others = iter(control), iter(offsets)
+    for i in range(len(control) + len(offsets)):
+        yield next(rows) if i in taken else next(others)
+
+
+def assert_judged_alike(ledger: Ledger, control: Sequence[ControlEvent], offsets: Sequence[OffsetEvent]) -> None:
+    """The ledger says at every point what the twin says."""
+    fold, wanted = ledger.partition(PLACE), judge(control, offsets, POINTS)
+    edges, owners = fold.edges(ledger.control.started[PLACE]), fold.owners()
+    assert {p: edges.at(p) for p in POINTS} == wanted.edges
+    assert {p: owners.at(p) for p in POINTS} == wanted.owners
+    assert set(fold.violations) == wanted.violations
+    assert set(fold.waiting) == wanted.waiting
+
+
+@settings(max_examples=120)
+@given(control_logs(4, wrong=True), offset_logs(4))
+def test_every_interleaving_gives_the_same_ledger(control: list[ControlEvent], offsets: list[OffsetEvent]) -> None:
+    """Small logs, right or wrong, read in every order against each other, fold to one ledger: the twin's."""
+    n = len(control) + len(offsets)
+    head, free = 4, range(4, n)  # who coordinates and where the partition started is read before any grant
+    wanted = evolve_all(Ledger(), [*control, *offsets])
+    assert_judged_alike(wanted, control, offsets)
+    for chosen in combinations(free, len(control) - head):
+        taken = {*range(head), *chosen}
+        assert evolve_all(Ledger(), merged(control, offsets, sorted(taken))) == wanted
+
+
+@settings(max_examples=300)
+@given(control_logs(12, wrong=True), offset_logs(25), st.randoms(use_true_random=False))
+def test_random_interleavings_of_longer_logs_give_the_same_ledger(
+    control: list[ControlEvent], offsets: list[OffsetEvent], random: object
+) -> None:
+    """Longer logs in random orders, the offset log first among them, fold to one ledger: the twin's."""
+    n = len(control) + len(offsets)
+    wanted = evolve_all(Ledger(), [*control, *offsets])
+    assert_judged_alike(wanted, control, offsets)
+    assert evolve_all(Ledger(), [*offsets, *control]) == wanted
+    for _ in range(4):
+        taken = sorted(random.sample(range(n), len(control)))  # type: ignore[attr-defined]  # a random.Random
+        assert evolve_all(Ledger(), merged(control, offsets, taken)) == wanted
+
+
+# --- single cases a reader can check by eye ---------------------------------------------------------------------------
+
+
+def started(*events: ControlEvent | OffsetEvent) -> Ledger:
+    """A ledger in term 1 of a partition that starts at 0, with more events."""
+    first = [AppCreated("app", "hash", 1), CoordinatorElected(1, "a"), PartitionStarted(1, TOPIC, PARTITION, 0)]
+    return evolve_all(Ledger(), [*first, *events])
+
+
+def grant(epoch: int, offset: int, *, first: int = 0, end: int = END, term: int = 1, to: int = 1) -> RangesGranted:
+    """A grant of one band."""
+    return RangesGranted(term, to, epoch, TOPIC, PARTITION, (Band(first, end, offset),))
+
+
+def commit(epoch: int, start: int, to: int, *, first: int = 0, end: int = END, by: int = 1, n: int = 1) -> Committed:
+    """A commit of one tile."""
+    return Committed(by, n, 0, 1, epoch, TOPIC, PARTITION, (Tile(0, 1, first, end, start, to),), 0, 0, 0)
+
+
+def test_a_commit_of_an_epoch_that_is_not_known_waits_for_its_grant() -> None:
+    """Read before its grant it moves nothing; read after, it counts."""
+    early = started(commit(1, 0, 5))
+    assert early.frontier(PLACE) == 0
+    assert early.waiting() == [(PLACE, 1)]
+    late = evolve(early, grant(1, 0))
+    assert late.frontier(PLACE) == 5
+    assert not late.waiting()
+    assert not late.violations()
+
+
+def test_the_next_grant_ends_an_epoch_where_it_begins() -> None:
+    """What was committed up to there counts, a tile beyond is a violation, also when it is read before the grant."""
+    clean = started(grant(1, 0), commit(1, 0, 5), grant(2, 5), commit(2, 5, 9))
+    assert clean.frontier(PLACE) == 9
+    assert not clean.violations()
+    beyond = commit(1, 5, 7)
+    assert started(grant(1, 0), commit(1, 0, 5), beyond, grant(2, 5)).violations() == [(PLACE, 1)]
+    assert started(grant(1, 0), commit(1, 0, 5), grant(2, 5), beyond).violations() == [(PLACE, 1)]
+
+
+def test_only_the_next_grant_ends_an_epoch() -> None:
+    """A wrong later grant from further below takes nothing from an epoch that ended before it."""
+    events = [grant(1, 0), commit(1, 0, 10), grant(2, 10), grant(3, 5)]
+    assert (PLACE, 1) not in started(*events).violations()
+    assert (PLACE, 1) not in started(events[0], events[2], events[3], events[1]).violations()
+
+
+def test_a_grant_in_chunks_may_be_read_with_a_commit_between() -> None:
+    """Points whose chunk is still to come wait; the others count at once."""
+    middle = BOUNDS[2]
+    left, right = grant(1, 0, end=middle), grant(1, 0, first=middle)
+    between = started(left, commit(1, 0, 5))
+    assert between.partition(PLACE).edges(0).at(0) == 5
+    assert between.waiting() == [(PLACE, 1)]
+    assert evolve(between, right) == started(left, right, commit(1, 0, 5))
+
+
+def test_a_commit_over_points_that_its_epoch_never_held_is_a_violation() -> None:
+    """It waits while the grant may still be read in chunks, and is judged when a newer epoch is granted."""
+    middle = BOUNDS[2]
+    outside = started(grant(1, 0, end=middle), commit(1, 0, 5))
+    assert outside.waiting() == [(PLACE, 1)]
+    assert evolve(outside, grant(2, 5, end=middle)).violations() == [(PLACE, 1)]
+
+
+def test_a_stale_term_grants_nothing() -> None:
+    """Events of a term that was overtaken change nothing, wherever they stand."""
+    ledger = started(grant(1, 0), CoordinatorElected(2, "b"), grant(2, 3, term=1))
+    assert ledger.partition(PLACE).epoch_next == 2
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [Tile(0, 1, 0, END, 1, 5), Tile(0, 1, 0, END, 0, 0), Tile(0, 1, 5, 5, 0, 5), Tile(0, 1, 9, 5, 0, 5)],
+    ids=["not at the edge", "no offsets", "no points", "turned round"],
+)
+def test_a_tile_that_does_not_continue_its_band_is_a_violation(tile: Tile) -> None:
+    """It must start at the edge and hold at least one offset and one point."""
+    event = Committed(1, 1, 0, 1, 1, TOPIC, PARTITION, (tile,), 0, 0, 0)
+    assert started(grant(1, 0), event).violations() == [(PLACE, 1)]
+
+
+def test_a_commit_by_another_incarnation_or_after_a_release_is_a_violation() -> None:
+    """An epoch belongs to one incarnation, until it gives the range up."""
+    assert started(grant(1, 0), commit(1, 0, 5, by=2)).violations() == [(PLACE, 1)]
+    released = RangeReleased(1, 1, 1, TOPIC, PARTITION, 0, BOUNDS[1])
+    ledger = started(grant(1, 0), released)
+    assert ledger.partition(PLACE).owners().at(0) is None
+    assert ledger.partition(PLACE).owners().at(BOUNDS[1]) == 1
+    assert evolve(ledger, commit(1, 0, 5)).violations() == [(PLACE, 1)]
+
+
+def test_the_ledger_knows_every_worker_range() -> None:
+    """Cut, split and merge move the bounds between workers; a worker is named by its incarnation and number."""
+    a, b = BOUNDS[1], BOUNDS[2]
+    ledger = started(
+        grant(1, 0),
+        WorkersCut(1, 1, 1, TOPIC, PARTITION, 0, (0, a, END)),
+        WorkerSplit(1, 2, 1, TOPIC, PARTITION, 1, b, 2),
+        WorkersMerged(1, 3, 1, TOPIC, PARTITION, 0, 2, 4),
+    )
+    assert list(ledger.partition(PLACE).workers().pieces()) == [(0, b, (1, 4)), (b, END, (1, 3))]
+
+
+def test_the_highest_transaction_of_each_incarnation_is_known() -> None:
+    """So a restarted producer finds out what became of its last commit."""
+    ledger = started(LogOpened("app", "hash", 0, 1, 1, 1), grant(1, 0), commit(1, 0, 5, n=4), commit(1, 5, 6, n=3))
+    assert dict(ledger.transactions) == {1: 4}
+    assert ledger.opened == {0}
+
+
+def test_epochs_that_are_complete_take_no_memory() -> None:
+    """A hundred restarts leave one part; the next epoch is still one that was never used."""
+    ledger = started(grant(1, 0))
+    for epoch in range(1, 100):
+        ledger = evolve_all(ledger, [commit(epoch, epoch - 1, epoch, n=epoch), grant(epoch + 1, epoch)])
+    assert list(ledger.partition(PLACE).parts) == [100]
+    assert ledger.partition(PLACE).epoch_next == 101
+    assert replace(ledger).frontier(PLACE) == 99
