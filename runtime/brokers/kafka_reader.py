@@ -77,6 +77,8 @@ class KafkaReader:
             try:
                 async with asyncio.timeout(deadline.left):
                     await consumer.start()
+                    # A task of the client's has to begin: cancelled before, it makes stop() fail half way.
+                    await asyncio.sleep(0)
                 self._consumer = consumer
             except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:
                 await self._drop(consumer)
