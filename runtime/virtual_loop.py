@@ -202,7 +202,8 @@ def run_virtual(main: Coroutine[Any, Any, T], *, seed: int = 0, shuffle: bool = 
 
 def _is_task_step(handle: asyncio.Handle) -> bool:
     # Both the first step and every wake-up are bound to their task, in the C and in the Python version alike.
-    return isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)  # type: ignore[attr-defined]
+    callback = handle._callback  # type: ignore[attr-defined]  # private to asyncio
+    return isinstance(getattr(callback, "__self__", None), asyncio.Task)
 
 
 def _finish(future: asyncio.Future[T], result: Any, error: BaseException | None) -> None:
