@@ -6,8 +6,9 @@ The host of the pure heart. It owns every task; an error in any of them ends the
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import pairwise
+from typing import Any
 
 from ..keyrange.ranges import even_bounds
 from ..offsets.ledger import Ledger
@@ -156,8 +157,8 @@ class Member:
         if self.error is not None:
             raise self.error
 
-    def _spawn(self, work: "asyncio.Future[None] | object") -> "asyncio.Task[None]":
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.append(task)
         task.add_done_callback(self._task_ended)
         return task

@@ -96,7 +96,7 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
         members = [a for a in typing.get_args(annotation) if a is not type(None)]
         allows_none = len(members) < len(typing.get_args(annotation))
-        return (members[0] if len(members) == 1 else typing.Union[tuple(members)]), allows_none  # noqa: UP007
+        return (members[0] if len(members) == 1 else typing.Union[tuple(members)]), allows_none  # noqa: UP007  # the members are known only here
     return annotation, False
 
 

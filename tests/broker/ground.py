@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from keylanes import App, Settings
 from keylanes.runtime.brokers.protocol import Broker, Outgoing, Record, TopicPartition, TopicSpec
@@ -70,12 +70,12 @@ class Ground:
         """The values in a partition 0."""
         return [record.value for record in self.read(topic)]
 
-    def _with(self, work: object, codec: str | None = None) -> None:
+    def _with(self, work: Callable[[Broker], Awaitable[None]], codec: str | None = None) -> None:
         async def run() -> None:
             broker = self.connect(codec)
             await broker.open()
             try:
-                await work(broker)  # type: ignore[operator]
+                await work(broker)
             finally:
                 await broker.close()
 
