@@ -1,4 +1,4 @@
-"""The rows of docs/bad-input.md, on the embedded broker and on a real Kafka: nothing lost, nothing skipped in silence."""
+"""The rows of docs/bad-input.md, on the embedded broker and on a real Kafka: nothing lost, nothing silently skipped."""
 
 import asyncio
 import logging
