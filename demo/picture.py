@@ -1,0 +1,229 @@
+"""The plane as a picture: offset × key hash, one panel for each partition, tiles coloured by worker; and one stretch of
+it so near that single tiles, and the records in them, can be seen.
+
+The panels are painted pixel by pixel from the tiles, so a million of them cost no more than their number; only those of
+the stretch become shapes. Needs matplotlib and numpy, which come with the extra ``demo``.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+
+from ..keyrange.hashing import SPACE_END
+
+WIDTH_INCHES, HEIGHT_INCHES, DPI = 15.0, 9.4, 110
+PANEL_PIXELS = (900, 1_024)  # offsets, points
+PANELS_MAX = 8
+STRETCH_WORKERS = 12
+STRETCH_TILES = 110
+SHADES = 3
+INK, PALE = "#1d2733", "#f4f5f7"
+
+HOW_TO_READ = (
+    "Each record is a point: its offset to the right, the hash of its key upwards. A worker owns a horizontal band of the "
+    "space and works through it in order,\nat its own speed, beside all others. Each commit moves the right edge of a band: "
+    "that is one tile. Together the tiles cover the plane without overlap\nand without a hole: every record was processed "
+    "exactly once. Nothing waits for the slowest: where tiles end raggedly, some workers were ahead of others."
+)
+
+
+class PlaneTile(NamedTuple):
+    """The rectangle ``[offset_from, offset_to) x [first, end)`` that ``count`` neighbouring workers committed alike."""
+
+    topic: str
+    partition: int
+    incarnation: int
+    transaction: int
+    worker: int
+    count: int
+    first: int
+    end: int
+    offset_from: int
+    offset_to: int
+
+
+class Stretch(NamedTuple):
+    """A part of one partition's plane that is shown near: offsets and points, half-open."""
+
+    topic: str
+    partition: int
+    offset_from: int
+    offset_to: int
+    first: int
+    end: int
+
+    def meets(self, tile: PlaneTile) -> bool:
+        """Whether a part of the tile lies inside."""
+        return (
+            (tile.topic, tile.partition) == (self.topic, self.partition)
+            and tile.offset_from < self.offset_to
+            and self.offset_from < tile.offset_to
+            and tile.first < self.end
+            and self.first < tile.end
+        )
+
+    def is_in(self, source: tuple[str, int]) -> bool:
+        """Whether this is a part of that source partition."""
+        return source == (self.topic, self.partition)
+
+    def holds(self, offset: int, point: int) -> bool:
+        """Whether a record of the partition lies inside."""
+        return self.offset_from <= offset < self.offset_to and self.first <= point < self.end
+
+
+def choose_stretch(tiles: Sequence[PlaneTile]) -> Stretch | None:
+    """A stretch that shows some workers over several commits; the same for the same tiles. None when there are none."""
+    if not tiles:
+        return None
+    topic, partition = min((tile.topic, tile.partition) for tile in tiles)
+    own = [tile for tile in tiles if (tile.topic, tile.partition) == (topic, partition)]
+    height = min((tile.end - tile.first) // tile.count for tile in own)
+    bands = max(1, min(STRETCH_WORKERS, SPACE_END // height))
+    first = (SPACE_END - bands * height) // 2 // height * height
+    end = first + bands * height
+    inside = sorted(tile.offset_from for tile in own if tile.first < end and first < tile.end)
+    start = inside[len(inside) // 3]
+    later = [offset for offset in inside if offset > start]
+    last = max(tile.offset_to for tile in own)
+    stop = later[STRETCH_TILES] if len(later) > STRETCH_TILES else last
+    return Stretch(topic, partition, start, max(stop, start + 1), first, end)
+
+
+def draw_plane(
+    tiles: Sequence[PlaneTile],
+    path: str | os.PathLike[str],
+    *,
+    title: str,
+    stretch: Stretch | None = None,
+    records: Sequence[tuple[int, int]] = (),
+) -> Path:
+    """Draw the tiles of an application into a PNG file; returns its path.
+
+    ``stretch`` None: one is chosen. ``records`` are the (offset, point) of the records in the stretch, drawn as dots.
+    """
+    path = Path(path)
+    with mpl.rc_context({"font.family": "sans-serif", "font.size": 9, "axes.edgecolor": INK, "text.color": INK}):
+        figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES), dpi=DPI, facecolor="white")
+        FigureCanvasAgg(figure)
+        figure.suptitle(title, x=0.045, y=0.975, ha="left", fontsize=15, fontweight="bold")
+        figure.text(0.045, 0.022, HOW_TO_READ, fontsize=9.5, linespacing=1.55)
+        stretch = stretch or choose_stretch(tiles)
+        _overview(figure, tiles, stretch)
+        if stretch is not None:
+            _near(figure, [tile for tile in tiles if stretch.meets(tile)], stretch, records)
+        partial = path.with_name(f"{path.name}.partial")
+        figure.savefig(partial, format="png")
+        partial.replace(path)
+    return path
+
+
+# --- all of it ---------------------------------------------------------------------------------------------------------
+
+
+def _overview(figure: Figure, tiles: Sequence[PlaneTile], stretch: Stretch | None) -> None:
+    places = sorted({(tile.topic, tile.partition) for tile in tiles})
+    shown = places[:PANELS_MAX]
+    columns = 1 if len(shown) <= 1 else 2
+    rows = max(1, -(-len(shown) // columns))
+    grid = figure.add_gridspec(rows, columns, left=0.045, right=0.555, top=0.885, bottom=0.165, hspace=0.22, wspace=0.1)
+    left_out = f", the first {len(shown)} of {len(places)} partitions" if len(places) > len(shown) else ""
+    figure.text(0.045, 0.925, f"The whole plane{left_out}: hue by worker, light and dark by commit", fontsize=11)
+    for number, (topic, partition) in enumerate(shown):
+        own = [tile for tile in tiles if (tile.topic, tile.partition) == (topic, partition)]
+        axes = figure.add_subplot(grid[number // columns, number % columns])
+        start, end = min(tile.offset_from for tile in own), max(tile.offset_to for tile in own)
+        axes.imshow(
+            paint(own, start, end), origin="lower", aspect="auto", extent=(start, end, 0, SPACE_END), interpolation="nearest"
+        )
+        axes.set_title(f"{topic}, partition {partition}", fontsize=9.5, loc="left")
+        _name_axes(axes, is_left=number % columns == 0, is_low=number // columns == rows - 1)
+        axes.set_yticks([0, SPACE_END // 2, SPACE_END], ["0", "½", "1"])
+        if stretch is not None and (topic, partition) == stretch[:2]:
+            size = stretch.offset_to - stretch.offset_from, stretch.end - stretch.first
+            axes.add_patch(Rectangle((stretch.offset_from, stretch.first), *size, fill=False, ec="black", lw=1.6))
+
+
+def paint(tiles: Sequence[PlaneTile], start: int, end: int) -> Any:
+    """The tiles of one partition as pixels, an array of (points, offsets, rgb) from 0 to 1; white is no tile."""
+    width, height = PANEL_PIXELS
+    pixels = np.ones((height, width, 3), dtype=np.float32)
+    hues = (np.arange(height) + 0.5) / height
+    shades = [np.array([colour(hue, shade) for hue in hues], dtype=np.float32)[:, None, :] for shade in range(SHADES)]
+    scale = width / max(1, end - start)
+    for tile in tiles:
+        left, right = int((tile.offset_from - start) * scale), int((tile.offset_to - start) * scale)
+        low, high = tile.first * height // SPACE_END, tile.end * height // SPACE_END
+        right, high = max(right, left + 1), max(high, low + 1)
+        pixels[low:high, left:right] = shades[tile.transaction % SHADES][low:high]
+    return pixels
+
+
+def colour(hue: float, shade: int) -> tuple[float, float, float]:
+    """A hue (0 to 1) for a worker, and one of ``SHADES`` for a commit; as red, green and blue from 0 to 1."""
+    light = (0.97, 0.76, 0.87)[shade % SHADES]
+    red, green, blue = (float(channel) for channel in mpl.colors.hsv_to_rgb((hue * 0.92 + 0.02, 0.42, light)))
+    return red, green, blue
+
+
+# --- one stretch of it -------------------------------------------------------------------------------------------------
+
+
+def _near(figure: Figure, tiles: Sequence[PlaneTile], stretch: Stretch, records: Sequence[tuple[int, int]]) -> None:
+    axes = figure.add_axes((0.605, 0.215, 0.335, 0.67))
+    figure.text(0.605, 0.925, "The black frame, seen from near: single tiles and their records", fontsize=11)
+    axes.set_facecolor(PALE)
+    bands: dict[tuple[int, int], int] = {}
+    for tile in tiles:
+        height = (tile.end - tile.first) // tile.count
+        width = tile.offset_to - tile.offset_from
+        for number in range(tile.count):
+            first = tile.first + number * height
+            bands[first, first + height] = tile.worker + number
+            place = (first / max(1, height) * 0.381966) % 1.0
+            face = colour(place, tile.transaction)
+            axes.add_patch(Rectangle((tile.offset_from, first), width, height, fc=face, ec="white", lw=0.4))
+        axes.add_patch(Rectangle((tile.offset_from, tile.first), width, tile.end - tile.first, fill=False, ec=INK, lw=0.9))
+    if records:
+        offsets, points = zip(*records, strict=True)
+        axes.scatter(offsets, points, s=5, c=INK, linewidths=0, zorder=3)
+    axes.set_xlim(stretch.offset_from, stretch.offset_to)
+    axes.set_ylim(stretch.first, stretch.end)
+    _name_axes(axes, is_left=True, is_low=True)
+    axes.set_ylabel("a few bands of the key space →")
+    axes.set_yticks([])
+    axes.set_title(f"{stretch.topic}, partition {stretch.partition}", fontsize=9.5, loc="left")
+    _legend(axes, has_records=bool(records))
+    seen = [(first, end, worker) for (first, end), worker in sorted(bands.items()) if stretch.first <= first < stretch.end]
+    for first, end, worker in seen[: 2 * STRETCH_WORKERS]:
+        axes.text(1.01, (first + end) / 2, f"worker {worker}", transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+
+
+def _legend(axes: Any, *, has_records: bool) -> None:
+    """The signs of the near panel in words."""
+    signs: list[Any] = [
+        Rectangle((0, 0), 1, 1, fc=colour(0.6, 0), ec=INK, lw=0.9, label="a tile: one commit of one worker"),
+        Rectangle((0, 0), 1, 1, fc=colour(0.6, 1), ec=INK, lw=0.9, label="its next commit"),
+        Rectangle((0, 0), 1, 1, fc=colour(0.1, 0), ec="white", lw=0.9, label="a white line: workers that committed alike"),
+    ]
+    if has_records:
+        signs.append(Line2D([], [], ls="", marker="o", ms=3, c=INK, label="a record"))
+    axes.legend(
+        handles=signs, loc="upper left", bbox_to_anchor=(-0.01, -0.075), ncols=2, frameon=False, fontsize=8.5,
+        handlelength=1.4, columnspacing=1.5,
+    )  # fmt: skip
+
+
+def _name_axes(axes: Any, *, is_left: bool, is_low: bool) -> None:
+    axes.set_xlabel("offset in the partition →" if is_low else "")
+    axes.set_ylabel("hash of the key →" if is_left else "")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.locator_params(axis="x", nbins=5)
+    axes.tick_params(labelsize=8, colors=INK, length=2)
