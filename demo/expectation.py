@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 SCHEMA = "carrier string, flight int, dest string, dep_time int, arr_delay int"
 
 
-def expected_outputs(spark: SparkSession, done: DataFrame) -> DataFrame:
+def expected_outputs(_spark: SparkSession, done: DataFrame) -> DataFrame:
     """From the flights that are done to their outputs; for ``--expected`` of the audit."""
     place = (
         F.col("topic").alias("source_topic"),

@@ -12,7 +12,15 @@ from itertools import islice
 
 import msgspec
 
-from ..runtime.brokers.protocol import Broker, BrokerError, Outgoing, Producer, ProducerFenced, TopicPartition, TopicSpec
+from ..runtime.brokers.protocol import (
+    Broker,
+    BrokerError,
+    Outgoing,
+    Producer,
+    ProducerFenced,
+    TopicPartition,
+    TopicSpec,
+)
 from ..runtime.errors import BrokerUnavailable, FencedError, LogError
 from ..runtime.settings import Settings
 from .flights import PARTITIONS, SourceRow, source_rows
@@ -25,6 +33,10 @@ TRANSACTIONAL_ID = "flights-demo.loader"
 KEEP = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 ROWS_PER_TRANSACTION = 2_000
 RETRY_WAIT_MS = 200
+
+
+def unheard(_: object) -> None:
+    """Nobody listens."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -45,8 +57,8 @@ class Loader:
         rows: int,
         settings: Settings,
         *,
-        on_progress: Callable[[int], None] = lambda loaded: None,
-        on_step: Callable[[str], None] = lambda step: None,
+        on_progress: Callable[[int], None] = unheard,
+        on_step: Callable[[str], None] = unheard,
     ) -> None:
         self.broker, self.rows, self.settings = broker, rows, settings
         self._on_progress, self._on_step = on_progress, on_step

@@ -86,7 +86,7 @@ class _Demo:
         if self.options.with_audit or self.options.broker == "kafka":
             os.environ.update(java_home().environment(os.environ))  # missing? then say so now, not after the run
         if self.place.open(self.options.rows, reset=self.options.reset):
-            self.say(f"An interrupted demo lies in {self.place.folder}: going on with its phase {self.place.state.phase}.")
+            self.say(f"An interrupted demo lies in {self.place.folder}: it goes on ({self.place.state.phase}).")
         with self._broker() as address, self._noting_steps():
             if self.place.state.phase == "load":
                 with self._phase("load"):

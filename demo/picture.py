@@ -28,22 +28,22 @@ SHADES = 3
 INK, PALE = "#1d2733", "#f4f5f7"
 
 HOW_TO_READ = (
-    "Each record is a point: its offset to the right, the hash of its key upwards. A worker owns a horizontal band of the "
-    "space and works through it in order,\nat its own speed, beside all others. Each commit moves the right edge of a band: "
-    "that is one tile. Together the tiles cover the plane without overlap\nand without a hole: every record was processed "
-    "exactly once. Nothing waits for the slowest: where tiles end raggedly, some workers were ahead of others."
+    "Each record is a point: its offset to the right, the hash of its key upwards. A worker owns a horizontal band and",
+    "works through it in order, at its own speed, beside all others. Each commit moves the right edge of a band: that is",
+    "one tile. Together the tiles cover the plane without overlap and without a hole: every record was processed exactly",
+    "once. Nothing waits for the slowest: where tiles end raggedly, some workers were ahead of others.",
 )
 
 
 class PlaneTile(NamedTuple):
-    """The rectangle ``[offset_from, offset_to) x [first, end)`` that ``count`` neighbouring workers committed alike."""
+    """The rectangle ``[offset_from, offset_to) x [first, end)`` of one commit, by ``workers`` neighbours from ``worker`` on."""
 
     topic: str
     partition: int
     incarnation: int
     transaction: int
     worker: int
-    count: int
+    workers: int
     first: int
     end: int
     offset_from: int
@@ -85,7 +85,7 @@ def choose_stretch(tiles: Sequence[PlaneTile]) -> Stretch | None:
         return None
     topic, partition = min((tile.topic, tile.partition) for tile in tiles)
     own = [tile for tile in tiles if (tile.topic, tile.partition) == (topic, partition)]
-    height = min((tile.end - tile.first) // tile.count for tile in own)
+    height = min((tile.end - tile.first) // tile.workers for tile in own)
     bands = max(1, min(STRETCH_WORKERS, SPACE_END // height))
     first = (SPACE_END - bands * height) // 2 // height * height
     end = first + bands * height
@@ -114,7 +114,7 @@ def draw_plane(
         figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES), dpi=DPI, facecolor="white")
         FigureCanvasAgg(figure)
         figure.suptitle(title, x=0.045, y=0.975, ha="left", fontsize=15, fontweight="bold")
-        figure.text(0.045, 0.022, HOW_TO_READ, fontsize=9.5, linespacing=1.55)
+        figure.text(0.045, 0.022, "\n".join(HOW_TO_READ), fontsize=9.5, linespacing=1.35)
         stretch = stretch or choose_stretch(tiles)
         _overview(figure, tiles, stretch)
         if stretch is not None:
@@ -125,7 +125,7 @@ def draw_plane(
     return path
 
 
-# --- all of it ---------------------------------------------------------------------------------------------------------
+# --- all of it -----------------------------------------------------------------------------------------------------
 
 
 def _overview(figure: Figure, tiles: Sequence[PlaneTile], stretch: Stretch | None) -> None:
@@ -140,9 +140,8 @@ def _overview(figure: Figure, tiles: Sequence[PlaneTile], stretch: Stretch | Non
         own = [tile for tile in tiles if (tile.topic, tile.partition) == (topic, partition)]
         axes = figure.add_subplot(grid[number // columns, number % columns])
         start, end = min(tile.offset_from for tile in own), max(tile.offset_to for tile in own)
-        axes.imshow(
-            paint(own, start, end), origin="lower", aspect="auto", extent=(start, end, 0, SPACE_END), interpolation="nearest"
-        )
+        place = {"origin": "lower", "aspect": "auto", "extent": (start, end, 0, SPACE_END)}
+        axes.imshow(paint(own, start, end), interpolation="nearest", **place)
         axes.set_title(f"{topic}, partition {partition}", fontsize=9.5, loc="left")
         _name_axes(axes, is_left=number % columns == 0, is_low=number // columns == rows - 1)
         axes.set_yticks([0, SPACE_END // 2, SPACE_END], ["0", "½", "1"])
@@ -173,7 +172,7 @@ def colour(hue: float, shade: int) -> tuple[float, float, float]:
     return red, green, blue
 
 
-# --- one stretch of it -------------------------------------------------------------------------------------------------
+# --- one stretch of it ---------------------------------------------------------------------------------------------
 
 
 def _near(figure: Figure, tiles: Sequence[PlaneTile], stretch: Stretch, records: Sequence[tuple[int, int]]) -> None:
@@ -182,15 +181,16 @@ def _near(figure: Figure, tiles: Sequence[PlaneTile], stretch: Stretch, records:
     axes.set_facecolor(PALE)
     bands: dict[tuple[int, int], int] = {}
     for tile in tiles:
-        height = (tile.end - tile.first) // tile.count
+        height = (tile.end - tile.first) // tile.workers
         width = tile.offset_to - tile.offset_from
-        for number in range(tile.count):
+        for number in range(tile.workers):
             first = tile.first + number * height
             bands[first, first + height] = tile.worker + number
             place = (first / max(1, height) * 0.381966) % 1.0
             face = colour(place, tile.transaction)
             axes.add_patch(Rectangle((tile.offset_from, first), width, height, fc=face, ec="white", lw=0.4))
-        axes.add_patch(Rectangle((tile.offset_from, tile.first), width, tile.end - tile.first, fill=False, ec=INK, lw=0.9))
+        corner = tile.offset_from, tile.first
+        axes.add_patch(Rectangle(corner, width, tile.end - tile.first, fill=False, ec=INK, lw=0.9))
     if records:
         offsets, points = zip(*records, strict=True)
         axes.scatter(offsets, points, s=5, c=INK, linewidths=0, zorder=3)
@@ -201,17 +201,18 @@ def _near(figure: Figure, tiles: Sequence[PlaneTile], stretch: Stretch, records:
     axes.set_yticks([])
     axes.set_title(f"{stretch.topic}, partition {stretch.partition}", fontsize=9.5, loc="left")
     _legend(axes, has_records=bool(records))
-    seen = [(first, end, worker) for (first, end), worker in sorted(bands.items()) if stretch.first <= first < stretch.end]
-    for first, end, worker in seen[: 2 * STRETCH_WORKERS]:
-        axes.text(1.01, (first + end) / 2, f"worker {worker}", transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+    beside = axes.get_yaxis_transform()
+    seen = [(band, worker) for band, worker in sorted(bands.items()) if stretch.first <= band[0] < stretch.end]
+    for (first, end), worker in seen[: 2 * STRETCH_WORKERS]:
+        axes.text(1.01, (first + end) / 2, f"worker {worker}", transform=beside, va="center", fontsize=8)
 
 
 def _legend(axes: Any, *, has_records: bool) -> None:
     """The signs of the near panel in words."""
     signs: list[Any] = [
-        Rectangle((0, 0), 1, 1, fc=colour(0.6, 0), ec=INK, lw=0.9, label="a tile: one commit of one worker"),
-        Rectangle((0, 0), 1, 1, fc=colour(0.6, 1), ec=INK, lw=0.9, label="its next commit"),
-        Rectangle((0, 0), 1, 1, fc=colour(0.1, 0), ec="white", lw=0.9, label="a white line: workers that committed alike"),
+        _sign(colour(0.6, 0), INK, "a tile: one commit of one worker"),
+        _sign(colour(0.6, 1), INK, "its next commit"),
+        _sign(colour(0.1, 0), "white", "white lines: neighbours that committed alike"),
     ]
     if has_records:
         signs.append(Line2D([], [], ls="", marker="o", ms=3, c=INK, label="a record"))
@@ -219,6 +220,10 @@ def _legend(axes: Any, *, has_records: bool) -> None:
         handles=signs, loc="upper left", bbox_to_anchor=(-0.01, -0.075), ncols=2, frameon=False, fontsize=8.5,
         handlelength=1.4, columnspacing=1.5,
     )  # fmt: skip
+
+
+def _sign(face: tuple[float, float, float], edge: str, label: str) -> Rectangle:
+    return Rectangle((0, 0), 1, 1, fc=face, ec=edge, lw=0.9, label=label)
 
 
 def _name_axes(axes: Any, *, is_left: bool, is_low: bool) -> None:

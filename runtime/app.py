@@ -15,7 +15,7 @@ import msgspec
 
 from .brokers.protocol import Broker
 from .connect import connect
-from .errors import FatalError, KeylanesError, SettingsError
+from .errors import KeylanesError, SettingsError
 from .handlers import PARALLELISING_FACTOR, DeadLetter, Handler, Retry, Stop, check_topic_name, declare
 from .member import Member, unheard
 from .settings import Settings
@@ -159,6 +159,8 @@ class App:
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(self._run_with_signals(until_level=until == "level", on_step=on_step))
         except KeylanesError as error:
+            if self._cause is not error:
+                logger.critical("%s does not start: %s", self.name, error)
             raise SystemExit(getattr(error, "exit_code", 1)) from error
         except asyncio.CancelledError:
             raise SystemExit(EXIT_ABORTED) from None
@@ -253,7 +255,7 @@ class App:
 
     def _fail(self, error: Exception) -> None:
         self._state, self._cause = "failed", error
-        logger.critical("%s stops: %s", self.name, error, exc_info=not isinstance(error, FatalError))
+        logger.critical("%s stops: %s", self.name, error, exc_info=not isinstance(error, KeylanesError))
         if self.on_fatal is not None:
             self.on_fatal(error)
 

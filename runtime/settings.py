@@ -132,7 +132,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return _convert(values, f"environment variables {prefix}*")
 
 
-RESERVED_VARIABLES = frozenset({"KEYLANES_CACHE", "KEYLANES_BROKER", "KEYLANES_JAVA"})
+RESERVED_VARIABLES = frozenset(
+    f"KEYLANES_{name}" for name in ("BROKER", "CACHE", "DEMO_HANDLER_MS", "HYPOTHESIS", "IVY_SETTINGS", "JAVA")
+)
 """Variables with our prefix that are not settings."""
 
 
