@@ -66,7 +66,7 @@ class Worker:
     dropped_from: int | None = None
     hold_at: int | None = None
     active: bool = False
-    awaited: bool = False
+    awaited_bytes: int = 0
     retired: bool = False
 
     def first_not_done(self) -> int | None:
@@ -95,10 +95,11 @@ class Worker:
 
 @dataclass(slots=True)
 class Blocked:
-    """A reader stands at a record whose worker is full. ``index`` is its place in the batch."""
+    """A reader stands at a record of ``size`` bytes whose worker is full. ``index`` is its place in the batch."""
 
     worker: Worker
     index: int
+    size: int
 
 
 class Numbers:
@@ -188,7 +189,7 @@ class PartitionDispatch:
             size = bytes_of(record)
             if worker.queue_bytes and worker.queue_bytes + size > quota:
                 self.front = max(self.front, record.offset)
-                return Blocked(worker, i)
+                return Blocked(worker, i, size)
             self._queue(worker, record, size, ready)
         self.front = max(self.front, batch.offset_next)
         return None
@@ -251,7 +252,7 @@ class PartitionDispatch:
             size = bytes_of(record)
             if worker.queue_bytes and worker.queue_bytes + size > quota:
                 self._advance(position, offset)
-                return Blocked(worker, i)
+                return Blocked(worker, i, size)
             self._queue(worker, record, size, ready)
             self.records_caught_up += 1
             worker.dropped_from = offset + 1
@@ -287,9 +288,13 @@ class PartitionDispatch:
 
     # --- who holds back whom ---------------------------------------------------------------------------------------
 
-    def has_room_again(self, worker: Worker) -> bool:
-        """Whether a full worker worked off enough to be handed more: a quarter, so that readers move in strides."""
-        return worker.queue_bytes * 4 <= self.quota_bytes * 3
+    def has_room_again(self, worker: Worker, size: int) -> bool:
+        """Whether a full worker worked off enough: a quarter, so that readers move in strides, and what the record at
+        which a reader stands needs. Without the second a reader that holds a large record would be told to go on and
+        stopped again for ever, without an await between.
+        """
+        held, quota = worker.queue_bytes, self.quota_bytes
+        return not held or (held * 4 <= quota * 3 and held + size <= quota)
 
     def may_drop(self, stands_at: Worker, fed: Iterable[Worker], *, waited_long: bool) -> bool:
         """Whether a reader that feeds these workers should go on without the full one it stands at.

@@ -101,9 +101,7 @@ class MainReader:
     async def _stand(self, run: PartitionRun, batch: Batch, blocked: Blocked | None) -> None:
         dispatch = run.dispatch
         while blocked is not None and not self.is_stopped:
-            has_room = await wait_for_room(
-                run, run.room, blocked.worker, dispatch.fed_by_front, self.settings.full_wait_ms
-            )
+            has_room = await wait_for_room(run, run.room, blocked, dispatch.fed_by_front, self.settings.full_wait_ms)
             if self.is_stopped:
                 return
             if not has_room:
@@ -195,7 +193,7 @@ class CatchUp:
                 return
             index = blocked.index
             has_room = await wait_for_room(
-                run, run.catch_up_room, blocked.worker, dispatch.followers, self.settings.full_wait_ms
+                run, run.catch_up_room, blocked, dispatch.followers, self.settings.full_wait_ms
             )
             if not has_room:
                 dispatch.drop_again(blocked)
@@ -205,18 +203,19 @@ class CatchUp:
 
 
 async def wait_for_room(
-    run: PartitionRun, room: asyncio.Event, worker: Worker, fed: Callable[[], Sequence[Worker]], full_wait_ms: int
+    run: PartitionRun, room: asyncio.Event, blocked: Blocked, fed: Callable[[], Sequence[Worker]], full_wait_ms: int
 ) -> bool:
-    """Wait until the worker has room (True), or until its reader should go on without it (False)."""
+    """Wait until the full worker has room (True), or until its reader should go on without it (False)."""
     loop = asyncio.get_running_loop()
+    worker, size = blocked.worker, blocked.size
     until = loop.time() + full_wait_ms / 1000
-    while not run.dispatch.has_room_again(worker) and not worker.retired:
-        worker.awaited = True
+    while not run.dispatch.has_room_again(worker, size) and not worker.retired:
+        worker.awaited_bytes = size
         room.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BLOCKED_CHECK_MS / 1000):
                 await room.wait()
-        if run.dispatch.has_room_again(worker) or worker.retired:
+        if run.dispatch.has_room_again(worker, size) or worker.retired:
             break
         if run.dispatch.may_drop(worker, fed(), waited_long=loop.time() >= until):
             return False

@@ -149,8 +149,8 @@ class Slots:
             record = dispatch.next_record(worker)
             if record is None:
                 return
-            if worker.awaited and dispatch.has_room_again(worker):
-                worker.awaited = False
+            if worker.awaited_bytes and dispatch.has_room_again(worker, worker.awaited_bytes):
+                worker.awaited_bytes = 0
                 run.room.set()
                 run.catch_up_room.set()
             done = await self._process(run, worker, record)
