@@ -8,7 +8,7 @@ from .application import APP, DEAD_TOPIC, LATE_TOPIC
 from .flights import CANCELLED, FLIGHTS, LATE, LATE_MINUTES, WITHOUT_ARRIVAL, Flight, source_rows
 from .loader import SOURCE
 from .logbook import Logbook, read_logbook, read_topic
-from .picture import Stretch, choose_stretch
+from .tiles import Stretch, choose_stretch
 
 
 class Counts(msgspec.Struct, frozen=True):

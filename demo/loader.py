@@ -93,14 +93,19 @@ class Loader:
             await producer.close()
 
     async def _load_from(self, loaded: int, producer: Producer) -> None:
-        source = await asyncio.to_thread(source_rows, loaded, self.rows)
-        while chunk := await asyncio.to_thread(_records, source):
-            loaded += len(chunk)
-            chunk.append(Outgoing(*PROGRESS, None, msgspec.json.encode(Loaded(loaded))))
-            self._on_step("load transact")
-            await producer.transact(chunk)
-            self._on_step("load committed")
-            self._on_progress(loaded)
+        source = source_rows(loaded, self.rows)
+        upcoming = asyncio.create_task(asyncio.to_thread(_records, source))
+        try:
+            while chunk := await upcoming:
+                upcoming = asyncio.create_task(asyncio.to_thread(_records, source))  # while the broker writes this one
+                loaded += len(chunk)
+                chunk.append(Outgoing(*PROGRESS, None, msgspec.json.encode(Loaded(loaded))))
+                self._on_step("load transact")
+                await producer.transact(chunk)
+                self._on_step("load committed")
+                self._on_progress(loaded)
+        finally:
+            await asyncio.wait([upcoming])
 
     async def _loaded(self) -> int:
         start, high = (await self.broker.watermarks([PROGRESS]))[PROGRESS]

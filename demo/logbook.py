@@ -11,7 +11,7 @@ from ..offsets.events import Committed, WorkersCut
 from ..runtime.brokers.protocol import Batch, Broker, TopicPartition, UnknownTopic
 from ..runtime.errors import LogError
 from ..runtime.logs import offsets_topic
-from .picture import PlaneTile
+from .tiles import PlaneTile
 
 FETCH_RECORDS_MAX = 5_000
 

@@ -8,7 +8,7 @@ the stretch become shapes. Needs matplotlib and numpy, which come with the extra
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -18,83 +18,20 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from ..keyrange.hashing import SPACE_END
+from .tiles import STRETCH_WORKERS, PlaneTile, Stretch, choose_stretch
 
 WIDTH_INCHES, HEIGHT_INCHES, DPI = 15.0, 9.4, 110
 PANEL_PIXELS = (900, 1_024)  # offsets, points
 PANELS_MAX = 8
-STRETCH_WORKERS = 12
-STRETCH_TILES = 110
 SHADES = 3
 INK, PALE = "#1d2733", "#f4f5f7"
 
 HOW_TO_READ = (
-    "Each record is a point: its offset to the right, the hash of its key upwards. A worker owns a horizontal band and",
-    "works through it in order, at its own speed, beside all others. Each commit moves the right edge of a band: that is",
-    "one tile. Together the tiles cover the plane without overlap and without a hole: every record was processed exactly",
-    "once. Nothing waits for the slowest: where tiles end raggedly, some workers were ahead of others.",
+    "Each record is a point: its offset to the right, the hash of its key upwards. A worker owns a horizontal band",
+    "and works through it in order, at its own speed, beside all others. Each commit moves the right edge of a band:",
+    "that is one tile. Together the tiles cover the plane without overlap and without a hole: every record was",
+    "processed exactly once. Nothing waits for the slowest: where tiles end raggedly, some workers were ahead.",
 )
-
-
-class PlaneTile(NamedTuple):
-    """The rectangle ``[offset_from, offset_to) x [first, end)`` of one commit, by ``workers`` neighbours from ``worker`` on."""
-
-    topic: str
-    partition: int
-    incarnation: int
-    transaction: int
-    worker: int
-    workers: int
-    first: int
-    end: int
-    offset_from: int
-    offset_to: int
-
-
-class Stretch(NamedTuple):
-    """A part of one partition's plane that is shown near: offsets and points, half-open."""
-
-    topic: str
-    partition: int
-    offset_from: int
-    offset_to: int
-    first: int
-    end: int
-
-    def meets(self, tile: PlaneTile) -> bool:
-        """Whether a part of the tile lies inside."""
-        return (
-            (tile.topic, tile.partition) == (self.topic, self.partition)
-            and tile.offset_from < self.offset_to
-            and self.offset_from < tile.offset_to
-            and tile.first < self.end
-            and self.first < tile.end
-        )
-
-    def is_in(self, source: tuple[str, int]) -> bool:
-        """Whether this is a part of that source partition."""
-        return source == (self.topic, self.partition)
-
-    def holds(self, offset: int, point: int) -> bool:
-        """Whether a record of the partition lies inside."""
-        return self.offset_from <= offset < self.offset_to and self.first <= point < self.end
-
-
-def choose_stretch(tiles: Sequence[PlaneTile]) -> Stretch | None:
-    """A stretch that shows some workers over several commits; the same for the same tiles. None when there are none."""
-    if not tiles:
-        return None
-    topic, partition = min((tile.topic, tile.partition) for tile in tiles)
-    own = [tile for tile in tiles if (tile.topic, tile.partition) == (topic, partition)]
-    height = min((tile.end - tile.first) // tile.workers for tile in own)
-    bands = max(1, min(STRETCH_WORKERS, SPACE_END // height))
-    first = (SPACE_END - bands * height) // 2 // height * height
-    end = first + bands * height
-    inside = sorted(tile.offset_from for tile in own if tile.first < end and first < tile.end)
-    start = inside[len(inside) // 3]
-    later = [offset for offset in inside if offset > start]
-    last = max(tile.offset_to for tile in own)
-    stop = later[STRETCH_TILES] if len(later) > STRETCH_TILES else last
-    return Stretch(topic, partition, start, max(stop, start + 1), first, end)
 
 
 def draw_plane(

@@ -1,0 +1,74 @@
+"""PURE. Tiles for people: what the picture is made of, and which stretch of it is worth a nearer look."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..keyrange.hashing import SPACE_END
+
+STRETCH_WORKERS = 12
+STRETCH_TILES = 110
+
+
+class PlaneTile(NamedTuple):
+    """The rectangle ``[offset_from, offset_to) x [first, end)``, a part of the commit ``transaction``.
+
+    It was committed alike by so many ``workers``, neighbours, of which ``worker`` is the first.
+    """
+
+    topic: str
+    partition: int
+    incarnation: int
+    transaction: int
+    worker: int
+    workers: int
+    first: int
+    end: int
+    offset_from: int
+    offset_to: int
+
+
+class Stretch(NamedTuple):
+    """A part of one partition's plane that is shown near: offsets and points, half-open."""
+
+    topic: str
+    partition: int
+    offset_from: int
+    offset_to: int
+    first: int
+    end: int
+
+    def meets(self, tile: PlaneTile) -> bool:
+        """Whether a part of the tile lies inside."""
+        return (
+            (tile.topic, tile.partition) == (self.topic, self.partition)
+            and tile.offset_from < self.offset_to
+            and self.offset_from < tile.offset_to
+            and tile.first < self.end
+            and self.first < tile.end
+        )
+
+    def is_in(self, source: tuple[str, int]) -> bool:
+        """Whether this is a part of that source partition."""
+        return source == (self.topic, self.partition)
+
+    def holds(self, offset: int, point: int) -> bool:
+        """Whether a record of the partition lies inside."""
+        return self.offset_from <= offset < self.offset_to and self.first <= point < self.end
+
+
+def choose_stretch(tiles: Sequence[PlaneTile]) -> Stretch | None:
+    """A stretch that shows some workers over several commits; the same for the same tiles. None when there are none."""
+    if not tiles:
+        return None
+    topic, partition = min((tile.topic, tile.partition) for tile in tiles)
+    own = [tile for tile in tiles if (tile.topic, tile.partition) == (topic, partition)]
+    height = min((tile.end - tile.first) // tile.workers for tile in own)
+    bands = max(1, min(STRETCH_WORKERS, SPACE_END // height))
+    first = (SPACE_END - bands * height) // 2 // height * height
+    end = first + bands * height
+    inside = sorted(tile.offset_from for tile in own if tile.first < end and first < tile.end)
+    start = inside[len(inside) // 3]
+    later = [offset for offset in inside if offset > start]
+    last = max(tile.offset_to for tile in own)
+    stop = later[STRETCH_TILES] if len(later) > STRETCH_TILES else last
+    return Stretch(topic, partition, start, max(stop, start + 1), first, end)

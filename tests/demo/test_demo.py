@@ -1,0 +1,132 @@
+"""The demo as a person runs it: on the first flights, on the embedded broker, killed and not killed."""
+
+import asyncio
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keylanes.demo.figures import counts_expected
+from keylanes.demo.flights import source_rows
+from keylanes.demo.logbook import read_topic
+from keylanes.offsets.provenance import HEADER
+from keylanes.runtime.brokers.embedded import EmbeddedBroker
+from keylanes.runtime.brokers.protocol import Record
+
+from .conftest import Start
+
+pytestmark = pytest.mark.slow
+
+ROWS = 12_000
+FOLDER = Path(".keylanes/demo-embedded")
+
+
+def data_of(folder: Path) -> Path:
+    """Where the only run in a demo's folder keeps its data."""
+    (data,) = folder.glob("broker-*")
+    return data
+
+
+def records_of(data: Path, topic: str) -> dict[int, list[Record]]:
+    """The records of a topic of the embedded broker, by partition."""
+
+    async def read() -> dict[int, list[Record]]:
+        broker = EmbeddedBroker(data)
+        await broker.open()
+        found: dict[int, list[Record]] = {}
+        async for batch in read_topic(broker, topic):
+            found.setdefault(batch.source.partition, []).extend(batch.records)
+        await broker.close()
+        return found
+
+    return asyncio.run(read())
+
+
+def assert_right(report: dict[str, Any], folder: Path, rows: int) -> None:
+    """The figures are those of the flights, the source holds each row once and in order, no output is there twice."""
+    counts = counts_expected(rows)
+    assert report["is_right"], report
+    assert report["wrong"] == []
+    assert report["figures"]["counts"] == {name: getattr(counts, name) for name in counts.__struct_fields__}
+    assert report["figures"]["is_level"]
+    data = data_of(folder)
+    loaded = records_of(data, "flights")
+    for partition in range(4):
+        rows_there = [(row.key, row.value) for row in source_rows(0, rows) if row.partition == partition]
+        assert [(record.key, record.value) for record in loaded[partition]] == rows_there
+    for topic in ("late", "flights.dead"):
+        outputs = [dict(r.headers)[HEADER] for records in records_of(data, topic).values() for r in records]
+        assert max(Counter(outputs).values()) == 1
+
+
+def test_a_small_demo_comes_out_right(demo: Start, tmp_path: Path) -> None:
+    """One command loads, processes, counts and draws; a second one starts afresh."""
+    answer = demo("--rows", str(ROWS), "--no-audit", "--json")
+    assert answer.returncode == 0, answer.stderr
+    report = json.loads(answer.stdout)
+    assert_right(report, tmp_path / FOLDER, ROWS)
+    assert report["figures"]["workers"] == 2048
+    assert json.loads((tmp_path / FOLDER / "report.json").read_text()) == report
+    assert Path(report["picture"]).read_bytes().startswith(b"\x89PNG")
+    assert answer.stderr.startswith("To be fetched: nothing.")
+    first = data_of(tmp_path / FOLDER)
+    answer = demo("--rows", "2000", "--no-audit")
+    assert answer.returncode == 0, answer.stderr
+    assert "going on" not in answer.stdout
+    assert "late, published by aircraft" in answer.stdout
+    assert data_of(tmp_path / FOLDER) != first
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_demo_that_is_killed_again_and_again_loses_and_doubles_nothing(
+    demo: Start, tmp_path: Path, seed: int
+) -> None:
+    """Killed (-9) at steps drawn at random, in loading and in processing, the demo ends with the right figures."""
+    chance = random.Random(seed)
+    killed_at = set()
+    arguments = ("--rows", str(ROWS), "--no-audit", "--handler-ms", "20")
+    for kill_at in (chance.randint(1, 6), chance.randint(1, 6), *(chance.randint(6, 24) for _ in range(3))):
+        killed = demo(*arguments, kill_at=kill_at)
+        if killed.returncode == 0:  # it was through before so many steps
+            break
+        assert killed.returncode == -9, killed.stderr
+        killed_at.add(killed.stdout.partition(" ")[2])
+    answer = demo(*arguments, "--json")
+    assert answer.returncode == 0, answer.stderr
+    assert_right(json.loads(answer.stdout), tmp_path / FOLDER, ROWS)
+    assert any(step.startswith("load") for step in killed_at)
+    assert any(not step.startswith("load") for step in killed_at)
+
+
+@pytest.mark.spark
+def test_the_audit_proves_a_small_demo(demo: Start, tmp_path: Path) -> None:
+    """Spark finds every statement to hold, the expected outputs among them; wrong figures are an exit code of 1."""
+    answer = demo("--rows", "3000", "--json")
+    assert answer.returncode == 0, answer.stderr
+    report = json.loads(answer.stdout)
+    assert report["verdict"] == "exactly once: proven"
+    assert {check["name"]: check["violations"] for check in report["audit"]["checks"]}["expected"] == 0
+    state = tmp_path / FOLDER / "state.json"
+    state.write_text(state.read_text().replace("3000", "2999").replace("finished", "audit"))
+    answer = demo("--rows", "2999", "--no-audit")
+    assert answer.returncode == 1, answer.stdout
+    assert "WRONG: records: 3,000, expected are 2,999" in answer.stdout
+    assert "audit" in state.read_text()
+
+
+@pytest.mark.broker
+def test_a_small_demo_on_a_real_kafka(demo: Start, tmp_path: Path) -> None:
+    """Killed while it processes, it leaves no Kafka behind; the next one goes on with the data, and stops its own."""
+    killed = demo("--broker", "kafka", "--rows", "6000", "--no-audit", "--handler-ms", "100", kill_at=12)
+    assert killed.returncode == -9, killed.stderr
+    answer = demo("--broker", "kafka", "--rows", "6000", "--no-audit", "--json")
+    assert answer.returncode == 0, answer.stderr
+    assert "it goes on" in answer.stderr
+    report = json.loads(answer.stdout)
+    assert report["is_right"], report
+    assert report["figures"]["counts"]["records"] == 6000
+    state = json.loads((data_of(tmp_path / ".keylanes" / "demo-kafka") / "broker.json").read_text())
+    assert not Path(f"/proc/{state['pid']}").exists()

@@ -1,0 +1,77 @@
+"""The picture of the plane, and what it is made of."""
+
+from pathlib import Path
+
+import pytest
+
+from keylanes.demo.tiles import PlaneTile, Stretch, choose_stretch
+from keylanes.keyrange.ranges import even_bounds
+
+WORKERS = 64
+
+
+def plane(commits: int = 12, partitions: int = 2) -> list[PlaneTile]:
+    """Workers that move by 100 offsets with each commit, every seventh by 50: those are committed for themselves."""
+    bounds = even_bounds(WORKERS)
+    return [
+        PlaneTile(
+            "t", partition, 1, commit, worker, 1, bounds[worker], bounds[worker + 1],
+            commit * (50 if worker % 7 == 0 else 100), (commit + 1) * (50 if worker % 7 == 0 else 100),
+        )
+        for partition in range(partitions)
+        for commit in range(commits)
+        for worker in range(WORKERS)
+    ]  # fmt: skip
+
+
+def test_a_stretch_shows_some_workers_over_several_commits() -> None:
+    """The stretch lies inside the first partition, at the borders of workers, and holds many tiles, not all."""
+    tiles = plane()
+    stretch = choose_stretch(list(reversed(tiles)))
+    assert stretch == choose_stretch(tiles)
+    assert stretch is not None
+    assert (stretch.topic, stretch.partition) == ("t", 0)
+    assert {stretch.first, stretch.end} <= set(even_bounds(WORKERS))
+    inside = [tile for tile in tiles if stretch.meets(tile)]
+    assert len({tile.worker for tile in inside}) == 12
+    assert 40 <= len(inside) < len(tiles) / 4
+    assert len({tile.transaction for tile in inside}) >= 3
+
+
+def test_without_tiles_there_is_no_stretch() -> None:
+    """An application that has committed nothing has nothing to look at."""
+    assert choose_stretch([]) is None
+
+
+def test_one_tile_is_its_own_stretch() -> None:
+    """A single worker's only tile is shown whole."""
+    stretch = choose_stretch([PlaneTile("t", 3, 1, 1, 0, 1, 0, 1 << 32, 5, 9)])
+    assert stretch == Stretch("t", 3, 5, 9, 0, 1 << 32)
+    assert stretch.holds(8, 1 << 31)
+    assert not stretch.holds(9, 0)
+
+
+@pytest.mark.slow
+def test_the_picture_is_drawn(tmp_path: Path) -> None:
+    """A PNG of some size comes out, also of an application without tiles, and nothing else is left."""
+    from keylanes.demo.picture import draw_plane
+
+    path = draw_plane(plane(), tmp_path / "plane.png", title="a plane", records=[(420, 1 << 31)])
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.stat().st_size > 20_000
+    draw_plane([], tmp_path / "empty.png", title="nothing yet")
+    assert {file.name for file in tmp_path.iterdir()} == {"plane.png", "empty.png"}
+
+
+@pytest.mark.slow
+def test_every_tile_is_painted_and_nothing_else() -> None:
+    """Pixels of a tile have its worker's colour, so neighbours in time differ; where no tile is, it stays white."""
+    from keylanes.demo.picture import PANEL_PIXELS, paint
+
+    half = 1 << 31
+    tiles = [PlaneTile("t", 0, 1, 1, 0, 1, 0, half, 0, 50), PlaneTile("t", 0, 1, 2, 0, 1, 0, half, 50, 100)]
+    pixels = paint(tiles, 0, 100)
+    width, height = PANEL_PIXELS
+    assert (pixels[height // 2 :] == 1).all()
+    assert (pixels[: height // 2].min(axis=2) < 1).all()
+    assert (pixels[0, 0] != pixels[0, width - 1]).any()

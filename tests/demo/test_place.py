@@ -1,0 +1,78 @@
+"""What an interrupted demo leaves behind, and what the next one makes of it."""
+
+from pathlib import Path
+
+import pytest
+
+from keylanes.demo.place import DemoPlace
+from keylanes.runtime.errors import StoreError
+
+
+def opened(folder: Path, rows: int = 10, *, reset: bool = False) -> tuple[DemoPlace, bool]:
+    """A place as a start of the demo finds it, and whether it goes on."""
+    place = DemoPlace(folder)
+    with place.held():
+        return place, place.open(rows, reset=reset)
+
+
+def used(place: DemoPlace) -> Path:
+    """Data of a broker in the place."""
+    place.data.mkdir()
+    (place.data / "data").write_text("records")
+    place.report.write_text("{}")
+    return place.data
+
+
+def test_the_first_demo_starts_with_loading(tmp_path: Path) -> None:
+    """In a folder that does not exist yet, a demo starts afresh, and the folder is private."""
+    place, goes_on = opened(tmp_path / "a" / "demo")
+    assert not goes_on
+    assert place.state.phase == "load"
+    assert place.folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_an_interrupted_demo_goes_on_with_its_data(tmp_path: Path) -> None:
+    """The next demo takes up run, phase and data of one that did not finish."""
+    first, _ = opened(tmp_path)
+    data = used(first)
+    first.reached("process")
+    second, goes_on = opened(tmp_path)
+    assert goes_on
+    assert second.state == first.state
+    assert second.data == data
+    assert (data / "data").read_text() == "records"
+
+
+@pytest.mark.parametrize("why", ["finished", "reset", "another size", "a state that can't be read"])
+def test_otherwise_it_starts_afresh(tmp_path: Path, why: str) -> None:
+    """A finished demo, RESET, another size or an unreadable state: old data and results go, the new data lie apart."""
+    first, _ = opened(tmp_path)
+    data = used(first)
+    first.reached("finished" if why == "finished" else "audit")
+    if why == "a state that can't be read":
+        (tmp_path / "state.json").write_text('{"version": 2}')
+    second, goes_on = opened(tmp_path, 11 if why == "another size" else 10, reset=why == "reset")
+    assert not goes_on
+    assert second.state.phase == "load"
+    assert not data.exists()
+    assert not second.report.exists()
+    assert second.data != data
+
+
+def test_what_is_not_the_demos_stays(tmp_path: Path) -> None:
+    """A start afresh removes what demos leave, and nothing else in the folder."""
+    (tmp_path / "mine.txt").write_text("mine")
+    (tmp_path / "mine").mkdir()
+    opened(tmp_path)
+    opened(tmp_path, reset=True)
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+    assert (tmp_path / "mine").is_dir()
+
+
+def test_one_demo_at_a_time(tmp_path: Path) -> None:
+    """While a demo holds the folder a second one is refused in words; afterwards it may come in."""
+    with DemoPlace(tmp_path).held():
+        with pytest.raises(StoreError, match="another demo is running"), DemoPlace(tmp_path).held():
+            pass
+    with DemoPlace(tmp_path).held():
+        pass
