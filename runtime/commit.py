@@ -240,7 +240,8 @@ class CommitCycle:
         records = [done for share in generation.shares for done in share.done]
         if len(records) > 1:
             return generation.isolate(culprits)
-        share, done = generation.shares[0], records[0]
+        share = next(share for share in generation.shares if share.done)  # others may have moved without producing
+        done = share.done[0]
         run = next(run for run in self.runs if run.dispatch is share.dispatch)
         failed = run.handler.on_failure
         where = f"{run.label} offset {done.record.offset}: the broker refuses its output: {refusal}"
