@@ -64,7 +64,7 @@ def class_path(java: JavaHome, progress: Progress | None = None) -> str:
     folder = cache_folder(os.environ) / f"kafka-{KAFKA_VERSION}"
     if damaged_jars(folder, jars):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _one_at_a_time(folder.with_suffix(".lock")):
+        with _one_at_a_time(folder.with_name(f"{folder.name}.lock")):
             if damaged_jars(folder, jars):
                 _fetch(java, jars, folder, progress)
     return os.pathsep.join(str(folder / jar.file_name) for jar in jars)

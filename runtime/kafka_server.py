@@ -33,16 +33,17 @@ from .errors import StoreError
 from .java import JavaHome, java_home
 from .kafka_guard import process_start
 from .kafka_jars import KafkaServerError, Progress, class_path
-from .kafka_probe import answering_cluster
+from .kafka_probe import answering_cluster, unregister_broker
 
 HOST = "127.0.0.1"
+NODE = 1
 START_SECONDS = 90.0
 STOP_SECONDS = 20.0
 POLL_SECONDS = 0.05
 LOG_LINES_SHOWN = 20
 
 _SETTINGS = {
-    "node.id": "1",
+    "node.id": str(NODE),
     "process.roles": "broker,controller",
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAINTEXT",
@@ -62,8 +63,8 @@ _SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     # The default is 10 s: a dead client's open transaction would hold committed readers that much longer.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-    # After a crash the broker waits until its old session has ended (the default is 9 s).
-    "broker.session.timeout.ms": "4000",
+    # A broker that was only suspended must not be taken for dead (see ``_forget_crashed``).
+    "broker.session.timeout.ms": "60000",
     "broker.heartbeat.interval.ms": "500",
     "num.network.threads": "2",
     "num.io.threads": "4",
@@ -158,6 +159,7 @@ class KafkaServer:
         with _locked(self.folder, min(deadline, time.monotonic() + STOP_SECONDS + 5)) as lock:
             cluster = self._format(java, classes, lock, deadline)
             self._choose_ports()
+            self._forget_crashed(java, classes, lock, deadline)
             self._write_settings(self.folder / "data", self.folder / "server.properties")
             self._launch(java, classes, lock, cluster)
         try:
@@ -167,44 +169,32 @@ class KafkaServer:
             raise
 
     def stop(self, seconds_max: float = STOP_SECONDS) -> None:
-        """Stop the broker: SIGTERM, and SIGKILL after ``STOP_SECONDS``. Nothing happens when it does not run."""
-        self._order(b"stop\n", seconds_max + 5)
+        """Stop the broker: SIGTERM, then SIGKILL after ``STOP_SECONDS``. Nothing happens when it does not run."""
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            _end(guard, b"stop\n", seconds_max + 5)
 
     def kill(self) -> None:
         """End the broker at once, as a crash would."""
-        self._order(b"kill\n", STOP_SECONDS)
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            _end(guard, b"kill\n", STOP_SECONDS)
 
     def log_tail(self) -> str:
         """The last lines of the broker's log and of what its JVM printed."""
         tails = [_tail(self.folder / name) for name in ("broker.log", "broker.out")]
         return "\n".join(tail for tail in tails if tail) or "(the broker logged nothing)"
 
-    def _order(self, order: bytes, seconds: float) -> None:
-        guard, self._guard = self._guard, None
-        if guard is None:
-            return
-        assert guard.stdin is not None
-        assert guard.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            guard.stdin.write(order)
-            guard.stdin.flush()
-        try:
-            guard.wait(seconds)
-        except subprocess.TimeoutExpired:
-            guard.kill()  # which kills the broker, too
-            guard.wait()
-        with contextlib.suppress(BrokenPipeError):
-            guard.stdin.close()
-        guard.stdout.close()
-
     def _format(self, java: JavaHome, classes: str, lock: int, deadline: float) -> str:
         """Make ``data`` if there is none; give back its cluster id. A killed attempt leaves nothing that counts."""
         data = self.folder / "data"
         if not (data / "meta.properties").exists():
+            if data.exists():
+                raise StoreError(f"{data} exists and is no Kafka's: choose another folder")
             for left in self.folder.glob("format-*"):
                 shutil.rmtree(left, ignore_errors=True)
             work = Path(tempfile.mkdtemp(prefix="format-", dir=self.folder))
-            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            cluster = _new_cluster_id()
             settings = work / "server.properties"
             self._write_settings(work / "data", settings)
             command = [str(java.java), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classes]
@@ -218,14 +208,44 @@ class KafkaServer:
                 raise KafkaServerError(f"formatting {data} failed: {error}") from error
             if done.returncode != 0 or not (work / "data" / "meta.properties").exists():
                 raise KafkaServerError(f"formatting {data} failed:\n{done.stdout.decode(errors='replace')[-4000:]}")
-            if data.exists():  # without meta.properties, so never used by a broker of ours
-                data.rename(work / "foreign")
             os.replace(work / "data", data)
             shutil.rmtree(work, ignore_errors=True)
         for line in (data / "meta.properties").read_text(encoding="utf-8").splitlines():
             if line.startswith("cluster.id="):
                 return line.removeprefix("cluster.id=")
         raise StoreError(f"{data / 'meta.properties'} names no cluster.id: the folder is damaged")
+
+    def _forget_crashed(self, java: JavaHome, classes: str, lock: int, deadline: float) -> None:
+        """After a crash, make the controller forget the broker before it starts again.
+
+        A restarted broker first believes its old metadata, in which it leads all partitions, and begins to write the
+        markers of committed transactions to itself, which does not listen yet. Then its old session ends, the
+        partitions have no leader, Kafka 4.3 takes them for deleted and drops the markers (KAFKA-20734): committed
+        readers wait there for ever. So a controller alone runs first; no partition has a leader when the broker comes.
+        """
+        data = self.folder / "data"
+        if not (data / "bootstrap.checkpoint").exists() or not (data / "__cluster_metadata-0").exists():
+            return  # never started
+        if (data / ".kafka_cleanshutdown").exists():
+            return
+        port, settings = _free_port(), self.folder / "controller.properties"
+        listener = {
+            "process.roles": "controller",
+            "listeners": f"CONTROLLER://{HOST}:{port}",
+            "controller.quorum.voters": f"{NODE}@{HOST}:{port}",
+        }
+        broker_only = ("inter.broker.listener.name",)
+        own = {name: value for name, value in _SETTINGS.items() if name not in broker_only}
+        _write_properties(settings, {**own, "log.dirs": str(data), **listener})
+        command = [str(java.java), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classes]
+        controller = self._start_guarded([*command, "kafka.Kafka", str(settings)], "controller.out", lock, "")
+        try:
+            while not unregister_broker(HOST, port, NODE):
+                if controller.poll() is not None or time.monotonic() > deadline:
+                    raise KafkaServerError(f"recovery after a crash failed:\n{_tail(self.folder / 'controller.out')}")
+                time.sleep(POLL_SECONDS)
+        finally:
+            _end(controller, b"stop\n", STOP_SECONDS + 5)
 
     def _choose_ports(self) -> None:
         if not self.port:
@@ -247,42 +267,47 @@ class KafkaServer:
             "log.dirs": str(data),
             "listeners": f"{listeners},CONTROLLER://{HOST}:{controller}",
             "advertised.listeners": advertised,
-            "controller.quorum.voters": f"1@{HOST}:{controller}",
+            "controller.quorum.voters": f"{NODE}@{HOST}:{controller}",
             **self._properties,
         }
-        lines = (f"{name}={_escaped(value)}\n" for name, value in settings.items())
-        path.write_text("".join(lines), encoding="utf-8")
+        _write_properties(path, settings)
 
     def _launch(self, java: JavaHome, classes: str, lock: int, cluster: str) -> None:
         logging = self.folder / "log4j2.properties"
         logging.write_text(_LOGGING.format(folder=_escaped(str(self.folder))), encoding="utf-8")
         command = [str(java.java), "-Xmx512m", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={logging.as_uri()}"]
         command += ["-cp", classes, "kafka.Kafka", str(self.folder / "server.properties")]
+        self._guard = self._start_guarded(command, "broker.out", lock, cluster)
+
+    def _start_guarded(self, command: list[str], out: str, lock: int, cluster: str) -> "subprocess.Popen[bytes]":
+        """Run a command that ends with this program (see ``kafka_guard``); the guard, once the command runs."""
+        facts = {
+            "port": self.port,
+            "cluster": cluster,
+            "owner": os.getpid(),
+            "owner_start": process_start(os.getpid()),
+        }
         order = {
             "command": command,
-            "out": str(self.folder / "broker.out"),
+            "out": str(self.folder / out),
             "state": str(self.folder / "broker.json"),
             "stop_seconds": STOP_SECONDS,
             "lock_fd": lock,
-            "facts": {
-                "port": self.port,
-                "cluster": cluster,
-                "owner": os.getpid(),
-                "owner_start": process_start(os.getpid()),
-            },
+            "facts": facts,
         }
         script = Path(__file__).with_name("kafka_guard.py")
         # In a session of its own: an interrupt from the keyboard is the program's to handle, not the broker's.
-        self._guard = subprocess.Popen(
+        guard = subprocess.Popen(
             [sys.executable, "-I", "-S", str(script), json.dumps(order)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[lock], start_new_session=True,
         )  # fmt: skip
-        assert self._guard.stdout is not None
-        first = self._guard.stdout.readline()
+        assert guard.stdout is not None
+        first = guard.stdout.readline()
         if not first:
-            self._guard.wait()
-            raise KafkaServerError(f"the broker's guard process ended with code {self._guard.returncode}")
+            _end(guard, b"stop\n", STOP_SECONDS)
+            raise KafkaServerError(f"the process that guards the broker ended with code {guard.returncode}")
         self._pid = int(first)
+        return guard
 
     def _wait_ready(self, cluster: str, deadline: float) -> None:
         while True:
@@ -324,6 +349,30 @@ def serve(
         server.stop()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _end(guard: "subprocess.Popen[bytes]", order: bytes, seconds: float) -> None:
+    """Give a guard its last order and wait for its end; a guard that does not end is killed, and its child with it."""
+    assert guard.stdin is not None
+    assert guard.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        guard.stdin.write(order)
+        guard.stdin.flush()
+    try:
+        guard.wait(seconds)
+    except subprocess.TimeoutExpired:
+        guard.kill()
+        guard.wait()
+    with contextlib.suppress(BrokenPipeError):
+        guard.stdin.close()
+    guard.stdout.close()
+
+
+def _new_cluster_id() -> str:
+    """A random id as Kafka writes them. One that begins with a dash would be taken for an option."""
+    while (cluster := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return cluster
 
 
 def _make_private(folder: Path) -> None:
@@ -371,11 +420,12 @@ def _refuse_or_clear(folder: Path, killed: bool, deadline: float) -> bool:
 
 
 def _is_ours(pid: int, folder: Path) -> bool:
-    """Whether a process is a broker of this folder, by its command line (Linux only)."""
+    """Whether a process is a Kafka of this folder, by its command line (Linux only)."""
     try:
-        return os.fsencode(folder / "server.properties") in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
+    return any(os.fsencode(folder / name) in arguments for name in ("server.properties", "controller.properties"))
 
 
 def _is_alive(pid: int) -> bool:
@@ -411,6 +461,11 @@ def _free_port() -> int:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+def _write_properties(path: Path, settings: Mapping[str, str]) -> None:
+    lines = (f"{name}={_escaped(value)}\n" for name, value in settings.items())
+    path.write_text("".join(lines), encoding="utf-8")
 
 
 def _escaped(value: str) -> str:

@@ -8,7 +8,9 @@ requests are not used either, since they create missing topics on brokers that a
 import asyncio
 import contextlib
 import logging
+import math
 import ssl
+import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -28,6 +30,8 @@ PAUSE_MS_FIRST: Final = 2
 PAUSE_MS_MAX: Final = 200
 UNKNOWN_TOPIC_TRIES: Final = 5  # a new topic reaches all brokers a little later than its creator
 TRANSACTION_COORDINATOR: Final = 1
+LOG_AGAIN_SECONDS: Final = 30.0
+LOG_MESSAGES_MAX: Final = 1_000
 
 
 class Code(IntEnum):
@@ -140,11 +144,33 @@ def _revealed(secret: Secret | None) -> str | None:
     return None if secret is None else secret.reveal()
 
 
+class _Repeats(logging.Filter):
+    """Lets a message through once in a while: aiokafka says the same at each of its tries to connect."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether this message was not logged lately."""
+        message, now = record.getMessage(), time.monotonic()
+        if now - self._last.get(message, -math.inf) < LOG_AGAIN_SECONDS:
+            return False
+        if len(self._last) >= LOG_MESSAGES_MAX:
+            self._last.clear()
+        self._last[message] = now
+        return True
+
+
+_repeats: Final = _Repeats()
+
+
 def quieten_client_logs() -> None:
-    """Keep aiokafka from logging records: at DEBUG it prints every request, keys and values included."""
+    """Keep aiokafka from logging records (at DEBUG it prints every request, keys and values), and from repeating."""
     for name in ("aiokafka", *(name for name in logging.root.manager.loggerDict if name.startswith("aiokafka."))):
         logger = logging.getLogger(name)
         logger.setLevel(max(logger.getEffectiveLevel(), logging.INFO))
+        logger.addFilter(_repeats)
 
 
 class Deadline:
@@ -165,7 +191,7 @@ class Deadline:
     async def pause(self, problem: object = None) -> None:
         """Wait before the next try; raises BrokerTimeout when there is no time for one."""
         if problem is not None:
-            self.last_problem = describe_code(problem) if isinstance(problem, int) else str(problem)
+            self.last_problem = describe_code(problem) if isinstance(problem, int) else str(problem) or repr(problem)
         if self._loop.time() + self._pause >= self._at:
             raise BrokerTimeout(f"{self._what}: not done within {self._timeout_ms:.0f} ms ({self.last_problem})")
         await asyncio.sleep(self._pause)
