@@ -69,6 +69,7 @@ class CommitCycle:
         """A generation was taken and is not committed yet: no other may be taken, or a tile would be skipped."""
         self._producer: Producer | None = office.producer
         self._on_step = on_step
+        self._folded = 0
         self._since_snapshot = 0
         self._history = History(logs, settings, wall_ms)
         self._wake = asyncio.Event()
@@ -170,6 +171,7 @@ class CommitCycle:
         else:
             self._on_step("committed")
             self.ledger = evolve_all(self.ledger, events)
+            self._folded = transaction
         self._finish(generation, len(snapshot))
         return None
 
@@ -228,8 +230,9 @@ class CommitCycle:
     async def _read_logs(self) -> None:
         self.ledger = await self.logs.read_control(self.ledger)
         self.coordinator.check_in_office(self.ledger, self.incarnation)
+        folded = (self.incarnation, self._folded)
         for log_partition in range(self.logs.log_partitions):
-            self.ledger = await self.logs.read_offsets(self.ledger, log_partition, self.incarnation)
+            self.ledger = await self.logs.read_offsets(self.ledger, log_partition, folded)
         check_ledger(self.ledger)
 
     def _take_apart(self, generation: Generation, refusal: TransactionRefused) -> list[Generation]:

@@ -128,14 +128,15 @@ class LogReader:
             )
         return None, marks.start
 
-    async def read_offsets(self, ledger: Ledger, log_partition: int, own: int | None = None) -> Ledger:
+    async def read_offsets(self, ledger: Ledger, log_partition: int, folded: tuple[int, int] = (0, 0)) -> Ledger:
         """Read one partition of the offset log from where it was left to its end; raises LogError.
 
-        Transactions of the incarnation ``own`` that the ledger knows already, because they were folded when they were
-        committed, are passed.
+        ``folded``: an incarnation, and its last transaction that went into the ledger when it was committed. Its events
+        are passed up to there. Not up to the last one that the ledger knows: a transaction of unknown outcome may be
+        found in one partition while its events in the next one are still to be read.
         """
         source = self.offsets(log_partition)
-        known = 0 if own is None else ledger.transactions.get(own, 0)
+        own, known = folded
         for event in await self.read_to_end(source):
             if event.incarnation == own and event.transaction <= known:
                 continue
