@@ -1,0 +1,111 @@
+"""The examples do what they say."""
+
+import asyncio
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from keylanes.runtime.brokers.embedded import EmbeddedBroker
+from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition, TopicSpec
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def test_hello_world_says_hello(tmp_path: Path) -> None:
+    """The first program prints its greeting, and leaves nothing in its folder."""
+    answer = subprocess.run(
+        [sys.executable, "-P", str(EXAMPLES / "hello.py")], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert answer.stdout == "['Hello, world!']\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_hello_world_is_short() -> None:
+    """It has at most twelve lines, blank ones not counted."""
+    lines = [line for line in (EXAMPLES / "hello.py").read_text().splitlines() if line.strip()]
+    assert len(lines) <= 12
+
+
+class Server:
+    """What an ASGI server does with an application, by hand."""
+
+    def __init__(self, application: Any) -> None:
+        self.application = application
+        self.inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._lifespan: asyncio.Task[None] | None = None
+
+    async def start(self) -> dict[str, Any]:
+        """Begin the lifespan; what the application answers to its startup."""
+        self._lifespan = asyncio.create_task(self.application({"type": "lifespan"}, self.inbox.get, self.outbox.put))
+        await self.inbox.put({"type": "lifespan.startup"})
+        return await self.outbox.get()
+
+    async def stop(self) -> dict[str, Any]:
+        """End the lifespan; what the application answers to its shutdown."""
+        assert self._lifespan is not None
+        await self.inbox.put({"type": "lifespan.shutdown"})
+        answer = await self.outbox.get()
+        await self._lifespan
+        return answer
+
+    async def get(self, path: str) -> tuple[int, Any]:
+        """Status and JSON of a request."""
+        sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        await self.application({"type": "http", "path": path}, self.inbox.get, sent.put)
+        start, body = sent.get_nowait(), sent.get_nowait()
+        return start["status"], json.loads(body["body"])
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The example, on an embedded broker in a folder of its own."""
+    monkeypatch.setenv("BROKER", f"embedded:{tmp_path}/data")
+    spec = importlib.util.spec_from_file_location("service_example", EXAMPLES / "service.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+async def test_the_service_processes_in_its_lifespan(service: ModuleType, tmp_path: Path) -> None:
+    """Between startup and shutdown it packs orders, exactly once, and says that it is well."""
+    broker = EmbeddedBroker(tmp_path / "data")
+    await broker.open()
+    await broker.create([TopicSpec("orders", 1, {})])
+    server = Server(service.service)
+    assert (await server.get("/health"))[0] == 503
+    assert await server.start() == {"type": "lifespan.startup.complete"}
+    orders = [b'{"item": "tea", "pieces": 2}', b'{"item": "air", "pieces": 0}']
+    await broker.append([Outgoing("orders", 0, b"ann", order) for order in orders])
+    reader = await broker.reader({TopicPartition("parcels", 0): 0, TopicPartition("orders.dead", 0): 0})
+    parcels = await reader.fetch([TopicPartition("parcels", 0)], records_max=10, wait_ms=20_000)
+    dead = await reader.fetch([TopicPartition("orders.dead", 0)], records_max=10, wait_ms=20_000)
+    assert [record.value for batch in parcels for record in batch.records] == [b'{"item":"tea","pieces":2,"order":0}']
+    assert [record.value for batch in dead for record in batch.records] == [orders[1]]
+    status, health = await server.get("/health")
+    assert (status, health["state"]) == (200, "running")
+    status, statistics = await server.get("/statistics")
+    assert (status, statistics["records_done"]) == (200, 2)
+    assert (await server.get("/nowhere"))[0] == 404
+    assert await server.stop() == {"type": "lifespan.shutdown.complete"}
+    assert (await server.get("/health"))[0] == 503
+    await reader.close()
+    await broker.close()
+
+
+async def test_the_service_says_why_it_can_not_start(service: ModuleType) -> None:
+    """Without its source topic the startup fails with the reason, and the health is bad."""
+    server = Server(service.service)
+    answer = await server.start()
+    assert answer["type"] == "lifespan.startup.failed"
+    assert "'orders'" in answer["message"]
+    assert (await server.get("/health"))[0] == 503

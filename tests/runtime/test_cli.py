@@ -1,0 +1,220 @@
+"""The command line: what it takes, what it says, and the exit codes it passes on."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from keylanes import App, DeadLetter
+from keylanes.runtime.brokers.embedded import EmbeddedBroker
+from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition, TopicSpec
+
+APPLICATION = """
+    import sys
+    from keylanes import App
+
+    app = App("shop", broker="embedded:data")
+    bare = App("bare", broker="kafka://localhost:9092")
+    other = "no app"
+
+    @app.handler("orders", to="parcels")
+    async def pack(order: dict) -> dict:
+        print("handled", file=sys.stderr, flush=True)
+        return {"packed": order["item"]}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A working directory with an application in it."""
+    (tmp_path / "shop.py").write_text(textwrap.dedent(APPLICATION))
+    return tmp_path
+
+
+def keylanes(
+    folder: Path, *arguments: str, missing: str = "", **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run the command in a folder, as if the package ``missing`` were not installed."""
+    code = "import sys; " + (f"sys.modules[{missing!r}] = None; " if missing else "")
+    code += "from keylanes.runtime.cli import main; sys.exit(main())"
+    plain = {name: value for name, value in os.environ.items() if name not in ("BROKER", "RESET")}
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code, *arguments],
+        cwd=folder, env={**plain, "NO_COLOR": "1", "COLUMNS": "200", **environment},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def started(folder: Path, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
+    """The command while it runs; killed at the end if it has not ended by itself."""
+    code = "from keylanes.runtime.cli import main; import sys; sys.exit(main())"
+    command = [sys.executable, "-P", "-c", code, *arguments]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def on_broker(folder: Path, orders: list[bytes] | None) -> list[Any]:
+    """Write orders to the embedded broker of a folder, or with None read the parcels."""
+
+    async def work() -> list[Any]:
+        broker = EmbeddedBroker(folder / "data")
+        await broker.open()
+        try:
+            if orders is not None:
+                await broker.create([TopicSpec("orders", 1, {})])
+                await broker.append([Outgoing("orders", 0, b"k", order) for order in orders])
+                return []
+            reader = await broker.reader({TopicPartition("parcels", 0): 0})
+            batches = await reader.fetch([TopicPartition("parcels", 0)], records_max=100, wait_ms=0)
+            return [msgspec.json.decode(record.value or b"") for batch in batches for record in batch.records]
+        finally:
+            await broker.close()
+
+    return asyncio.run(work())
+
+
+def test_the_commands_are_named(folder: Path) -> None:
+    """The help names every command, and no command at all is wrong usage that shows it too."""
+    answer = keylanes(folder, "--help")
+    assert answer.returncode == 0
+    assert all(command in answer.stdout for command in ("run", "demo", "audit", "broker", "topics"))
+    assert keylanes(folder).returncode == 2
+
+
+@pytest.mark.parametrize("arguments", [("bogus",), ("run",), ("run", "shop:app", "--until", "noon"), ("topics",)])
+def test_wrong_usage_is_exit_code_2(folder: Path, arguments: tuple[str, ...]) -> None:
+    """Unknown commands, missing arguments and values that are not allowed are told on standard error."""
+    answer = keylanes(folder, *arguments)
+    assert answer.returncode == 2
+    assert answer.stderr
+    assert answer.stdout == ""
+
+
+def test_run_until_level_does_what_is_there_and_ends(folder: Path) -> None:
+    """An application of the working directory is run to the end of its topics; JSON statistics come at the end."""
+    on_broker(folder, [b'{"item": "tea"}', b'{"item": "mug"}'])
+    answer = keylanes(folder, "run", "shop:app", "--until", "level", "--json")
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout)["records_done"] == 2
+    assert on_broker(folder, None) == [{"packed": "tea"}, {"packed": "mug"}]
+
+
+def test_run_stops_in_order_when_told(folder: Path) -> None:
+    """Without --until it goes on; after SIGTERM it commits what is done and ends with 0."""
+    on_broker(folder, [b'{"item": "tea"}'])
+    with started(folder, "run", "shop:app") as process:
+        assert process.stderr is not None
+        said = [line for line in iter(process.stderr.readline, "handled\n") if line]
+        process.send_signal(signal.SIGTERM)
+        said += process.stderr.readlines()
+        assert process.wait() == 0, said
+    assert any("SIGTERM: stopping in order" in line for line in said)
+    assert on_broker(folder, None) == [{"packed": "tea"}]
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "text"),
+    [
+        ("shop", 2, "module:app"),
+        ("nothing:app", 2, "no module 'nothing'"),
+        ("shop:other", 2, "no keylanes.App"),
+        ("shop:missing", 2, "no keylanes.App"),
+        ("shop:bare", 2, "has no handler"),
+        ("shop:app", 7, "'orders'"),
+    ],
+)
+def test_what_can_not_be_run_is_told_in_words(folder: Path, target: str, code: int, text: str) -> None:
+    """A wrong name, an application without handlers, a missing source topic: a sentence and the code of errors.py."""
+    answer = keylanes(folder, "run", target, "--until", "level")
+    assert answer.returncode == code, answer.stderr
+    assert text in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_an_error_inside_the_application_is_shown_whole(folder: Path) -> None:
+    """A module that is there but fails to import what it needs is not called missing: its own error is shown."""
+    (folder / "broken.py").write_text("import surely_not_installed\n")
+    answer = keylanes(folder, "run", "broken:app")
+    assert answer.returncode == 1
+    assert "ModuleNotFoundError: No module named 'surely_not_installed'" in answer.stderr
+
+
+def test_log_levels_are_checked(folder: Path) -> None:
+    """A log level that does not exist is named with those that do."""
+    answer = keylanes(folder, "run", "shop:app", "--log-level", "loud")
+    assert answer.returncode == 2
+    assert "DEBUG, INFO, WARNING, ERROR" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "extra"),
+    [("typer", ("--help",), "cli"), ("pyspark", ("audit", "--broker", "embedded:data", "--app", "shop"), "spark")],
+)
+def test_a_missing_extra_is_named(folder: Path, missing: str, arguments: tuple[str, ...], extra: str) -> None:
+    """Where a package is missing, the command says which extra brings it."""
+    (folder / "data").mkdir()
+    answer = keylanes(folder, *arguments, missing=missing)
+    assert answer.returncode == 2, answer.stderr
+    assert f"keylanes[{extra}]" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_topics_prints_the_commands_that_create_the_logs(folder: Path) -> None:
+    """By application or by name, as lines or as JSON; the address stands in them where the application knows it."""
+    lines = keylanes(folder, "topics", "shop:bare", "--partitions", "6").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["kafka-topics.sh"] * 2
+    assert all("--bootstrap-server localhost:9092 " in line and "retention.ms=-1" in line for line in lines)
+    assert "--topic bare.offsets --partitions 6" in lines[1]
+    named = json.loads(keylanes(folder, "topics", "--app", "shop", "--partitions", "2", "--json").stdout)
+    assert "--topic shop.offsets --partitions 2" in named[1]
+
+
+def test_audit_passes_its_arguments_on(folder: Path) -> None:
+    """The audit's own parser answers, also for --help, and its exit code is passed on."""
+    answer = keylanes(folder, "audit", "--help")
+    assert answer.returncode == 0, answer.stderr
+    assert "--client-settings" in answer.stdout
+    assert keylanes(folder, "audit", "--app", "shop").returncode == 2
+
+
+def test_an_application_says_what_its_audit_needs() -> None:
+    """Name, broker and dead-letter topics come from the application; given a Broker object, it can't say where."""
+    from keylanes.runtime.commands import audit_arguments
+    from keylanes.runtime.errors import SettingsError
+
+    app = App("shop", broker="embedded:data")
+
+    @app.handler("orders", on_failure=DeadLetter("orders.dead"))
+    async def pack(order: bytes) -> None:
+        """Nothing comes of it."""
+
+    assert audit_arguments(app) == ["--app", "shop", "--broker", "embedded:data", "--dead-letters", "orders.dead"]
+    with pytest.raises(SettingsError, match="--broker"):
+        audit_arguments(App("shop", broker=EmbeddedBroker("data")))
+
+
+@pytest.mark.broker
+def test_broker_serves_until_told_to_stop(tmp_path: Path) -> None:
+    """A real Kafka answers at the address that is printed; SIGTERM stops it, and no process of it is left."""
+    with started(tmp_path, "broker", "kafka", "--json") as process:
+        assert process.stdout is not None
+        facts = json.loads(process.stdout.readline())
+        assert facts["broker"] == f"kafka://{facts['bootstrap']}"
+        assert Path(f"/proc/{facts['pid']}").exists()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
+    assert not Path(f"/proc/{facts['pid']}").exists()
