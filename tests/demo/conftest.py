@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ Start = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Start:
-    """Run ``keylanes demo`` with arguments in a folder of its own; with ``kill_at`` until it has taken so many steps."""
+    """Run ``keylanes demo`` in a folder of its own; with ``kill_at`` only until it has taken so many steps."""
 
     def start(*arguments: str, kill_at: int | None = None) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-P", "-m", "keylanes.runtime.cli", "demo", *arguments]
@@ -33,11 +34,10 @@ def killed_after(command: list[str], steps: int, folder: Path) -> "subprocess.Co
             [*command, "--steps", f"/dev/fd/{write}"], cwd=folder, stdout=out, stderr=out, pass_fds=[write]
         )
         os.close(write)
-        line = ""
         with os.fdopen(read) as lines:
-            for number, line in enumerate(lines, 1):
-                if number == steps:
-                    process.send_signal(signal.SIGKILL)
-                    break
+            taken = list(islice(lines, steps))
+            if len(taken) == steps:
+                process.send_signal(signal.SIGKILL)
             code = process.wait()
-    return subprocess.CompletedProcess(command, code, line.strip(), (folder / "killed.out").read_text())
+    last = taken[-1].strip() if taken else ""
+    return subprocess.CompletedProcess(command, code, last, (folder / "killed.out").read_text())

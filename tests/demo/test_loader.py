@@ -49,9 +49,7 @@ async def test_loading_twice_is_loading_once(broker: EmbeddedBroker) -> None:
 
 
 @pytest.mark.parametrize("step", ["load transact", "load committed"])
-async def test_a_loader_that_stops_at_a_step_is_followed_by_one_that_goes_on(
-    broker: EmbeddedBroker, step: str
-) -> None:
+async def test_a_loader_that_stops_at_a_step_is_followed_by_one_that_goes_on(broker: EmbeddedBroker, step: str) -> None:
     """Cut off before and after a transaction, the next loader begins behind the last one that was committed."""
     heard: list[str] = []
 

@@ -71,8 +71,8 @@ def test_what_is_not_the_demos_stays(tmp_path: Path) -> None:
 
 def test_one_demo_at_a_time(tmp_path: Path) -> None:
     """While a demo holds the folder a second one is refused in words; afterwards it may come in."""
-    with DemoPlace(tmp_path).held():
-        with pytest.raises(StoreError, match="another demo is running"), DemoPlace(tmp_path).held():
-            pass
+    held, refused = DemoPlace(tmp_path).held(), pytest.raises(StoreError, match="another demo is running")
+    with held, refused, DemoPlace(tmp_path).held():
+        pass
     with DemoPlace(tmp_path).held():
         pass
