@@ -6,6 +6,7 @@ judge_*.py.
 """
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from pyspark.errors import PySparkException
@@ -14,12 +15,34 @@ from pyspark.sql import SparkSession
 from .brokers import AuditError, absolute_url, open_broker
 from .judge_logs import judge_logs
 from .judge_outputs import Expected, judge_outputs
-from .judge_plane import Plane, judge_plane
-from .judge_records import judge_records
+from .judge_plane import Plane, Tiles, judge_commits, judge_plane
+from .judge_records import judge_records, read_places
 from .pins import Pins, pin
 from .report import Report, TileRow
 from .run import Run
 from .source import register
+
+CHECKS = (
+    "log-whole",
+    "control",
+    "tile-shape",
+    "stale-commit",
+    "transaction-parts",
+    "tile-cover",
+    "tile-order",
+    "tile-worker",
+    "record-tile",
+    "record-worker",
+    "level",
+    "output-source",
+    "output-once",
+    "output-complete",
+    "commit-outputs",
+    "commit-digest",
+    "key-order",
+    "expected",
+)
+"""The names of all statements, in the order of the report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,37 +91,47 @@ def _pins(spec: AuditSpec, url: str) -> Pins:
 def _report(run: Run, spec: AuditSpec) -> Report:
     with run.phase("logs"):
         history = judge_logs(run, spec.app)
-    with run.phase("plane"):
-        plane = judge_plane(run, history)
-    with run.phase("records"):
-        records = judge_records(run, history, plane, level=spec.level)
-    with run.phase("outputs"):
-        outputs = judge_outputs(run, plane, records, spec.dead_letters, spec.expected)
+    with run.phase("commits"):
+        tiles = judge_commits(run, history)
+
+    def tiling() -> Plane:
+        with run.phase("plane"):
+            return judge_plane(run, history, tiles)
+
+    # The plane and the records need the tiles only, so their jobs may overlap: planning a job keeps one core busy.
+    with ThreadPoolExecutor(1, "plane") as beside:
+        planned = beside.submit(tiling)
+        with run.phase("records"):
+            records = read_places(run, history, tiles.tiles)
+        with run.phase("outputs"):
+            outputs = judge_outputs(run, tiles, records, spec.dead_letters, spec.expected)
+        plane = planned.result()
+    sources = judge_records(run, records, plane, level=spec.level)
     figures = {
-        "records": sum(source.records for source in records.figures),
-        "records_done": sum(source.done for source in records.figures),
-        "records_waiting": sum(source.waiting for source in records.figures),
+        "records": sum(source.records for source in sources),
+        "records_done": sum(source.done for source in sources),
+        "records_waiting": sum(source.waiting for source in sources),
         "outputs": sum(outputs.destinations.values()) - outputs.dead_letters,
         "dead_letters": outputs.dead_letters,
-        "commits": plane.commits,
+        "commits": tiles.commits,
         "tiles": plane.tiles_counted,
     }
     return Report(
         app=spec.app,
         broker=spec.broker,
-        checks=tuple(run.found),
-        sources=records.figures,
+        checks=tuple(sorted(run.found, key=lambda check: CHECKS.index(check.name))),
+        sources=sources,
         figures=figures,
         destinations=outputs.destinations,
         notes=tuple(run.notes),
         seconds=run.seconds,
-        tiles=_tile_rows(run, plane) if spec.tiles else (),
+        tiles=_tile_rows(run, tiles) if spec.tiles else (),
     )
 
 
-def _tile_rows(run: Run, plane: Plane) -> tuple[TileRow, ...]:
+def _tile_rows(run: Run, tiles: Tiles) -> tuple[TileRow, ...]:
     names = ("source", "incarnation", "worker", "count", "first", "end", "offset_from", "offset_to")
-    table = plane.tiles.select(*names).toArrow()
+    table = tiles.tiles.select(*names).toArrow()
     columns = [table[i].to_pylist() for i in range(len(names))]
     return tuple((*run.sources[number], *rest) for number, *rest in zip(*columns, strict=True))
 

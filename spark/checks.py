@@ -3,7 +3,7 @@
 Frames, besides those of rows.py:
 
 - ``tiles``: the rows of commit events that hold a tile, with ``judged`` (false: written after the first pin, so its
-  outputs need not all be in view), later ``worker_right``.
+  outputs need not all be in view), ``in_part`` and ``worker_right``.
 - ``parts``: source, epoch, incarnation, first, end, offset_from, offset_until: where an epoch holds.
 - ``places``: one row per source record: source, offset, key, point, ``tiles`` (how many hold it), log_partition and
   position of the commit, ``judged``, ``worker_right``.
@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 
 from ..keyrange.hashing import SPACE_END
 
-ROW_SHIFT = 26
-"""A row of cells is 2**26 points high: 64 rows."""
-COLUMNS = 1_024
+ROW_SHIFT = 27
+"""A row of cells is 2**27 points high: 32 rows."""
+COLUMNS = 512
 """Columns of cells over the widest partition."""
 
 EVENT_KEY = ["log_partition", "position"]
@@ -52,28 +52,45 @@ def well_formed() -> Column:
     )
 
 
-def outside(tiles: DataFrame, parts: DataFrame) -> DataFrame:
-    """The tiles that do not lie inside the part of their own epoch and incarnation."""
-    t, p = tiles.alias("t"), F.broadcast(parts).alias("p")
-    same = (
-        (F.col("t.source") == F.col("p.source"))
-        & (F.col("t.epoch") == F.col("p.epoch"))
-        & (F.col("t.incarnation") == F.col("p.incarnation"))
-        & (F.col("p.offset_from") <= F.col("t.offset_from"))
-        & (F.col("t.offset_to") <= F.col("p.offset_until"))
+def with_part(tiles: DataFrame, parts: DataFrame) -> DataFrame:
+    """Tiles with ``in_part``: whether one piece of the part of their own epoch and incarnation holds them.
+
+    The parts of one epoch do not overlap, so a tile finds one at most.
+    """
+    p = F.broadcast(parts.select([F.col(name).alias(f"p_{name}") for name in parts.columns]))
+    held = tiles.join(
+        p,
+        _same_part("p_") & (F.col("p_first") <= F.col("first")) & (F.col("end") <= F.col("p_end")),
+        "left",
     )
-    inside_one = same & (F.col("p.first") <= F.col("t.first")) & (F.col("t.end") <= F.col("p.end"))
-    rest = t.join(p, inside_one, "left_anti")
-    # Neighbours that moved alike may have come with different offsets in one grant: such a tile lies over several bands.
-    overlap = F.greatest(F.least("t.end", "p.end") - F.greatest("t.first", "p.first"), F.lit(0))
-    held = rest.alias("t").join(p, same & (F.col("p.first") < F.col("t.end")) & (F.col("t.first") < F.col("p.end")))
+    return held.withColumn("in_part", F.col("p_first").isNotNull()).drop(*(f"p_{name}" for name in parts.columns))
+
+
+def outside(suspects: DataFrame, parts: DataFrame) -> DataFrame:
+    """Of tiles that no single piece holds, those that their part does not hold.
+
+    Neighbours that moved alike may have come with different offsets in one grant: such a tile lies over several pieces.
+    """
+    p = F.broadcast(parts.select([F.col(name).alias(f"p_{name}") for name in parts.columns]))
+    overlap = F.least("end", "p_end") - F.greatest("first", "p_first")
+    held = suspects.join(p, _same_part("p_") & (F.col("p_first") < F.col("end")) & (F.col("first") < F.col("p_end")))
     whole = (
-        held.groupBy("t.log_partition", "t.position", "t.item", "t.first", "t.end")
+        held.groupBy(*EVENT_KEY, "item", "first", "end")
         .agg(F.sum(overlap).alias("width"))
         .where(F.col("width") == F.col("end") - F.col("first"))
         .select(*EVENT_KEY, "item")
     )
-    return rest.join(whole, [*EVENT_KEY, "item"], "left_anti")
+    return suspects.join(whole, [*EVENT_KEY, "item"], "left_anti")
+
+
+def _same_part(p: str) -> Column:
+    return (
+        (F.col("source") == F.col(f"{p}source"))
+        & (F.col("epoch") == F.col(f"{p}epoch"))
+        & (F.col("incarnation") == F.col(f"{p}incarnation"))
+        & (F.col(f"{p}offset_from") <= F.col("offset_from"))
+        & (F.col("offset_to") <= F.col(f"{p}offset_until"))
+    )
 
 
 def cover(tiles: DataFrame, target: DataFrame) -> DataFrame:
@@ -121,10 +138,15 @@ def disordered(tiles: DataFrame) -> DataFrame:
     return pairs.drop("row").dropDuplicates([*EVENT_KEY, "item"])
 
 
-def with_workers(tiles: DataFrame, workers: DataFrame) -> DataFrame:
-    """Tiles with ``worker_right``: whether the tile's workers exist, are alive and own exactly its points."""
+def with_workers(tiles: DataFrame, workers: DataFrame, odd: DataFrame | None) -> DataFrame:
+    """Tiles with ``worker_right``: whether the tile's workers exist, were alive then and own exactly its points.
+
+    ``workers``: source, incarnation, worker, first, end, run, run_born, odd_before, odd_to; see history.py. ``odd``, if
+    there are any: source, incarnation, odd_worker, born, died of those that did not live as long as their run.
+    """
     low = F.broadcast(workers.select([F.col(name).alias(f"low_{name}") for name in workers.columns]))
     high = F.broadcast(workers.select([F.col(name).alias(f"high_{name}") for name in workers.columns]))
+    last = F.col("worker") + F.col("count") - 1
     joined = tiles.join(
         low,
         (F.col("source") == F.col("low_source"))
@@ -135,16 +157,27 @@ def with_workers(tiles: DataFrame, workers: DataFrame) -> DataFrame:
         high,
         (F.col("source") == F.col("high_source"))
         & (F.col("incarnation") == F.col("high_incarnation"))
-        & (F.col("worker") + F.col("count") - 1 == F.col("high_worker")),
+        & (last == F.col("high_worker")),
         "left",
     )
-    right = (
+    placed = (
         (F.col("low_run") == F.col("high_run"))
         & (F.col("low_first") == F.col("first"))
         & (F.col("high_end") == F.col("end"))
-        & F.col("transaction").between(F.col("low_born"), F.col("low_died"))
     )
-    return joined.select(*tiles.columns, F.coalesce(right, F.lit(False)).alias("worker_right"))
+    alive = (F.col("low_odd_before") == F.col("high_odd_to")) & (F.col("transaction") >= F.col("low_run_born"))
+    if odd is not None:
+        beyond = ~F.col("transaction").between(F.col("born"), F.col("died"))
+        at_odd = ["source", "incarnation"]
+        dead = (
+            tiles.join(F.broadcast(odd), at_odd)
+            .where(F.col("odd_worker").between(F.col("worker"), last) & beyond)
+            .select(*EVENT_KEY, "item", F.lit(True).alias("dead"))
+            .distinct()
+        )
+        joined = joined.join(dead, [*EVENT_KEY, "item"], "left")
+        alive = F.col("dead").isNull() & (alive | (F.col("low_odd_before") < F.col("high_odd_to")))
+    return joined.select(*tiles.columns, F.coalesce(placed & alive, F.lit(False)).alias("worker_right"))
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
@@ -163,7 +196,9 @@ def in_tiles(records: DataFrame, tiles: DataFrame, width: int, offset_max: int) 
     columns = F.sequence(F.expr(f"offset_from div {width}"), F.expr(f"(offset_to - 1) div {width}"))
     cells = (
         _rows(clipped.withColumn("column", F.explode(columns)))
-        .select("source", "column", "row", "offset_from", "offset_to", "first", "end", *EVENT_KEY, "judged", "worker_right")
+        .select(
+            "source", "column", "row", "offset_from", "offset_to", "first", "end", *EVENT_KEY, "judged", "worker_right"
+        )
         .alias("t")
     )
     placed = records.select(
@@ -202,8 +237,12 @@ def in_tiles(records: DataFrame, tiles: DataFrame, width: int, offset_max: int) 
 # --- outputs ----------------------------------------------------------------------------------------------------------
 
 
-def located(outputs: DataFrame, places: DataFrame) -> DataFrame:
-    """Outputs with the place they came from: ``exists``, key, ``tiles``, log_partition, position, ``judged``."""
+def located(outputs: DataFrame, places: DataFrame, sources: DataFrame) -> DataFrame:
+    """Outputs with the place they came from: source_key, ``tiles``, log_partition, position, ``judged``, ``astray``.
+
+    ``astray``: the place is in front of the audit's start, or no counted tile holds it although it could be seen
+    (``sources``: kl_source, start of the audit, first offset that still exists). It is null for a damaged header.
+    """
     known = places.select(
         F.col("source").alias("at_source"),
         F.col("offset").alias("at_offset"),
@@ -212,10 +251,15 @@ def located(outputs: DataFrame, places: DataFrame) -> DataFrame:
         *EVENT_KEY,
         "judged",
     )
-    joined = outputs.join(
+    joined = outputs.join(F.broadcast(sources), "kl_source", "left").join(
         known, (F.col("kl_source") == F.col("at_source")) & (F.col("kl_offset") == F.col("at_offset")), "left"
     )
-    return joined.withColumn("exists", F.col("at_offset").isNotNull()).drop("at_source", "at_offset")
+    unplaced = (
+        F.col("start").isNull()
+        | (F.col("kl_offset") < F.col("start"))
+        | ((F.col("kl_offset") >= F.col("kept")) & (F.coalesce("tiles", F.lit(0)) == 0))
+    )
+    return joined.withColumn("astray", ~F.col("kl_damaged") & unplaced).drop("at_source", "at_offset", "start", "kept")
 
 
 def incomplete(outputs: DataFrame) -> DataFrame:
@@ -237,9 +281,7 @@ def incomplete(outputs: DataFrame) -> DataFrame:
 
 def recounted(located_outputs: DataFrame, dead_letters: list[str]) -> DataFrame:
     """Per commit: outputs and dead letters that are visible, and their digest as two halves of 32 bits."""
-    h = digest(
-        F.col("kl_topic"), F.col("kl_partition"), F.col("kl_offset"), F.col("kl_i"), F.col("topic")
-    )
+    h = digest(F.col("kl_topic"), F.col("kl_partition"), F.col("kl_offset"), F.col("kl_i"), F.col("topic"))
     low, high = h.bitwiseAND(F.lit(0xFFFFFFFF)), F.shiftrightunsigned(h, 32)  # halves, because sums of longs overflow
     dead = F.col("topic").isin(dead_letters) if dead_letters else F.lit(False)
     sums = (
@@ -287,7 +329,7 @@ def torn(commits: DataFrame) -> DataFrame:
         commits.groupBy("incarnation", "transaction")
         .agg(
             F.count("*").alias("seen"),
-            F.count_distinct("part").alias("distinct"),
+            F.size(F.collect_set("part")).alias("distinct"),
             F.min("part").alias("part_min"),
             F.max("part").alias("part_max"),
             F.min("parts").alias("parts_min"),
@@ -300,11 +342,17 @@ def torn(commits: DataFrame) -> DataFrame:
     )
 
 
-def out_of_key_order(located_outputs: DataFrame) -> DataFrame:
-    """Outputs of one source key that stand behind an output of a later record of that key in one output partition."""
-    before = Window.partitionBy("topic", "partition", "kl_source", "source_key").orderBy("offset")
+def out_of_key_order(located_outputs: DataFrame, *, exact: bool = True) -> DataFrame:
+    """Outputs of one source key that stand behind an output of a later record of that key in one output partition.
+
+    Not ``exact``: keys are told apart by a hash, which is faster and finds at least one row if there is any: where
+    several keys fall together, a step back of one of them is a step back of all.
+    """
+    names = ("topic", "partition", "kl_source", "source_key")
+    lane = names if exact else (F.xxhash64(*names),)
+    before = Window.partitionBy(*lane).orderBy("offset")
     return (
-        located_outputs.where("exists and source_key is not null")
+        located_outputs.where("source_key is not null")
         .withColumn("offset_before", F.lag("kl_offset").over(before))
         .where("offset_before > kl_offset")
     )
@@ -312,7 +360,5 @@ def out_of_key_order(located_outputs: DataFrame) -> DataFrame:
 
 def differing(expected: DataFrame, visible: DataFrame, columns: list[str]) -> DataFrame:
     """Rows that the two hold a different number of times: ``surplus`` > 0 is visible too often, < 0 is missing."""
-    weighed = visible.select(*columns, F.lit(1).alias("w")).unionAll(
-        expected.select(*columns, F.lit(-1).alias("w"))
-    )
+    weighed = visible.select(*columns, F.lit(1).alias("w")).unionAll(expected.select(*columns, F.lit(-1).alias("w")))
     return weighed.groupBy(*columns).agg(F.sum("w").alias("surplus")).where("surplus <> 0")

@@ -24,6 +24,7 @@ from ..offsets.events import (
     WorkersMerged,
     WorkerSplit,
 )
+from .report import Example
 
 Source: TypeAlias = tuple[str, int]
 """A partition of a source topic."""
@@ -47,8 +48,9 @@ class Part(NamedTuple):
 class WorkerSpan(NamedTuple):
     """The range of one worker, and in which transactions of its incarnation it came and went.
 
-    Workers with one ``run`` lie side by side in order of their numbers and came and went together, so the numbers
-    ``worker`` to ``worker + count - 1`` of a tile are right if the first and the last of them share a run.
+    Workers with one ``run`` lie side by side in order of their numbers, so the numbers ``worker`` to ``worker + count -
+    1`` of a tile are neighbours if the first and the last of them share a run. Most came with the first of their run
+    (in transaction ``run_born``) and never went; ``odd`` ones did not, and ``odd_before`` counts these in front.
     """
 
     source: Source
@@ -59,6 +61,9 @@ class WorkerSpan(NamedTuple):
     born: int
     died: int
     run: int
+    run_born: int
+    odd: bool
+    odd_before: int
 
 
 @dataclass(slots=True)
@@ -70,7 +75,7 @@ class Grants:
     starts: dict[Source, int] = field(default_factory=dict)
     parts: list[Part] = field(default_factory=list)
     granted: set[Source] = field(default_factory=set)
-    problems: list[dict[str, object]] = field(default_factory=list)
+    problems: list[Example] = field(default_factory=list)
 
 
 class Snapshot(NamedTuple):
@@ -111,27 +116,22 @@ def fold_control(events: Iterable[tuple[int, Event]]) -> Grants:
     return grants
 
 
-def _parts(
-    source: Source, by_epoch: dict[int, list[tuple[Band, int]]]
-) -> tuple[list[Part], list[dict[str, object]]]:
+def _parts(source: Source, by_epoch: dict[int, list[tuple[Band, int]]]) -> tuple[list[Part], list[Example]]:
+    """The parts of a source partition; those of one epoch do not overlap, whatever was granted."""
     parts: list[Part] = []
-    problems: list[dict[str, object]] = []
+    problems: list[Example] = []
     following: Steps[int] = Steps()  # where the next higher epoch over a point begins
     for epoch in sorted(by_epoch, reverse=True):
-        held = sorted(by_epoch[epoch], key=lambda item: item[0].first)
-        for (left, _), (right, _) in zip(held, held[1:], strict=False):
-            if right.first < left.end:
-                problems.append({"problem": f"{source[0]}[{source[1]}]: epoch {epoch} granted twice", "epoch": epoch})
-        for band, incarnation in held:
-            for first, end, until in following.all_pieces(band.first, band.end):
-                part = Part(
-                    source, epoch, incarnation, first, end, band.offset_from, UNTIL_NEVER if until is None else until
-                )
-                before = parts[-1] if parts else None
-                if before and before.end == first and before._replace(first=first, end=end) == part:
-                    part = part._replace(first=parts.pop().first)
-                parts.append(part)
-        following = following.replace((band.first, band.end, band.offset_from) for band, _ in held)
+        held = by_epoch[epoch]
+        ordered = sorted(band.first for band, _ in held), sorted(band.end for band, _ in held)
+        if any(first < end for first, end in zip(ordered[0][1:], ordered[1], strict=False)):
+            problems.append({"problem": f"{source[0]}[{source[1]}]: epoch {epoch} granted twice", "epoch": epoch})
+        granted = Steps((band.first, band.end, (incarnation, band.offset_from)) for band, incarnation in held)
+        for low, high, (incarnation, offset_from) in granted.pieces():
+            for first, end, until in following.all_pieces(low, high):
+                until = UNTIL_NEVER if until is None else until
+                parts.append(Part(source, epoch, incarnation, first, end, offset_from, until))
+        following = following.replace((first, end, own[1]) for first, end, own in granted.pieces())
     return parts, problems
 
 
@@ -164,7 +164,7 @@ def left_edges(start: int, taken: SnapshotTaken | None) -> Steps[int]:
 
 def fold_workers(
     events: Iterable[tuple[int, Event]], snapshots: Sequence[SnapshotTaken] = ()
-) -> tuple[list[WorkerSpan], list[dict[str, object]]]:
+) -> tuple[list[WorkerSpan], list[Example]]:
     """The ranges of all workers from ``(position, event)`` in log order, and what contradicts itself.
 
     The fold starts from the workers that the snapshots name; the events are those from the snapshots' positions on.
@@ -202,7 +202,7 @@ class _WorkerFold:
 
     def __init__(self, spans: dict[_Key, list[int]]) -> None:
         self.spans = spans
-        self.problems: list[dict[str, object]] = []
+        self.problems: list[Example] = []
 
     def object(self, position: int, event: _Change, problem: str) -> None:
         self.problems.append(
@@ -240,14 +240,12 @@ def _workers_of(snapshots: Sequence[SnapshotTaken]) -> dict[_Key, list[int]]:
 
 def _runs(spans: dict[_Key, list[int]]) -> list[WorkerSpan]:
     workers: list[WorkerSpan] = []
-    run = 0
     for (source, incarnation, worker), (first, end, born, died) in sorted(spans.items()):
         last = workers[-1] if workers else None
-        if (
-            last is None
-            or (last.source, last.incarnation, last.worker + 1) != (source, incarnation, worker)
-            or (last.end, last.born, last.died) != (first, born, died)
-        ):
-            run += 1
-        workers.append(WorkerSpan(source, incarnation, worker, first, end, born, died, run))
+        if last and (last.source, last.incarnation, last.worker + 1, last.end) == (source, incarnation, worker, first):
+            run, run_born, odd_before = last.run, last.run_born, last.odd_before + last.odd
+        else:
+            run, run_born, odd_before = len(workers), born, 0
+        odd = born != run_born or died != UNTIL_NEVER
+        workers.append(WorkerSpan(source, incarnation, worker, first, end, born, died, run, run_born, odd, odd_before))
     return workers

@@ -5,10 +5,14 @@ is that of ``JAVA_HOME``, else of the path.
 """
 
 import argparse
+import atexit
 import importlib
 import json
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,10 +22,25 @@ from .brokers import AuditError, parse_security
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from .audit import AuditSpec, Expected
+    from .audit import AuditSpec
+    from .judge_outputs import Expected
 
-FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr")
 """A job of seconds gains nothing from the optimising compiler and a parallel collector."""
+
+LOGGING = """\
+rootLogger.level = error
+rootLogger.appenderRef.console.ref = console
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = spark: %p %c{1}: %m%n
+"""
+"""Spark's own logging: what is not an error would hide the report."""
+ARCHIVE_S_MAX = 120.0
 
 
 def session(
@@ -29,13 +48,20 @@ def session(
 ) -> "SparkSession":
     """A quiet session on this machine, or the one that is running.
 
-    ``class_archive`` (an AppCDS file of this JVM and Spark) makes the start some seconds faster, if it exists.
+    ``class_archive`` (an AppCDS file of this JVM and Spark) makes the start some seconds faster. When it does not exist
+    it is written by the JVM as it ends; ``stop`` waits for that.
     """
     from pyspark.sql import SparkSession
 
-    java = list(FAST_START)
+    settings_file = Path(tempfile.mkdtemp(prefix="keylanes-spark-")) / "log4j2.properties"
+    settings_file.write_text(LOGGING)
+    atexit.register(shutil.rmtree, settings_file.parent, ignore_errors=True)
+    java = [*FAST_START, f"-Dlog4j2.configurationFile={settings_file}"]
     if class_archive is not None and class_archive.is_file():
         java.append(f"-XX:SharedArchiveFile={class_archive}")
+    elif class_archive is not None:
+        class_archive.parent.mkdir(parents=True, exist_ok=True)
+        java.append(f"-XX:ArchiveClassesAtExit={_unfinished(class_archive)}")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     partitions = shuffle_partitions or max(2, min(16, os.cpu_count() or 2))
@@ -43,19 +69,44 @@ def session(
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "2g",
         "spark.driver.extraJavaOptions": " ".join(java),
         "spark.sql.shuffle.partitions": str(partitions),
         "spark.sql.adaptive.enabled": "false",  # its extra stages cost more than they save at this size
+        "spark.sql.inMemoryColumnarStorage.compressed": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",  # an overflow must be an error, never a wrong sum
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def stop(spark: "SparkSession", class_archive: Path | None = None) -> None:
+    """Stop the session; with a class archive that is not there yet also the JVM, which writes it."""
+    from pyspark import SparkContext
+
+    spark.stop()
+    if class_archive is None or class_archive.is_file():
+        return
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    java = gateway.proc
+    gateway.shutdown()
+    java.stdin.close()  # the JVM ends when this does
+    SparkContext._gateway = SparkContext._jvm = None  # a later session starts another
+    try:
+        java.wait(ARCHIVE_S_MAX)
+        os.replace(_unfinished(class_archive), class_archive)
+    except (OSError, subprocess.TimeoutExpired):
+        _unfinished(class_archive).unlink(missing_ok=True)
+
+
+def _unfinished(class_archive: Path) -> Path:
+    return class_archive.with_name(class_archive.name + ".new")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,7 +130,7 @@ def _run(spec: "AuditSpec", args: argparse.Namespace) -> int:
     try:
         report = audit(spark, spec)
     finally:
-        spark.stop()
+        stop(spark, archive)
     print(report.to_json() if args.json else report.to_text())
     return report.exit_code
 
@@ -96,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--client-settings", metavar="FILE", help="settings of the Kafka client: JSON or name=value")
     parser.add_argument("--examples", type=int, default=10, metavar="N", help="examples of each violation")
     parser.add_argument("--master", default="local[*]", help="where Spark runs")
-    parser.add_argument("--class-archive", metavar="FILE", help="an AppCDS archive for a faster start")
+    parser.add_argument("--class-archive", metavar="FILE", help="an AppCDS archive for a faster start; made if missing")
     return parser
 
 

@@ -3,8 +3,6 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
-
 from ..keyrange.steps import Steps
 from ..offsets.codec import decode
 from ..offsets.events import Event, LogOpened, SnapshotTaken
@@ -13,17 +11,11 @@ from .history import Snapshot, Source, WorkerSpan, fold_workers, left_edges, old
 from .report import Example
 from .run import Run
 
-EVENT_COLUMNS = (
-    "log_partition,position,kind,incarnation,transaction,epoch,source,part,parts,outputs,dead_letters,digest_high,"
-    "digest_low,item,worker,count,first,end,offset_from,offset_to,event"
-)
-
 
 @dataclass(slots=True)
 class History:
-    """``events``: the frame of all events. ``left``: from which offset on each point of a source is audited."""
+    """What the rare events say. ``left``: from which offset on each point of a source is audited."""
 
-    events: DataFrame
     snapshots: dict[int, Snapshot]
     workers: list[WorkerSpan]
     left: dict[Source, Steps[int]]
@@ -37,9 +29,9 @@ class History:
 def judge_logs(run: Run, app: str) -> History:
     """Judge that the logs are whole and do not contradict themselves."""
     pins = run.pins
-    events = run.keep(run.read("keylanes_events", pins.logs, EVENT_COLUMNS))
     rare: dict[int, list[tuple[int, Event]]] = defaultdict(list)
-    rows = events.where("event is not null").select("log_partition", "position", "event").collect()
+    read = run.read("keylanes_events", pins.logs, "log_partition,position,event", only="others")
+    rows = read.where("event is not null").collect()
     for log_partition, position, data in sorted(rows, key=lambda row: (row[0], row[1])):
         rare[log_partition].append((position, decode(bytes(data))))
     snapshots: dict[int, Snapshot] = {}
@@ -65,7 +57,7 @@ def judge_logs(run: Run, app: str) -> History:
         len(problems),
         problems,
     )
-    history = History(events, snapshots, [], {})
+    history = History(snapshots, [], {})
     _judge_control(run, history, rare)
     return history
 
@@ -78,9 +70,7 @@ def _judge_control(run: Run, history: History, rare: dict[int, list[tuple[int, E
         for event in snapshot.taken
         if event.topic
     }
-    counted = [
-        item for log in sorted(rare) for item in rare[log] if item[0] >= history.position_from(log)
-    ]
+    counted = [item for log in sorted(rare) for item in rare[log] if item[0] >= history.position_from(log)]
     history.workers, contradictions = fold_workers(counted, list(taken.values()))
     history.left = {source: left_edges(start, taken.get(source)) for source, start in pins.grants.starts.items()}
     unstarted: list[Example] = [

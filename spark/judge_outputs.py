@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from . import checks
 from .brokers import AuditError, Place, Span
-from .judge_plane import Plane
+from .judge_plane import Tiles
 from .judge_records import Records
 from .run import Run
 
@@ -31,24 +31,41 @@ class Outputs:
 
 
 def judge_outputs(
-    run: Run, plane: Plane, records: Records, dead_letters: Sequence[str] | None, expected: Expected | None
+    run: Run, tiles: Tiles, records: Records, dead_letters: Sequence[str] | None, expected: Expected | None
 ) -> Outputs:
     """Judge all statements about outputs. ``dead_letters`` None: it is not known which outputs are dead letters."""
-    located = run.keep(checks.located(_outputs(run, values=expected is not None), records.places))
-    ours = located.where("not kl_damaged")
-    counts = located.groupBy("topic").agg(F.count_if(~F.col("kl_damaged")), F.count_if("kl_damaged")).collect()
-    destinations = {row[0]: row[1] for row in sorted(counts) if row[1]}
-    total = sum(destinations.values())
-    _judge_sources(run, located, total, list(destinations))
-    _judge_completeness(run, ours, total)
-    _judge_commits(run, plane, ours, dead_letters)
-    run.judge_rows(
-        "key-order",
-        "outputs of one key stand in the order of its records",
-        total,
-        checks.out_of_key_order(ours),
-        ["topic", "partition", "offset", "source_key", "offset_before", "kl_offset"],
+    sources = run.frame(
+        [
+            (run.numbers[source], run.pins.grants.starts.get(source, span.end), span.start)
+            for source, span in run.pins.sources.items()
+        ],
+        "kl_source int, start bigint, kept bigint",
     )
+    located = run.keep(checks.located(_outputs(run, values=expected is not None), records.places, sources))
+    counts = (
+        located.groupBy("topic")
+        .agg(
+            F.count_if(~F.col("kl_damaged")).alias("whole"),
+            F.count_if("kl_damaged").alias("damaged"),
+            F.count_if("astray").alias("astray"),
+        )
+        .collect()
+    )
+    # Somebody else's header of the same name may be anything: it counts only where outputs of ours are.
+    destinations = {row["topic"]: row["whole"] for row in sorted(counts) if row["whole"]}
+    total = sum(destinations.values())
+    run.judge_counted(
+        "output-source",
+        "every output is of one existing record in a counted tile",
+        total,
+        sum(row["astray"] + row["damaged"] for row in counts if row["whole"]),
+        located.where(F.col("astray") | F.col("kl_damaged") & F.col("topic").isin(list(destinations))),
+        _OUTPUT,
+    )
+    ours = located.where("not kl_damaged")
+    _judge_completeness(run, ours, total)
+    _judge_commits(run, tiles, ours, dead_letters)
+    _judge_key_order(run, ours, total)
     if expected is not None:
         _judge_expected(run, ours, records, expected)
     dead = sum(n for topic, n in destinations.items() if topic in (dead_letters or ()))
@@ -64,25 +81,13 @@ def _outputs(run: Run, *, values: bool) -> DataFrame:
     return read.where(F.col("kl_damaged") | F.col("kl_topic").isin(names))
 
 
-def _judge_sources(run: Run, located: DataFrame, total: int, destinations: list[str]) -> None:
-    starts = run.frame(
-        [
-            (run.numbers[source], run.pins.grants.starts.get(source, span.end), span.start)
-            for source, span in run.pins.sources.items()
-        ],
-        "kl_source int, kl_start bigint, kl_kept bigint",
-    )
-    # Somebody else's header of the same name may be anything: it counts only where outputs of ours are.
-    damaged = F.col("kl_damaged") & F.col("topic").isin(destinations) if destinations else F.lit(False)
-    unplaced = (
-        F.col("kl_start").isNull()
-        | (F.col("kl_offset") < F.col("kl_start"))
-        | ((F.col("kl_offset") >= F.col("kl_kept")) & (F.coalesce("tiles", F.lit(0)) == 0))
-    )
-    astray = located.join(F.broadcast(starts), "kl_source", "left").where(damaged | (~F.col("kl_damaged") & unplaced))
-    run.judge_rows(
-        "output-source", "every output is of one existing record in a counted tile", total, astray, _OUTPUT
-    )
+def _judge_key_order(run: Run, ours: DataFrame, total: int) -> None:
+    statement = "outputs of one key stand in the order of its records"
+    if checks.out_of_key_order(ours, exact=False).isEmpty():
+        run.judge("key-order", statement, total, 0)
+        return
+    shown = ["topic", "partition", "offset", "source_key", "offset_before", "kl_offset"]
+    run.judge_rows("key-order", statement, total, checks.out_of_key_order(ours), shown)
 
 
 def _judge_completeness(run: Run, ours: DataFrame, total: int) -> None:
@@ -97,7 +102,7 @@ def _judge_completeness(run: Run, ours: DataFrame, total: int) -> None:
     run.judge_rows("output-complete", "of n outputs of a record all n are there", total, torn, shown)
 
 
-def _judge_commits(run: Run, plane: Plane, ours: DataFrame, dead_letters: Sequence[str] | None) -> None:
+def _judge_commits(run: Run, tiles: Tiles, ours: DataFrame, dead_letters: Sequence[str] | None) -> None:
     kept = run.frame(
         [(run.numbers[source], span.start) for source, span in run.pins.sources.items()], "source int, kept bigint"
     )
@@ -105,7 +110,7 @@ def _judge_commits(run: Run, plane: Plane, ours: DataFrame, dead_letters: Sequen
     provable = F.col("judged") & F.coalesce(F.col("offset_from") >= F.col("kept"), F.lit(True))
     names = ("source", "incarnation", "transaction", "outputs", "dead_letters", "digest_high", "digest_low")
     commits = (
-        plane.committed.join(F.broadcast(kept), "source", "left")
+        tiles.committed.join(F.broadcast(kept), "source", "left")
         .groupBy(*checks.EVENT_KEY, *names)
         .agg(F.min(provable).alias("provable"))
         .where("provable")
@@ -116,14 +121,14 @@ def _judge_commits(run: Run, plane: Plane, ours: DataFrame, dead_letters: Sequen
     run.judge_rows(
         "commit-outputs",
         "every commit has as many visible outputs and dead letters as it says",
-        plane.commits,
+        tiles.commits,
         bad.where("not counts_right"),
         [*at, "outputs", "seen_outputs", "dead_letters", "seen_dead_letters"],
     )
     run.judge_rows(
         "commit-digest",
         "the visible outputs of every commit have the digest that it says",
-        plane.commits,
+        tiles.commits,
         bad.where("not digest_right"),
         [*at, "digest_high", "seen_digest_high", "digest_low", "seen_digest_low"],
     )

@@ -16,6 +16,10 @@ from .plane import Band, Corner, bands_of, defects
 from .report import Example
 from .run import Run
 
+COMMIT_COLUMNS = (
+    "log_partition,position,incarnation,transaction,epoch,source,part,parts,outputs,dead_letters,digest_high,digest_low,"
+    "item,worker,count,first,end,offset_from,offset_to"
+)
 CORNERS_SHOWN = 4_000
 """Corners that did not cancel and are fetched to be turned into rectangles: the lowest ones."""
 
@@ -36,71 +40,63 @@ TILE_SHOWN = (
 
 
 @dataclass(slots=True)
-class Plane:
-    """``committed``: the rows of commit events that count from a snapshot on. ``tiles``: the tiles that count.
-
-    ``bands``: the bands of each source partition, from its left to its right edges.
-    """
+class Tiles:
+    """``committed``: the rows of the commit events that are audited. ``tiles``: the tiles that count."""
 
     committed: DataFrame
     commits: int
     tiles: DataFrame
-    tiles_counted: int
+
+
+@dataclass(slots=True)
+class Plane:
+    """``bands``: the bands of each source partition, from its left to its right edges."""
+
     bands: dict[Source, list[Band]]
+    tiles_counted: int
 
 
-def judge_plane(run: Run, history: History) -> Plane:
-    """Judge which commits count, and that the tiles of these cover each band once, in order, by the right workers."""
-    committed = _committed(run, history)
-    tiles = committed.where("item is not null")
+def judge_commits(run: Run, history: History) -> Tiles:
+    """Judge the shape of tiles and which commits count."""
+    committed = run.keep(_committed(run, history))
+    has_tile = F.col("item").isNotNull()
     numbers = committed.agg(
         F.count("item"),
         F.count_if(F.coalesce("item", F.lit(0)) == 0),
-        F.count_if(F.col("item").isNotNull() & ~checks.well_formed()),
+        F.count_if(has_tile & ~checks.well_formed()),
+        F.count_if(has_tile & ~F.col("in_part")),
     ).first()
     assert numbers is not None  # an aggregate without groups has one row
-    n, commits, misshapen = numbers
-    run.judge_counted(
-        "tile-shape",
-        "every tile is a rectangle inside the plane",
-        n,
-        misshapen,
-        tiles.where(~checks.well_formed()),
-        TILE_SHOWN,
-    )
+    n, commits, misshapen, suspects = numbers
+    tiles = committed.where(has_tile)
+    bad = tiles.where(~checks.well_formed())
+    run.judge_counted("tile-shape", "every tile is a rectangle inside the plane", n, misshapen, bad, TILE_SHOWN)
     shaped = tiles.where(checks.well_formed()) if misshapen else tiles
-    stale = _judge_stale(run, history, shaped, commits)
-    run.judge_rows(
-        "transaction-parts",
-        "every transaction is there with all its commit events",
-        commits,
-        _without_trimmed(run, history, committed, checks.torn(committed.where("coalesce(item, 0) = 0"))),
-        ["incarnation", "transaction", "seen", "parts_min", "parts_max"],
-    )
+    stale = _judge_stale(run, history, shaped, commits) if suspects else None
+    if stale is None:
+        run.judge("stale-commit", _STALE, commits, len(_known(history)), _known(history))
     counted = shaped if stale is None else shaped.join(F.broadcast(stale), checks.EVENT_KEY, "left_anti")
-    placed = run.keep(checks.with_workers(counted, _workers(run, history)))
-    bands, tiles_counted = _judge_cover(run, history, placed)
-    return Plane(committed, commits, placed, tiles_counted, bands)
+    return Tiles(committed, commits, counted)
 
 
 def _committed(run: Run, history: History) -> DataFrame:
-    """Commit rows from the snapshots on, with ``judged``: whether the outputs must all be in view."""
+    """Commit rows from the snapshots on, with ``judged``, ``in_part`` and ``worker_right``."""
     logs = run.frame(
         [(log, history.position_from(log), run.pins.judged[log]) for _, log in run.pins.logs],
         "log_partition int, position_from bigint, position_judged bigint",
     )
-    return (
-        history.events.where("kind = 'committed'")
+    counted = (
+        run.read("keylanes_events", run.pins.logs, COMMIT_COLUMNS, only="commits")
         .join(F.broadcast(logs), "log_partition")
         .where("position >= position_from")
         .withColumn("judged", F.col("position") < F.col("position_judged"))
-        .drop("position_from", "position_judged", "event", "kind")
+        .drop("position_from", "position_judged")
     )
+    return checks.with_workers(checks.with_part(counted, _parts(run)), *_workers(run, history))
 
 
-def _judge_stale(run: Run, history: History, tiles: DataFrame, commits: int) -> DataFrame | None:
-    """Judge the commits of stale epochs; returns the keys of those, or None if there are none."""
-    parts = run.frame(
+def _parts(run: Run) -> DataFrame:
+    return run.frame(
         [
             (run.numbers[p.source], p.epoch, p.incarnation, p.first, p.end, p.offset_from, p.offset_until)
             for p in run.pins.grants.parts
@@ -108,23 +104,43 @@ def _judge_stale(run: Run, history: History, tiles: DataFrame, commits: int) -> 
         "source int, epoch bigint, incarnation bigint, first bigint, end bigint, offset_from bigint, "
         "offset_until bigint",
     )
-    outside = checks.outside(tiles, parts)
-    shown = outside.select(*TILE_SHOWN).limit(100).collect()
-    stale = run.keep(outside.select(*checks.EVENT_KEY).distinct()) if shown else None
-    known: list[Example] = [
+
+
+_STALE = "every commit lies inside its own epoch's part"
+
+
+def _known(history: History) -> list[Example]:
+    """What the application itself found before a snapshot."""
+    return [
         {"log_partition": log, "position": position, "problem": "found by the application before its snapshot"}
         for log, snapshot in history.snapshots.items()
         for taken in snapshot.taken
         for position in taken.violations
     ]
-    run.judge(
-        "stale-commit",
-        "every commit lies inside its own epoch's part",
-        commits,
-        (stale.count() if stale is not None else 0) + len(known),
-        [row.asDict() for row in shown] + known,
-    )
+
+
+def _judge_stale(run: Run, history: History, tiles: DataFrame, commits: int) -> DataFrame | None:
+    """Judge the tiles that no single piece of a part holds; returns the keys of commits not to be counted, if any."""
+    outside = run.keep(checks.outside(tiles.where("not in_part"), _parts(run)))
+    shown = outside.select(*TILE_SHOWN).limit(100).collect()
+    if not shown:
+        return None
+    stale = outside.select(*checks.EVENT_KEY).distinct()
+    known = _known(history)
+    run.judge("stale-commit", _STALE, commits, stale.count() + len(known), [row.asDict() for row in shown] + known)
     return stale
+
+
+def judge_plane(run: Run, history: History, tiles: Tiles) -> Plane:
+    """Judge that the tiles cover each band once, in order, by the right workers, and are all there."""
+    run.judge_rows(
+        "transaction-parts",
+        "every transaction is there with all its commit events",
+        tiles.commits,
+        _without_trimmed(run, history, tiles.committed, checks.torn(tiles.committed.where("coalesce(item, 0) = 0"))),
+        ["incarnation", "transaction", "seen", "parts_min", "parts_max"],
+    )
+    return _judge_cover(run, history, tiles.tiles)
 
 
 def _without_trimmed(run: Run, history: History, committed: DataFrame, torn: DataFrame) -> DataFrame:
@@ -144,18 +160,24 @@ def _without_trimmed(run: Run, history: History, committed: DataFrame, torn: Dat
     return torn.join(lowest, "incarnation").where("transaction > lowest")
 
 
-def _workers(run: Run, history: History) -> DataFrame:
-    return run.frame(
+def _workers(run: Run, history: History) -> tuple[DataFrame, DataFrame | None]:
+    """All workers, and apart those that did not live as long as their run, if any."""
+    known = [(run.numbers[w.source], w) for w in history.workers if w.source in run.numbers]
+    workers = run.frame(
         [
-            (run.numbers[w.source], w.incarnation, w.worker, w.first, w.end, w.born, w.died, w.run)
-            for w in history.workers
-            if w.source in run.numbers
+            (n, w.incarnation, w.worker, w.first, w.end, w.run, w.run_born, w.odd_before, w.odd_before + w.odd)
+            for n, w in known
         ],
-        "source int, incarnation bigint, worker bigint, first bigint, end bigint, born bigint, died bigint, run bigint",
+        "source int, incarnation bigint, worker bigint, first bigint, end bigint, run int, run_born bigint, "
+        "odd_before int, odd_to int",
     )
+    odd = [(n, w.incarnation, w.worker, w.born, w.died) for n, w in known if w.odd]
+    if not odd:
+        return workers, None
+    return workers, run.frame(odd, "source int, incarnation bigint, odd_worker bigint, born bigint, died bigint")
 
 
-def _judge_cover(run: Run, history: History, tiles: DataFrame) -> tuple[dict[Source, list[Band]], int]:
+def _judge_cover(run: Run, history: History, tiles: DataFrame) -> Plane:
     runs: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     table = (
         tiles.groupBy("source", "first", "end")
@@ -206,7 +228,7 @@ def _judge_cover(run: Run, history: History, tiles: DataFrame) -> tuple[dict[Sou
         tiles.where("not worker_right"),
         TILE_SHOWN,
     )
-    return bands, counted
+    return Plane(bands, counted)
 
 
 def _defects(run: Run, left_over: Sequence[Any]) -> list[Example]:

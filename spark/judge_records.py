@@ -10,67 +10,65 @@ from pyspark.sql import functions as F
 from . import checks
 from .judge_logs import History
 from .judge_plane import Plane
+from .plane import Band
 from .report import SourceFigures
 from .run import Run
 
 
 @dataclass(slots=True)
 class Records:
-    """``places``: see checks.py, with ``start`` and ``frontier`` of the source partition."""
+    """``places``: see checks.py. ``counts``: per number of a source partition, the row of what was counted."""
 
     places: DataFrame
-    figures: tuple[SourceFigures, ...]
+    counts: dict[int, Any]
 
 
-def judge_records(run: Run, history: History, plane: Plane, *, level: bool) -> Records:
-    """Judge every record from the start of the audit on; ``level`` demands that none waits."""
+def read_places(run: Run, history: History, tiles: DataFrame) -> Records:
+    """Every record from the start of the audit on, with the tiles that hold it."""
     pins = run.pins
     _note_trimmed(run)
-    sources = run.frame(
-        [
-            (
-                run.numbers[source],
-                pins.grants.starts.get(source, span.end),
-                min((band.edge for band in plane.bands[source]), default=0),
-            )
-            for source, span in pins.sources.items()
-        ],
-        "source int, start bigint, frontier bigint",
+    starts = run.frame(
+        [(run.numbers[source], pins.grants.starts.get(source, span.end)) for source, span in pins.sources.items()],
+        "source int, start bigint",
     )
-    read = run.read("keylanes_records", pins.sources, "source,partition,offset,key")
-    points = checks.point(F.col("key"), F.col("partition"), F.col("offset")).alias("point")
+    point = checks.point(F.col("key"), F.col("partition"), F.col("offset")).alias("point")
+    records = (
+        run.read("keylanes_records", pins.sources, "source,partition,offset,key")
+        .join(F.broadcast(starts), "source")
+        .where("offset >= start")
+        .select("source", "offset", "key", point)
+    )
     offset_max = max((span.end for span in pins.sources.values()), default=0)
     widest = max((span.end - span.start for span in pins.sources.values()), default=0)
-    held = checks.in_tiles(
-        read.select("source", "offset", "key", points),
-        _with_before(run, history, plane.tiles),
-        max(64, widest // checks.COLUMNS + 1),
-        offset_max,
-    )
-    places = run.keep(held.join(F.broadcast(sources), "source").where("offset >= start"))
+    width = max(64, widest // checks.COLUMNS + 1)
+    places = run.keep(checks.in_tiles(records, _with_before(run, history, tiles), width, offset_max))
     counts = (
         places.groupBy("source")
         .agg(
             F.count("*").alias("records"),
             F.count_if(F.col("tiles") > 0).alias("done"),
-            F.count_if((F.col("tiles") == 0) & (F.col("offset") < F.col("frontier"))).alias("lost"),
+            F.min(F.when(F.col("tiles") == 0, F.col("offset"))).alias("waits_from"),
             F.count_if(F.col("tiles") > 1).alias("doubled"),
             F.count_if(~F.col("worker_right")).alias("misplaced"),
         )
         .collect()
     )
-    per_source = {row["source"]: row for row in counts}
-    _judge_places(run, places, per_source)
-    figures = _figures(run, plane, per_source)
+    return Records(places, {row["source"]: row for row in counts})
+
+
+def judge_records(run: Run, records: Records, plane: Plane, *, level: bool) -> tuple[SourceFigures, ...]:
+    """Judge that every record is in one tile, of its worker; ``level`` demands that none waits."""
+    _judge_places(run, records, plane)
+    figures = _figures(run, plane, records.counts)
     if level:
         waiting = [
             {"topic": f.topic, "partition": f.partition, "frontier": f.frontier, "waiting": f.waiting}
             for f in figures
             if f.waiting
         ]
-        records = sum(f.records for f in figures)
-        run.judge("level", "no record waits", records, sum(f.waiting for f in figures), waiting)
-    return Records(places, figures)
+        total = sum(f.records for f in figures)
+        run.judge("level", "no record waits", total, sum(f.waiting for f in figures), waiting)
+    return figures
 
 
 def _note_trimmed(run: Run) -> None:
@@ -102,37 +100,48 @@ def _with_before(run: Run, history: History, tiles: DataFrame) -> DataFrame:
     return tiles.select(*columns).unionByName(run.frame(rows, schema))
 
 
-def _judge_places(run: Run, places: DataFrame, per_source: Mapping[int, Any]) -> None:
-    total = sum(row["records"] for row in per_source.values())
+def _judge_places(run: Run, records: Records, plane: Plane) -> None:
+    counts, places = records.counts, records.places
+    total = sum(row["records"] for row in counts.values())
+    frontiers = {run.numbers[source]: _frontier(own) for source, own in plane.bands.items()}
+    bad = places.where("tiles > 1")
+    lost = {n for n, row in counts.items() if row["waits_from"] is not None and row["waits_from"] < frontiers[n]}
+    if lost:
+        frame = run.frame([(n, frontiers[n]) for n in lost], "source int, frontier bigint")
+        bad = places.join(F.broadcast(frame), "source", "left").where("tiles > 1 or (tiles = 0 and offset < frontier)")
     run.judge_counted(
         "record-tile",
         "every record below the frontier lies in exactly one tile",
         total,
-        sum(row["lost"] + row["doubled"] for row in per_source.values()),
-        places.where("tiles > 1 or (tiles = 0 and offset < frontier)").orderBy("source", "offset"),
-        ["source", "offset", "point", "tiles", "frontier"],
+        bad.count() if lost else sum(row["doubled"] for row in counts.values()),
+        bad.orderBy("source", "offset"),
+        ["source", "offset", "point", "tiles"],
     )
     run.judge_counted(
         "record-worker",
         "every record lies in a tile of the worker whose range holds its key",
         total,
-        sum(row["misplaced"] for row in per_source.values()),
+        sum(row["misplaced"] for row in counts.values()),
         places.where("not worker_right").orderBy("source", "offset"),
         ["source", "offset", "point", *checks.EVENT_KEY],
     )
 
 
-def _figures(run: Run, plane: Plane, per_source: Mapping[int, Any]) -> tuple[SourceFigures, ...]:
+def _frontier(bands: list[Band]) -> int:
+    return min((band.edge for band in bands), default=0)
+
+
+def _figures(run: Run, plane: Plane, counts: Mapping[int, Any]) -> tuple[SourceFigures, ...]:
     figures = []
     for source in run.sources:
-        row = per_source.get(run.numbers[source])
+        row = counts.get(run.numbers[source])
         records, done = (row["records"], row["done"]) if row else (0, 0)
         own, span = plane.bands[source], run.pins.sources[source]
         figures.append(
             SourceFigures(
                 *source,
                 start=min((band.left for band in own), default=span.start),
-                frontier=min((band.edge for band in own), default=0),
+                frontier=_frontier(own),
                 edge_max=max((band.edge for band in own), default=0),
                 source_start=span.start,
                 source_end=span.end,

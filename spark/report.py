@@ -128,7 +128,10 @@ class Report:
 
 
 def _example(example: Example) -> str:
-    shown = {name: f"{value:08x}" if name in _POINTS and isinstance(value, int) else _plain(value) for name, value in example.items()}
+    shown = {
+        name: f"{value:08x}" if name in _POINTS and isinstance(value, int) else _plain(value)
+        for name, value in example.items()
+    }
     return " ".join(f"{name}={value}" for name, value in shown.items() if example[name] is not None)
 
 

@@ -35,11 +35,11 @@ RECORD_SCHEMA = (
 )
 """``source`` and ``kl_source`` number the audited source partitions; ``kl_*`` come from the provenance header."""
 
-
 Sources: TypeAlias = Mapping[tuple[str, int], int]
 """The number of each audited source partition."""
 
 _INT_MAX = (1 << 31) - 1
+_COMMIT_KIND = str(Committed.__struct_config__.tag).encode()
 _Row: TypeAlias = tuple[Any, ...]
 
 
@@ -53,6 +53,11 @@ def schema_of(schema: str, columns: str | None) -> str:
     if unknown:
         raise ValueError(f"columns: unknown: {', '.join(unknown)}; known are {', '.join(kinds)}")
     return ", ".join(f"{name} {kinds[name]}" for name in names)
+
+
+def is_commit(data: bytes) -> bool:
+    """Whether the bytes are those of a commit event, by its kind alone: one short string behind the array's head."""
+    return _COMMIT_KIND in data[:24]
 
 
 def event_rows(
@@ -90,9 +95,7 @@ def event_rows(
     if not items:
         return [(*head, None, None, None, None, None, 0, None, None, None, None, None, None, data)]
     n = len(items)
-    return [
-        (*head, None, None, None, None, i, n, *item, data if i == 0 else None) for i, item in enumerate(items)
-    ]
+    return [(*head, None, None, None, None, i, n, *item, data if i == 0 else None) for i, item in enumerate(items)]
 
 
 def _items(event: Event) -> list[_Row]:
@@ -100,9 +103,7 @@ def _items(event: Event) -> list[_Row]:
     match event:
         case WorkersCut():
             bounds = event.bounds
-            return [
-                (event.worker + i, 1, bounds[i], bounds[i + 1], None, None) for i in range(len(bounds) - 1)
-            ]
+            return [(event.worker + i, 1, bounds[i], bounds[i + 1], None, None) for i in range(len(bounds) - 1)]
         case RangesGranted():
             return [(None, None, band.first, band.end, band.offset_from, None) for band in event.bands]
         case SnapshotTaken():
@@ -147,4 +148,4 @@ class Provenances:
 _NO_PROVENANCE: _Row = (None, None, None, None, None, None, None)
 _DAMAGED: _Row = (None, None, None, None, None, None, True)
 _PROVENANCE_NAMES = [column.split()[0] for column in RECORD_SCHEMA.split(", ") if column.startswith("kl_")]
-_EMPTY: dict[str, Sequence[Any]] = {name: () for name in _PROVENANCE_NAMES}
+_EMPTY: dict[str, Sequence[Any]] = dict.fromkeys(_PROVENANCE_NAMES, ())

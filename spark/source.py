@@ -3,16 +3,16 @@
 Options of both:
 
 - ``broker``: ``kafka://host:port`` or ``embedded:folder``.
-- ``topics``: names with commas between, or ``spans``: JSON ``[[topic, partition, start, end], …]``, pinned by the caller,
-  so that several passes see the same.
+- ``topics``: names with commas between, or ``spans``: JSON ``[[topic, partition, start, end], …]``, pinned by the
+  caller, so that several passes see the same.
 - ``sources``: JSON ``[[topic, partition], …]``; a source partition's place in this list is its number in the rows.
 - ``client_secrets``: JSON of client settings. Spark keeps options of such a name out of its plans and logs.
 - ``split_records``: how many offsets a task reads.
 - ``columns``: the names of the wanted columns with commas between; all are listed in rows.py. Spark does not tell a
   Python source which it needs, and each costs.
 
-``keylanes_records`` also takes ``headed``: "true" wants only records with a provenance header. No jar is needed; the
-client libraries must be installed where the tasks run.
+``keylanes_records`` also takes ``headed``: "true" wants only records with a provenance header. ``keylanes_events`` also
+takes ``only``: "commits" or "others". No jar is needed; the client libraries must be installed where the tasks run.
 """
 
 import json
@@ -26,7 +26,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from .brokers import AuditError, Columns, WitnessBroker, open_broker
-from .rows import EVENT_SCHEMA, RECORD_SCHEMA, Provenances, event_rows, schema_of
+from .rows import EVENT_SCHEMA, RECORD_SCHEMA, Provenances, event_rows, is_commit, schema_of
 
 SPLIT_RECORDS = 50_000
 ROWS_MAX = 20_000
@@ -149,11 +149,20 @@ class RecordsReader(_Reader):
 class EventsReader(_Reader):
     """Reads logs of an application, flattened to rows."""
 
+    def __init__(self, options: MutableMapping[str, str], schema: str) -> None:
+        super().__init__(options, schema)
+        self._only = options.get("only")
+        if self._only not in (None, "commits", "others"):
+            raise AuditError(f"the option only: commits or others; seen {self._only!r}")
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         rows: list[tuple[Any, ...]] = []
         for log, number, chunk in self._chunks(partition):
             for offset, timestamp, value in zip(chunk.offsets, chunk.timestamps, chunk.values, strict=True):
-                rows += event_rows(log, number, offset, timestamp, value or b"", self._sources)
+                data = value or b""
+                if self._only and is_commit(data) != (self._only == "commits"):
+                    continue
+                rows += event_rows(log, number, offset, timestamp, data, self._sources)
                 if len(rows) >= ROWS_MAX:
                     yield self._rows(rows)
                     rows = []
@@ -177,7 +186,7 @@ class KeylanesRecords(DataSource):
     def schema(self) -> str:
         return schema_of(RECORD_SCHEMA, self.options.get("columns"))
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # our own
         return RecordsReader(self.options, self.schema())
 
 
@@ -191,7 +200,7 @@ class KeylanesEvents(DataSource):
     def schema(self) -> str:
         return schema_of(EVENT_SCHEMA, self.options.get("columns"))
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # our own
         return EventsReader(self.options, self.schema())
 
 
@@ -199,5 +208,3 @@ def register(spark: SparkSession) -> None:
     """Make both sources known to a session."""
     spark.dataSource.register(KeylanesRecords)
     spark.dataSource.register(KeylanesEvents)
-
-

@@ -6,7 +6,7 @@ folder. Everything follows from the seed.
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from keylanes.keyrange.hashing import HASH_NAME, point_of
@@ -143,9 +143,7 @@ class Planner:
         ]
         run = Run(self.partitions, self.log_partitions, records)
         run.control = [AppCreated(APP, HASH_NAME, self.log_partitions)]
-        run.events = [
-            [LogOpened(APP, HASH_NAME, p, self.log_partitions, 1, 0)] for p in range(self.log_partitions)
-        ]
+        run.events = [[LogOpened(APP, HASH_NAME, p, self.log_partitions, 1, 0)] for p in range(self.log_partitions)]
         self.bounds = even_bounds(self.workers)
         self.edges = [[0] * self.workers for _ in range(self.partitions)]
         self.owner = [
@@ -174,7 +172,7 @@ class Planner:
             cut = WorkersCut(incarnation, transaction, epoch, SOURCE, p, 0, self.bounds)
             run.events[p % self.log_partitions].append(cut)
         front = min(min(edges) for edges in self.edges)
-        while front < until or life == self.restarts and any(min(edges) < until for edges in self.edges):
+        while front < until or (life == self.restarts and any(min(edges) < until for edges in self.edges)):
             front = min(front + self.step, until)
             transaction += 1
             self._commit(run, incarnation, transaction, epoch, front)
@@ -195,7 +193,7 @@ class Planner:
             moved: list[tuple[int, int, int]] = []
             for w, edge in enumerate(self.edges[p]):
                 to = front
-                if self.random.random() < self.lag:
+                if edge < front and self.random.random() < self.lag:
                     to = self.random.randint(edge, front)
                 if to > edge:
                     moved.append((w, edge, to))
@@ -236,9 +234,7 @@ class Planner:
     ) -> Committed:
         dead = sum(output.destination == DEAD for output in outputs)
         total = digest_of(outputs)
-        return Committed(
-            incarnation, transaction, 0, 1, epoch, SOURCE, p, tiles, len(outputs) - dead, dead, total
-        )
+        return Committed(incarnation, transaction, 0, 1, epoch, SOURCE, p, tiles, len(outputs) - dead, dead, total)
 
     def snapshot(self, run: Run, log_partition: int, position: int) -> tuple[SnapshotTaken, ...]:
         """The snapshots of a log partition as it was at ``position``, from a fold of the plan itself."""
@@ -260,9 +256,7 @@ class Planner:
             )
             fold = EpochFold(epoch, incarnation, pieces)
             taken.append(
-                SnapshotTaken(
-                    incarnation, 10_000, part, len(owned), APP, position, SOURCE, p, epoch - 1, (fold,), ()
-                )
+                SnapshotTaken(incarnation, 10_000, part, len(owned), APP, position, SOURCE, p, epoch - 1, (fold,), ())
             )
         return tuple(taken)
 
@@ -278,6 +272,3 @@ def digest_of(outputs: list[Output]) -> int:
 def altered(event: Committed, **fields: object) -> Committed:
     """A commit event with some fields replaced."""
     return Committed(**{**{name: getattr(event, name) for name in event.__struct_fields__}, **fields})  # type: ignore[arg-type]  # checked by msgspec when it is decoded
-
-
-__all__ = ["APP", "AUDITED", "DEAD", "LATE", "SOURCE", "Output", "Planner", "Run", "altered", "digest_of", "outputs_of", "replace"]

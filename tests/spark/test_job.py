@@ -1,0 +1,103 @@
+"""The audit as a program: exit codes, JSON, and what it says to wrong usage. And the parts that need no Spark."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keylanes.spark.brokers import AuditError, open_broker, parse_security
+from keylanes.spark.report import Check, Report, SourceFigures
+
+from .honest import APP, DEAD, Planner
+
+
+def run_job(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The program in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "keylanes.spark.job", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")  # skipped where there is no Java
+def test_the_program_proves_and_refutes(tmp_path: Path) -> None:
+    """0 and the verdict for an honest run, 1 and the named violation for one with a fault, each as a process."""
+    honest = Planner(restarts=0).run()
+    proven = run_job("--broker", honest.store(tmp_path / "honest"), "--app", APP, "--level", "--dead-letters", DEAD)
+    assert proven.returncode == 0, proven.stderr
+    assert "exactly once: proven" in proven.stdout
+    faulty = Planner(restarts=0).run()
+    faulty.outputs.append(faulty.outputs[0])
+    refuted = run_job("--broker", faulty.store(tmp_path / "faulty"), "--app", APP, "--json")
+    assert refuted.returncode == 1, refuted.stderr
+    report = json.loads(refuted.stdout)
+    assert not report["proven"]
+    failed = [check["name"] for check in report["checks"] if not check["holds"]]
+    assert "output-once" in failed
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_what_can_not_be_audited_ends_with_2(tmp_path: Path) -> None:
+    """An application that the broker does not know, in words and as JSON."""
+    url = Planner(restarts=0).run().store(tmp_path / "topics")
+    other = run_job("--broker", url, "--app", "other", "--json")
+    assert other.returncode == 2
+    assert "applications seen: flights" in other.stderr
+    assert "applications seen: flights" in json.loads(other.stdout)["error"]
+
+
+@pytest.mark.parametrize("url", ["", "flights", "http://x", "kafka:x", "kafka://", "embedded:"])
+def test_a_wrong_broker_is_named_with_what_is_allowed(url: str) -> None:
+    """The message shows what was seen and the two forms."""
+    with pytest.raises(AuditError, match=r"kafka://host:port or embedded:folder"):
+        open_broker(url)
+
+
+def test_a_folder_that_is_no_brokers_is_refused(tmp_path: Path) -> None:
+    """A missing folder and one of something else are named."""
+    with pytest.raises(AuditError, match="no such folder"):
+        open_broker(f"embedded:{tmp_path / 'none'}")
+    with pytest.raises(AuditError, match="can't be read"):
+        open_broker(f"embedded:{tmp_path}")
+
+
+def test_client_settings_come_as_json_or_as_lines() -> None:
+    """Both forms; a damaged one is refused without its values."""
+    expected = {"security.protocol": "SASL_SSL", "sasl.password": "a=b"}
+    assert parse_security(json.dumps(expected)) == expected
+    assert parse_security("# comment\nsecurity.protocol = SASL_SSL\nsasl.password=a=b\n") == expected
+    with pytest.raises(AuditError) as refused:
+        parse_security("sasl.password hunter2")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_the_table_shows_violations_as_exact_rectangles() -> None:
+    """Points in hex, offsets as numbers, and the verdict in the last line."""
+    gap = {"topic": "t", "partition": 0, "kind": "gap", "offset_from": 10, "offset_to": 20, "first": 0, "end": 1 << 31}
+    report = Report(
+        app="flights",
+        broker="embedded:x",
+        checks=(
+            Check("control", "no epoch is given twice", 3, 0),
+            Check("tile-cover", "the tiles cover each band", 5, 1, (gap,)),
+        ),
+        sources=(SourceFigures("t", 0, 0, 10, 30, 0, 30, 30, 20, 10),),
+        figures={"records_done": 20},
+        destinations={},
+        notes=("something",),
+    )
+    text = report.to_text()
+    assert "kind=gap offset_from=10 offset_to=20 first=00000000 end=80000000" in text
+    assert text.endswith("NOT exactly once: 1 of 2 statements fail")
+    assert report.exit_code == 1
+    assert report.violated() == ["tile-cover"]
+    assert json.loads(report.to_json())["checks"][1]["examples"] == [gap]
+    with pytest.raises(KeyError):
+        report.check("other")

@@ -1,0 +1,94 @@
+"""The witness on a real Kafka: aborted records and markers are not there, open transactions are waited for."""
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keylanes.offsets.codec import encode
+from keylanes.offsets.provenance import HEADER, encode_provenance
+
+from .honest import APP, AUDITED, DEAD, LATE, SOURCE, Planner, Run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from keylanes.runtime.kafka_server import KafkaServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+
+def create(bootstrap: str, partitions: dict[str, int]) -> None:
+    """Create topics and wait for them."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.create_topics([NewTopic(name, n, 1) for name, n in partitions.items()]).values():
+        future.result(30)
+
+
+def producer(bootstrap: str, transactional_id: str) -> Any:
+    """A transactional producer, ready."""
+    from confluent_kafka import Producer
+
+    made = Producer({"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 5})
+    made.init_transactions(30)
+    return made
+
+
+def send(into: Any, run: Run) -> None:
+    """All records of a run, in the open transaction."""
+    for p, own in enumerate(run.records):
+        for key, value in own:
+            into.produce(SOURCE, value, key, p)
+    for event in run.control:
+        into.produce(f"{APP}.control", encode(event), None, 0)
+    for p, log in enumerate(run.events):
+        for event in log:
+            into.produce(f"{APP}.offsets", encode(event), None, p)
+    for output in run.outputs:
+        record = output.record(2)
+        into.produce(record.topic, record.value, record.key, record.partition, headers=list(record.headers))
+
+
+def test_an_honest_run_on_kafka_is_proven(spark: "SparkSession", kafka_server: "KafkaServer", tmp_path: Path) -> None:
+    """Between its records lie aborted ones, at the end too, and a transaction is still open when the audit begins."""
+    from keylanes.spark.audit import AuditSpec, audit
+
+    run = Planner(restarts=1).run()
+    topics = {f"{APP}.control": 1, f"{APP}.offsets": 2, SOURCE: 2, LATE: 2, AUDITED: 2, DEAD: 2}
+    create(kafka_server.bootstrap, topics)
+    honest, other = producer(kafka_server.bootstrap, "honest"), producer(kafka_server.bootstrap, "other")
+    honest.begin_transaction()
+    send(honest, run)
+    honest.commit_transaction(30)
+    other.begin_transaction()
+    for name in (SOURCE, LATE):
+        header = [(HEADER, encode_provenance(SOURCE, 0, 3, 0, 1))]
+        other.produce(name, b"3", b"aborted", 0, headers=header)
+    other.flush(30)
+    other.abort_transaction(30)
+    other.begin_transaction()
+    other.produce(LATE, b"open", b"aborted later", 1, headers=[(HEADER, encode_provenance(SOURCE, 0, 3, 0, 1))])
+    other.flush(30)
+    ending = threading.Timer(3.0, other.abort_transaction, (30,))
+    ending.start()
+    try:
+        broker = f"kafka://{kafka_server.bootstrap}"
+        report = audit(spark, AuditSpec(app=APP, broker=broker, dead_letters=[DEAD], level=True))
+    finally:
+        ending.join()
+    assert report.violated() == []
+    assert report.figures["records_done"] == 800
+    assert report.figures["outputs"] + report.figures["dead_letters"] == len(run.outputs)
+    assert all(source.source_end > 400 for source in report.sources if source.partition == 0)
+
+
+def test_a_broker_that_does_not_answer_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The audit ends after its time limit."""
+    from keylanes.spark import brokers
+
+    monkeypatch.setattr(brokers, "ANSWER_S_MAX", 2.0)
+    with pytest.raises(brokers.AuditError, match="no answer"):
+        brokers.open_broker("kafka://127.0.0.1:1").topics()
