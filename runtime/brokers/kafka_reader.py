@@ -2,8 +2,7 @@
 
 What is done here beside it:
 
-- Positions are kept here and laid upon the consumer again after every error: it advances past an oversize record, and
-  past records it took from one partition when the next one turns out to be damaged.
+- Positions are kept here and laid upon the consumer again after an error: it advances past an oversize record.
 - ``fetch`` returns as soon as a position moved, also past markers and aborted records only: whoever reads a log to its
   end waits for that.
 - The consumer waits for ever for a topic that is gone and for a broker that is away; here both become errors.
@@ -128,35 +127,41 @@ class KafkaReader:
             self._assigned = True
             self._heard.clear()
             self._consumer.assign(list(positions))
-            self._seek(positions)
-
-    def _seek(self, positions: Mapping[TopicPartition, int]) -> None:
-        for source, offset in positions.items():
-            self._consumer.seek(source, offset)
+            for source, offset in positions.items():
+                self._consumer.seek(source, offset)
 
     async def _take(self, asked: Collection[TopicPartition], records_max: int) -> list[Batch]:
-        """What the consumer holds of these partitions, at once."""
+        """What the consumer holds of these partitions, at once; what came first, first.
+
+        One partition is asked at a time: an error in one would otherwise throw away what another has handed out.
+        """
         if not asked:
             return []
-        fetcher, before = self._consumer._fetcher, self._positions
+        fetcher, positions = self._consumer._fetcher, self._positions
         if fetcher._fetch_task.done():
             raise BrokerError("the reader has failed: make a new one")
-        try:
-            # With a time-out of 0 this does not suspend: nothing can be assigned in between.
-            records = await fetcher.fetched_records(asked, 0, max_records=records_max)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # decompressors raise what they like
-            if self._assigned:
-                self._seek(before)
-            raise await self._meaning(error) from error
         states = self._consumer._subscription.subscription.assignment
-        batches = []
-        for source in asked:
+        wanted = {source: source for source in asked}  # aiokafka's partitions equal ours, but are not ours
+        batches: list[Batch] = []
+        for source in [wanted[held] for held in fetcher._records if held in wanted]:
+            try:
+                # With a time-out of 0 this does not suspend: nothing can be assigned in between.
+                found = await fetcher.fetched_records([source], 0, max_records=records_max)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # decompressors raise what they like
+                self._consumer.seek(source, positions[source])
+                if batches:
+                    break  # the error comes again with the next fetch
+                raise await self._meaning(error) from error
             position = states.state_value(source).position
-            if position != before[source]:
-                before[source] = position
-                batches.append(Batch(source, records.get(source, ()), position))
+            if position != positions[source]:
+                records = found.get(source, ())
+                positions[source] = position
+                batches.append(Batch(source, records, position))
+                records_max -= len(records)
+                if records_max == 0:
+                    break
         if batches:
             self._heard.clear()
         return batches
