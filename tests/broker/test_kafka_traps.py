@@ -352,21 +352,21 @@ async def test_a_damaged_batch_is_an_error_and_loses_no_neighbour(
     kafka_server: KafkaServer, broker: KafkaBroker, name: str
 ) -> None:
     """A flipped byte on disk raises CorruptRecord each time, and other partitions' records are still handed out."""
-    sound, damaged = TopicPartition(name, 0), TopicPartition(name, 1)
-    await broker.create([TopicSpec(name, 2, {})])
-    await broker.append(numbers(sound, *range(50)) + numbers(damaged, *range(50)))
-    flip_byte(kafka_server.folder / "data" / f"{name}-1" / f"{0:020}.log", 100)
-    reader = await broker.reader({sound: 0, damaged: 0})
-    found: list[int] = []
+    sound, damaged = [TopicPartition(name, index) for index in range(7)], TopicPartition(name, 7)
+    await broker.create([TopicSpec(name, 8, {})])
+    await broker.append([record for place in (*sound, damaged) for record in numbers(place, *range(50))])
+    flip_byte(kafka_server.folder / "data" / f"{name}-7" / f"{0:020}.log", 100)
+    reader = await broker.reader(dict.fromkeys((*sound, damaged), 0))
+    found: dict[TopicPartition, list[int]] = {place: [] for place in sound}
     errors = 0
     async with asyncio.timeout(30):
-        while errors < 3 or reader.position(sound) < 50:
+        while errors < 3 or any(reader.position(place) < 50 for place in sound):
             try:
-                for batch in await reader.fetch([sound, damaged], records_max=1_000, wait_ms=500):
-                    found += [int(record.value or b"") for record in batch.records]
+                for batch in await reader.fetch([*sound, damaged], records_max=1_000, wait_ms=500):
+                    found[batch.source] += [int(record.value or b"") for record in batch.records]
             except CorruptRecord:
                 errors += 1
-    assert found == list(range(50))
+    assert found == {place: list(range(50)) for place in sound}
     assert reader.position(damaged) == 0
 
 
