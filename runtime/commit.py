@@ -25,8 +25,8 @@ from .brokers.protocol import (
     TransactionRefused,
     TransactionUnknown,
 )
-from .coordinator import Coordinator, Office, check_ledger
-from .errors import BrokerUnavailable, HandlerFailed, InvariantBroken
+from .coordinator import Coordinator, Office
+from .errors import BrokerUnavailable, HandlerFailed, InvariantBroken, LogError
 from .generation import Generation, committed, take
 from .handlers import DeadLetter
 from .history import History
@@ -162,9 +162,7 @@ class CommitCycle:
         if failure is not None:
             logger.warning("transaction %d failed: %s: %s", transaction, type(failure).__name__, failure)
             await self._drop_producer()
-            if isinstance(failure, ProducerFenced):
-                await self._read_logs()  # expelled: stop here. Otherwise the transaction timed out at the broker
-            await self._replace_producer(deadline)
+            await self._replace_producer(deadline, was_fenced=isinstance(failure, ProducerFenced))
             if self.ledger.transactions.get(self.incarnation, 0) < transaction:
                 return failure
             logger.info("transaction %d had been committed after all", transaction)
@@ -205,11 +203,17 @@ class CommitCycle:
             with contextlib.suppress(BrokerError):
                 await bounded(producer.close(), self.settings.close_timeout_ms, "closing a producer")
 
-    async def _replace_producer(self, deadline: float) -> None:
-        """INIT → READ control log and offset log to their ends; raises FencedError when another process took over."""
+    async def _replace_producer(self, deadline: float, *, was_fenced: bool = False) -> None:
+        """INIT → READ control log and offset log to their ends; raises FencedError when another process took over.
+
+        After a fence it looks before INIT, too: who was expelled stops there. If nobody was, the broker itself fenced a
+        transaction that was open for too long.
+        """
         loop = asyncio.get_running_loop()
         while True:
             try:
+                if was_fenced:
+                    await self._read_logs()
                 producer = await self.coordinator.make_producer()
                 try:
                     await self._read_logs()
@@ -231,9 +235,14 @@ class CommitCycle:
         self.ledger = await self.logs.read_control(self.ledger)
         self.coordinator.check_in_office(self.ledger, self.incarnation)
         folded = (self.incarnation, self._folded)
-        for log_partition in range(self.logs.log_partitions):
-            self.ledger = await self.logs.read_offsets(self.ledger, log_partition, folded)
-        check_ledger(self.ledger)
+        try:
+            for log_partition in range(self.logs.log_partitions):
+                self.ledger = await self.logs.read_offsets(self.ledger, log_partition, folded)
+        except LogError:  # who took over meanwhile trims the log as it sees fit: that is no damage
+            self.ledger = await self.logs.read_control(self.ledger)
+            self.coordinator.check_in_office(self.ledger, self.incarnation)
+            raise
+        self.ledger = await self.coordinator.checked(self.ledger, self.incarnation)
 
     def _take_apart(self, generation: Generation, refusal: TransactionRefused) -> list[Generation]:
         outputs = sum(len(done.outputs) for share in generation.shares for done in share.done)
@@ -298,6 +307,13 @@ class CommitCycle:
         """A snapshot of every log partition when it is time for one: to be written with this transaction."""
         if self._since_snapshot < self.settings.snapshot_every_commits:
             return []
+        try:
+            return await self._take_snapshot(transaction)
+        except BrokerError as error:
+            logger.warning("no snapshot with transaction %d: %s", transaction, error)
+            return []
+
+    async def _take_snapshot(self, transaction: int) -> list[OffsetEvent]:
         await self._read_logs()
         events: list[OffsetEvent] = []
         for log_partition in range(self.logs.log_partitions):

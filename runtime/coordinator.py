@@ -9,13 +9,14 @@ other order tried (tests/offsets/test_fencing_model.py):
     not in force: stop → work
 
 Control events are plain acknowledged appends: whose term was overtaken writes what nobody listens to. So every event
-carries the term that its writer was elected for, never the term that it read last: P is elected for term 1 and pauses, Q
-is elected for 2, fences P and works; P wakes, reads on, and a grant that it wrote under the 2 it has just read would count.
+carries the term that its writer was elected for, never the term that it read last: P is elected for term 1 and pauses,
+Q is elected for 2, fences P and works; P wakes, reads on, and a grant that it wrote under the 2 it has just read would
+count.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..keyrange.hashing import HASH_NAME
@@ -33,7 +34,7 @@ from ..offsets.events import (
 )
 from ..offsets.ledger import Ledger, Place
 from .bounded import bounded
-from .brokers.protocol import Broker, Outgoing, Producer, TopicPartition, Watermarks
+from .brokers.protocol import Broker, BrokerTimeout, Outgoing, Producer, ProducerFenced, TopicPartition, Watermarks
 from .errors import FencedError, LogError, SourceError
 from .logs import LogReader, offsets_topic
 from .settings import Settings
@@ -75,13 +76,11 @@ class Coordinator:
             ledger = await self._join(ledger)
             ledger = await self._fence_others(ledger)
             incarnation = self.own(ledger).incarnation
-            ledger = await self.logs.begin_offsets()
-            check_ledger(ledger)
+            ledger = await self.checked(await self.logs.begin_offsets(), incarnation)
             transaction = await self._open_logs(ledger, producer, incarnation)
-            ledger = await self._read_all(ledger)
+            ledger = await self._read_all(ledger, incarnation)
             ledger = await self._start_partitions(ledger, sources)
-            for place, marks in sources.items():
-                check_source(ledger, place, marks)
+            await self._check_sources(ledger, sources)
             await self._append(
                 [e for place in sorted(sources) for e in decide_grant(ledger, self.term, place, incarnation)]
             )
@@ -165,15 +164,37 @@ class Coordinator:
         topic = offsets_topic(self.app)
         records = [Outgoing(topic, e.log_partition, None, encode(e)) for e in events]
         limit = self.settings.request_timeout_ms
-        await bounded(producer.transact(records), limit, f"opening {topic}")
+        try:
+            await bounded(producer.transact(records), limit, f"opening {topic}")
+        except ProducerFenced as error:
+            self.check_in_office(await self.logs.read_control(ledger), incarnation)
+            raise BrokerTimeout(f"opening {topic} took longer than a transaction may: {error}") from error
         return 1
 
-    async def _read_all(self, ledger: Ledger) -> Ledger:
+    async def _read_all(self, ledger: Ledger, incarnation: int) -> Ledger:
         ledger = await self.logs.read_control(ledger)
         for log_partition in range(self.logs.log_partitions):
             ledger = await self.logs.read_offsets(ledger, log_partition)
+        return await self.checked(ledger, incarnation)
+
+    async def checked(self, ledger: Ledger, incarnation: int) -> Ledger:
+        """The ledger of both logs, read to their ends, control log first; raises LogError, FencedError.
+
+        Another process may have been granted these ranges, and have committed, after the control log was read and
+        before the offset log was: then its commits wait for its grant, and this process is no longer in office.
+        """
+        if ledger.waiting():
+            ledger = await self.logs.read_control(ledger)
+            self.check_in_office(ledger, incarnation)
         check_ledger(ledger)
         return ledger
+
+    async def _check_sources(self, ledger: Ledger, sources: Iterable[Place]) -> None:
+        """With watermarks taken now: until it was fenced, another process may have read far beyond older ones."""
+        places = [TopicPartition(*place) for place in sources]
+        marks = await bounded(self.broker.watermarks(places), self.settings.request_timeout_ms, "watermarks of sources")
+        for source in places:
+            check_source(ledger, (source.topic, source.partition), marks[source])
 
     async def _start_partitions(self, ledger: Ledger, sources: dict[Place, Watermarks]) -> Ledger:
         new = [place for place in sorted(sources) if place not in ledger.control.started]

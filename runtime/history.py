@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ..offsets.events import SnapshotTaken
 from .bounded import bounded
-from .logs import READ_RECORDS_MAX, LogReader
+from .logs import READ_RECORDS_MAX, HistoryTrimmed, LogReader
 from .settings import Settings
 
 
@@ -27,7 +27,10 @@ class History:
         if len(covered) < 3:
             return
         second_newest = covered[-2]
-        before = await self._old_enough(log_partition, second_newest)
+        try:
+            before = await self._old_enough(log_partition, second_newest)
+        except HistoryTrimmed:  # by a process that took over: this one learns of it at its next transaction
+            return
         if before is not None:
             source = self.logs.offsets(log_partition)
             limit = self.settings.request_timeout_ms

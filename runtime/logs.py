@@ -4,6 +4,7 @@
 decoded stops the reader. At the start the offset log is read from its newest snapshot on.
 """
 
+import logging
 from collections.abc import Awaitable, Sequence
 from types import MappingProxyType
 from typing import TypeVar
@@ -14,13 +15,19 @@ from ..offsets.events import AppCreated, Event, LogOpened, OffsetEvent, RangesGr
 from ..offsets.ledger import Ledger, PartitionLedger, Place, evolve, evolve_all
 from ..offsets.snapshots import newest_snapshot, restore_snapshot, search_starts
 from .bounded import bounded
-from .brokers.protocol import Broker, Reader, TopicPartition, Watermarks
+from .brokers.protocol import Broker, OffsetOutOfRange, Reader, TopicPartition, Watermarks
 from .errors import LogError
 from .settings import Settings
+
+logger = logging.getLogger("keylanes")
 
 T = TypeVar("T")
 
 READ_RECORDS_MAX = 5_000
+
+
+class HistoryTrimmed(LogError):
+    """What was to be read of a log of ours is gone."""
 
 
 def control_topic(app: str) -> str:
@@ -106,7 +113,18 @@ class LogReader:
     async def _find_snapshot(self, log_partition: int) -> tuple[list[SnapshotTaken] | None, int]:
         """The newest whole snapshot of a log partition, and the position to go on reading at."""
         source = self.offsets(log_partition)
-        marks = await self.watermarks(source)
+        while True:
+            marks = await self.watermarks(source)
+            try:
+                return await self._search_snapshot(log_partition, source, marks)
+            except HistoryTrimmed:
+                # A trim of the process that was just fenced was on its way: a trim is no part of a transaction. It left
+                # a newer snapshot, so look again; each time the start is higher.
+                logger.info("%s[%d] was trimmed while it was read", *source)
+
+    async def _search_snapshot(
+        self, log_partition: int, source: TopicPartition, marks: Watermarks
+    ) -> tuple[list[SnapshotTaken] | None, int]:
         was_granted = any(
             isinstance(e, RangesGranted) and self.log_partition_of(e.partition) == log_partition
             for e in self._control_events
@@ -170,9 +188,11 @@ class LogReader:
         if start >= high:
             return []
         limit = self.settings.request_timeout_ms + self.settings.transaction_timeout_ms
-        return await bounded(
-            self._read(source, start, high), limit, f"reading {source.topic}[{source.partition}] to {high}"
-        )
+        what = f"reading {source.topic}[{source.partition}] to {high}"
+        try:
+            return await bounded(self._read(source, start, high), limit, what)
+        except OffsetOutOfRange as error:
+            raise HistoryTrimmed(f"{source.topic}[{source.partition}] lost what was to be read: {error}") from error
 
     async def _read(self, source: TopicPartition, start: int, high: int) -> list[tuple[int, OffsetEvent]]:
         assert self._reader is not None, "open() was called"
