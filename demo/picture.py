@@ -94,12 +94,18 @@ def paint(tiles: Sequence[PlaneTile], start: int, end: int) -> Any:
     hues = (np.arange(height) + 0.5) / height
     shades = [np.array([colour(hue, shade) for hue in hues], dtype=np.float32)[:, None, :] for shade in range(SHADES)]
     scale = width / max(1, end - start)
+    commits = _numbered(tiles)
     for tile in tiles:
         left, right = int((tile.offset_from - start) * scale), int((tile.offset_to - start) * scale)
         low, high = tile.first * height // SPACE_END, tile.end * height // SPACE_END
         right, high = max(right, left + 1), max(high, low + 1)
-        pixels[low:high, left:right] = shades[tile.transaction % SHADES][low:high]
+        pixels[low:high, left:right] = shades[commits[tile.incarnation, tile.transaction] % SHADES][low:high]
     return pixels
+
+
+def _numbered(tiles: Sequence[PlaneTile]) -> dict[tuple[int, int], int]:
+    """Commits by (incarnation, transaction), counted: those of other partitions in between must not repeat a shade."""
+    return {commit: number for number, commit in enumerate(sorted({(t.incarnation, t.transaction) for t in tiles}))}
 
 
 def colour(hue: float, shade: int) -> tuple[float, float, float]:
@@ -117,6 +123,7 @@ def _near(figure: Figure, tiles: Sequence[PlaneTile], stretch: Stretch, records:
     figure.text(0.605, 0.925, "The black frame, seen from near: single tiles and their records", fontsize=11)
     axes.set_facecolor(PALE)
     bands: dict[tuple[int, int], int] = {}
+    commits = _numbered(tiles)
     for tile in tiles:
         height = (tile.end - tile.first) // tile.workers
         width = tile.offset_to - tile.offset_from
@@ -124,7 +131,7 @@ def _near(figure: Figure, tiles: Sequence[PlaneTile], stretch: Stretch, records:
             first = tile.first + number * height
             bands[first, first + height] = tile.worker + number
             place = (first / max(1, height) * 0.381966) % 1.0
-            face = colour(place, tile.transaction)
+            face = colour(place, commits[tile.incarnation, tile.transaction])
             axes.add_patch(Rectangle((tile.offset_from, first), width, height, fc=face, ec="white", lw=0.4))
         corner = tile.offset_from, tile.first
         axes.add_patch(Rectangle(corner, width, tile.end - tile.first, fill=False, ec=INK, lw=0.9))
