@@ -51,6 +51,8 @@ class Office:
     incarnation: int
     producer: Producer
     ledger: Ledger
+    before: Ledger
+    """The ledger without the own grant: how the ranges were cut until then. An epoch that is complete is forgotten."""
     transaction: int
     """The number of the last transaction that was used."""
 
@@ -81,6 +83,7 @@ class Coordinator:
             ledger = await self._read_all(ledger, incarnation)
             ledger = await self._start_partitions(ledger, sources)
             await self._check_sources(ledger, sources)
+            before = ledger
             await self._append(
                 [e for place in sorted(sources) for e in decide_grant(ledger, self.term, place, incarnation)]
             )
@@ -89,7 +92,7 @@ class Coordinator:
         except BaseException:
             await asyncio.shield(bounded(producer.close(), self.settings.close_timeout_ms, "closing a producer"))
             raise
-        return Office(self.instance, self.transactional_id, incarnation, producer, ledger, transaction)
+        return Office(self.instance, self.transactional_id, incarnation, producer, ledger, before, transaction)
 
     async def make_producer(self) -> Producer:
         """INIT: every older producer of the own id is fenced. What it left behind has to be read before it is used."""

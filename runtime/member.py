@@ -17,7 +17,7 @@ from .brokers.protocol import Broker, BrokerError, TopicPartition, Watermarks
 from .commit import CommitCycle
 from .coordinator import Coordinator, Office
 from .dispatch import Numbers, PartitionDispatch
-from .errors import BrokerUnavailable
+from .errors import BrokerUnavailable, FatalError
 from .generation import Generation, StructuralEvent
 from .handlers import Handler
 from .logs import LogReader, offsets_topic
@@ -79,12 +79,9 @@ class Member:
     async def run(self, *, until_level: bool = False) -> None:
         """Work until ``stop``, or until the ends that were found at the start are reached; raises what ended it."""
         try:
-            try:
-                await bounded(self._start(), self.settings.start_timeout_ms, "starting")
-            except BrokerError as error:
-                raise fatal_of(error) from error
-            self.is_ready.set()
-            await self._work(until_level=until_level)
+            if await self._has_started():
+                self.is_ready.set()
+                await self._work(until_level=until_level)
         finally:
             await self._close()
 
@@ -98,6 +95,24 @@ class Member:
         if self.error is None:
             self.error = fatal_of(error) if isinstance(error, BrokerError) else error
         self._ended.set()
+
+    async def _has_started(self) -> bool:
+        """Start, within the limit; False when it was told to stop meanwhile."""
+        loop = asyncio.get_running_loop()
+        starting = loop.create_task(bounded(self._start(), self.settings.start_timeout_ms, "starting"))
+        stopping = loop.create_task(self._stop.wait())
+        try:
+            await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                return False
+            await starting
+        except BrokerError as error:
+            raise fatal_of(error) from error
+        finally:
+            for task in (starting, stopping):
+                task.cancel()
+            await asyncio.wait([starting, stopping], timeout=self.settings.close_timeout_ms / 1000)
+        return True
 
     async def _start(self) -> None:
         await self.broker.open()
@@ -114,15 +129,16 @@ class Member:
 
     async def _set_up(self, office: Office, marks: dict[TopicPartition, Watermarks]) -> None:
         factors = {h.topic: h for h in self.handlers}
-        total = sum(factors[s.topic].parallelising_factor for s in marks)
-        quota = max(1, self.settings.buffer_bytes_max // total)
         numbers = Numbers()
         structure: list[StructuralEvent] = []
         for source in marks:
-            run = self._make_run(source, factors[source.topic], office, quota, numbers)
+            run = self._make_run(source, factors[source.topic], office, numbers)
             run.partitions = sum(1 for other in marks if other.topic == source.topic)
-            structure += cut_workers(run, office.ledger)
+            structure += cut_workers(run, office.before)
             self.runs.append(run)
+        workers = sum(len(run.dispatch.workers) for run in self.runs)  # until they are merged, those of before too
+        for run in self.runs:
+            run.dispatch.quota_bytes = max(1, self.settings.buffer_bytes_max // workers)
         self.cycle = CommitCycle(
             office, self.coordinator, self.logs, self.runs, self.slots, self.settings, self.on_step, self.wall_ms
         )
@@ -130,14 +146,14 @@ class Member:
         sync = [w.number for run in self.runs if not run.handler.is_async for w in run.dispatch.workers]
         self.slots.place_threads(sync)
 
-    def _make_run(
-        self, source: TopicPartition, handler: Handler, office: Office, quota: int, numbers: Numbers
-    ) -> PartitionRun:
+    def _make_run(self, source: TopicPartition, handler: Handler, office: Office, numbers: Numbers) -> PartitionRun:
         ledger = office.ledger
         place = (source.topic, source.partition)
         fold = ledger.partition(place)
         edges = [edge for _, _, edge in fold.edges(ledger.control.started[place]).pieces()]
-        dispatch = PartitionDispatch(source.topic, source.partition, max(edges), quota, numbers)
+        dispatch = PartitionDispatch(
+            source.topic, source.partition, max(edges), self.settings.buffer_bytes_max, numbers
+        )
         dispatch.epoch, dispatch.incarnation = max(fold.parts), office.incarnation
         return PartitionRun(dispatch, handler, place_of(*place))
 
@@ -198,11 +214,14 @@ class Member:
     async def _watch_control(self) -> None:
         """An idle process learns here that another one took over; a busy one mostly at its next commit."""
         watch = LogReader(self.app, self.broker, self.settings)
-        await watch.open(self.logs.log_partitions)
         ledger = Ledger()
+        is_open = False
         try:
             while True:
                 try:
+                    if not is_open:
+                        await watch.open(self.logs.log_partitions)
+                        is_open = True
                     ledger = await watch.read_control(ledger)
                     assert self.cycle is not None, "the start is through"
                     self.coordinator.check_in_office(ledger, self.cycle.incarnation)
@@ -226,13 +245,18 @@ class Member:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.settings.drain_timeout_ms / 1000
         await self._until(lambda: not self.slots.tasks and not self.slots.paused, deadline)
+        # What is still queued is for the next start. Were workers to go on, there would always be more to commit.
+        self.slots.is_stopping = True
+        deadline = loop.time() + self.settings.drain_timeout_ms / 1000
         await self._until(lambda: not cycle.is_sending, deadline)
         committing.cancel()
         await asyncio.wait([committing])
-        if self.error is not None or self.cycle.is_sending:
+        if self.error is not None:
             return
+        if cycle.is_sending:
+            raise BrokerUnavailable("stopped without the last commit: the broker did not take it in time")
         try:
-            await bounded(self._commit_rest(), self.settings.drain_timeout_ms, "the last commit")
+            await bounded(self._commit_rest(), max(0, int((deadline - loop.time()) * 1000)), "the last commit")
         except BrokerError as error:
             raise fatal_of(error) from error
 
@@ -248,26 +272,30 @@ class Member:
             pass
 
     async def _close(self) -> None:
-        """Every step is bounded, also when the broker is gone."""
+        """Every step is bounded, also when the broker is gone; connections are closed side by side."""
         limit = self.settings.close_timeout_ms / 1000
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=limit)
         await self.slots.close(limit)
-        for closing in (
-            self.catch_up.close() if self.catch_up else None,
-            self.cycle.close() if self.cycle else None,
-            self.logs.close(),
-            self.broker.close() if self.closes_broker else None,
-        ):
-            if closing is not None:
-                with contextlib.suppress(BrokerError, BrokerUnavailable):
-                    await bounded(closing, self.settings.close_timeout_ms, "closing")
+        closing = [self.logs.close(), *(part.close() for part in (self.catch_up, self.cycle) if part is not None)]
+        await asyncio.gather(*map(self._closed, closing))
+        if self.closes_broker:
+            await self._closed(self.broker.close())
+
+    async def _closed(self, closing: Coroutine[Any, Any, None]) -> None:
+        try:
+            await bounded(closing, self.settings.close_timeout_ms, "closing")
+        except (BrokerError, FatalError) as error:
+            logger.warning("closing: %s", error)  # what ended the run must not be hidden behind it
 
 
 def cut_workers(run: PartitionRun, ledger: Ledger) -> list[StructuralEvent]:
-    """Workers for all points of a partition: those of before, then split to the wanted cut; merges come when level."""
+    """Workers for all points of a partition: those of before, then split to the wanted cut; merges come when level.
+
+    ``ledger`` is that from before the grant.
+    """
     dispatch = run.dispatch
     place = (dispatch.topic, dispatch.partition)
     fold = ledger.partition(place)

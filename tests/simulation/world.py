@@ -1,0 +1,420 @@
+"""A whole application on a simulated cluster, with everything that may happen to it, drawn from one seed.
+
+``run_seed`` draws a mix (partitions, workers, limits, records, faults), lets writers write while processes are killed,
+stopped, started beside each other and cut off, heals what is broken, waits until everything is processed, and has the
+logs judged. The same seed gives the same bytes in all logs.
+"""
+
+import asyncio
+import hashlib
+import math
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+from keylanes.offsets.ledger import Ledger, evolve_all
+from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
+from keylanes.runtime.brokers.simulated import EPOCH_MS, Latency
+from keylanes.runtime.context import Context
+from keylanes.runtime.dispatch import bytes_of
+from keylanes.runtime.errors import BrokerUnavailable, FencedError
+from keylanes.runtime.member import Member
+from keylanes.runtime.outputs import ERROR_HEADER
+from keylanes.runtime.settings import Settings
+from keylanes.runtime.virtual_loop import VirtualLoop
+
+from .checker import Logs, check, check_trimmed, read_logs
+from .cluster import Cluster
+from .workload import AUDIT, BIG_BYTES, BILLS, DEAD, ORDERS, OUT, draw_work, handlers
+
+APP = "sim"
+LEVEL_LIMIT_S = 120.0
+END_LIMIT_S = 60.0
+IDLE_S = 2.0
+FACTORS = (1, 1, 2, 3, 4, 7, 12, 24)
+
+
+@dataclass(frozen=True)
+class Mix:
+    """What one seed draws before anything runs."""
+
+    sources: dict[str, int]
+    records: int
+    keys: int
+    trouble: float
+    happenings: int
+    span_s: float
+    settings: Settings
+
+
+def draw_mix(rng: random.Random) -> Mix:
+    """Small limits mostly, so that every branch is reached with few records."""
+    sources = {ORDERS: rng.randint(1, 3)}
+    if rng.random() < 0.5:
+        sources[BILLS] = rng.randint(1, 2)
+    interval = rng.choice((20, 50, 100))
+    settings = Settings(
+        commit_interval_ms=interval,
+        commit_lead_ms=rng.choice((0, 5, 15)),
+        commit_all_workers_max=rng.choice((0, 0, 16)),
+        generation_records_max=rng.choice((2, 10, 50_000)),
+        generation_bytes_max=rng.choice((1_000, 1 << 24)),
+        done_bytes_max=rng.choice((2_000, 20_000, 1 << 26)),
+        buffer_bytes_max=rng.choice((2_000, 10_000, 50_000, 1 << 28)),
+        fetch_records_max=rng.choice((3, 20, 2_000)),
+        full_wait_ms=rng.choice((10, 100, 1_000)),
+        handler_timeout_ms=rng.choice((250, 600)),
+        merge_hold_ms=rng.choice((20, 200)),
+        transaction_timeout_ms=rng.choice((500, 2_000)),
+        request_timeout_ms=3_000,
+        broker_retry_ms=rng.choice((2_000, 60_000)),
+        drain_timeout_ms=rng.choice((100, 2_000)),
+        snapshot_every_commits=rng.choice((1, 3, 10, 1_000)),
+        history_ms=rng.choice((0, 200, 1_000_000)),
+        compression_type=None,
+    )
+    return Mix(
+        sources=sources,
+        records=rng.choice((20, 60, 120, 200)),
+        keys=rng.choice((1, 3, 8, 40)),
+        trouble=rng.choice((0.0, 0.05, 0.2)),
+        happenings=rng.choice((0, 2, 5, 8)),
+        span_s=rng.choice((0.5, 2.0, 4.0)),
+        settings=settings,
+    )
+
+
+class Process:
+    """One process of the application, from its start to its end."""
+
+    def __init__(self, world: "World", number: int) -> None:
+        loop = asyncio.get_running_loop()
+        self.world = world
+        self.connection = world.cluster.connect(f"{APP}-{number}")
+        factors = {topic: world.rng.choice(FACTORS) for topic in world.mix.sources}
+        self.member = Member(
+            APP,
+            handlers(factors, self),
+            self.connection,
+            world.mix.settings,
+            instance=f"p{number}",
+            wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
+            on_step=self.hears,
+        )
+        self.started_s = loop.time()
+        self.was_killed = False
+        self.was_stopped = False
+        self._running: dict[tuple[str, int, bytes], int] = {}
+        self._last: dict[tuple[str, int, bytes], int] = {}
+        self.ended_s = math.inf
+        self.task = loop.create_task(self.member.run())
+        self.task.add_done_callback(self._ended)
+
+    def begins(self, context: Context) -> None:
+        """One record of a key at a time, in offset order."""
+        if context.key is None:
+            return
+        lane = (context.topic, context.partition, context.key)
+        assert lane not in self._running, f"{lane}: {self._running[lane]} and {context.offset} run at once"
+        last = self._last.get(lane, -1)
+        assert context.offset > last or (context.attempt > 1 and context.offset == last), f"{lane}: out of order"
+        self._running[lane] = self._last[lane] = context.offset
+
+    def ends(self, context: Context) -> None:
+        """The attempt is over, however it ended."""
+        if context.key is not None:
+            del self._running[context.topic, context.partition, context.key]
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.ended_s = asyncio.get_running_loop().time()
+        if not self.was_killed and not task.cancelled():
+            self.world.reached[f"ended with {type(task.exception()).__name__}"] += 1
+
+    def hears(self, step: str) -> None:
+        """A step of the commit cycle. All queues together are within their limit, or hold one record each."""
+        workers = [worker for run in self.member.runs for worker in run.dispatch.workers]
+        held = sum(worker.queue_bytes for worker in workers)
+        spared = sum(max(map(bytes_of, worker.queue), default=0) for worker in workers)
+        assert held <= self.world.mix.settings.buffer_bytes_max + spared, f"{held} bytes are queued"
+
+    @property
+    def is_working(self) -> bool:
+        """Started and not ended."""
+        return self.member.is_ready.is_set() and not self.task.done()
+
+    async def kill(self) -> None:
+        """Kill -9: nothing it does from here on has an effect."""
+        self.was_killed = True
+        self.connection.sever()
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+
+class World:
+    """The cluster, its writers, the processes, and what happens to them."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.mix = draw_mix(self.rng)
+        latency = Latency(
+            marker_ms=self.rng.choice(((0.1, 2.0), (0.1, 20.0), (10.0, 200.0))),
+            timeout_ms=self.rng.choice((300.0, 1_000.0)),
+        )
+        self.cluster = Cluster(self.rng.getrandbits(32), latency)
+        for topic, partitions in self.mix.sources.items():
+            self.cluster.create_topic(topic, partitions)
+        for topic in (OUT, AUDIT, DEAD):
+            self.cluster.create_topic(topic, self.rng.randint(1, 3))
+        self.processes: list[Process] = []
+        self.troubled_s = -1.0
+        self.reached: Counter[str] = Counter()
+        self._writers = 0
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    async def write_all(self) -> None:
+        """All records of the mix, in bursts over its span."""
+        number = 0
+        bursts: list[asyncio.Task[None]] = []
+        async with asyncio.TaskGroup() as group:
+            while number < self.mix.records:
+                size = min(self.rng.choice((1, 3, 10, 40)), self.mix.records - number)
+                bursts.append(group.create_task(self._write_burst(number, size)))
+                number += size
+                await asyncio.sleep(self.rng.random() * 2 * self.mix.span_s * size / self.mix.records)
+
+    async def _write_burst(self, number: int, size: int) -> None:
+        rng = self.rng
+        topic = rng.choice(list(self.mix.sources))
+        partition = rng.randrange(self.mix.sources[topic])
+        records = [
+            Outgoing(
+                topic,
+                partition,
+                self._draw_key(),
+                draw_work(rng, number + i, is_sync=topic == BILLS, trouble=self.mix.trouble),
+            )
+            for i in range(size)
+        ]
+        kind = rng.choice(("plain", "plain", "holes", "together", "together", "aborted"))
+        if kind in ("plain", "holes"):
+            holes = [i for i in range(size) if rng.random() < 0.3] if kind == "holes" else []
+            self.cluster.write(records, holes)
+            return
+        self._writers += 1
+        name = f"writer-{self._writers}"
+        await self.cluster.write_together(name, records, commit=kind == "together", rng=rng)
+
+    def _draw_key(self) -> bytes | None:
+        draw = self.rng.random()
+        if draw < 0.1:
+            return None
+        return b"" if draw < 0.15 else b"k%d" % int(self.rng.random() ** 2 * self.mix.keys)
+
+    # --- processes -------------------------------------------------------------------------------------------------
+
+    def start(self) -> Process:
+        """Start a process, beside whatever runs."""
+        process = Process(self, len(self.processes))
+        self.processes.append(process)
+        return process
+
+    def alive(self) -> list[Process]:
+        """Processes that have not ended."""
+        return [p for p in self.processes if not p.task.done()]
+
+    def judge_ended(self) -> None:
+        """Raises what ended a process, unless that is how it had to end."""
+        for process in self.processes:
+            if not process.task.done() or process.was_killed:
+                continue
+            error = None if process.task.cancelled() else process.task.exception()
+            if error is None:
+                assert process.was_stopped, "a process ended by itself"
+            elif isinstance(error, FencedError):
+                rivals = [p for p in self.processes if p is not process and p.ended_s > process.started_s]
+                assert rivals, "a process was fenced though no other ran"
+            elif isinstance(error, BrokerUnavailable):
+                assert self.troubled_s >= process.started_s, "the broker was called unavailable without trouble"
+            else:
+                raise error
+
+    # --- what happens ----------------------------------------------------------------------------------------------
+
+    async def happen(self) -> None:
+        """The mix's happenings, one after the other at random times."""
+        kinds = ("crash", "crash", "stop", "rival", "rivals", "aborted", "unknown", "slow", "away", "limit")
+        for _ in range(self.mix.happenings):
+            await asyncio.sleep(self.rng.random() * 2 * self.mix.span_s / self.mix.happenings)
+            kind = self.rng.choice(kinds)
+            self.reached[kind] += 1
+            await self._happen(kind)
+            if not self.alive():
+                self.start()
+
+    async def _happen(self, kind: str) -> None:
+        faults, rng = self.cluster.faults, self.rng
+        if kind == "crash":
+            for process in self.alive():
+                await process.kill()
+            await asyncio.sleep(rng.choice((0.0, 0.01, 0.5)))
+        elif kind == "stop":
+            for process in self.alive():
+                process.was_stopped = True
+                process.member.stop()
+            if rng.random() < 0.5:
+                await asyncio.wait([p.task for p in self.processes], timeout=END_LIMIT_S)
+        elif kind in ("rival", "rivals"):
+            self.start()
+            if kind == "rivals":
+                self.start()
+        elif kind == "limit":
+            self.cluster.limit(OUT, BIG_BYTES - 500 if rng.random() < 0.7 else None)
+        else:
+            self.troubled_s = asyncio.get_running_loop().time() + 10.0
+            if kind == "aborted":
+                faults.transact_aborted = rng.choice((0.3, 0.9))
+            elif kind == "unknown":
+                faults.transact_unknown = rng.choice((0.3, 0.9))
+            elif kind == "slow":
+                faults.reply_slow, faults.reply_slow_ms = 0.2, rng.choice((50.0, 700.0))
+            else:
+                faults.away = True
+                await asyncio.sleep(rng.choice((0.05, 0.5, 2.5)))
+                faults.away = False
+            if rng.random() < 0.5:
+                await asyncio.sleep(rng.random())
+                self.heal()
+
+    def heal(self) -> None:
+        """No more faults."""
+        faults = self.cluster.faults
+        faults.transact_aborted = faults.transact_unknown = faults.reply_slow = 0.0
+        faults.away = False
+        self.troubled_s = max(self.troubled_s, asyncio.get_running_loop().time() + 10.0)
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def sources(self) -> list[TopicPartition]:
+        """All source partitions."""
+        return [TopicPartition(topic, p) for topic, n in self.mix.sources.items() for p in range(n)]
+
+    async def reach_level(self) -> Process:
+        """Wait until one process is left and all it reads is committed; one that ended is replaced."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LEVEL_LIMIT_S
+        while loop.time() < until:
+            self.judge_ended()
+            alive = self.alive()
+            if not alive:
+                self.start()
+            elif len(alive) == 1 and alive[0].is_working and not alive[0].was_stopped:
+                member = alive[0].member
+                member.ends = {source: self.cluster.watermarks(source).high for source in self.sources()}
+                if member.is_level():
+                    return alive[0]
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"not level after {LEVEL_LIMIT_S} s:\n{self.describe()}")
+
+    def describe(self) -> str:
+        """Where the processes that are alive stand."""
+        lines = []
+        for process in self.alive():
+            for run in process.member.runs:
+                lines.append(f"{run.label}: front {run.dispatch.front}, end {self._high(run.label)}")
+                lines += [f"  {worker}" for worker in run.dispatch.workers]
+        return "\n".join(lines)
+
+    def _high(self, label: str) -> list[int]:
+        return [self.cluster.watermarks(s).high for s in self.sources() if f"{s.topic}[{s.partition}]" == label]
+
+    def ends_of_logs(self) -> list[int]:
+        """High watermarks of our logs."""
+        places = [*self.cluster.places(f"{APP}.control"), *self.cluster.places(f"{APP}.offsets")]
+        return [self.cluster.watermarks(place).high for place in places]
+
+    async def stay_idle(self, process: Process) -> None:
+        """An idle application appends nothing, once its merges are through."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LEVEL_LIMIT_S
+        while any(run.wanted_bounds or run.holds for run in process.member.runs):
+            assert loop.time() < until, "merges are not through"
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5)
+        ends = self.ends_of_logs()
+        await asyncio.sleep(IDLE_S)
+        assert self.ends_of_logs() == ends, "an idle application wrote to its logs"
+
+    async def finish(self, process: Process) -> None:
+        """End in order, or not, and mostly look whether it starts again."""
+        for again in range(self.rng.choice((1, 1, 2))):
+            if again:
+                process = self.start()
+                await self.reach_level()
+            if self.rng.random() < 0.3:
+                await process.kill()
+            else:
+                process.was_stopped = True
+                process.member.stop()
+                done, _ = await asyncio.wait([process.task], timeout=END_LIMIT_S)
+                assert done, "a stop in order does not end"
+            self.judge_ended()
+
+    async def run(self) -> None:
+        """From the first start to the last check."""
+        self.start()
+        await asyncio.gather(self.write_all(), self.happen())
+        self.heal()
+        process = await self.reach_level()
+        await self.stay_idle(process)
+        await self.finish(process)
+        logs = read_logs(self.cluster, APP, self.mix.sources)
+        self.count(logs)
+        check(logs)
+        check_trimmed(self.cluster, APP)
+        ledger = evolve_all(Ledger(), [*logs.control, *(placed.event for placed in logs.offsets)])
+        assert not ledger.violations()
+        assert not ledger.waiting()
+
+    def count(self, logs: Logs) -> None:
+        """What this seed came across."""
+        for process in self.processes:
+            for run in process.member.runs:
+                self.reached["dropped"] += run.dispatch.records_dropped
+                self.reached["caught up"] += run.dispatch.records_caught_up
+        self.reached["trimmed"] += self.cluster.trims
+        self.reached.update(type(placed.event).__name__ for placed in logs.offsets)
+        self.reached.update(output.topic for output in logs.outputs)
+        for output in logs.outputs:
+            cause = dict(output.row.headers).get(ERROR_HEADER, b"").partition(b":")[0]
+            self.reached[cause.decode()] += 1
+
+    def trace(self) -> str:
+        """A hash over every offset of every partition, and the time."""
+        digest = hashlib.sha256()
+        for topic in sorted(self.cluster.topics()):
+            for place in self.cluster.places(topic):
+                for entry in self.cluster.entries(place):
+                    committed = entry.transaction.committed if entry.transaction else None
+                    digest.update(repr((place, entry.record, committed)).encode())
+        digest.update(repr(asyncio.get_running_loop().time()).encode())
+        return digest.hexdigest()
+
+
+def run_seed(seed: int) -> tuple[str, Counter[str]]:
+    """One whole simulation; its trace and what it came across. Raises AssertionError, or what ended a process."""
+    loop = VirtualLoop(seed)
+
+    async def main() -> tuple[str, Counter[str]]:
+        world = World(seed)
+        await world.run()
+        return world.trace(), world.reached
+
+    try:
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(main())
+    finally:
+        try:
+            loop.close()
+        finally:
+            asyncio.set_event_loop(None)
