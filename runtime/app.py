@@ -6,8 +6,9 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -19,6 +20,7 @@ from .errors import KeylanesError, SettingsError
 from .handlers import PARALLELISING_FACTOR, DeadLetter, Handler, Retry, Stop, check_topic_name, declare
 from .member import Member, unheard
 from .settings import Settings
+from .threads import DaemonThreads
 from .values import Codec
 from .watchdog import LoopWatch
 
@@ -155,9 +157,11 @@ class App:
         """
         if until not in (None, "level"):
             raise SettingsError(f"until is 'level' or None; seen {until!r}")
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError("app.run() has a loop of its own; inside a running one it is `async with app:`")
+        limit_s = self.settings.close_timeout_ms / 1000
         try:
-            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                runner.run(self._run_with_signals(until_level=until == "level", on_step=on_step))
+            _run_in_own_loop(self._run_with_signals(until_level=until == "level", on_step=on_step), limit_s)
         except KeylanesError as error:
             if self._cause is not error:
                 logger.critical("%s does not start: %s", self.name, error)
@@ -171,8 +175,14 @@ class App:
         member = self._begin(unheard)
         self._running = loop.create_task(self._run(member, until_level=False))
         ready = loop.create_task(member.is_ready.wait())
-        await asyncio.wait([ready, self._running], return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
+        try:
+            await asyncio.wait([ready, self._running], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:  # nobody will ever leave what was not entered
+            self._running.cancel()
+            await asyncio.wait([self._running])
+            raise
+        finally:
+            ready.cancel()
         if self._running.done():
             await self._running
         return self
@@ -205,9 +215,10 @@ class App:
             else:
                 main.cancel()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            with contextlib.suppress(NotImplementedError):  # not on Windows; there Ctrl+C raises KeyboardInterrupt
-                loop.add_signal_handler(number, on_signal, number)
+        if threading.current_thread() is threading.main_thread():  # no other one may ask for signals
+            for number in (signal.SIGTERM, signal.SIGINT):
+                with contextlib.suppress(NotImplementedError):  # not on Windows; there Ctrl+C raises KeyboardInterrupt
+                    loop.add_signal_handler(number, on_signal, number)
         await self._run(self._begin(on_step), until_level=until_level)
 
     def _begin(self, on_step: Callable[[str], None]) -> Member:
@@ -257,7 +268,10 @@ class App:
         self._state, self._cause = "failed", error
         logger.critical("%s stops: %s", self.name, error, exc_info=not isinstance(error, KeylanesError))
         if self.on_fatal is not None:
-            self.on_fatal(error)
+            try:
+                self.on_fatal(error)
+            except Exception:
+                logger.exception("on_fatal failed")  # the error that ended the run is what has to come out
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
@@ -274,7 +288,6 @@ class App:
         if member is None or member.cycle is None:
             return Statistics((), 0, 0, 0, 0, 0, 0, None, None, 0.0)
         cycle, slots = member.cycle, member.slots
-        now = time.monotonic() if cycle.last_commit_s is None else _loop_time(cycle.last_commit_s)
         return Statistics(
             partitions=tuple(_partition_statistics(run.dispatch) for run in member.runs),
             records_done=slots.records_done,
@@ -284,7 +297,7 @@ class App:
             done_bytes=slots.done_bytes,
             running=len(slots.tasks),
             oldest_running=slots.oldest_running(),
-            last_commit_age_s=None if cycle.last_commit_s is None else now - cycle.last_commit_s,
+            last_commit_age_s=None if cycle.last_commit_s is None else _loop_time() - cycle.last_commit_s,
             loop_lag_ms_max=self._lag_ms(),
         )
 
@@ -314,11 +327,35 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def _loop_time(default: float) -> float:
+def _run_in_own_loop(main: Coroutine[Any, Any, None], limit_s: float) -> None:
+    """What asyncio.run does, but its end is bounded: neither a handler that ignores its cancellation nor one that waits
+    for a thread can keep the process.
+    """
+    factory = _loop_factory() or asyncio.new_event_loop
+    loop = factory()
+    loop.set_default_executor(DaemonThreads(min(32, (os.cpu_count() or 1) + 4), "keylanes-default"))
+    try:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(main)
+        finally:
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            if left:
+                loop.run_until_complete(asyncio.wait(left, timeout=limit_s))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def _loop_time() -> float:
     try:
         return asyncio.get_running_loop().time()
     except RuntimeError:
-        return default
+        return time.monotonic()  # asked from another thread: what loops take for their time
 
 
 def _partition_statistics(dispatch: Any) -> PartitionStatistics:

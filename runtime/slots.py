@@ -9,7 +9,6 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +17,11 @@ from .bounded import Patience, fatal_of
 from .brokers.protocol import Broker, BrokerError, BrokerTimeout, Record, TopicSpec
 from .context import Context, Output
 from .dispatch import Done, PartitionDispatch, Worker
-from .errors import DecodeFailed, HandlerError, HandlerFailed, HandlerTimeout, OutputRefused
+from .errors import DecodeFailed, FatalError, HandlerError, HandlerFailed, HandlerTimeout, OutputRefused
 from .handlers import DeadLetter, Handler
 from .outputs import Destination, Place, UnknownDestination, build, build_dead_letter, destination_of, returned
 from .settings import Settings
+from .threads import DaemonThreads
 
 logger = logging.getLogger("keylanes")
 
@@ -62,15 +62,15 @@ class Slots:
         self.handler_seconds = 0.0
         self.paused: list[tuple[PartitionRun, Worker]] = []
         self.is_stopping = False
-        self._threads: list[ThreadPoolExecutor] = []
+        """Workers take no next record."""
+        self._is_closing = False
+        self._threads: list[DaemonThreads] = []
         self._placed: dict[int, int] = {}
 
     def place_threads(self, workers: list[int]) -> None:
         """Give each worker of a sync handler its thread."""
         if workers and not self._threads:
-            self._threads = [
-                ThreadPoolExecutor(1, thread_name_prefix=f"keylanes-slot-{i}") for i in range(self.settings.threads)
-            ]
+            self._threads = [DaemonThreads(1, f"keylanes-slot-{i}") for i in range(self.settings.threads)]
         self._placed = round_robin(workers, self.settings.threads) if workers else {}
 
     def activate(self, run: PartitionRun, workers: list[Worker]) -> None:
@@ -109,7 +109,7 @@ class Slots:
         """(partition, offset, since when) of the record that has been running longest."""
         running = [
             (w.started_s, r.label, w.running.offset)
-            for r, w in self.tasks.values()
+            for r, w in list(self.tasks.values())  # at one stroke: the watch asks from a thread of its own
             if w.running is not None and w.started_s < math.inf
         ]
         if not running:
@@ -119,21 +119,24 @@ class Slots:
 
     async def close(self, limit_s: float) -> None:
         """Cancel what still runs and let go of the threads; bounded in time."""
-        self.is_stopping = True
+        self.is_stopping = self._is_closing = True
         for task in list(self.tasks):
             task.cancel()
         if self.tasks:
-            await asyncio.wait(list(self.tasks), timeout=limit_s)
+            _, pending = await asyncio.wait(list(self.tasks), timeout=limit_s)
+            for run, worker in (self.tasks[task] for task in pending):
+                where = f"{run.label} offset {worker.running.offset if worker.running is not None else None}"
+                logger.error("handler %s at %s ignores that it is cancelled", run.handler.name, where)
         for thread in self._threads:
             thread.shutdown(wait=False, cancel_futures=True)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        _, worker = self.tasks.pop(task)
+        run, worker = self.tasks.pop(task)
         if task.cancelled():
             worker.active = False
-            return
-        error = task.exception()
-        if error is not None:
+            if not self._is_closing:  # or the worker would stand still for ever, and nobody knew
+                self.fail(HandlerFailed(f"{run.label}: the task of worker {worker.number} was cancelled from outside"))
+        elif (error := task.exception()) is not None:
             self.fail(error)
 
     async def _run_worker(self, run: PartitionRun, worker: Worker) -> None:
@@ -172,6 +175,8 @@ class Slots:
                 return await self._attempt(run, worker, record, attempt)
             except BrokerError as error:
                 raise fatal_of(error) from error
+            except FatalError:
+                raise
             except Exception as error:  # noqa: BLE001  # a handler may raise anything
                 is_final = attempt >= handler.retry.attempts or isinstance(error, DecodeFailed)
                 if is_final:
@@ -204,16 +209,17 @@ class Slots:
             if worker.timed_out:
                 raise HandlerTimeout(f"took longer than {self.settings.handler_timeout_ms} ms")
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if worker.timed_out and task is not None:
-                task.uncancel()
-                raise HandlerTimeout(f"took longer than {self.settings.handler_timeout_ms} ms") from None
-            if task is not None and task.cancelling():
+            if self._is_closing:
                 raise
+            if worker.timed_out:
+                raise HandlerTimeout(f"took longer than {self.settings.handler_timeout_ms} ms") from None
+            _forget_cancels()
             raise HandlerError("the handler was cancelled from inside") from None
         finally:
             sent = context.close()
             worker.started_s = math.inf
+            if worker.timed_out and not self._is_closing:
+                _forget_cancels()
             self.handler_seconds += loop.time() - started
         outputs = [*sent, *returned(result, handler)] if sent or result is not None else ()
         if not outputs:
@@ -223,7 +229,7 @@ class Slots:
     async def _in_thread(self, worker: Worker, handler: Handler, arguments: tuple[Any, ...]) -> Any:
         thread = self._threads[self._placed.get(worker.number, worker.number % self.settings.threads)]
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(thread, handler.function, *arguments)
+        return await loop.run_in_executor(thread, _called, handler.function, *arguments)
 
     async def _build(self, outputs: list[Output], record: Record, run: PartitionRun) -> Done:
         while True:
@@ -262,3 +268,17 @@ class Slots:
         destination = self.destinations[topic]
         logger.warning("%s; it goes to %s: %s: %s", where, topic, type(error).__name__, error)
         return build_dead_letter(record, topic, destination, run.place, error, attempts)
+
+
+def _called(function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except StopIteration as error:  # a future can't hold one: whoever awaits it would wait for ever
+        raise RuntimeError("the handler raised StopIteration") from error
+
+
+def _forget_cancels() -> None:
+    """A later record of the same task must not find itself half cancelled: its task groups and time-outs count them."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()

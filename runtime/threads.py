@@ -1,0 +1,69 @@
+"""Threads for handlers and for a loop's own jobs that never keep a process alive.
+
+The interpreter joins the threads of a ``ThreadPoolExecutor`` when it ends, and so one handler that never returns would
+keep a stopped process for ever. These are daemons: a stop waits for them as long as its limits say, then leaves them.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any, TypeAlias
+
+Job: TypeAlias = "tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None"
+
+
+class DaemonThreads(ThreadPoolExecutor):
+    """At most ``threads`` of them, made when there is work; a loop takes this as its default executor, too."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        super().__init__(threads, name)
+        self.threads, self.name = threads, name
+        self._jobs: SimpleQueue[Job] = SimpleQueue()
+        self._made: list[Thread] = []
+        self._free = 0
+        self._guard = Lock()
+        self._is_closed = False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """Queue a call; raises RuntimeError after ``shutdown``."""
+        future: Future[Any] = Future()
+        with self._guard:
+            if self._is_closed:
+                raise RuntimeError("these threads were shut down")
+            self._jobs.put((future, fn, args, kwargs))
+            self._free -= 1
+            if self._free < 0 and len(self._made) < self.threads:
+                self._free += 1
+                thread = Thread(target=self._run, name=f"{self.name}-{len(self._made)}", daemon=True)
+                self._made.append(thread)
+                thread.start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002  # never waits
+        """Take no more calls; threads end when they are through. Does not wait for them, whatever ``wait`` says."""
+        with self._guard:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            if cancel_futures:
+                while not self._jobs.empty():
+                    job = self._jobs.get()
+                    if job is not None:
+                        job[0].cancel()
+            for _ in self._made:
+                self._jobs.put(None)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, function, args, kwargs = job
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = function(*args, **kwargs)
+                except BaseException as error:  # noqa: BLE001  # it is raised where the future is awaited
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+            del job, future, function, args, kwargs
+            with self._guard:
+                self._free += 1
