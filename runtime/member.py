@@ -112,6 +112,8 @@ class Member:
             for task in (starting, stopping):
                 task.cancel()
             await asyncio.wait([starting, stopping], timeout=self.settings.close_timeout_ms / 1000)
+            if starting.done() and not starting.cancelled():
+                starting.exception()  # looked at, so that asyncio does not call it lost
         return True
 
     async def _start(self) -> None:
