@@ -34,6 +34,8 @@ from keylanes.runtime.kafka_server import HOST, KafkaServer, KafkaServerError
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
 
+MEMORY_PARTITIONS = 4  # the more, the longer a commit's markers take: a kill finds them unwritten
+
 OWNER = """
 import sys, threading
 from keylanes.runtime.kafka_server import KafkaServer
@@ -70,11 +72,11 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 async def remember(server: KafkaServer, value: bytes) -> list[bytes | None]:
-    """Append a value to a topic, creating it if need be; all values that are in it."""
+    """Append a value to a topic's first partition, creating it if need be; all values that are in that."""
     broker, place = KafkaBroker(server.bootstrap), TopicPartition("memory", 0)
     await broker.open()
     try:
-        await broker.create([TopicSpec("memory", 1, {})])
+        await broker.create([TopicSpec("memory", MEMORY_PARTITIONS, {})])
         await broker.append([Outgoing("memory", 0, None, value)])
         end = (await broker.watermarks([place]))[place].high
         reader, found = await broker.reader({place: 0}), []
@@ -88,12 +90,14 @@ async def remember(server: KafkaServer, value: bytes) -> list[bytes | None]:
 
 
 async def commit_and_kill(server: KafkaServer, value: bytes) -> None:
-    """Commit a transaction and kill the broker before it has written the markers, as well as that can be hit."""
+    """Commit five times and kill the broker before it has written the markers, as well as that can be hit."""
     broker = KafkaBroker(server.bootstrap)
     await broker.open()
     try:
         producer = await broker.producer("young", transaction_timeout_ms=10_000)
-        await producer.transact([Outgoing("memory", 0, None, value)])
+        for _ in range(5):
+            await producer.transact([Outgoing("memory", index, None, value) for index in range(MEMORY_PARTITIONS)])
+        os.kill(server.pid, signal.SIGKILL)
         server.kill()
     finally:
         await broker.close()
@@ -117,7 +121,7 @@ async def test_stopped_killed_and_started_again(folder: Path) -> None:
         await commit_and_kill(server, b"three")
         await asyncio.to_thread(server.start)
         assert server.port == port
-        assert await remember(server, b"four") == [b"one", b"two", b"three", b"four"]
+        assert await remember(server, b"four") == [b"one", b"two", *[b"three"] * 5, b"four"]
     finally:
         server.stop()
     assert 0 < (folder / "broker.log").stat().st_size < 100_000
