@@ -17,7 +17,7 @@ from .brokers.protocol import Broker, BrokerError, TopicPartition, Watermarks
 from .commit import CommitCycle
 from .coordinator import Coordinator, Office
 from .dispatch import Numbers, PartitionDispatch
-from .errors import BrokerUnavailable, FatalError
+from .errors import BrokerUnavailable, FatalError, InvariantBroken
 from .generation import Generation, StructuralEvent
 from .handlers import Handler
 from .logs import LogReader, offsets_topic
@@ -176,13 +176,16 @@ class Member:
             raise self.error
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(work, name=f"{self.app}: {getattr(work, '__qualname__', work)}")
         self._tasks.append(task)
         task.add_done_callback(self._task_ended)
         return task
 
     def _task_ended(self, task: "asyncio.Task[None]") -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            if not self._ended.is_set():  # or it would just be missing: a reader that no longer reads
+                self.fail(InvariantBroken(f"{task.get_name()} was cancelled by somebody else"))
+        elif (error := task.exception()) is not None:
             self.fail(error)
 
     # --- watching --------------------------------------------------------------------------------------------------
@@ -276,6 +279,7 @@ class Member:
     async def _close(self) -> None:
         """Every step is bounded, also when the broker is gone; connections are closed side by side."""
         limit = self.settings.close_timeout_ms / 1000
+        self._ended.set()
         for task in self._tasks:
             task.cancel()
         if self._tasks:

@@ -97,7 +97,17 @@ class KafkaReader:
     async def _drop(self, consumer: Any) -> None:
         with contextlib.suppress(aiokafka.errors.KafkaError, OSError, TimeoutError):
             async with asyncio.timeout(self._settings.close_timeout_ms / 1000):
-                await consumer.stop()
+                stopping = asyncio.ensure_future(consumer.stop())
+                try:
+                    await asyncio.wait([stopping])
+                finally:
+                    stopping.cancel()
+                # While a fetch waits for a broker that is away, stop() ends half done, and as if *we* were cancelled.
+                # Raised here it would end whoever closes a reader, and nobody takes a cancelled task for a failed one.
+                if stopping.cancelled():
+                    await consumer._client.close()
+                else:
+                    stopping.result()
 
     async def fetch(self, sources: Collection[TopicPartition], *, records_max: int, wait_ms: int) -> list[Batch]:
         """See the protocol."""
