@@ -64,6 +64,7 @@ def test_a_process_that_was_overtaken_writes_nothing_that_counts(pause_at: int) 
         cluster = SimulatedBroker(pause_at)
         for topic in ("src", "x.control", "x.offsets"):
             cluster.create_topic(topic, 1)
+        await cluster.connect("source").append([Outgoing("src", 0, None, b"") for _ in range(10)])
         slow = Pausing(cluster.connect("P"), pause_at)
         first = asyncio.get_running_loop().create_task((await coordinator(slow, "P")).take_office(SOURCES))
         await slow.arrived.wait()
