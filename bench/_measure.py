@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
+from array import array
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from importlib.metadata import version
 from multiprocessing.connection import Connection
@@ -53,9 +54,10 @@ _filler = random.Random(SEED).randbytes(4_096)  # does not compress, as keys and
 # --- source records ------------------------------------------------------------------------------------------------
 
 
-def keys_of(count: int, keys: int) -> list[int]:
+def keys_of(count: int, keys: int) -> "array[int]":
     """Which key each of ``count`` records has: drawn at random, the same in every process and run."""
-    return random.Random(SEED).choices(range(keys), k=count)
+    draw = random.Random(SEED).random
+    return array("I", (int(draw() * keys) for _ in range(count)))
 
 
 def key_bytes(key: int) -> bytes:
@@ -108,12 +110,14 @@ class Witness:
         self.next = [0] * len(self.expected)
         self.out_of_order: list[tuple[int, int]] = []
         self.handled = 0
-        self.began_s = self.ended_s = 0.0
+        self.began_s = self.ended_s = self.began_cpu_s = self.pause_s_max = 0.0
+        """Seconds of the performance counter; the longest time in which no handler ended."""
 
     def begin(self, value: bytes) -> int:
         """A handler began; the number of the key."""
         if not self.began_s:
-            self.began_s = time.perf_counter()
+            self.began_s = self.ended_s = time.perf_counter()
+            self.began_cpu_s = time.process_time()
         key, number = _place.unpack_from(value)
         if self.next[key] != number:
             self.out_of_order.append((key, number))
@@ -123,12 +127,19 @@ class Witness:
         """A handler ended."""
         self.next[key] += 1
         self.handled += 1
-        self.ended_s = time.perf_counter()
+        now = time.perf_counter()
+        if now - self.ended_s > self.pause_s_max:
+            self.pause_s_max = now - self.ended_s
+        self.ended_s = now
 
     @property
     def seconds(self) -> float:
         """From the first record's begin to the last one's end."""
         return self.ended_s - self.began_s
+
+    def cpu_us_per_record(self) -> float:
+        """Microseconds of processor time of this process for each record so far: other work on the machine aside."""
+        return (time.process_time() - self.began_cpu_s) / self.handled * 1e6
 
     def check(self) -> None:
         """Raises WrongRun unless everything came exactly once and in order per key."""
@@ -153,7 +164,7 @@ class WrongRun(Exception):
 @contextlib.contextmanager
 def running_broker(kind: str, name: str) -> Iterator[str]:
     """The address of a fresh, empty broker for one benchmark; it and its data are gone afterwards."""
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that what was started ends too
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that what was started ends too
     folder = FOLDER / f"{name}-{kind}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from typing import Any
 
@@ -39,6 +40,7 @@ from _measure import (
     verdict,
     write_result,
 )
+
 from keylanes import App, Context, Settings
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.offsets.events import Committed
@@ -168,13 +170,13 @@ def paced(address: str, topic: str, observed: Observed, options: dict[str, Any])
     In a process of its own, or in a thread beside the embedded broker, which one process has to itself.
     """
     run_coroutine(create(address, topic))
-    context = multiprocessing.get_context("spawn")
+    producer: threading.Thread | BaseProcess
     if address.startswith("embedded:"):
-        begin, kind = threading.Event(), threading.Thread
+        producer = threading.Thread(target=produce, args=(address, topic, observed.may_begin, options), daemon=True)
     else:
-        begin, kind = context.Event(), context.Process
-    observed.may_begin = begin
-    producer = kind(target=produce, args=(address, topic, begin, options), daemon=True)
+        context = multiprocessing.get_context("spawn")
+        observed.may_begin = context.Event()
+        producer = context.Process(target=produce, args=(address, topic, observed.may_begin, options), daemon=True)
     producer.start()
     try:
         yield

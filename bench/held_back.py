@@ -1,10 +1,11 @@
 """What does a worker that is held back cost the others? One record of one key waits while 1,000,000 others pass.
 
 Two arms on the same topic: with the held record and without it. Throughput is what was handled until the last of the
-other workers' records, over the time from the first one on: the held worker's records count only where they were handled.
-When the others are through, the held one is let go, catches up, and the application gets level. Beside throughput: the
-memory of the process and the bytes that the application holds, and the bytes of each commit event over time, read back
-from the offset log. One record in twenty of each key is published; the outputs are read back, complete and in order.
+other workers' records, over the time from the first one on: the held worker's records count only where they were
+handled. When the others are through, the held one is let go, catches up, and the application gets level. Beside
+throughput: the memory of the process and the bytes that the application holds, and the bytes of each commit event over
+time, read back from the offset log. One record in twenty of each key is published; the outputs are read back, complete
+and in order.
 Required: at least 0.95 of the throughput, memory within the settings, commit events that do not grow.
 """
 
@@ -12,8 +13,9 @@ import asyncio
 import statistics
 import sys
 import time
+from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 from _measure import (
@@ -39,6 +41,7 @@ from _measure import (
     verdict,
     write_result,
 )
+
 from keylanes import App, Settings
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.ranges import even_bounds
@@ -52,25 +55,42 @@ GROWTH_MAX = 1.1
 WIDE_OFFSET = 1 << 16
 """From here on an offset takes five bytes in an event, up to 2**32: growth below is the numbers', not the commits'."""
 PUBLISHED_EVERY = 20
-HELD_KEY = 0
 
 
-def held_keys(options: dict[str, Any]) -> set[int]:
-    """The keys of the worker that is held back."""
-    bounds = even_bounds(options["workers"])
-    point = point_of_key(key_bytes(HELD_KEY))
-    first, end = next((a, b) for a, b in pairwise(bounds) if a <= point < b)
-    return {key for key in range(options["keys"]) if first <= point_of_key(key_bytes(key)) < end}
+def held_places(options: dict[str, Any]) -> dict[int, int]:
+    """The records that are held, as key → number within the key: one in each worker that is held back.
+
+    Further ones are held a little later, so that their workers' queues fill at different times.
+    """
+    lanes: dict[int, int] = {}
+    for key in range(options["keys"]):
+        lane = lane_of(key, options)
+        if lane not in lanes.values():
+            lanes[key] = lane
+        if len(lanes) == options["held"]:
+            break
+    return {key: number for number, key in enumerate(lanes)}
 
 
-def source_keys(options: dict[str, Any]) -> list[int]:
-    """The records' keys: as many as it takes for ``options["others"]`` records outside the held worker, the held first."""
-    held = held_keys(options)
-    keys = [HELD_KEY]
+def lane_of(key: int, options: dict[str, Any]) -> int:
+    """Which worker has a key, counted by points."""
+    return bisect_right(even_bounds(options["workers"]), point_of_key(key_bytes(key))) - 1
+
+
+def other_keys(options: dict[str, Any]) -> list[bool]:
+    """For each key whether it belongs to a worker that is not held back."""
+    held = {lane_of(key, options) for key in held_places(options)}
+    return [lane_of(key, options) not in held for key in range(options["keys"])]
+
+
+def source_keys(options: dict[str, Any]) -> "array[int]":
+    """The records' keys, the held one first: as many as it takes for ``options["others"]`` records of the others."""
+    is_other = other_keys(options)
+    keys = array("I", [next(iter(held_places(options)))])
     others = 0
     for key in keys_of(2 * options["others"] + 100, options["keys"]):
         keys.append(key)
-        others += key not in held
+        others += is_other[key]
         if others == options["others"]:
             break
     return keys
@@ -98,9 +118,8 @@ class Samples:
 
 def run_arm(address: str, app_name: str, is_held: bool, options: dict[str, Any]) -> dict[str, Any]:
     """One run of all records, to the end."""
-    keys, others = source_keys(options), options["others"]
-    lane = held_keys(options)
-    witness, is_other = Witness(keys), [key not in lane for key in range(options["keys"])]
+    keys, others, is_other = source_keys(options), options["others"], other_keys(options)
+    witness, held = Witness(keys), held_places(options) if is_held else {}
     settings = Settings(buffer_bytes_max=options["buffer_bytes_max"], handler_timeout_ms=600_000)
     app = App(app_name, broker=address, settings=settings)
     samples, released = Samples(app), asyncio.Event()
@@ -112,7 +131,7 @@ def run_arm(address: str, app_name: str, is_held: bool, options: dict[str, Any])
     async def handle(value: bytes) -> bytes | None:
         nonlocal seen_others
         key = witness.begin(value)
-        if key == HELD_KEY and is_held and not witness.next[HELD_KEY]:
+        if held.get(key) == witness.next[key]:
             await released.wait()
         if pause:
             await asyncio.sleep(pause)
@@ -122,6 +141,7 @@ def run_arm(address: str, app_name: str, is_held: bool, options: dict[str, Any])
             seen_others += 1
             if seen_others == others:
                 mark.update(passed_s=witness.ended_s, handled=witness.handled, transaction=transaction_of(app))
+                mark.update(pause_s_max=witness.pause_s_max, cpu_us=witness.cpu_us_per_record())
                 mark.update(resident=max([*samples.resident, resident_bytes()]), samples=len(samples.resident))
                 released.set()
         return value if number % PUBLISHED_EVERY == 0 else None
@@ -139,6 +159,8 @@ def run_arm(address: str, app_name: str, is_held: bool, options: dict[str, Any])
         "per_second": mark["handled"] / passed,
         "handled": mark["handled"],
         "seconds": passed,
+        "cpu_us_per_record": mark["cpu_us"],
+        "pause_ms_max": mark["pause_s_max"] * 1_000,
         "queued_bytes_max": samples.queued_bytes,
         "done_bytes_max": samples.done_bytes,
         "resident_bytes": {"base": base, "peak": mark["resident"], "peak_to_the_end": max(samples.resident)},
@@ -183,6 +205,8 @@ def commit_figures(log: Sequence[tuple[int, Committed]], transaction: int) -> di
         for size, event in log
         if event.transaction <= transaction and min(tile.offset_from for tile in event.tiles) >= WIDE_OFFSET
     ]
+    if not passing:
+        raise WrongRun(f"too few records: the others were through before the first commit above offset {WIDE_OFFSET}")
     first, last = _tenths([size for size, _ in passing])
     tiles_first, tiles_last = _tenths([tiles for _, tiles in passing])
     return {
@@ -208,7 +232,10 @@ def main() -> int:
     parser.add_argument("--keys", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=256, help="the parallelising factor (default 256)")
     parser.add_argument("--handler-ms", type=float, default=0.0, help="0: it does not suspend")
-    parser.add_argument("--buffer-mib", type=int, default=32, help="buffer_bytes_max: small, so that records are dropped")
+    parser.add_argument("--held", type=int, default=1, help="workers that are held back")
+    parser.add_argument(
+        "--buffer-mib", type=int, default=32, help="buffer_bytes_max: so small that records are dropped"
+    )
     parsed = parser.parse_args()
     options = {
         "others": parsed.others,
@@ -216,6 +243,7 @@ def main() -> int:
         "value_bytes": VALUE_BYTES,
         "seed": SEED,
         "workers": parsed.workers,
+        "held": parsed.held,
         "handler_ms": parsed.handler_ms,
         "buffer_bytes_max": parsed.buffer_mib * 1024 * 1024,
         "done_bytes_max": Settings().done_bytes_max,
@@ -253,7 +281,9 @@ def summarise(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     rates = {arm: [r["per_second"] for r in sorted(rounds, key=_round) if r["arm"] == arm] for arm in ARMS}
     ratios = [held / free for free, held in zip(*rates.values(), strict=True)]
     growth = [r["event_bytes_last_tenth"] / r["event_bytes_first_tenth"] for r in rounds if r["arm"] == "held back"]
-    return {**{a: spread(v) for a, v in rates.items()}, "ratio": spread(ratios), "event_growth": spread(growth)}
+    cpu = {a: spread([r["cpu_us_per_record"] for r in rounds if r["arm"] == a]) for a in ARMS}
+    by_arm = {a: spread(v) for a, v in rates.items()}
+    return {**by_arm, "cpu_us_per_record": cpu, "ratio": spread(ratios), "event_growth": spread(growth)}
 
 
 def _round(figures: dict[str, Any]) -> int:
@@ -263,14 +293,21 @@ def _round(figures: dict[str, Any]) -> int:
 def report(options: dict[str, Any], rounds: list[dict[str, Any]], summary: dict[str, Any]) -> int:
     """The tables and the verdicts."""
     mib = 1024 * 1024
-    columns = ["round, arm", "records/s", "RSS peak MiB", "RSS first, last tenth", "queued MiB", "done MiB"]
-    columns += ["event bytes first, last tenth", "tiles"]
+    columns = ["round, arm", "records/s", "CPU µs", "longest pause ms", "RSS peak MiB", "RSS first, last tenth"]
+    columns += ["queued MiB", "done MiB", "event bytes first, last tenth", "tiles"]
     rows = []
     for r in rounds:
         rss = f"{r['resident_bytes_first_tenth'] / mib:.0f}, {r['resident_bytes_last_tenth'] / mib:.0f}"
         events = f"{r['event_bytes_first_tenth']:.0f}, {r['event_bytes_last_tenth']:.0f}"
         tiles = f"{r['tiles_first_tenth']:.1f}, {r['tiles_last_tenth']:.1f}"
-        row = [f"{r['round']}, {r['arm']}", r["per_second"], r["resident_bytes"]["peak"] / mib, rss]
+        row = [
+            f"{r['round']}, {r['arm']}",
+            r["per_second"],
+            r["cpu_us_per_record"],
+            r["pause_ms_max"],
+            r["resident_bytes"]["peak"] / mib,
+            rss,
+        ]
         rows.append([*row, r["queued_bytes_max"] / mib, r["done_bytes_max"] / mib, events, tiles])
     print_table(
         f"{options['others']:,} records pass, {options['workers']} workers, {options['keys']:,} keys, handler "
@@ -285,7 +322,9 @@ def report(options: dict[str, Any], rounds: list[dict[str, Any]], summary: dict[
         [[str(r["round"]), r["caught_up"], r["catch_up_s"], r["level_s"], r["passes"]] for r in held],
     )
     ratio, growth = summary["ratio"], summary["event_growth"]
-    print(f"Held back over without, in a round: {ratio['median']:.3f} ({ratio['least']:.3f} to {ratio['greatest']:.3f}).")
+    print(
+        f"Held back over without, in a round: {ratio['median']:.3f} ({ratio['least']:.3f} to {ratio['greatest']:.3f})."
+    )
     within = all(
         r["queued_bytes_max"] <= options["buffer_bytes_max"] and r["done_bytes_max"] <= options["done_bytes_max"]
         for r in rounds
