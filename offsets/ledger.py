@@ -271,7 +271,8 @@ def _parted(part: EpochPart, event: EpochEvent) -> tuple[EpochEvent | None, Epoc
         case Committed():
             if all(_holds(part, tile.first, tile.end) for tile in event.tiles):
                 return event, None
-            here, rest = [], []
+            here: list[Tile] = []
+            rest: list[Tile] = []
             for tile in event.tiles:
                 if not is_span(tile.first, tile.end):
                     here.append(tile)
