@@ -300,9 +300,10 @@ class PartitionDispatch:
         """Whether a reader that feeds these workers should go on without the full one it stands at.
 
         It waits while the others still have work, and while most of the loaded ones are full: then the workers, not
-        the reader, are what is slow. ``waited_long`` ends the second wait, since idle workers' records may lie behind.
+        the reader, are what is slow. ``waited_long`` ends both waits where most workers are idle, and the second one
+        anyway: idle workers' records may lie behind, and some slow ones may have work for hours.
         """
-        loaded = full = backlog = 0
+        idle = loaded = full = backlog = 0
         for worker in fed:
             if worker is stands_at or worker.queue_bytes * 10 >= self.quota_bytes * 9:
                 loaded += 1
@@ -310,7 +311,9 @@ class PartitionDispatch:
             elif worker.running is not None or worker.queue:
                 loaded += 1
                 backlog += len(worker.queue)
-        if full * 2 > loaded:
+            else:
+                idle += 1
+        if full * 2 > loaded or (waited_long and idle > loaded):
             return waited_long
         return backlog <= loaded - full
 
