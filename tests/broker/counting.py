@@ -1,0 +1,42 @@
+"""A broker that counts what is read through it, and otherwise is the one it stands before."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from keylanes.runtime.brokers.protocol import Batch, Broker, Reader, TopicPartition
+
+
+class Counting:
+    """Passes every call on. ``read``: records delivered by partition. ``spans``: (partition, from, to) of each batch."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.read: Counter[TopicPartition] = Counter()
+        self.spans: list[tuple[TopicPartition, int, int]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.broker, name)
+
+    async def reader(self, positions: Mapping[TopicPartition, int]) -> "CountingReader":
+        """A reader that counts."""
+        return CountingReader(await self.broker.reader(positions), self)
+
+
+class CountingReader:
+    """A reader of a ``Counting`` broker."""
+
+    def __init__(self, reader: Reader, counts: Counting) -> None:
+        self._reader, self._counts = reader, counts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    async def fetch(self, sources: Collection[TopicPartition], *, records_max: int, wait_ms: int) -> list[Batch]:
+        """See the protocol."""
+        batches = await self._reader.fetch(sources, records_max=records_max, wait_ms=wait_ms)
+        for batch in batches:
+            self._counts.read[batch.source] += len(batch.records)
+            if batch.records:
+                self._counts.spans.append((batch.source, batch.records[0].offset, batch.offset_next))
+        return batches
