@@ -64,11 +64,11 @@ class AuditSpec:
     examples_max: int = 10
 
 
-def audit(spark: SparkSession, spec: AuditSpec) -> Report:
-    """Audit an application; raises AuditError when the audit can't be made."""
+def audit(spark: SparkSession, spec: AuditSpec, pins: Pins | None = None) -> Report:
+    """Audit an application, as of now or of ``pins``; raises AuditError when the audit can't be made."""
     register(spark)
-    url = absolute_url(spec.broker)
-    run = Run(spark, url, spec.security, _pins(spec, url), spec.examples_max)
+    pins = pins or pin_now(spec)
+    run = Run(spark, absolute_url(spec.broker), spec.security, pins, spec.examples_max)
     try:
         return _report(run, spec)
     except PySparkException as error:
@@ -77,11 +77,12 @@ def audit(spark: SparkSession, spec: AuditSpec) -> Report:
         run.release()
 
 
-def _pins(spec: AuditSpec, url: str) -> Pins:
+def pin_now(spec: AuditSpec) -> Pins:
+    """What there is to be audited; needs no Spark. Raises AuditError when there is nothing, or it can't be read."""
     outputs = spec.outputs
     if outputs is not None:
         outputs = tuple(dict.fromkeys([*outputs, *(spec.dead_letters or ())]))
-    broker = open_broker(url, spec.security)
+    broker = open_broker(spec.broker, spec.security)
     try:
         return pin(broker, spec.app, outputs)
     finally:
@@ -102,7 +103,7 @@ def _report(run: Run, spec: AuditSpec) -> Report:
     with ThreadPoolExecutor(1, "plane") as beside:
         planned = beside.submit(tiling)
         with run.phase("records"):
-            records = read_places(run, history, tiles.tiles)
+            records = read_places(run, history, tiles)
         with run.phase("outputs"):
             outputs = judge_outputs(run, tiles, records, spec.dead_letters, spec.expected)
         plane = planned.result()

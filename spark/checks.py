@@ -17,10 +17,10 @@ from pyspark.sql import functions as F
 
 from ..keyrange.hashing import SPACE_END
 
-ROW_SHIFT = 27
-"""A row of cells is 2**27 points high: 32 rows."""
-COLUMNS = 512
-"""Columns of cells over the widest partition."""
+ROW_SHIFT = 26
+"""A row of cells is 2**26 points high: 64 rows."""
+COLUMNS_MAX = 2_048
+"""Columns of cells over the widest partition, at most."""
 
 EVENT_KEY = ["log_partition", "position"]
 
@@ -237,11 +237,11 @@ def in_tiles(records: DataFrame, tiles: DataFrame, width: int, offset_max: int) 
 # --- outputs ----------------------------------------------------------------------------------------------------------
 
 
-def located(outputs: DataFrame, places: DataFrame, sources: DataFrame) -> DataFrame:
+def located(outputs: DataFrame, places: DataFrame, gone: DataFrame | None) -> DataFrame:
     """Outputs with the place they came from: source_key, ``tiles``, log_partition, position, ``judged``, ``astray``.
 
-    ``astray``: the place is in front of the audit's start, or no counted tile holds it although it could be seen
-    (``sources``: kl_source, start of the audit, first offset that still exists). It is null for a damaged header.
+    ``astray``: no counted tile holds the place. ``gone``, if any: kl_source, gone_from, gone_to of the places whose
+    records the source has lost to its retention; there nothing can be said. A damaged header is never astray.
     """
     known = places.select(
         F.col("source").alias("at_source"),
@@ -251,15 +251,17 @@ def located(outputs: DataFrame, places: DataFrame, sources: DataFrame) -> DataFr
         *EVENT_KEY,
         "judged",
     )
-    joined = outputs.join(F.broadcast(sources), "kl_source", "left").join(
-        known, (F.col("kl_source") == F.col("at_source")) & (F.col("kl_offset") == F.col("at_offset")), "left"
+    at_place = (F.col("kl_source") == F.col("at_source")) & (F.col("kl_offset") == F.col("at_offset"))
+    joined = outputs.join(known, at_place, "left").drop("at_source", "at_offset")
+    astray = ~F.col("kl_damaged") & (F.coalesce("tiles", F.lit(0)) == 0)
+    if gone is None:
+        return joined.withColumn("astray", astray)
+    lost = F.coalesce(F.col("kl_offset").between(F.col("gone_from"), F.col("gone_to") - 1), F.lit(False))
+    return (
+        joined.join(F.broadcast(gone), "kl_source", "left")
+        .withColumn("astray", astray & ~lost)
+        .drop("gone_from", "gone_to")
     )
-    unplaced = (
-        F.col("start").isNull()
-        | (F.col("kl_offset") < F.col("start"))
-        | ((F.col("kl_offset") >= F.col("kept")) & (F.coalesce("tiles", F.lit(0)) == 0))
-    )
-    return joined.withColumn("astray", ~F.col("kl_damaged") & unplaced).drop("at_source", "at_offset", "start", "kept")
 
 
 def incomplete(outputs: DataFrame) -> DataFrame:

@@ -123,12 +123,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(spec: "AuditSpec", args: argparse.Namespace) -> int:
-    from .audit import audit
+    from .audit import audit, pin_now
 
+    pins = pin_now(spec)  # before Spark is started, which takes seconds
     archive = Path(args.class_archive) if args.class_archive else None
     spark = session(args.master, class_archive=archive)
     try:
-        report = audit(spark, spec)
+        report = audit(spark, spec, pins)
     finally:
         stop(spark, archive)
     print(report.to_json() if args.json else report.to_text())

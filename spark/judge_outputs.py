@@ -34,14 +34,8 @@ def judge_outputs(
     run: Run, tiles: Tiles, records: Records, dead_letters: Sequence[str] | None, expected: Expected | None
 ) -> Outputs:
     """Judge all statements about outputs. ``dead_letters`` None: it is not known which outputs are dead letters."""
-    sources = run.frame(
-        [
-            (run.numbers[source], run.pins.grants.starts.get(source, span.end), span.start)
-            for source, span in run.pins.sources.items()
-        ],
-        "kl_source int, start bigint, kept bigint",
-    )
-    located = run.keep(checks.located(_outputs(run, values=expected is not None), records.places, sources))
+    gone = _gone(run)
+    located = run.keep(checks.located(_outputs(run, values=expected is not None), records.places, gone))
     counts = (
         located.groupBy("topic")
         .agg(
@@ -70,6 +64,17 @@ def judge_outputs(
         _judge_expected(run, ours, records, expected)
     dead = sum(n for topic, n in destinations.items() if topic in (dead_letters or ()))
     return Outputs(destinations, dead)
+
+
+def _gone(run: Run) -> DataFrame | None:
+    """The places whose records the sources have lost since the application started, if any."""
+    starts = run.pins.grants.starts
+    rows = [
+        (run.numbers[source], start, run.pins.sources[source].start)
+        for source, start in starts.items()
+        if start < run.pins.sources[source].start
+    ]
+    return run.frame(rows, "kl_source int, gone_from bigint, gone_to bigint") if rows else None
 
 
 def _outputs(run: Run, *, values: bool) -> DataFrame:
@@ -103,18 +108,13 @@ def _judge_completeness(run: Run, ours: DataFrame, total: int) -> None:
 
 
 def _judge_commits(run: Run, tiles: Tiles, ours: DataFrame, dead_letters: Sequence[str] | None) -> None:
-    kept = run.frame(
-        [(run.numbers[source], span.start) for source, span in run.pins.sources.items()], "source int, kept bigint"
-    )
     # A commit is judged if all its outputs must be in view and all its records still exist.
-    provable = F.col("judged") & F.coalesce(F.col("offset_from") >= F.col("kept"), F.lit(True))
+    committed, provable, gone = tiles.committed, F.col("judged"), _gone(run)
+    if gone is not None:
+        committed = committed.join(F.broadcast(gone), F.col("source") == F.col("kl_source"), "left")
+        provable = provable & F.coalesce(F.col("offset_from") >= F.col("gone_to"), F.lit(True))
     names = ("source", "incarnation", "transaction", "outputs", "dead_letters", "digest_high", "digest_low")
-    commits = (
-        tiles.committed.join(F.broadcast(kept), "source", "left")
-        .groupBy(*checks.EVENT_KEY, *names)
-        .agg(F.min(provable).alias("provable"))
-        .where("provable")
-    )
+    commits = committed.groupBy(*checks.EVENT_KEY, *names).agg(F.min(provable).alias("provable")).where("provable")
     seen = checks.recounted(ours, list(dead_letters or ()))
     bad = run.keep(checks.commits_against(commits, seen, apart=dead_letters is not None))
     at = ["source", "incarnation", "transaction", *checks.EVENT_KEY]

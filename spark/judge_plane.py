@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from ..keyrange.steps import Steps
 from . import checks
+from .brokers import Span
 from .history import Source
 from .judge_logs import History
 from .plane import Band, Corner, bands_of, defects
@@ -46,6 +47,7 @@ class Tiles:
     committed: DataFrame
     commits: int
     tiles: DataFrame
+    length_mean: int
 
 
 @dataclass(slots=True)
@@ -65,9 +67,10 @@ def judge_commits(run: Run, history: History) -> Tiles:
         F.count_if(F.coalesce("item", F.lit(0)) == 0),
         F.count_if(has_tile & ~checks.well_formed()),
         F.count_if(has_tile & ~F.col("in_part")),
+        F.avg(F.when(has_tile & checks.well_formed(), F.col("offset_to") - F.col("offset_from"))),
     ).first()
     assert numbers is not None  # an aggregate without groups has one row
-    n, commits, misshapen, suspects = numbers
+    n, commits, misshapen, suspects, length_mean = numbers
     tiles = committed.where(has_tile)
     bad = tiles.where(~checks.well_formed())
     run.judge_counted("tile-shape", "every tile is a rectangle inside the plane", n, misshapen, bad, TILE_SHOWN)
@@ -76,22 +79,20 @@ def judge_commits(run: Run, history: History) -> Tiles:
     if stale is None:
         run.judge("stale-commit", _STALE, commits, len(_known(history)), _known(history))
     counted = shaped if stale is None else shaped.join(F.broadcast(stale), checks.EVENT_KEY, "left_anti")
-    return Tiles(committed, commits, counted)
+    return Tiles(committed, commits, counted, int(length_mean or 0))
 
 
 def _committed(run: Run, history: History) -> DataFrame:
     """Commit rows from the snapshots on, with ``judged``, ``in_part`` and ``worker_right``."""
-    logs = run.frame(
-        [(log, history.position_from(log), run.pins.judged[log]) for _, log in run.pins.logs],
-        "log_partition int, position_from bigint, position_judged bigint",
-    )
-    counted = (
-        run.read("keylanes_events", run.pins.logs, COMMIT_COLUMNS, only="commits")
-        .join(F.broadcast(logs), "log_partition")
-        .where("position >= position_from")
-        .withColumn("judged", F.col("position") < F.col("position_judged"))
-        .drop("position_from", "position_judged")
-    )
+    judged = {log: pin for log, pin in run.pins.judged.items() if pin < run.pins.logs[run.pins.offset_log, log].end}
+    late = F.lit(False)  # the logs that have grown since the first pin are few or none
+    for log, pin in judged.items():
+        late = late | ((F.col("log_partition") == log) & (F.col("position") >= pin))
+    spans = {
+        (name, log): Span(max(span.start, history.position_from(log)), span.end)
+        for (name, log), span in run.pins.logs.items()
+    }
+    counted = run.read("keylanes_events", spans, COMMIT_COLUMNS, only="commits").withColumn("judged", ~late)
     return checks.with_workers(checks.with_part(counted, _parts(run)), *_workers(run, history))
 
 

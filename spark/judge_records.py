@@ -8,8 +8,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from . import checks
+from .brokers import Span
 from .judge_logs import History
-from .judge_plane import Plane
+from .judge_plane import Plane, Tiles
 from .plane import Band
 from .report import SourceFigures
 from .run import Run
@@ -23,25 +24,25 @@ class Records:
     counts: dict[int, Any]
 
 
-def read_places(run: Run, history: History, tiles: DataFrame) -> Records:
+def read_places(run: Run, history: History, tiles: Tiles) -> Records:
     """Every record from the start of the audit on, with the tiles that hold it."""
     pins = run.pins
     _note_trimmed(run)
-    starts = run.frame(
-        [(run.numbers[source], pins.grants.starts.get(source, span.end)) for source, span in pins.sources.items()],
-        "source int, start bigint",
-    )
+    spans = {
+        source: Span(max(span.start, pins.grants.starts[source]), span.end)
+        for source, span in pins.sources.items()
+        if source in pins.grants.starts
+    }
     point = checks.point(F.col("key"), F.col("partition"), F.col("offset")).alias("point")
-    records = (
-        run.read("keylanes_records", pins.sources, "source,partition,offset,key")
-        .join(F.broadcast(starts), "source")
-        .where("offset >= start")
-        .select("source", "offset", "key", point)
+    records = run.read("keylanes_records", spans, "source,partition,offset,key").select(
+        "source", "offset", "key", point
     )
-    offset_max = max((span.end for span in pins.sources.values()), default=0)
-    widest = max((span.end - span.start for span in pins.sources.values()), default=0)
-    width = max(64, widest // checks.COLUMNS + 1)
-    places = run.keep(checks.in_tiles(records, _with_before(run, history, tiles), width, offset_max))
+    held = _with_before(run, history, tiles.tiles)
+    offset_max = max((span.end for span in spans.values()), default=0)
+    widest = max((span.end - span.start for span in spans.values()), default=0)
+    # Columns of some tiles' length: narrower ones repeat the tiles, wider ones compare records with more of them.
+    width = max(64, 3 * tiles.length_mean, widest // checks.COLUMNS_MAX + 1)
+    places = run.keep(checks.in_tiles(records, held, width, offset_max))
     counts = (
         places.groupBy("source")
         .agg(

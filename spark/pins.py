@@ -22,6 +22,7 @@ class Pins:
     """``judged`` ends the events whose outputs must be in view, ``logs`` those that are read."""
 
     grants: Grants
+    offset_log: str
     control: list[tuple[int, Event]]
     judged: dict[int, int]
     logs: dict[Place, Span]
@@ -58,6 +59,7 @@ def pin(broker: WitnessBroker, app: str, outputs: tuple[str, ...] | None) -> Pin
         raise AuditError(f"source partitions of {app} do not exist at this broker: {lost}")
     return Pins(
         grants=grants,
+        offset_log=offset_log,
         control=control,
         judged={partition: span.end for (_, partition), span in first.items()},
         logs=logs,

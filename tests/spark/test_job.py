@@ -8,49 +8,39 @@ from pathlib import Path
 import pytest
 
 from keylanes.spark.brokers import AuditError, open_broker, parse_security
+from keylanes.spark.job import main
 from keylanes.spark.report import Check, Report, SourceFigures
 
-from .honest import APP, DEAD, Planner
-
-
-def run_job(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The program in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "keylanes.spark.job", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+from .honest import APP, Planner
 
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")  # skipped where there is no Java
-def test_the_program_proves_and_refutes(tmp_path: Path) -> None:
-    """0 and the verdict for an honest run, 1 and the named violation for one with a fault, each as a process."""
-    honest = Planner(restarts=0).run()
-    proven = run_job("--broker", honest.store(tmp_path / "honest"), "--app", APP, "--level", "--dead-letters", DEAD)
-    assert proven.returncode == 0, proven.stderr
-    assert "exactly once: proven" in proven.stdout
-    faulty = Planner(restarts=0).run()
-    faulty.outputs.append(faulty.outputs[0])
-    refuted = run_job("--broker", faulty.store(tmp_path / "faulty"), "--app", APP, "--json")
-    assert refuted.returncode == 1, refuted.stderr
-    report = json.loads(refuted.stdout)
-    assert not report["proven"]
-    failed = [check["name"] for check in report["checks"] if not check["holds"]]
-    assert "output-once" in failed
+def test_the_program_refutes_with_1_and_names_the_statement(tmp_path: Path) -> None:
+    """As a process of its own, with the settings of production."""
+    run = Planner(restarts=0).run()
+    run.outputs.append(run.outputs[0])
+    url = run.store(tmp_path / "topics")
+    command = [sys.executable, "-m", "keylanes.spark.job", "--broker", url, "--app", APP, "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    assert ended.returncode == 1, ended.stderr
+    report = json.loads(ended.stdout)
+    failed = {check["name"] for check in report["checks"] if not check["holds"]}
+    assert {"output-once", "commit-outputs", "commit-digest"} <= failed
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
-def test_what_can_not_be_audited_ends_with_2(tmp_path: Path) -> None:
+def test_what_can_not_be_audited_ends_with_2_before_spark_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """An application that the broker does not know, in words and as JSON."""
+    pytest.importorskip("pyspark")
     url = Planner(restarts=0).run().store(tmp_path / "topics")
-    other = run_job("--broker", url, "--app", "other", "--json")
-    assert other.returncode == 2
-    assert "applications seen: flights" in other.stderr
-    assert "applications seen: flights" in json.loads(other.stdout)["error"]
+    assert main(["--broker", url, "--app", "other", "--json"]) == 2
+    shown = capsys.readouterr()
+    assert "applications seen: flights" in shown.err
+    assert "applications seen: flights" in json.loads(shown.out)["error"]
+    assert main(["--broker", url, "--app", APP, "--expected", "nowhere:nothing"]) == 2
+    assert "module:function" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("url", ["", "flights", "http://x", "kafka:x", "kafka://", "embedded:"])
