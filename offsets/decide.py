@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from ..keyrange.hashing import HASH_NAME
+from ..keyrange.ranges import WHOLE, KeyRange
 from .codec import EVENT_BYTES_MAX
 from .events import Band, Committed, ControlEvent, LogOpened, RangesGranted, Tile
 from .ledger import Ledger, Place
@@ -48,15 +49,17 @@ def decide_opening(app: str, log_partitions: int, log_partition: int, incarnatio
     return LogOpened(app, HASH_NAME, log_partition, log_partitions, incarnation, transaction)
 
 
-def decide_grant(ledger: Ledger, term: int, place: Place, incarnation: int) -> list[ControlEvent]:
-    """All points of a partition to one incarnation, from the edges that the ledger knows, at the next epoch.
+def decide_grant(
+    ledger: Ledger, term: int, place: Place, incarnation: int, within: KeyRange = WHOLE
+) -> list[ControlEvent]:
+    """Points of a partition to one incarnation, from the edges that the ledger knows, at the next epoch.
 
     ``term`` is the one that the writer was elected for. Correct only after the offset log was read to its end and all
     older owners are fenced.
     """
     partition = ledger.partition(place)
     started = ledger.control.started[place]
-    bands = [Band(a, b, edge) for a, b, edge in partition.edges(started).pieces()]
+    bands = [Band(a, b, edge) for a, b, edge in partition.edges(started).pieces(within.first, within.end)]
     epoch = partition.epoch_next
     return [RangesGranted(term, incarnation, epoch, *place, tuple(chunk)) for chunk in _chunks(bands, _BANDS_MAX)]
 

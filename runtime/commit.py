@@ -27,14 +27,14 @@ from .brokers.protocol import (
 )
 from .coordinator import Coordinator, Office
 from .errors import BrokerUnavailable, HandlerFailed, InvariantBroken, LogError
-from .generation import Generation, committed, take
+from .generation import Generation, StructuralEvent, committed, take
 from .handlers import DeadLetter
 from .history import History
 from .logs import LogReader, offsets_topic, places_of
 from .outputs import build_dead_letter
+from .reshape import Reshape
 from .settings import Settings
 from .slots import PartitionRun, Slots
-from .structure import are_level, groups_to_merge, hold, let_go, merge, release
 
 logger = logging.getLogger("keylanes")
 
@@ -72,6 +72,7 @@ class CommitCycle:
         self._folded = 0
         self._since_snapshot = 0
         self._history = History(logs, settings, wall_ms)
+        self.reshape = Reshape(slots, settings)
         self._wake = asyncio.Event()
 
     # --- the cycle -------------------------------------------------------------------------------------------------
@@ -87,6 +88,7 @@ class CommitCycle:
 
     async def commit(self, lines: Sequence[int] | None = None) -> bool:
         """One generation: what is done below the lines (None: all that is done). False when there was nothing."""
+        arrived = await self._arrive()
         self._on_step("take")
         workers = sum(len(run.dispatch.workers) for run in self.runs)
         if lines is None or workers <= self.settings.commit_all_workers_max:
@@ -96,11 +98,25 @@ class CommitCycle:
             records_max=self.settings.generation_records_max,
             bytes_max=self.settings.generation_bytes_max,
         )
-        self._change_structure(generation)
-        if not generation:
-            return False
-        await self.send(generation)
-        return True
+        generation.structure += arrived
+        now = asyncio.get_running_loop().time()
+        self.reshape.change(generation, now)
+        self.reshape.begin_holds(self.runs, now)
+        if generation:
+            await self.send(generation)
+        self.reshape.settle()
+        return bool(generation)
+
+    async def _arrive(self) -> list[StructuralEvent]:
+        """Workers for the grants that arrived; the ledger must know their epochs before anything is committed there."""
+        if not self.reshape.arriving:
+            return []
+        try:
+            await self._read_logs()
+        except BrokerError as error:
+            logger.warning("grants that arrived wait: %s", error)
+            return []
+        return self.reshape.arrive(self.ledger, self.incarnation)
 
     async def send(self, generation: Generation) -> None:
         """Make a generation visible, whatever it takes; raises a FatalError when that can't be done."""
@@ -131,6 +147,7 @@ class CommitCycle:
 
     async def close(self) -> None:
         """Let go of the producer; what is open is aborted."""
+        self.reshape.close()
         await self._drop_producer()
 
     async def _pause(self, seconds: float) -> None:
@@ -265,41 +282,6 @@ class CommitCycle:
         self.slots.done_bytes += letter.size - done.size
         share.done = [letter]
         return [generation]
-
-    # --- structure -------------------------------------------------------------------------------------------------
-
-    def _change_structure(self, generation: Generation) -> None:
-        """Merge what is level, release what is through; hold neighbours that shall merge, for a bounded time."""
-        now = asyncio.get_running_loop().time()
-        for run in self.runs:
-            changed = False
-            for group, until in list(run.holds):
-                if are_level(group) and all(w.taken_to == w.hold_at for w in group):
-                    heir, events = merge(run.dispatch, group)
-                    generation.structure += events
-                    generation.heirs.append((heir, heir.taken_to))
-                    run.holds.remove((group, until))
-                    changed = True
-                elif now >= until:
-                    let_go(group)
-                    run.holds.remove((group, until))
-                    changed = True
-            if run.releasing and all(w.running is None for w in run.releasing):
-                generation.structure += release(run.dispatch, run.releasing)
-                run.releasing = []
-            if run.wanted_bounds and not run.holds:
-                self._hold_groups(run, now)
-            if changed:
-                self.slots.activate(run, run.dispatch.runnable())
-
-    def _hold_groups(self, run: PartitionRun, now: float) -> None:
-        groups = groups_to_merge(run.dispatch, run.wanted_bounds)
-        if not groups:
-            run.wanted_bounds = ()
-        until = now + self.settings.merge_hold_ms / 1000
-        for group in groups:
-            if hold(group):
-                run.holds.append((group, until))
 
     # --- snapshots -------------------------------------------------------------------------------------------------
 

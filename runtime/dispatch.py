@@ -50,13 +50,17 @@ class Done:
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """The owner of one key range of one partition. ``edge`` is committed; ``taken_to`` is in a generation."""
+    """The owner of one key range of one partition, held under the grant of ``epoch``.
+
+    ``edge`` is committed; ``taken_to`` is in a generation.
+    """
 
     number: int
     first: int
     end: int
     edge: int
     taken_to: int
+    epoch: int = 0
     queue: deque[Record] = field(default_factory=deque)
     queue_bytes: int = 0
     running: Record | None = None
@@ -143,7 +147,7 @@ class PartitionDispatch:
         added = []
         for number, (first, end) in enumerate(pairwise(bounds), self.numbers.take(len(bounds) - 1)):
             edge = edges(first)
-            worker = Worker(number, first, end, edge, edge)
+            worker = Worker(number, first, end, edge, edge, self.epoch)
             if edge < self.front:
                 worker.dropped_from = edge
             added.append(worker)
@@ -184,7 +188,8 @@ class PartitionDispatch:
         for i in range(index, len(records)):
             record = records[i]
             worker = self.worker_of(record)
-            if worker is None or worker.dropped_from is not None:
+            # A range that arrives may be further than the front: what lies below its edge was done elsewhere.
+            if worker is None or worker.dropped_from is not None or record.offset < worker.edge:
                 continue
             size = bytes_of(record)
             if worker.queue_bytes and worker.queue_bytes + size > quota:

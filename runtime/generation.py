@@ -66,15 +66,12 @@ class Generation:
 
     def events(self, transaction: int) -> list[OffsetEvent]:
         """The events of the transaction: commits first, then the structure that starts where they end."""
-        grouped: list[tuple[CommitKey, list[Move]]] = []
-        last: PartitionDispatch | None = None
+        grouped: dict[CommitKey, list[Move]] = {}
         for share in self.shares:
             d = share.dispatch
-            if d is not last:
-                grouped.append((CommitKey(d.incarnation, transaction, d.epoch, d.topic, d.partition), []))
-                last = d
-            grouped[-1][1].append(share.move())
-        commits: Sequence[Committed] = decide_commits(grouped)
+            key = CommitKey(d.incarnation, transaction, share.worker.epoch, d.topic, d.partition)
+            grouped.setdefault(key, []).append(share.move())
+        commits: Sequence[Committed] = decide_commits(list(grouped.items()))
         cuts = [e for e in self.structure if isinstance(e, WorkersCut)]
         changes = [e for e in self.structure if not isinstance(e, WorkersCut)]
         return [*_stamp(cuts, transaction), *commits, *_stamp(changes, transaction)]

@@ -7,11 +7,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from itertools import pairwise
 from typing import Any
 
-from ..keyrange.ranges import even_bounds
-from ..offsets.ledger import Ledger
+from ..keyrange.ranges import KeyRange
+from ..offsets.ledger import Ledger, Place
 from .bounded import bounded, fatal_of
 from .brokers.protocol import Broker, BrokerError, TopicPartition, Watermarks
 from .commit import CommitCycle
@@ -23,9 +22,9 @@ from .handlers import Handler
 from .logs import LogReader, offsets_topic
 from .outputs import destination_of, place_of
 from .readers import CatchUp, MainReader
+from .reshape import cut_workers
 from .settings import Settings
 from .slots import PartitionRun, Slots
-from .structure import cut_event, split
 from .topics import destinations_of, prepare_topics
 from .watchdog import StallWatch
 
@@ -89,6 +88,30 @@ class Member:
         """Stop in order: no more reading, let workers finish until the deadline, commit, close."""
         self._stop.set()
         self._ended.set()
+
+    async def release(self, place: Place, within: KeyRange) -> None:
+        """Give up a range of a source partition; returns when that is committed. Its records that run are finished.
+
+        Raises CancelledError when the run ends before.
+        """
+        assert self.cycle is not None, "the start is through"
+        settled = self.cycle.reshape.give_up(self._run_of(place), within)
+        self.cycle.wake()
+        await settled
+
+    async def take_up(self, place: Place, epoch: int) -> None:
+        """Work on a grant that stands in the control log; returns when its cut into workers is committed.
+
+        Raises ValueError when it is no grant to this process or overlaps what it holds, CancelledError when the run
+        ends before.
+        """
+        assert self.cycle is not None, "the start is through"
+        settled = self.cycle.reshape.take_up(self._run_of(place), epoch)
+        self.cycle.wake()
+        await settled
+
+    def _run_of(self, place: Place) -> PartitionRun:
+        return next(run for run in self.runs if (run.dispatch.topic, run.dispatch.partition) == place)
 
     def fail(self, error: BaseException) -> None:
         """End the run with an error; the first one counts."""
@@ -295,30 +318,3 @@ class Member:
             await bounded(closing, self.settings.close_timeout_ms, "closing")
         except (BrokerError, FatalError) as error:
             logger.warning("closing: %s", error)  # what ended the run must not be hidden behind it
-
-
-def cut_workers(run: PartitionRun, ledger: Ledger) -> list[StructuralEvent]:
-    """Workers for all points of a partition: those of before, then split to the wanted cut; merges come when level.
-
-    ``ledger`` is that from before the grant.
-    """
-    dispatch = run.dispatch
-    place = (dispatch.topic, dispatch.partition)
-    fold = ledger.partition(place)
-    wanted = even_bounds(run.handler.parallelising_factor)
-    edges = fold.edges(ledger.control.started[place])
-    before = {bound for first, end, _ in fold.workers().pieces() for bound in (first, end)}
-    levels = {bound for first, end, _ in edges.pieces() for bound in (first, end)}
-    bounds = sorted((before or set(wanted)) | levels)
-
-    def edge_of(first: int) -> int:
-        edge = edges.at(first)
-        assert edge is not None, "the edges of a started partition are defined everywhere"
-        return edge
-
-    events: list[StructuralEvent] = [cut_event(dispatch, dispatch.add_workers(bounds, edge_of))]
-    for at in sorted(set(wanted) - set(bounds)):
-        worker = next(w for w in dispatch.workers if w.first < at < w.end)
-        events.append(split(dispatch, worker, at))
-    run.wanted_bounds = wanted if len(dispatch.workers) > len(list(pairwise(wanted))) else ()
-    return events

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..keyrange.placement import round_robin
+from ..keyrange.ranges import even_bounds
 from .bounded import Patience, fatal_of
 from .brokers.protocol import Broker, BrokerError, BrokerTimeout, Record, TopicSpec
 from .context import Context, Output
@@ -41,8 +42,13 @@ class PartitionRun:
     wanted_bounds: tuple[int, ...] = ()
     room: asyncio.Event = field(default_factory=asyncio.Event)
     catch_up_room: asyncio.Event = field(default_factory=asyncio.Event)
-    holds: list[tuple[list[Worker], float]] = field(default_factory=list)
-    releasing: list[Worker] = field(default_factory=list)
+    hold_after_s: float = 0.0
+    """Neighbours are held to be merged from then on."""
+
+    @property
+    def cut(self) -> tuple[int, ...]:
+        """The bounds that the handler's declaration asks for."""
+        return even_bounds(self.handler.parallelising_factor)
 
     @property
     def label(self) -> str:

@@ -11,6 +11,7 @@ from itertools import pairwise
 from operator import attrgetter
 
 from ..keyrange.hashing import point_of
+from ..keyrange.ranges import KeyRange
 from ..offsets.events import RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
 from .brokers.protocol import Record
 from .dispatch import PartitionDispatch, Worker, bytes_of
@@ -28,7 +29,7 @@ def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> WorkerSplit:
         raise ValueError(f"worker {worker.number} can be split strictly inside its range; seen {at:08x}")
     parent_number = worker.number
     left_number = dispatch.numbers.take(2)
-    other = Worker(0, 0, 0, worker.edge, worker.taken_to, dropped_from=worker.dropped_from)
+    other = Worker(0, 0, 0, worker.edge, worker.taken_to, worker.epoch, dropped_from=worker.dropped_from)
     stays_left = worker.running is None or _point(dispatch, worker.running) < at
 
     def stays(record: Record) -> bool:
@@ -49,15 +50,15 @@ def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> WorkerSplit:
         part.queue_bytes = sum(map(bytes_of, part.queue))
     dispatch.replace_workers([worker], [worker, other])
     return WorkerSplit(
-        dispatch.incarnation, 0, dispatch.epoch, dispatch.topic, dispatch.partition, parent_number, at, left_number
+        dispatch.incarnation, 0, worker.epoch, dispatch.topic, dispatch.partition, parent_number, at, left_number
     )
 
 
 def are_level(workers: Sequence[Worker]) -> bool:
-    """Whether neighbours may become one: all taken to one offset, nothing running, dropped or done beyond it."""
-    to = workers[0].taken_to
+    """Whether neighbours may become one: of one grant, taken to one offset, nothing running, dropped or done beyond."""
+    to, epoch = workers[0].taken_to, workers[0].epoch
     return all(
-        w.taken_to == to and w.running is None and not w.done and (w.dropped_from is None or len(workers) == 1)
+        w.taken_to == to and w.epoch == epoch and w.running is None and not w.done and w.dropped_from is None
         for w in workers
     )
 
@@ -69,19 +70,20 @@ def hold(workers: Sequence[Worker]) -> bool:
     """
     if any(w.dropped_from is not None for w in workers):
         return False
-    reach = 0
-    for worker in workers:
-        mine = worker.taken_to
-        if worker.done:
-            mine = max(mine, worker.done[-1].record.offset + 1)
-        if worker.running is not None:
-            mine = max(mine, worker.running.offset + 1)
-        elif not worker.queue:
-            mine = max(mine, worker.edge)
-        reach = max(reach, mine)
+    reach = max(map(_reach, workers))
     for worker in workers:
         worker.hold_at = reach
     return True
+
+
+def _reach(worker: Worker) -> int:
+    """Where a worker stands when what runs is through."""
+    reach = worker.taken_to
+    if worker.done:
+        reach = max(reach, worker.done[-1].record.offset + 1)
+    if worker.running is not None:
+        reach = max(reach, worker.running.offset + 1)
+    return reach
 
 
 def let_go(workers: Sequence[Worker]) -> None:
@@ -102,7 +104,7 @@ def merge(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> tuple[Worke
             WorkersMerged(
                 dispatch.incarnation,
                 0,
-                dispatch.epoch,
+                right.epoch,
                 dispatch.topic,
                 dispatch.partition,
                 number,
@@ -112,7 +114,8 @@ def merge(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> tuple[Worke
         )
         number = merged
     level = workers[0].taken_to
-    one = Worker(number, workers[0].first, workers[-1].end, min(w.edge for w in workers), level)
+    edge = min(w.edge for w in workers)
+    one = Worker(number, workers[0].first, workers[-1].end, edge, level, workers[0].epoch)
     one.queue.extend(heapq.merge(*(w.queue for w in workers), key=_offset))
     one.queue_bytes = sum(w.queue_bytes for w in workers)
     for worker in workers:
@@ -135,33 +138,59 @@ def release(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> list[Rang
         worker.queue_bytes = 0
         worker.done.clear()
     dispatch.replace_workers(workers, [])
-    released: list[tuple[int, int]] = []
+    released: list[tuple[int, int, int]] = []
     for worker in sorted(workers, key=attrgetter("first")):
-        if released and released[-1][1] == worker.first:
-            released[-1] = (released[-1][0], worker.end)
+        if released and released[-1][1:] == (worker.first, worker.epoch):
+            released[-1] = (released[-1][0], worker.end, worker.epoch)
         else:
-            released.append((worker.first, worker.end))
+            released.append((worker.first, worker.end, worker.epoch))
     return [
-        RangeReleased(dispatch.incarnation, 0, dispatch.epoch, dispatch.topic, dispatch.partition, first, end)
-        for first, end in released
+        RangeReleased(dispatch.incarnation, 0, epoch, dispatch.topic, dispatch.partition, first, end)
+        for first, end, epoch in released
     ]
+
+
+def carve(dispatch: PartitionDispatch, within: KeyRange) -> list[WorkerSplit]:
+    """Split workers that lie across the borders of a range, so that whole workers make it up."""
+    events = []
+    for at in (within.first, within.end):
+        events += [split(dispatch, worker, at) for worker in list(dispatch.workers) if worker.first < at < worker.end]
+    return events
+
+
+def workers_within(dispatch: PartitionDispatch, within: KeyRange) -> list[Worker]:
+    """The workers whose ranges lie in a range."""
+    return [w for w in dispatch.workers if within.covers(KeyRange(w.first, w.end))]
+
+
+def wind_up(workers: Sequence[Worker]) -> None:
+    """Have workers start no further record: each ends where it stands."""
+    for worker in workers:
+        worker.hold_at = _reach(worker)
+
+
+def are_through(workers: Sequence[Worker]) -> bool:
+    """Whether all that workers have done is taken, and nothing runs: they may be released."""
+    return all(w.running is None and not w.done for w in workers)
 
 
 def cut_event(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> WorkersCut:
     """The event that tells of freshly added neighbours with consecutive numbers."""
     bounds = (*(w.first for w in workers), workers[-1].end)
-    return WorkersCut(
-        dispatch.incarnation, 0, dispatch.epoch, dispatch.topic, dispatch.partition, workers[0].number, bounds
-    )
+    first = workers[0]
+    return WorkersCut(dispatch.incarnation, 0, first.epoch, dispatch.topic, dispatch.partition, first.number, bounds)
 
 
 def groups_to_merge(dispatch: PartitionDispatch, wanted: Sequence[int]) -> list[list[Worker]]:
-    """Runs of neighbours that lie inside one range of the wanted cut (rising bounds), where that holds several."""
-    groups: dict[int, list[Worker]] = {}
+    """Runs of neighbours that lie inside one range of the wanted cut (rising bounds), where that holds several.
+
+    Those of different grants, and those that are held, stay apart.
+    """
+    groups: dict[tuple[int, int], list[Worker]] = {}
     for worker in dispatch.workers:
         i = bisect_right(wanted, worker.first) - 1
-        if 0 <= i < len(wanted) - 1 and worker.end <= wanted[i + 1]:
-            groups.setdefault(i, []).append(worker)
+        if worker.hold_at is None and 0 <= i < len(wanted) - 1 and worker.end <= wanted[i + 1]:
+            groups.setdefault((i, worker.epoch), []).append(worker)
     return [group for group in groups.values() if len(group) > 1 and all(a.end == b.first for a, b in pairwise(group))]
 
 

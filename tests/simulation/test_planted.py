@@ -1,12 +1,13 @@
 """The simulation's own test: a defect of each kind, planted into the runtime, is found by the seeds of ``check``."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from keylanes.offsets.ledger import Ledger
-from keylanes.runtime import commit, structure
+from keylanes.runtime import commit, reshape, structure
 from keylanes.runtime.brokers.protocol import Batch, BrokerError
 from keylanes.runtime.brokers.simulated import SimulatedConnection
 from keylanes.runtime.commit import CommitCycle
@@ -19,6 +20,7 @@ from keylanes.runtime.logs import LogReader
 from .conftest import SEEDS
 from .world import run_seed
 
+logger = logging.getLogger("tests.simulation")
 pytestmark = pytest.mark.slow
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -150,9 +152,9 @@ def merged_when_not_level(patch: pytest.MonkeyPatch) -> None:
     def always(workers: list[Worker]) -> bool:
         return all(w.running is None and not w.done for w in workers)
 
-    patch.setattr(commit, "hold", hold)
+    patch.setattr(reshape, "hold", hold)
     patch.setattr(structure, "are_level", always)
-    patch.setattr(commit, "are_level", always)
+    patch.setattr(reshape, "are_level", always)
 
 
 def snapshot_at_the_end(patch: pytest.MonkeyPatch) -> None:
@@ -195,7 +197,6 @@ def attempts_share_a_context(patch: pytest.MonkeyPatch) -> None:
 
 def failed_is_committed(patch: pytest.MonkeyPatch) -> None:
     """A transaction that failed for sure is treated as if it had been committed."""
-
     evolve_all = commit.evolve_all
     transact = CommitCycle._transact
 
@@ -237,6 +238,6 @@ def test_a_planted_defect_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -
         try:
             run_seed(seed)
         except Exception as error:  # noqa: BLE001  # whatever it is that finds it
-            print(f"{name}: found by seed {seed}: {type(error).__name__}: {str(error)[:200]}")
+            logger.info("%s: found by seed %d: %s: %.200s", name, seed, type(error).__name__, error)
             return
     pytest.fail(f"no seed of {SEEDS} found: {name}")

@@ -343,7 +343,9 @@ class World:
         """An idle application appends nothing, once its merges are through."""
         loop = asyncio.get_running_loop()
         until = loop.time() + LEVEL_LIMIT_S
-        while any(run.wanted_bounds or run.holds for run in process.member.runs):
+        cycle = process.member.cycle
+        assert cycle is not None, "it works"
+        while cycle.is_sending or cycle.reshape.holds or any(run.wanted_bounds for run in process.member.runs):
             assert loop.time() < until, "merges are not through"
             await asyncio.sleep(0.1)
         await asyncio.sleep(0.5)

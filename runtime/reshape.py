@@ -1,0 +1,233 @@
+"""When ranges change hands while the process runs: merges after a changed cut, releases, grants that arrive.
+
+The host of structure.py. All of it happens in the commit cycle between two transactions, on what a generation was just
+taken from, and is written with that generation. A release waits until nothing of its range runs and all that was done
+there is taken; from the moment it is asked for none of its records is begun.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from ..keyrange.ranges import KeyRange
+from ..keyrange.steps import Steps
+from ..offsets.ledger import EpochPart, Ledger
+from .dispatch import Worker
+from .generation import Generation, StructuralEvent
+from .settings import Settings
+from .slots import PartitionRun, Slots
+from .structure import (
+    are_level,
+    are_through,
+    carve,
+    cut_event,
+    groups_to_merge,
+    hold,
+    let_go,
+    merge,
+    release,
+    split,
+    wind_up,
+    workers_within,
+)
+
+HOLD_PAUSE = 4
+"""After a hold that led to no merge, its neighbours run freely for so many times its length."""
+
+
+@dataclass(slots=True, eq=False)
+class Leaving:
+    """A range that is being given up. ``settled`` is done when its release is committed."""
+
+    run: PartitionRun
+    within: KeyRange
+    settled: "asyncio.Future[None]"
+    workers: Sequence[Worker] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Arriving:
+    """A grant to be worked on. ``settled`` is done when its cut into workers is committed."""
+
+    run: PartitionRun
+    epoch: int
+    settled: "asyncio.Future[None]"
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """Neighbours that shall become one, held until they are level or the time is up."""
+
+    run: PartitionRun
+    workers: list[Worker]
+    until_s: float
+
+
+@dataclass(slots=True, eq=False)
+class Reshape:
+    """What is changing, over all partitions of this process."""
+
+    slots: Slots
+    settings: Settings
+    holds: list[Held] = field(default_factory=list)
+    leaving: list[Leaving] = field(default_factory=list)
+    arriving: list[Arriving] = field(default_factory=list)
+    _settling: "list[asyncio.Future[None]]" = field(default_factory=list)
+
+    # --- what the member asks for ------------------------------------------------------------------------------------
+
+    def give_up(self, run: PartitionRun, within: KeyRange) -> "asyncio.Future[None]":
+        """Release a range of a partition; the result is there when that is committed.
+
+        Raises ValueError when part of it is being given up already.
+        """
+        for other in self.leaving:
+            if other.run is run and other.within.overlaps(within):
+                raise ValueError(f"{run.label}: {within} overlaps {other.within}, which is being given up already")
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.leaving.append(Leaving(run, within, settled))
+        return settled
+
+    def take_up(self, run: PartitionRun, epoch: int) -> "asyncio.Future[None]":
+        """Work on a grant; the result is there when its cut is committed, ValueError when it is not ours to take."""
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.arriving.append(Arriving(run, epoch, settled))
+        return settled
+
+    # --- what the commit cycle does ----------------------------------------------------------------------------------
+
+    def arrive(self, ledger: Ledger, incarnation: int) -> list[StructuralEvent]:
+        """Workers for the grants that are waiting. ``ledger``: both logs, read to their ends."""
+        events: list[StructuralEvent] = []
+        waiting, self.arriving = self.arriving, []
+        for arrival in (a for a in waiting if not a.settled.done()):
+            dispatch = arrival.run.dispatch
+            part = ledger.partition((dispatch.topic, dispatch.partition)).parts.get(arrival.epoch)
+            try:
+                if part is None or part.incarnation != incarnation:
+                    raise ValueError(f"{arrival.run.label}: epoch {arrival.epoch} is no grant to this process")
+                events += add_granted(arrival.run, part)
+            except ValueError as error:
+                arrival.settled.set_exception(error)
+            else:
+                self._settling.append(arrival.settled)
+        return events
+
+    def change(self, generation: Generation, now: float) -> None:
+        """Merge what is level, release what is through, hold what shall merge: all written with this generation."""
+        changed: dict[PartitionRun, None] = {}
+        for leaving in list(self.leaving):
+            changed[leaving.run] = None
+            self._leave(generation, leaving)
+        for held in list(self.holds):
+            if are_level(held.workers) and all(w.taken_to == w.hold_at for w in held.workers):
+                heir, events = merge(held.run.dispatch, held.workers)
+                generation.structure += events
+                generation.heirs.append((heir, heir.taken_to))
+                self.holds.remove(held)
+            elif now >= held.until_s:
+                let_go(held.workers)
+                self.holds.remove(held)
+                held.run.hold_after_s = now + HOLD_PAUSE * self.settings.merge_hold_ms / 1000
+            else:
+                continue
+            changed[held.run] = None
+        for run in changed:
+            self.slots.activate(run, run.dispatch.runnable())
+
+    def begin_holds(self, runs: Sequence[PartitionRun], now: float) -> None:
+        """Hold neighbours that shall become one, a bounded time each, where nothing is held or leaving."""
+        busy = {held.run for held in self.holds} | {leaving.run for leaving in self.leaving}
+        for run in runs:
+            if not run.wanted_bounds or run in busy or now < run.hold_after_s:
+                continue
+            groups = groups_to_merge(run.dispatch, run.wanted_bounds)
+            if not groups:
+                run.wanted_bounds = ()
+            until = now + self.settings.merge_hold_ms / 1000
+            self.holds += [Held(run, group, until) for group in groups if hold(group)]
+
+    def settle(self) -> None:
+        """The generation was committed, and with it what was asked for."""
+        settling, self._settling = self._settling, []
+        for settled in settling:
+            if not settled.done():
+                settled.set_result(None)
+
+    def close(self) -> None:
+        """Nothing more will be settled."""
+        leaving, arriving = [c.settled for c in self.leaving], [c.settled for c in self.arriving]
+        for settled in (*leaving, *arriving, *self._settling):
+            settled.cancel()
+
+    def _leave(self, generation: Generation, leaving: Leaving) -> None:
+        run = leaving.run
+        if not leaving.workers:
+            for held in [h for h in self.holds if h.run is run]:
+                let_go(held.workers)
+                self.holds.remove(held)
+            generation.structure += carve(run.dispatch, leaving.within)
+            generation.heirs += [(worker, worker.taken_to) for worker in run.dispatch.workers]
+            leaving.workers = workers_within(run.dispatch, leaving.within)
+            wind_up(leaving.workers)
+        if are_through(leaving.workers):
+            generation.structure += release(run.dispatch, leaving.workers)
+            self.leaving.remove(leaving)
+            self._settling.append(leaving.settled)
+
+
+def add_granted(run: PartitionRun, part: EpochPart) -> list[StructuralEvent]:
+    """New workers for all points of an epoch, by the wanted cut and where edges differ.
+
+    Raises ValueError when it overlaps what is held. One whose edge lies below the front is caught up; one that is ahead of it is skipped to by the main reader.
+    """
+    dispatch = run.dispatch
+    spans: list[list[int]] = []
+    for first, end, _ in part.edges.pieces():
+        if spans and spans[-1][-1] == first:
+            spans[-1].append(end)
+        else:
+            spans.append([first, end])
+    for span in spans:
+        if workers := [w for w in dispatch.workers if w.first < span[-1] and span[0] < w.end]:
+            raise ValueError(
+                f"{run.label}: epoch {part.epoch} overlaps worker {workers[0].number}, which is not released"
+            )
+    dispatch.epoch = part.epoch
+    events: list[StructuralEvent] = []
+    for span in spans:
+        inside = [bound for bound in run.cut if span[0] < bound < span[-1]]
+        events.append(cut_event(dispatch, dispatch.add_workers(sorted({*span, *inside}), defined(part.edges))))
+    return events
+
+
+def cut_workers(run: PartitionRun, ledger: Ledger) -> list[StructuralEvent]:
+    """Workers for all points of a partition: those of before, then split to the wanted cut; merges come when level.
+
+    ``ledger`` is that from before the grant.
+    """
+    dispatch, wanted = run.dispatch, run.cut
+    place = (dispatch.topic, dispatch.partition)
+    fold = ledger.partition(place)
+    edges = fold.edges(ledger.control.started[place])
+    before = {bound for first, end, _ in fold.workers().pieces() for bound in (first, end)}
+    levels = {bound for first, end, _ in edges.pieces() for bound in (first, end)}
+    bounds = sorted((before or set(wanted)) | levels)
+    events: list[StructuralEvent] = [cut_event(dispatch, dispatch.add_workers(bounds, defined(edges)))]
+    for at in sorted(set(wanted) - set(bounds)):
+        worker = next(w for w in dispatch.workers if w.first < at < w.end)
+        events.append(split(dispatch, worker, at))
+    run.wanted_bounds = wanted if len(dispatch.workers) > len(list(pairwise(wanted))) else ()
+    return events
+
+
+def defined(edges: Steps[int]) -> Callable[[int], int]:
+    """The edges as a function of points where they are known to be defined."""
+
+    def edge_of(first: int) -> int:
+        edge = edges.at(first)
+        assert edge is not None, "what is granted has an edge"
+        return edge
+
+    return edge_of
