@@ -63,6 +63,7 @@ class Run:
     events: list[list[Event]] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
     trims: dict[tuple[str, int], int] = field(default_factory=dict)
+    transactions: list[tuple[list[tuple[int, Event]], list[Output]]] = field(default_factory=list)
 
     def commits(self, log_partition: int = 0) -> list[int]:
         """Where the commit events of a log partition stand."""
@@ -102,6 +103,15 @@ class Run:
             store.trim(topic, partition, before)
         store.close()
         return f"embedded:{folder}"
+
+
+def records_of(transaction: tuple[list[tuple[int, Event]], list[Output]]) -> list[NewRecord]:
+    """What one transaction writes."""
+    events, outputs = transaction
+    return [
+        *(NewRecord(f"{APP}.offsets", log, None, encode(event), (), 1) for log, event in events),
+        *(output.record(2) for output in outputs),
+    ]
 
 
 def outputs_of(partition: int, offset: int, key: bytes | None, value: bytes) -> list[Output]:
@@ -189,6 +199,8 @@ class Planner:
 
     def _commit(self, run: Run, incarnation: int, transaction: int, epoch: int, front: int) -> None:
         commits: list[Committed] = []
+        written: list[tuple[int, Event]] = []
+        made: list[Output] = []
         for p in range(self.partitions):
             moved: list[tuple[int, int, int]] = []
             for w, edge in enumerate(self.edges[p]):
@@ -200,7 +212,7 @@ class Planner:
             if not moved:
                 continue
             outputs = self._outputs(run, p, moved)
-            run.outputs += outputs
+            made += outputs
             commits.append(self._committed(incarnation, transaction, epoch, p, self._tiles(moved), outputs))
             for w, _, to in moved:
                 self.edges[p][w] = to
@@ -208,7 +220,10 @@ class Planner:
             numbered = Committed(
                 **{**{f: getattr(commit, f) for f in commit.__struct_fields__}, "part": part, "parts": len(commits)}
             )
+            written.append((commit.partition % self.log_partitions, numbered))
             run.events[commit.partition % self.log_partitions].append(numbered)
+        run.outputs += made
+        run.transactions.append((written, made))
 
     def _outputs(self, run: Run, p: int, moved: list[tuple[int, int, int]]) -> list[Output]:
         reach = {w: (edge, to) for w, edge, to in moved}

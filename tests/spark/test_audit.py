@@ -397,6 +397,24 @@ def test_records_before_the_start_are_not_the_applications(audited: Audited) -> 
     assert {"tile-cover", "output-source"} <= set(audited(run).violated())
 
 
+def test_a_source_that_lost_old_records_is_proven_from_what_is_left(audited: Audited) -> None:
+    """Its retention passed some records: nothing is said about these, and the report says so."""
+    run = Planner(restarts=0).run()
+    run.trims[SOURCE, 0] = 120
+    report = audited(run)
+    assert report.violated() == []
+    assert any("are gone" in note for note in report.notes)
+    assert report.figures["records"] == 400 + 280
+
+
+def test_a_missing_output_is_found_behind_lost_records(audited: Audited) -> None:
+    """What the source has lost hides no fault of what is left."""
+    run = Planner(restarts=0).run()
+    run.trims[SOURCE, 0] = 120
+    run.outputs.remove(next(o for o in run.outputs if o.partition == 0 and o.offset > 250 and o.n == 1))
+    assert audited(run).violated() == ["commit-outputs", "commit-digest"]
+
+
 def replace_start(event: object, offset: int) -> object:
     """The start with another offset."""
     return type(event)(**{**{name: getattr(event, name) for name in event.__struct_fields__}, "offset": offset})  # type: ignore[attr-defined]  # a Struct
