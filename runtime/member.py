@@ -275,7 +275,7 @@ class Member:
         await self._until(lambda: not self.slots.tasks and not self.slots.paused, deadline)
         # What is still queued is for the next start. Were workers to go on, there would always be more to commit.
         self.slots.is_stopping = True
-        deadline = loop.time() + self.settings.drain_timeout_ms / 1000
+        deadline = loop.time() + max(self.settings.drain_timeout_ms, self.settings.close_timeout_ms) / 1000
         await self._until(lambda: not cycle.is_sending, deadline)
         committing.cancel()
         await asyncio.wait([committing])
