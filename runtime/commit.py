@@ -32,7 +32,7 @@ from .handlers import DeadLetter
 from .history import History
 from .logs import LogReader, offsets_topic, places_of
 from .outputs import build_dead_letter
-from .reshape import Reshape
+from .reshape import Reshape, share_buffer
 from .settings import Settings
 from .slots import PartitionRun, Slots
 
@@ -102,6 +102,8 @@ class CommitCycle:
         now = asyncio.get_running_loop().time()
         self.reshape.change(generation, now)
         self.reshape.begin_holds(self.runs, now)
+        if generation.structure:
+            share_buffer(self.runs, self.settings.buffer_bytes_max)
         if generation:
             await self.send(generation)
         self.reshape.settle()

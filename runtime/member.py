@@ -22,7 +22,7 @@ from .handlers import Handler
 from .logs import LogReader, offsets_topic
 from .outputs import destination_of, place_of
 from .readers import CatchUp, MainReader
-from .reshape import cut_workers
+from .reshape import cut_workers, share_buffer
 from .settings import Settings
 from .slots import PartitionRun, Slots
 from .topics import destinations_of, prepare_topics
@@ -92,7 +92,7 @@ class Member:
     async def release(self, place: Place, within: KeyRange) -> None:
         """Give up a range of a source partition; returns when that is committed. Its records that run are finished.
 
-        Raises CancelledError when the run ends before.
+        Raises ValueError when not all of it is held here, CancelledError when the run ends before.
         """
         assert self.cycle is not None, "the start is through"
         settled = self.cycle.reshape.give_up(self._run_of(place), within)
@@ -161,9 +161,7 @@ class Member:
             run.partitions = sum(1 for other in marks if other.topic == source.topic)
             structure += cut_workers(run, office.before)
             self.runs.append(run)
-        workers = sum(len(run.dispatch.workers) for run in self.runs)  # until they are merged, those of before too
-        for run in self.runs:
-            run.dispatch.quota_bytes = max(1, self.settings.buffer_bytes_max // workers)
+        share_buffer(self.runs, self.settings.buffer_bytes_max)
         self.cycle = CommitCycle(
             office, self.coordinator, self.logs, self.runs, self.slots, self.settings, self.on_step, self.wall_ms
         )

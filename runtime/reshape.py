@@ -78,7 +78,7 @@ class Reshape:
     # --- what the member asks for ------------------------------------------------------------------------------------
 
     def give_up(self, run: PartitionRun, within: KeyRange) -> "asyncio.Future[None]":
-        """Release a range of a partition; the result is there when that is committed.
+        """Release a range of a partition; the result is there when that is committed, ValueError when it is not held.
 
         Raises ValueError when part of it is being given up already.
         """
@@ -164,9 +164,14 @@ class Reshape:
     def _leave(self, generation: Generation, leaving: Leaving) -> None:
         run = leaving.run
         if not leaving.workers:
-            for held in [h for h in self.holds if h.run is run]:
-                let_go(held.workers)
-                self.holds.remove(held)
+            held = sum(part.size for w in run.dispatch.workers if (part := overlap(leaving.within, w)) is not None)
+            if held < leaving.within.size:
+                self.leaving.remove(leaving)
+                leaving.settled.set_exception(ValueError(f"{run.label}: not all of {leaving.within} is held here"))
+                return
+            for hold_now in [h for h in self.holds if h.run is run]:
+                let_go(hold_now.workers)
+                self.holds.remove(hold_now)
             generation.structure += carve(run.dispatch, leaving.within)
             generation.heirs += [(worker, worker.taken_to) for worker in run.dispatch.workers]
             leaving.workers = workers_within(run.dispatch, leaving.within)
@@ -177,10 +182,17 @@ class Reshape:
             self._settling.append(leaving.settled)
 
 
+def overlap(within: KeyRange, worker: Worker) -> KeyRange | None:
+    """What of a range a worker owns."""
+    first, end = max(within.first, worker.first), min(within.end, worker.end)
+    return KeyRange(first, end) if first < end else None
+
+
 def add_granted(run: PartitionRun, part: EpochPart) -> list[StructuralEvent]:
     """New workers for all points of an epoch, by the wanted cut and where edges differ.
 
-    Raises ValueError when it overlaps what is held. One whose edge lies below the front is caught up; one that is ahead of it is skipped to by the main reader.
+    One whose edge lies below the front is caught up; the main reader passes over what lies below an edge ahead of it.
+    Raises ValueError when the epoch overlaps what is held.
     """
     dispatch = run.dispatch
     spans: list[list[int]] = []
@@ -220,6 +232,13 @@ def cut_workers(run: PartitionRun, ledger: Ledger) -> list[StructuralEvent]:
         events.append(split(dispatch, worker, at))
     run.wanted_bounds = wanted if len(dispatch.workers) > len(list(pairwise(wanted))) else ()
     return events
+
+
+def share_buffer(runs: Sequence[PartitionRun], bytes_max: int) -> None:
+    """What all queues together may hold, in equal parts for the workers there are: those still to be merged, too."""
+    workers = sum(len(run.dispatch.workers) for run in runs)
+    for run in runs:
+        run.dispatch.quota_bytes = max(1, bytes_max // max(1, workers))
 
 
 def defined(edges: Steps[int]) -> Callable[[int], int]:
