@@ -111,14 +111,17 @@ class CommitCycle:
 
     async def _arrive(self) -> list[StructuralEvent]:
         """Workers for the grants that arrived; the ledger must know their epochs before anything is committed there."""
-        if not self.reshape.arriving:
+        waiting = self.reshape.arriving
+        if not waiting:
             return []
+        self.reshape.arriving = []  # one that is asked for from here on may be written behind what is read now
         try:
             await self._read_logs()
         except BrokerError as error:
             logger.warning("grants that arrived wait: %s", error)
+            self.reshape.arriving = [*waiting, *self.reshape.arriving]
             return []
-        return self.reshape.arrive(self.ledger, self.incarnation)
+        return self.reshape.arrive(waiting, self.ledger, self.incarnation)
 
     async def send(self, generation: Generation) -> None:
         """Make a generation visible, whatever it takes; raises a FatalError when that can't be done."""

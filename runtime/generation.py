@@ -61,7 +61,7 @@ class Generation:
 
     @property
     def size(self) -> int:
-        """The bytes of all outputs, about."""
+        """The bytes of all outputs and of the records that they were made of, about."""
         return sum(done.size for share in self.shares for done in share.done)
 
     def events(self, transaction: int) -> list[OffsetEvent]:

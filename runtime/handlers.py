@@ -116,7 +116,7 @@ def declare(
 
 def check_topic_name(topic: str, where: str) -> None:
     """Raises SettingsError for a name that Kafka does not allow."""
-    allowed = all(c.isascii() and (c.isalnum() or c in "._-") for c in topic)
+    allowed = isinstance(topic, str) and all(c.isascii() and (c.isalnum() or c in "._-") for c in topic)
     if not allowed or not 1 <= len(topic) <= 249 or topic in (".", ".."):
         raise SettingsError(f"{where}: a topic name has 1 to 249 of a-z A-Z 0-9 . _ -; seen {topic!r}")
 

@@ -19,7 +19,7 @@ from .dispatch import Numbers, PartitionDispatch
 from .errors import BrokerUnavailable, FatalError, InvariantBroken
 from .generation import Generation, StructuralEvent
 from .handlers import Handler
-from .logs import LogReader, offsets_topic
+from .logs import LogReader, control_topic, offsets_topic
 from .outputs import destination_of, place_of
 from .readers import CatchUp, MainReader
 from .reshape import cut_workers, share_buffer
@@ -142,6 +142,7 @@ class Member:
     async def _start(self) -> None:
         await self.broker.open()
         topics = await prepare_topics(self.app, self.handlers, self.broker, self.settings)
+        self.slots.reserved = frozenset((control_topic(self.app), offsets_topic(self.app)))
         for name in destinations_of(self.handlers):
             self.slots.destinations[name] = destination_of(topics[name], self.settings.output_bytes_max)
         sources = [TopicPartition(h.topic, p) for h in self.handlers for p in range(topics[h.topic].partitions)]

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..offsets.provenance import DIGEST_MASK, HEADER, encode_provenance, output_digest, place_seed
-from .brokers.protocol import Outgoing, Record, TopicDescription
+from .brokers.protocol import Headers, Outgoing, Record, TopicDescription
 from .context import Output
-from .dispatch import Done
+from .dispatch import Done, bytes_of
 from .errors import OutputRefused
 from .handlers import Handler
 from .partitioner import partition_of_key, partition_without_key
@@ -80,7 +80,7 @@ def build(
     """Records to be written for one source record; raises OutputRefused, UnknownDestination."""
     n = len(outputs)
     built: list[Outgoing] = []
-    digest = size = 0
+    digest, size = 0, bytes_of(record)  # held until it is committed, as its outputs are
     for i, output in enumerate(outputs):
         topic = output.topic or handler.to
         assert topic is not None, "returned() and send() name a topic"
@@ -89,7 +89,8 @@ def build(
         destination = known[topic]
         key = record.key if output.keep_key else _key_bytes(output.key, i, n)
         value = _encode(output.value, handler, i, n)
-        headers = (*output.headers, (HEADER, encode_provenance(place.topic, place.partition, record.offset, i, n)))
+        origin = (HEADER, encode_provenance(place.topic, place.partition, record.offset, i, n))
+        headers = (*_headers(output.headers, i, n), origin)
         bytes_now = RECORD_FRAME_BYTES + len(key or b"") + len(value or b"")
         bytes_now += sum(len(name) + len(data) for name, data in headers)
         if bytes_now > destination.bytes_max:
@@ -100,7 +101,7 @@ def build(
         if key is None and destination.is_compacted:
             raise OutputRefused(f"output {i + 1} of {n} has no key; {topic!r} is compacted and needs one")
         partition = _partition(output, key, record, place, i, destination, topic)
-        timestamp = record.timestamp if output.timestamp is None else output.timestamp
+        timestamp = record.timestamp if output.timestamp is None else _timestamp(output.timestamp, i, n)
         built.append(Outgoing(topic, partition, key, value, headers, timestamp if timestamp >= 0 else None))
         digest += output_digest(place.seed, record.offset, i, topic)
         size += bytes_now
@@ -123,7 +124,7 @@ def build_dead_letter(
     else:
         partition = partition_of_key(record.key, destination.partitions)
     timestamp = record.timestamp if record.timestamp >= 0 else None
-    size = RECORD_FRAME_BYTES + len(record.key or b"") + len(record.value or b"")
+    size = bytes_of(record)  # key and value are the record's own
     digest = output_digest(place.seed, record.offset, 0, topic)
     letter = Outgoing(topic, partition, record.key, record.value, headers, timestamp)
     return Done(record, [letter], True, digest, size)
@@ -135,6 +136,21 @@ def _key_bytes(key: bytes | str | None, i: int, n: int) -> bytes | None:
     if isinstance(key, str):
         return key.encode()
     raise OutputRefused(f"output {i + 1} of {n}: a key is bytes, str or None; seen {type(key).__name__}")
+
+
+def _headers(headers: Headers, i: int, n: int) -> Headers:
+    for header in headers:
+        match header:
+            case (str(), bytes()):
+                continue
+        raise OutputRefused(f"output {i + 1} of {n}: a header is a pair of str and bytes; seen {header!r}")
+    return headers
+
+
+def _timestamp(timestamp: int, i: int, n: int) -> int:
+    if not isinstance(timestamp, int) or timestamp >= 1 << 63:
+        raise OutputRefused(f"output {i + 1} of {n}: a timestamp is in ms since the epoch; seen {timestamp!r}")
+    return timestamp
 
 
 def _encode(value: Any, handler: Handler, i: int, n: int) -> bytes | None:
@@ -150,9 +166,9 @@ def _partition(
     output: Output, key: bytes | None, record: Record, place: Place, i: int, destination: Destination, topic: str
 ) -> int:
     if output.partition is not None:
-        if not 0 <= output.partition < destination.partitions:
+        if not isinstance(output.partition, int) or not 0 <= output.partition < destination.partitions:
             raise OutputRefused(
-                f"output {i + 1}: {topic!r} has partitions 0 to {destination.partitions - 1}; seen {output.partition}"
+                f"output {i + 1}: {topic!r} has partitions 0 to {destination.partitions - 1}; seen {output.partition!r}"
             )
         return output.partition
     if key is None:

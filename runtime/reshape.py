@@ -97,10 +97,9 @@ class Reshape:
 
     # --- what the commit cycle does ----------------------------------------------------------------------------------
 
-    def arrive(self, ledger: Ledger, incarnation: int) -> list[StructuralEvent]:
-        """Workers for the grants that are waiting. ``ledger``: both logs, read to their ends."""
+    def arrive(self, waiting: Sequence[Arriving], ledger: Ledger, incarnation: int) -> list[StructuralEvent]:
+        """Workers for grants. ``ledger``: both logs, read to their ends after these were asked for."""
         events: list[StructuralEvent] = []
-        waiting, self.arriving = self.arriving, []
         for arrival in (a for a in waiting if not a.settled.done()):
             dispatch = arrival.run.dispatch
             part = ledger.partition((dispatch.topic, dispatch.partition)).parts.get(arrival.epoch)

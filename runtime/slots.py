@@ -18,8 +18,8 @@ from .bounded import Patience, fatal_of
 from .brokers.protocol import Broker, BrokerError, BrokerTimeout, Record, TopicSpec
 from .context import Context, Output
 from .dispatch import Done, PartitionDispatch, Worker
-from .errors import DecodeFailed, FatalError, HandlerError, HandlerFailed, HandlerTimeout, OutputRefused
-from .handlers import DeadLetter, Handler
+from .errors import DecodeFailed, FatalError, HandlerError, HandlerFailed, HandlerTimeout, OutputRefused, SettingsError
+from .handlers import DeadLetter, Handler, check_topic_name
 from .outputs import Destination, Place, UnknownDestination, build, build_dead_letter, destination_of, returned
 from .settings import Settings
 from .threads import DaemonThreads
@@ -62,6 +62,8 @@ class Slots:
     def __init__(self, broker: Broker, settings: Settings, fail: Callable[[BaseException], None]) -> None:
         self.broker, self.settings, self.fail = broker, settings, fail
         self.destinations: dict[str, Destination] = {}
+        self.reserved: frozenset[str] = frozenset()
+        """Our own logs: no handler writes there."""
         self.tasks: dict[asyncio.Task[None], tuple[PartitionRun, Worker]] = {}
         self.done_bytes = 0
         self.records_done = 0
@@ -249,6 +251,12 @@ class Slots:
 
         Raises OutputRefused; the topic is looked for again the next time a record names it.
         """
+        if topic in self.reserved:
+            raise OutputRefused(f"topic {topic!r} is a log of this application")
+        try:
+            check_topic_name(topic, "output")
+        except SettingsError as error:
+            raise OutputRefused(str(error)) from None
         patience = Patience(self.settings.broker_retry_ms, f"looking up {topic}")
         while True:
             try:

@@ -49,7 +49,10 @@ async def prepare_topics(
     """
     limit = settings.request_timeout_ms
     logs = [control_topic(app), offsets_topic(app)]
-    names = [*logs, *(h.topic for h in handlers), *destinations_of(handlers)]
+    named = [*(h.topic for h in handlers), *destinations_of(handlers)]
+    for name in set(logs) & set(named):
+        raise SettingsError(f"topic {name!r} is a log of application {app!r}: no handler reads or writes it")
+    names = [*logs, *named]
     found = await bounded(broker.describe(names), limit, "describing topics")
     for handler in handlers:
         if handler.topic not in found:

@@ -69,8 +69,10 @@ def value_decoder(annotation: Any, codec: Codec, where: str) -> Callable[[bytes 
     Raises SettingsError now when the annotation can't be decoded at all.
     """
     wanted, allows_none = _without_none(annotation)
+    # A null inside the value is one, too, for our own codecs. Others are asked for what they know: a class.
+    takes_null = isinstance(codec, JsonCodec | MsgpackCodec) and wanted not in (Any, bytes, bytearray, str)
     try:
-        decode = codec.decoder(wanted)
+        decode = codec.decoder(annotation if allows_none and takes_null else wanted)
     except TypeError as error:
         raise SettingsError(f"{where}: values can't be decoded as {annotation!r}: {error}") from None
 

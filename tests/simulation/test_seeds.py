@@ -20,6 +20,8 @@ MUST_BE_REACHED = (
     "audit",
     "dead",
     "SnapshotTaken",
+    "RangeReleased",
+    "range passed on",
     "WorkerSplit",
     "WorkersMerged",
     "ValueError",

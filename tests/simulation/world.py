@@ -6,7 +6,6 @@ logs judged. The same seed gives the same bytes in all logs.
 """
 
 import asyncio
-import contextlib
 import hashlib
 import math
 import random
@@ -180,6 +179,7 @@ class World:
         self.processes: list[Process] = []
         self.trouble_until_s = -math.inf
         self.passings: list[asyncio.Task[None]] = []
+        self.granting = asyncio.Lock()
         self.grantor = self.cluster.connect("grantor")
         self.reached: Counter[str] = Counter()
         self._writers = 0
@@ -331,7 +331,7 @@ class World:
         if not passing.done():
             passing.cancel()
             return
-        if not passing.cancelled():
+        if not passing.cancelled() and not process.task.done():
             passing.result()
             self.reached["range passed on"] += 1
 
@@ -344,20 +344,20 @@ class World:
                 await asyncio.sleep(0.1)
 
     async def _release_and_grant(self, process: Process, place: TopicPartition, within: KeyRange) -> None:
-        with contextlib.suppress(ValueError):  # part of it is on its way already
+        coordinator = process.member.coordinator
+        try:
             await process.member.release(place, within)
-            process.lacks += 1
-            await asyncio.sleep(self.rng.choice((0.0, 0.05, 0.5)))
+        except ValueError:  # part of it is on its way already
+            return
+        process.lacks += 1
+        await asyncio.sleep(self.rng.choice((0.0, 0.05, 0.5)))
+        async with self.granting:  # a coordinator decides one thing after the other
             ledger = fold_of(self.cluster, APP)
-            control = ledger.control
-            incarnation = next(
-                i for i, m in control.members.items() if m.instance == process.member.coordinator.instance
-            )
-            grants = decide_grant(ledger, process.member.coordinator.term, place, incarnation, within)
-            records = [Outgoing(f"{APP}.control", 0, None, encode(grant)) for grant in grants]
-            await self._append(records)
-            await process.member.take_up(place, getattr(grants[0], "epoch", 0))
-            process.lacks -= 1
+            incarnation = next(i for i, m in ledger.control.members.items() if m.instance == coordinator.instance)
+            grants = decide_grant(ledger, coordinator.term, place, incarnation, within)
+            await self._append([Outgoing(f"{APP}.control", 0, None, encode(grant)) for grant in grants])
+        await process.member.take_up(place, getattr(grants[0], "epoch", 0))
+        process.lacks -= 1
 
     def heal(self) -> None:
         """No more faults."""
