@@ -301,12 +301,13 @@ class PartitionDispatch:
         held, quota = worker.queue_bytes, self.quota_bytes
         return not held or (held * 4 <= quota * 3 and held + size <= quota)
 
-    def may_drop(self, stands_at: Worker, fed: Iterable[Worker], *, waited_long: bool) -> bool:
+    def may_drop(self, stands_at: Worker, fed: Iterable[Worker], *, waited_long: bool, is_stuck: bool) -> bool:
         """Whether a reader that feeds these workers should go on without the full one it stands at.
 
         It waits while the others still have work, and while most of the loaded ones are full: then the workers, not
         the reader, are what is slow. ``waited_long`` ends both waits where most workers are idle, and the second one
-        anyway: idle workers' records may lie behind, and some slow ones may have work for hours.
+        anyway: idle workers' records may lie behind, and some slow ones may have work for hours. Where most workers are
+        idle and the full one is stuck at one record, nothing is to be waited for.
         """
         idle = loaded = full = backlog = 0
         for worker in fed:
@@ -318,6 +319,8 @@ class PartitionDispatch:
                 backlog += len(worker.queue)
             else:
                 idle += 1
+        if is_stuck and idle > loaded:
+            return True
         if full * 2 > loaded or (waited_long and idle > loaded):
             return waited_long
         return backlog <= loaded - full

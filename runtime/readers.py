@@ -15,6 +15,9 @@ from .dispatch import Blocked, Worker
 from .settings import Settings
 from .slots import PartitionRun, Slots
 
+STUCK_MS = 100
+"""A full worker that is at one record for so long makes no room soon."""
+
 BLOCKED_CHECK_MS = 20
 """How often a reader that stands at a full worker looks whether the others run dry."""
 
@@ -209,6 +212,7 @@ async def wait_for_room(
     loop = asyncio.get_running_loop()
     worker, size = blocked.worker, blocked.size
     until = loop.time() + full_wait_ms / 1000
+    running, stuck_from = worker.running, loop.time() + STUCK_MS / 1000
     while not run.dispatch.has_room_again(worker, size) and not worker.retired:
         worker.awaited_bytes = size
         room.clear()
@@ -217,7 +221,10 @@ async def wait_for_room(
                 await room.wait()
         if run.dispatch.has_room_again(worker, size) or worker.retired:
             break
-        if run.dispatch.may_drop(worker, fed(), waited_long=loop.time() >= until):
+        now = loop.time()
+        if worker.running is not running:
+            running, stuck_from = worker.running, now + STUCK_MS / 1000
+        if run.dispatch.may_drop(worker, fed(), waited_long=now >= until, is_stuck=now >= stuck_from):
             return False
     return True
 
