@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, cast
 
 from keylanes.runtime.brokers.protocol import Batch, Broker, Reader, TopicPartition
 
 
 class Counting:
-    """Passes every call on. ``read``: records delivered by partition. ``spans``: (partition, from, to) of each batch."""
+    """Passes every call on. ``read``: records delivered, by partition; ``spans``: (partition, from, to) of batches."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -17,6 +17,10 @@ class Counting:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.broker, name)
+
+    def as_broker(self) -> Broker:
+        """Itself: by what it passes on it is a broker."""
+        return cast(Broker, self)
 
     async def reader(self, positions: Mapping[TopicPartition, int]) -> "CountingReader":
         """A reader that counts."""

@@ -142,7 +142,7 @@ async def test_thousand_workers_at_their_own_offsets(ground: Ground) -> None:
     limit = factor * 4 * 250
     counting = Counting(ground.connect())
     values = {"commit_interval_ms": 50, "buffer_bytes_max": limit, "fetch_records_max": 500}
-    again = App(ground.name, broker=counting, settings=Settings.of(**values))  # type: ignore[arg-type]  # it passes all on
+    again = App(ground.name, broker=counting.as_broker(), settings=Settings.of(**values))
     work, peak = Work(), 0
 
     def watch() -> None:
@@ -287,7 +287,7 @@ async def test_snapshots_bound_the_start(ground: Ground, monkeypatch: pytest.Mon
     async with app:
         await reached(lambda: app.statistics().commits > 60)
     counting = Counting(ground.connect())
-    again = App(ground.name, broker=counting, settings=Settings(commit_interval_ms=50))  # type: ignore[arg-type]
+    again = App(ground.name, broker=counting.as_broker(), settings=Settings(commit_interval_ms=50))
     work.pause_s = 0.0
     work.declare(again, ground, 8)
     async with again:
