@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from . import checks
 from .brokers import Span
+from .history import Source
 from .judge_logs import History
 from .judge_plane import Plane, Tiles
 from .plane import Band
@@ -18,10 +19,15 @@ from .run import Run
 
 @dataclass(slots=True)
 class Records:
-    """``places``: see checks.py. ``counts``: per number of a source partition, the row of what was counted."""
+    """``places``: see checks.py. ``counts``: per number of a source partition, the row of what was counted.
+
+    ``spans``: what was read. ``all_done``: every record is in one tile whose outputs are all in view.
+    """
 
     places: DataFrame
     counts: dict[int, Any]
+    spans: dict[Source, Span]
+    all_done: bool
 
 
 def read_places(run: Run, history: History, tiles: Tiles) -> Records:
@@ -51,10 +57,12 @@ def read_places(run: Run, history: History, tiles: Tiles) -> Records:
             F.min(F.when(F.col("tiles") == 0, F.col("offset"))).alias("waits_from"),
             F.count_if(F.col("tiles") > 1).alias("doubled"),
             F.count_if(~F.col("worker_right")).alias("misplaced"),
+            F.count_if((F.col("tiles") == 1) & F.col("judged")).alias("settled"),
         )
         .collect()
     )
-    return Records(places, {row["source"]: row for row in counts})
+    all_done = all(row["settled"] == row["records"] for row in counts)
+    return Records(places, {row["source"]: row for row in counts}, spans, all_done)
 
 
 def judge_records(run: Run, records: Records, plane: Plane, *, level: bool) -> tuple[SourceFigures, ...]:

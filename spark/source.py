@@ -18,9 +18,8 @@ takes ``only``: "commits" or "others". No jar is needed; the client libraries mu
 import json
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -28,21 +27,12 @@ from pyspark.sql.types import StructType
 from .brokers import AuditError, Columns, WitnessBroker, open_broker
 from .rows import EVENT_SCHEMA, RECORD_SCHEMA, Provenances, event_rows, is_commit, schema_of
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 SPLIT_RECORDS = 50_000
 ROWS_MAX = 20_000
 """Rows of an Arrow batch, about: one event more may bring some thousands."""
-
-_ARROW = {
-    "string": pa.string(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "binary": pa.binary(),
-    "boolean": pa.bool_(),
-}
-
-
-def _arrow_schema(ddl: str) -> pa.Schema:
-    return pa.schema([(name, _ARROW[kind]) for name, kind in (column.split() for column in ddl.split(", "))])
 
 
 @dataclass
@@ -62,8 +52,7 @@ class _Reader(DataSourceReader):
         self._topics = [name for name in options.get("topics", "").split(",") if name]
         self._sources = {(t, p): i for i, (t, p) in enumerate(json.loads(options.get("sources", "[]")))}
         self._split_records = int(options.get("split_records", SPLIT_RECORDS))
-        self._columns = [column.split()[0] for column in schema.split(", ")]
-        self._arrow = _arrow_schema(schema)
+        self._columns = dict(column.split() for column in schema.split(", "))
 
     def _open(self) -> WitnessBroker:
         return open_broker(self._url, self._security)
@@ -109,9 +98,20 @@ class _Reader(DataSourceReader):
         finally:
             broker.close()
 
-    def _batch(self, columns: Mapping[str, Sequence[Any]]) -> pa.RecordBatch:
-        arrays = [pa.array(columns[field.name], field.type) for field in self._arrow]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
+    def _batch(self, columns: Mapping[str, Sequence[Any]]) -> "pa.RecordBatch":
+        import pyarrow as pa  # here, because Spark starts a process for each source that it plans, which needs no Arrow
+
+        kinds = {
+            "string": pa.string(),
+            "int": pa.int32(),
+            "bigint": pa.int64(),
+            "binary": pa.binary(),
+            "boolean": pa.bool_(),
+        }
+        schema = pa.schema([(name, kinds[kind]) for name, kind in self._columns.items()])
+        return pa.RecordBatch.from_arrays(
+            [pa.array(columns[field.name], field.type) for field in schema], schema=schema
+        )
 
 
 class RecordsReader(_Reader):
@@ -122,7 +122,7 @@ class RecordsReader(_Reader):
         self._headed = options.get("headed", "false") == "true"
         self._decoded = any(name.startswith("kl_") for name in self._columns)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         provenances = Provenances(self._sources)
         for topic, number, chunk in self._chunks(partition):
             if self._headed:
@@ -155,7 +155,7 @@ class EventsReader(_Reader):
         if self._only not in (None, "commits", "others"):
             raise AuditError(f"the option only: commits or others; seen {self._only!r}")
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         rows: list[tuple[Any, ...]] = []
         for log, number, chunk in self._chunks(partition):
             for offset, timestamp, value in zip(chunk.offsets, chunk.timestamps, chunk.values, strict=True):
@@ -169,7 +169,7 @@ class EventsReader(_Reader):
         if rows:
             yield self._rows(rows)
 
-    def _rows(self, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    def _rows(self, rows: list[tuple[Any, ...]]) -> "pa.RecordBatch":
         return self._batch(dict(zip(_EVENT_NAMES, zip(*rows, strict=True), strict=True)))
 
 
