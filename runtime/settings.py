@@ -20,10 +20,15 @@ Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
 PARALLELISING_FACTOR_MAX = 16_384
 
 
-class Secret(str):
-    """Text that never shows itself in logs, tracebacks of settings, or events."""
+class Secret:
+    """Text that never shows itself in logs, tracebacks of settings, or events. No ``str``: encoders would write it."""
 
-    __slots__ = ()
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise SettingsError(f"a secret is text; seen a {type(text).__name__}")
+        self._text = text
 
     def __repr__(self) -> str:
         return "'***'"
@@ -31,9 +36,18 @@ class Secret(str):
     def __str__(self) -> str:
         return "***"
 
+    def __format__(self, spec: str) -> str:
+        return format("***", spec)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
     def reveal(self) -> str:
         """The text itself, for the client library."""
-        return "".join(self)
+        return self._text
 
 
 class Security(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,6 +63,12 @@ class Security(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sasl_plain_password: Secret | None = None
     allow_plaintext: bool = False
     """Without it, an unencrypted connection is refused to any address but loopback."""
+
+    def __post_init__(self) -> None:
+        for name in ("ssl_password", "sasl_plain_password"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, Secret):
+                msgspec.structs.force_setattr(self, name, Secret(value))
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,5 +172,7 @@ def _convert(values: dict[str, Any], where: str) -> Settings:
 
 def _secret(kind: type, value: Any) -> Any:
     if kind is Secret:
-        return Secret(value)
+        if isinstance(value, Secret):
+            return value
+        return Secret(value)  # SettingsError is a ValueError: it comes out as one of msgspec's, which names the field
     raise TypeError(f"no conversion to {kind}")
