@@ -47,7 +47,8 @@ CHECKS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSpec:
-    """What to audit. ``outputs`` None: every topic is searched for outputs of this application.
+    """What to audit. ``outputs`` None: every topic is searched for outputs of records of this application's sources;
+    name them when another keylanes application reads the same sources, because a header does not name its writer.
 
     ``dead_letters`` None: outputs and dead letters are counted together. ``level``: demand that no record waits.
     ``tiles``: put the counted tiles into the report. ``security``: client settings for Kafka.
