@@ -18,6 +18,7 @@ class History:
     def __init__(self, logs: LogReader, settings: Settings, wall_ms: Callable[[], int]) -> None:
         self.logs, self.settings, self.wall_ms = logs, settings, wall_ms
         self._covered: dict[int, list[int]] = {}
+        self._looked: dict[int, int] = {}
 
     async def trim(self, log_partition: int, newest: int) -> None:
         """Delete what is older than the history, below the snapshot before the newest one (which covers ``newest``)."""
@@ -41,12 +42,19 @@ class History:
         source = self.logs.offsets(log_partition)
         marks = await self.logs.watermarks(source)
         limit = self.wall_ms() - self.settings.history_ms
+        # The next snapshot may lie further on than one stretch reaches: each call looks further than the log has grown
+        # since the last one, and goes on where the last one found only what is old.
+        grown = self._covered[log_partition][-1] - self._covered[log_partition][-2]
+        start = max(marks.start, self._looked.get(log_partition, 0))
+        end = min(self._covered[log_partition][-1], start + max(READ_RECORDS_MAX, 2 * grown))
         found: int | None = None
-        stretch = await self.logs.read_stamped(source, marks.start, min(marks.high, marks.start + READ_RECORDS_MAX))
-        for timestamp, event in stretch:
+        is_old = True
+        for timestamp, event in await self.logs.read_stamped(source, start, end):
+            is_old = is_old and timestamp < limit
             is_whole = isinstance(event, SnapshotTaken) and event.part + 1 == event.parts
             if not isinstance(event, SnapshotTaken) or not is_whole or timestamp >= limit:
                 continue
             if marks.start < event.position <= below:
                 found = event.position
+        self._looked[log_partition] = end if found is None and is_old else 0
         return found

@@ -15,6 +15,7 @@ from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets import snapshots
 from keylanes.offsets.codec import decode
 from keylanes.offsets.events import Event, WorkersMerged, WorkerSplit
+from keylanes.runtime import history
 from keylanes.runtime.brokers.protocol import TopicPartition, Watermarks
 from keylanes.runtime.kafka_server import KafkaServer
 
@@ -299,8 +300,14 @@ async def test_snapshots_bound_the_start(ground: Ground, monkeypatch: pytest.Mon
     await asyncio.to_thread(check_outputs, ground, 3_000)
 
 
-async def test_own_log_is_trimmed_and_restarts_work(ground: Ground) -> None:
-    """With no history to keep the log's start moves on while it runs; each restart goes on where the last one ended."""
+@pytest.mark.parametrize("looked_at", [5_000, 2])
+async def test_own_log_is_trimmed_and_restarts_work(
+    ground: Ground, looked_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no history to keep the log's start moves on while it runs, also when more lies between two snapshots than is
+    looked at each time; each restart goes on where the last one ended.
+    """
+    monkeypatch.setattr(history, "READ_RECORDS_MAX", looked_at)
     await asyncio.to_thread(fill, ground, 3_000, 40)
     app = ground.app(
         snapshot_every_commits=3,
