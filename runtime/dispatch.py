@@ -200,9 +200,16 @@ class PartitionDispatch:
         return None
 
     def drop(self, blocked: Blocked, batch: Batch) -> None:
-        """Go on without a full worker: from this record on it is served by the catch-up pass."""
-        blocked.worker.dropped_from = batch.records[blocked.index].offset
-        self.records_dropped += 1
+        """Go on without a full worker: from this record on it is served by the catch-up pass.
+
+        Looks up who owns the record: the worker that the reader stands at may have been split or released meanwhile, and
+        to drop the child that does not own it would let the other one's record be passed.
+        """
+        record = batch.records[blocked.index]
+        worker = self.worker_of(record)
+        if worker is not None and worker.dropped_from is None and record.offset >= worker.edge:
+            worker.dropped_from = record.offset
+            self.records_dropped += 1
 
     def _queue(self, worker: Worker, record: Record, size: int, ready: list[Worker]) -> None:
         worker.queue.append(record)
@@ -270,16 +277,18 @@ class PartitionDispatch:
         self._advance(position, batch.offset_next)
         return None
 
-    def drop_again(self, blocked: Blocked) -> None:
+    def drop_again(self, blocked: Blocked, batch: Batch) -> None:
         """Go on with the pass without a full worker: it keeps its place for the next pass.
 
         Its ``dropped_from`` stands at the pass's position; the pass moves on by one so that it counts as left behind.
+        As in ``drop``, the owner of the record is looked up.
         """
         position = self.pass_position
-        assert position is not None, "a pass was begun"
-        assert blocked.worker.dropped_from == position, "the pass stands where the worker was blocked"
+        record = batch.records[blocked.index]
+        assert position == record.offset, "the pass stands where the worker was blocked"
+        owner = self.worker_of(record)
         for worker in self.followers():
-            if worker is not blocked.worker and worker.dropped_from == position:
+            if worker is not owner and worker.dropped_from == position:
                 worker.dropped_from = position + 1
         self.pass_position = position + 1
         self.records_dropped += 1

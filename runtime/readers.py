@@ -199,7 +199,7 @@ class CatchUp:
                 run, run.catch_up_room, blocked, dispatch.followers, self.settings.full_wait_ms
             )
             if not has_room:
-                dispatch.drop_again(blocked)
+                dispatch.drop_again(blocked, batch)
                 if not dispatch.followers():
                     dispatch.end_pass()
                     return

@@ -174,7 +174,7 @@ class Reshape:
             generation.structure += carve(run.dispatch, leaving.within)
             generation.heirs += [(worker, worker.taken_to) for worker in run.dispatch.workers]
             leaving.workers = workers_within(run.dispatch, leaving.within)
-            wind_up(leaving.workers)
+            wind_up(run.dispatch, leaving.workers)
         if are_through(leaving.workers):
             generation.structure += release(run.dispatch, leaving.workers)
             self.leaving.remove(leaving)

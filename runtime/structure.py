@@ -163,15 +163,19 @@ def workers_within(dispatch: PartitionDispatch, within: KeyRange) -> list[Worker
     return [w for w in dispatch.workers if within.covers(KeyRange(w.first, w.end))]
 
 
-def wind_up(workers: Sequence[Worker]) -> None:
-    """Have workers start no further record: each ends where it stands."""
+def wind_up(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> None:
+    """Have workers start no further record: each ends behind what it has done, or runs now.
+
+    Records that produced nothing count, too: the next owner would run them again.
+    """
     for worker in workers:
-        worker.hold_at = _reach(worker)
+        stands = worker.edge_now(dispatch.front) if worker.running is None else worker.running.offset + 1
+        worker.hold_at = max(worker.taken_to, stands)
 
 
 def are_through(workers: Sequence[Worker]) -> bool:
-    """Whether all that workers have done is taken, and nothing runs: they may be released."""
-    return all(w.running is None and not w.done for w in workers)
+    """Whether wound-up workers may be released: nothing runs, and all that they have done is taken."""
+    return all(w.running is None and w.taken_to == w.hold_at for w in workers)
 
 
 def cut_event(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> WorkersCut:
