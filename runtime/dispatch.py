@@ -52,7 +52,7 @@ class Done:
 class Worker:
     """The owner of one key range of one partition, held under the grant of ``epoch``.
 
-    ``edge`` is committed; ``taken_to`` is in a generation.
+    ``edge`` is committed; ``taken_to`` is in a generation; ``done_to`` lies behind the last record that was finished.
     """
 
     number: int
@@ -67,6 +67,7 @@ class Worker:
     started_s: float = 0.0
     timed_out: bool = False
     done: deque[Done] = field(default_factory=deque)
+    done_to: int = 0
     dropped_from: int | None = None
     hold_at: int | None = None
     active: bool = False
@@ -202,8 +203,8 @@ class PartitionDispatch:
     def drop(self, blocked: Blocked, batch: Batch) -> None:
         """Go on without a full worker: from this record on it is served by the catch-up pass.
 
-        Looks up who owns the record: the worker that the reader stands at may have been split or released meanwhile, and
-        to drop the child that does not own it would let the other one's record be passed.
+        Looks up who owns the record: the worker that the reader stands at may have been split or released meanwhile,
+        and to drop the child that does not own it would let the other one's record be passed.
         """
         record = batch.records[blocked.index]
         worker = self.worker_of(record)
@@ -353,6 +354,8 @@ class PartitionDispatch:
 
     def finish(self, worker: Worker, done: Done | None) -> None:
         """The running record is through; ``done`` holds what it produced, None nothing."""
+        if worker.running is not None:
+            worker.done_to = worker.running.offset + 1
         worker.running = None
         if done is not None:
             worker.done.append(done)
