@@ -29,7 +29,8 @@ def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> WorkerSplit:
         raise ValueError(f"worker {worker.number} can be split strictly inside its range; seen {at:08x}")
     parent_number = worker.number
     left_number = dispatch.numbers.take(2)
-    other = Worker(0, 0, 0, worker.edge, worker.taken_to, worker.epoch, dropped_from=worker.dropped_from)
+    other = Worker(0, 0, 0, worker.edge, worker.taken_to, worker.epoch)
+    other.dropped_from, other.done_to = worker.dropped_from, worker.done_to
     stays_left = worker.running is None or _point(dispatch, worker.running) < at
 
     def stays(record: Record) -> bool:
@@ -78,12 +79,7 @@ def hold(workers: Sequence[Worker]) -> bool:
 
 def _reach(worker: Worker) -> int:
     """Where a worker stands when what runs is through."""
-    reach = worker.taken_to
-    if worker.done:
-        reach = max(reach, worker.done[-1].record.offset + 1)
-    if worker.running is not None:
-        reach = max(reach, worker.running.offset + 1)
-    return reach
+    return max(worker.taken_to, worker.done_to if worker.running is None else worker.running.offset + 1)
 
 
 def let_go(workers: Sequence[Worker]) -> None:
