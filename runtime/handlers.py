@@ -85,6 +85,8 @@ def declare(
             check_topic_name(given, f"{where}: {label}")
     if isinstance(on_failure, DeadLetter):
         check_topic_name(on_failure.topic, f"{where}: DeadLetter.topic")
+        if on_failure.topic == topic:
+            raise SettingsError(f"{where}: its dead letters would come back to it; give DeadLetter another topic")
     if not 1 <= parallelising_factor <= PARALLELISING_FACTOR_MAX:
         raise SettingsError(
             f"{where}: parallelising_factor is 1 to {PARALLELISING_FACTOR_MAX}; seen {parallelising_factor}"

@@ -227,6 +227,7 @@ class Member:
                     self.slots.oldest_running(),
                 )
             if until_level and self.is_level():
+                self.slots.is_stopping = True  # what is queued beyond the ends is for the next start
                 self._ended.set()
                 return
 

@@ -43,7 +43,6 @@ class MainReader:
         self._positions = {source: run.dispatch.front for source, run in self.runs.items()}
         self._standing: dict[TopicPartition, asyncio.Task[None]] = {}
         self._moved = asyncio.Event()
-        self.last_fetch_s = 0.0
 
     async def run(self) -> None:
         """Read until stopped or cancelled; a broker that is away is waited for."""
@@ -81,7 +80,6 @@ class MainReader:
             return
         wait_ms = BLOCKED_CHECK_MS if self._standing else self.settings.fetch_wait_ms
         batches = await reader.fetch(free, records_max=self.settings.fetch_records_max, wait_ms=wait_ms)
-        self.last_fetch_s = asyncio.get_running_loop().time()
         for batch in batches:
             if self.is_stopped:
                 return

@@ -67,7 +67,6 @@ class Slots:
         self.tasks: dict[asyncio.Task[None], tuple[PartitionRun, Worker]] = {}
         self.done_bytes = 0
         self.records_done = 0
-        self.handler_seconds = 0.0
         self.paused: list[tuple[PartitionRun, Worker]] = []
         self.is_stopping = False
         """Workers take no next record."""
@@ -203,13 +202,12 @@ class Slots:
 
     async def _attempt(self, run: PartitionRun, worker: Worker, record: Record, attempt: int) -> Done | None:
         handler, dispatch = run.handler, run.dispatch
-        context = Context(dispatch.topic, dispatch.partition, record, attempt)
-        loop = asyncio.get_running_loop()
+        context = Context(dispatch.topic, dispatch.partition, record, attempt) if handler.takes_context else None
         worker.timed_out = False
-        worker.started_s = started = loop.time()
+        worker.started_s = asyncio.get_running_loop().time()
         try:
             value = handler.decode(record.value)
-            arguments = (value, context) if handler.takes_context else (value,)
+            arguments = (value,) if context is None else (value, context)
             if handler.is_async:
                 result = await handler.function(*arguments)
             else:
@@ -224,11 +222,10 @@ class Slots:
             _forget_cancels()
             raise HandlerError("the handler was cancelled from inside") from None
         finally:
-            sent = context.close()
+            sent = () if context is None else context.close()
             worker.started_s = math.inf
             if worker.timed_out and not self._is_closing:
                 _forget_cancels()
-            self.handler_seconds += loop.time() - started
         outputs = [*sent, *returned(result, handler)] if sent or result is not None else ()
         if not outputs:
             return None

@@ -30,13 +30,17 @@ SETTLE_STEP_S = 0.05
 
 
 class SimulatedApp:
-    """``async with app.test(seed=…) as broker``. Topics are made when they are first named, with two partitions."""
+    """``async with app.test(seed=…) as broker``. Topics are made when they are first named, with two partitions.
+
+    The error that stopped the application is raised by ``read``, or where the block ends.
+    """
 
     def __init__(self, app: "App", seed: int) -> None:
         self.app, self.seed = app, seed
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="keylanes-simulation")
         self._sent = 0
         self._crashes = 0
+        self._told: BaseException | None = None
 
     # --- what a test calls -----------------------------------------------------------------------------------------
 
@@ -96,9 +100,13 @@ class SimulatedApp:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._call(self._stop())
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._loop.close)
-        self._thread.shutdown()
+        try:
+            ended_by = await self._call(self._stop())
+        finally:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._loop.close)
+            self._thread.shutdown()
+        if ended_by is not None and error is None:
+            raise ended_by
 
     # --- on the virtual loop ---------------------------------------------------------------------------------------
 
@@ -135,13 +143,15 @@ class SimulatedApp:
             self._member = None
             await self._run
 
-    async def _stop(self) -> None:
-        if self._member is not None:
-            self._member.stop()
-            await asyncio.wait([self._run])
-            if not self._run.cancelled():
-                self._run.exception()
-            self._member = None
+    async def _stop(self) -> BaseException | None:
+        """Stop in order; the error that had stopped it, unless it was told already."""
+        if self._member is None:
+            return None
+        self._member.stop()
+        self._member = None
+        await asyncio.wait([self._run])
+        error = None if self._run.cancelled() else self._run.exception()
+        return None if error is self._told else error
 
     async def _crash(self) -> None:
         if self._member is None:
@@ -185,6 +195,7 @@ class SimulatedApp:
             if self._member is None:
                 raise KeylanesError("the application does not run: restart() it first")
             if self._run.done():
+                self._told = self._run.exception()
                 await self._run
             sources = [TopicPartition(r.dispatch.topic, r.dispatch.partition) for r in self._member.runs]
             self._member.ends = {source: self._cluster.watermarks(source).high for source in sources}
