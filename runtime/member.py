@@ -35,6 +35,9 @@ DRAIN_TICK_MS = 10
 CONTROL_CHECK_MS = 500
 """How often an idle process looks whether it was expelled."""
 
+SOURCES_CHECK_MS = 30_000
+"""How often it is looked whether a source has got more partitions."""
+
 
 def unheard(step: str) -> None:
     """Nobody listens to the steps of the commit cycle."""
@@ -190,6 +193,7 @@ class Member:
             self._spawn(self.catch_up.run(run))
         self._spawn(self._watch(until_level=until_level))
         self._spawn(self._watch_control())
+        self._spawn(self._watch_sources())
         committing = self._spawn(self.cycle.run())
         await self._ended.wait()
         if self.error is None:
@@ -259,6 +263,21 @@ class Member:
         finally:
             with contextlib.suppress(BrokerError):
                 await watch.close()
+
+    async def _watch_sources(self) -> None:
+        """Say aloud when a source has partitions that this run does not read: nothing is passed over in silence."""
+        known = {run.dispatch.topic: run.partitions for run in self.runs}
+        while True:
+            await asyncio.sleep(SOURCES_CHECK_MS / 1000)
+            try:
+                limit = self.settings.request_timeout_ms
+                found = await bounded(self.broker.describe(list(known)), limit, "describing the sources")
+            except BrokerError:
+                continue  # the readers say so
+            for topic in [topic for topic in found if found[topic].partitions > known[topic]]:
+                count = found[topic].partitions
+                logger.error("%s has %d partitions now; %d are read: restart to read all", topic, count, known[topic])
+                known[topic] = count
 
     # --- stopping --------------------------------------------------------------------------------------------------
 

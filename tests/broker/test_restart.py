@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
 from keylanes import App, Context, Settings
 from keylanes.keyrange.hashing import point_of
@@ -15,8 +16,8 @@ from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets import snapshots
 from keylanes.offsets.codec import decode
 from keylanes.offsets.events import Event, WorkersMerged, WorkerSplit
-from keylanes.runtime import history
-from keylanes.runtime.brokers.protocol import TopicPartition, Watermarks
+from keylanes.runtime import history, member
+from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition, Watermarks
 from keylanes.runtime.kafka_server import KafkaServer
 
 from .counting import Counting
@@ -163,6 +164,33 @@ async def test_thousand_workers_at_their_own_offsets(ground: Ground) -> None:
     assert counting.read[TopicPartition(ground.source, 0)] == records - least, "the stretch was read once"
     assert 0 < peak <= limit
     await asyncio.to_thread(check_outputs, ground, records)
+
+
+async def test_stuck_worker_does_not_stop_the_pass(ground: Ground) -> None:
+    """While one worker is full and stuck, the catch-up pass goes past it and brings all others to the front."""
+    records, keys = 6_000, 60
+    await asyncio.to_thread(fill, ground, records, keys)
+    first = Work()
+    first.is_blocked = lambda key, value: value > 100 + int((key or b"")[1:])
+    app = ground.app(drain_timeout_ms=1)
+    first.declare(app, ground, 32)
+    async with app:
+        await reached(lambda: front(app) == records)
+    second = Work()
+    second.is_blocked = lambda key, value: key == b"k7" and value >= 600
+    app = ground.app(buffer_bytes_max=32 * 220 * 10)
+    second.declare(app, ground, 32)
+    async with app:
+        await reached(lambda: app.statistics().running == 1 and app.statistics().partitions[0].lagging_workers == 1)
+        assert second.count > records * 0.8
+        # what shares the stuck one's worker waits with it; the others are level, and stay so with what is new
+        more = [(b"k%d" % (i % keys), b"%d" % i) for i in range(records, records + 600)]
+        before = second.count
+        await asyncio.to_thread(ground.fill, more)
+        await reached(lambda: second.count > before + 500)
+        second.gate.set()
+        await reached(lambda: lowest_edge(app) == records + 600)
+    await asyncio.to_thread(check_outputs, ground, records + 600)
 
 
 # --- another parallelising factor ------------------------------------------------------------------------------------
@@ -333,6 +361,38 @@ async def test_own_log_is_trimmed_and_restarts_work(
         await reached(lambda: lowest_edge(app) == 3_000)
     assert work.count == 3_000, "a stop in order leaves nothing to be done again"
     await asyncio.to_thread(check_outputs, ground, 3_000)
+
+
+# --- more partitions -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.broker
+async def test_partitions_added_to_a_source(
+    kafka_server: KafkaServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are named aloud while the application runs, and read from their start by the next one."""
+    monkeypatch.setattr(member, "SOURCES_CHECK_MS", 100)
+    ground = Ground(f"kafka://{kafka_server.bootstrap}")
+    await asyncio.to_thread(fill, ground, 20, 5)
+    app = ground.app()
+    work = Work()
+    work.declare(app, ground, 4)
+    async with app:
+        await reached(lambda: work.count == 20)
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka_server.bootstrap)
+        await admin.start()
+        await admin.create_partitions({ground.source: NewPartitions(3)})
+        await admin.close()
+        said = f"{ground.source} has 3 partitions now; 1 are read: restart to read all"
+        await reached(lambda: said in caplog.text)
+        broker = ground.connect()
+        await broker.open()
+        await broker.append([Outgoing(ground.source, partition, b"k", b"7") for partition in (1, 2)])
+        await broker.close()
+    assert caplog.text.count(said) == 1
+    async with app:
+        await reached(lambda: work.count == 22)
+        assert [p.front for p in app.statistics().partitions] == [20, 1, 1]
 
 
 # --- holes -----------------------------------------------------------------------------------------------------------
