@@ -39,7 +39,7 @@ from .slots import PartitionRun, Slots
 logger = logging.getLogger("keylanes")
 
 RETRY_WAIT_MS = 100
-"""The wait before a producer is made again after one could not be made."""
+"""The wait before a producer is made again, or an aborted transaction sent again."""
 
 
 class CommitCycle:
@@ -140,6 +140,7 @@ class CommitCycle:
                 waiting = [*part.halves(), *waiting]
             else:
                 waiting = [part, *waiting]
+                await asyncio.sleep(RETRY_WAIT_MS / 1000)  # what makes a broker abort may last
             if failure is not None and loop.time() >= deadline:
                 raise BrokerUnavailable(
                     f"a transaction could not be committed within {self.settings.broker_retry_ms} ms: {failure}"
