@@ -16,7 +16,7 @@ import msgspec
 
 from .brokers.protocol import Broker
 from .connect import connect
-from .errors import KeylanesError, SettingsError
+from .errors import HandlerFailed, KeylanesError, SettingsError
 from .handlers import PARALLELISING_FACTOR, DeadLetter, Handler, Retry, Stop, check_topic_name, declare
 from .member import Member, unheard
 from .settings import Settings
@@ -266,7 +266,9 @@ class App:
 
     def _fail(self, error: Exception) -> None:
         self._state, self._cause = "failed", error
-        logger.critical("%s stops: %s", self.name, error, exc_info=not isinstance(error, KeylanesError))
+        # Ours say all in their text; a handler's own error is looked for where it was raised.
+        is_foreign = isinstance(error, HandlerFailed) or not isinstance(error, KeylanesError)
+        logger.critical("%s stops: %s", self.name, error, exc_info=error if is_foreign else None)
         if self.on_fatal is not None:
             try:
                 self.on_fatal(error)

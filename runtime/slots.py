@@ -277,7 +277,8 @@ class Slots:
         if topic not in self.destinations:
             await self.look_up(topic, run)
         destination = self.destinations[topic]
-        logger.warning("%s; it goes to %s: %s: %s", where, topic, type(error).__name__, error)
+        trace = error if logger.isEnabledFor(logging.DEBUG) else None
+        logger.warning("%s; it goes to %s: %s: %s", where, topic, type(error).__name__, error, exc_info=trace)
         return build_dead_letter(record, topic, destination, run.place, error, attempts)
 
 

@@ -110,6 +110,7 @@ async def test_fatal_error_in_a_service(ground: Ground, caplog: pytest.LogCaptur
     assert len(heard) == 1
     (critical,) = [record for record in caplog.records if record.levelno == logging.CRITICAL]
     assert "seven" in critical.getMessage()
+    assert 'raise RuntimeError("seven")' in caplog.text, "where it was raised"
 
 
 async def test_service_that_is_cancelled_while_it_starts() -> None:
