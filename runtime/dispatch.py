@@ -268,7 +268,6 @@ class PartitionDispatch:
                 return Blocked(worker, i, size)
             self._queue(worker, record, size, ready)
             self.records_caught_up += 1
-            worker.dropped_from = offset + 1
         if batch.offset_next >= front:
             for worker in self.workers:
                 if worker.dropped_from is not None and worker.dropped_from >= position:

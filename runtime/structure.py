@@ -59,7 +59,7 @@ def are_level(workers: Sequence[Worker]) -> bool:
     """Whether neighbours may become one: of one grant, taken to one offset, nothing running, dropped or done beyond."""
     to, epoch = workers[0].taken_to, workers[0].epoch
     return all(
-        w.taken_to == to and w.epoch == epoch and w.running is None and not w.done and w.dropped_from is None
+        w.taken_to == to and w.done_to <= to and w.epoch == epoch and w.running is None and w.dropped_from is None
         for w in workers
     )
 

@@ -1,0 +1,134 @@
+"""Dispatch, generations and structure against the model of dispatch_model.py; and single cases to be checked by eye."""
+
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keylanes.runtime import generation, structure
+from keylanes.runtime.dispatch import PartitionDispatch
+
+from .dispatch_model import Parts, drive
+
+STEPS = 150
+PLANT_SEEDS = 400
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 1 << 32))
+def test_every_record_reaches_its_worker_once_and_in_order(seed: int) -> None:
+    """Whatever readers, workers, generations and changes of structure do, in any order, no rule is broken."""
+    drive(seed, STEPS)
+
+
+# --- planted defects ------------------------------------------------------------------------------------------------
+
+
+def mutated(function: Callable[..., Any], old: str, new: str) -> Any:
+    """The function with a piece of its source replaced."""
+    source = textwrap.dedent(inspect.getsource(function))
+    assert source.count(old) == 1, f"{function.__qualname__} no longer holds {old!r} once: plant this defect anew"
+    scope = dict(inspect.unwrap(function).__globals__)
+    exec(source.replace(old, new), scope)  # noqa: S102  # a defect is a change of the very source
+    return scope[function.__name__]
+
+
+def planted(name: str, old: str, new: str) -> Parts:
+    """A dispatch with a defect in one method."""
+    method = mutated(getattr(PartitionDispatch, name), old, new)
+    return Parts(dispatch=type("Planted", (PartitionDispatch,), {name: method}))
+
+
+CLEARED = "if batch.offset_next >= front:"
+DROPPED = "worker.dropped_from = record.offset"
+
+PLANTS: dict[str, Callable[[], Parts]] = {
+    "dropped_from cleared only beyond the front": lambda: planted("catch_up", CLEARED, "if batch.offset_next > front:"),
+    "dropped_from cleared before the front": lambda: planted("catch_up", CLEARED, "if batch.offset_next >= front - 1:"),
+    "the pass hands out what lies at or beyond the front": lambda: planted(
+        "catch_up", "if offset >= front:", "if False:"
+    ),
+    "the front at the last record + 1": lambda: planted(
+        "hand_out",
+        "self.front = max(self.front, batch.offset_next)",
+        "self.front = max([self.front, *(r.offset + 1 for r in records)])",
+    ),
+    "the front moved before the hand-out": lambda: planted(
+        "hand_out", "self.front = max(self.front, record.offset)", "self.front = max(self.front, batch.offset_next)"
+    ),
+    "the front past the record at which the reader stands": lambda: planted(
+        "hand_out", "self.front = max(self.front, record.offset)", "self.front = max(self.front, record.offset + 1)"
+    ),
+    "a later record for a worker that was dropped again": lambda: planted(
+        "catch_up", "not position <= worker.dropped_from <= offset", "worker.dropped_from > offset"
+    ),
+    "the main reader feeds a dropped worker": lambda: planted("hand_out", "worker.dropped_from is not None or ", ""),
+    "the main reader feeds below a worker's edge": lambda: planted("hand_out", " or record.offset < worker.edge", ""),
+    "a worker dropped behind its record": lambda: planted("drop", DROPPED, DROPPED + " + 1"),
+    "drop_again moves the worker it stands at": lambda: planted("drop_again", "if worker is not owner and", "if"),
+    "drop_again takes the worker it once stood at": lambda: planted(
+        "drop_again", "owner = self.worker_of(record)", "owner = blocked.worker"
+    ),
+    "room for a large record is not looked at": lambda: planted(
+        "has_room_again", "and held + size <= quota", "or held + size <= quota"
+    ),
+    "a generation beyond what is done": lambda: Parts(
+        take=mutated(generation.take, "min(worker.edge_now(front), line)", "line")
+    ),
+    "outputs beyond the line": lambda: Parts(
+        take=mutated(generation.take, "done[0].record.offset < to:", "done[0].record.offset <= to:")
+    ),
+    "a split child without dropped_from": lambda: Parts(
+        split=mutated(
+            structure.split,
+            "other.dropped_from, other.done_to = worker.dropped_from,",
+            "other.dropped_from, other.done_to = None,",
+        )
+    ),
+    "a split that leaves the queue with one child": lambda: Parts(
+        split=mutated(
+            structure.split,
+            "kept, kept_done = [r for r in worker.queue if stays(r)]",
+            "kept, kept_done = [*worker.queue]",
+        )
+    ),
+    "a split that leaves what is done with one child": lambda: Parts(
+        split=mutated(structure.split, "if not stays(d.record)", "if False")
+    ),
+    "a merge of queues out of order": lambda: Parts(
+        merge=mutated(
+            structure.merge,
+            "heapq.merge(*(w.queue for w in workers), key=_offset)",
+            "[r for w in workers for r in w.queue]",
+        )
+    ),
+    "a merge of workers that lack records": lambda: Parts(
+        hold=mutated(structure.hold, "if any(w.dropped_from is not None for w in workers):", "if False:"),
+        are_level=mutated(structure.are_level, " and w.dropped_from is None", ""),
+        merge=mutated(structure.merge, "not are_level(workers) or ", ""),
+    ),
+    "a release that forgets what produced nothing": lambda: Parts(
+        wind_up=mutated(
+            structure.wind_up,
+            "worker.edge_now(dispatch.front) if worker.running is None else worker.running.offset + 1",
+            "0 if worker.running is None else worker.running.offset + 1",
+        )
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_defect_is_found(name: str) -> None:
+    """One of the model's runs fails."""
+    parts = PLANTS[name]()
+    for seed in range(PLANT_SEEDS):
+        try:
+            drive(seed, STEPS, parts)
+        except Exception:  # noqa: BLE001  # whatever it is that finds it
+            return
+    pytest.fail(f"{PLANT_SEEDS} runs did not find: {name}")

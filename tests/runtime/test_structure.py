@@ -1,0 +1,263 @@
+"""Split, merge, release, grant: single cases to be checked by eye. Their model is in dispatch_model.py."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from keylanes.keyrange.hashing import SPACE_END, point_of
+from keylanes.keyrange.ranges import KeyRange, even_bounds
+from keylanes.offsets.events import RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
+from keylanes.runtime.brokers.protocol import Batch, TopicPartition
+from keylanes.runtime.brokers.simulated import SimulatedRecord
+from keylanes.runtime.dispatch import Done, Numbers, PartitionDispatch, Worker
+from keylanes.runtime.generation import take
+from keylanes.runtime.structure import (
+    are_level,
+    are_through,
+    carve,
+    cut_event,
+    groups_to_merge,
+    hold,
+    let_go,
+    merge,
+    release,
+    split,
+    wind_up,
+    workers_within,
+)
+
+HALF = SPACE_END // 2
+KEYS = [b"k%d" % i for i in range(40)]
+LEFT = [key for key in KEYS if point_of(key, 0, 0) < HALF]
+RIGHT = [key for key in KEYS if point_of(key, 0, 0) >= HALF]
+
+
+def dispatch_of(workers: int, keys: Sequence[bytes], *, front: int | None = None) -> PartitionDispatch:
+    """Workers of equal ranges, with one record a key handed out from offset 0 on."""
+    dispatch = PartitionDispatch("t", 0, 0, 1 << 20, Numbers())
+    dispatch.epoch, dispatch.incarnation = 3, 9
+    dispatch.add_workers(even_bounds(workers), lambda first: 0)
+    records = [SimulatedRecord(offset, 0, key, b"", ()) for offset, key in enumerate(keys)]
+    dispatch.hand_out(Batch(TopicPartition("t", 0), records, len(keys) if front is None else front), 0, [])
+    return dispatch
+
+
+def run(dispatch: PartitionDispatch, worker: Worker, times: int = 1, *, produces: bool = False) -> None:
+    """The worker's next records, from beginning to end."""
+    for _ in range(times):
+        record = dispatch.next_record(worker)
+        assert record is not None
+        dispatch.finish(worker, Done(record, [], False, 0, 1) if produces else None)
+
+
+def take_all(dispatch: PartitionDispatch) -> None:
+    """A generation of everything that is done."""
+    take([(dispatch, dispatch.front)], records_max=1_000, bytes_max=1 << 20)
+
+
+def offsets(worker: Worker) -> list[int]:
+    """What a worker holds."""
+    return [record.offset for record in worker.queue]
+
+
+def test_a_split_gives_each_child_what_its_points_own() -> None:
+    """Queue and done records are parted, both children start at the parent's edge, and the event names all three."""
+    keys = [LEFT[0], RIGHT[0], LEFT[1], RIGHT[1], LEFT[2], RIGHT[2]]
+    dispatch = dispatch_of(1, keys)
+    parent = dispatch.workers[0]
+    run(dispatch, parent, 2, produces=True)
+    event = split(dispatch, parent, HALF)
+    left, right = dispatch.workers
+    assert event == WorkerSplit(9, 0, 3, "t", 0, 0, HALF, 1)
+    assert [(w.number, w.first, w.end) for w in (left, right)] == [(1, 0, HALF), (2, HALF, SPACE_END)]
+    assert [offsets(left), offsets(right)] == [[2, 4], [3, 5]]
+    assert [[d.record.offset for d in w.done] for w in (left, right)] == [[0], [1]]
+    assert left.taken_to == right.taken_to == 0
+
+
+@pytest.mark.parametrize("runs_left", [True, False])
+def test_the_running_record_goes_to_the_child_that_owns_it(runs_left: bool) -> None:
+    """That child stays the same object: it is being run under that name. The other one is idle."""
+    keys = [LEFT[0] if runs_left else RIGHT[0], LEFT[1], RIGHT[1]]
+    dispatch = dispatch_of(1, keys)
+    parent = dispatch.workers[0]
+    dispatch.next_record(parent)
+    split(dispatch, parent, HALF)
+    left, right = dispatch.workers
+    owner, other = (left, right) if runs_left else (right, left)
+    assert owner is parent
+    assert owner.running is not None
+    assert other.running is None
+    assert dispatch.runnable() == [other]
+
+
+def test_both_children_inherit_what_was_dropped() -> None:
+    """Neither was handed what the parent lacks."""
+    dispatch = dispatch_of(1, LEFT[:2])
+    dispatch.workers[0].dropped_from = 1
+    split(dispatch, dispatch.workers[0], HALF)
+    assert [w.dropped_from for w in dispatch.workers] == [1, 1]
+
+
+@pytest.mark.parametrize("at", [0, HALF])
+def test_a_worker_is_split_strictly_inside(at: int) -> None:
+    """A child without points is refused."""
+    dispatch = dispatch_of(2, [])
+    with pytest.raises(ValueError, match="strictly inside"):
+        split(dispatch, dispatch.workers[0], at)
+
+
+def test_neighbours_are_held_where_the_furthest_stands_and_then_merge() -> None:
+    """The one ahead begins no record beyond the hold; when all are level they become one with the queues in order."""
+    keys = [LEFT[0], RIGHT[0], RIGHT[1], LEFT[1], RIGHT[2], LEFT[2]]
+    dispatch = dispatch_of(2, keys)
+    left, right = dispatch.workers
+    run(dispatch, right, 2)
+    assert hold([left, right])
+    assert left.hold_at == right.hold_at == 3
+    assert dispatch.next_record(right) is None
+    run(dispatch, left)
+    assert not are_level([left, right])
+    take_all(dispatch)
+    assert left.taken_to == right.taken_to == 3
+    assert are_level([left, right])
+    heir, events = merge(dispatch, [left, right])
+    assert events == [WorkersMerged(9, 0, 3, "t", 0, 0, 1, 2)]
+    assert offsets(heir) == [3, 4, 5]
+    assert (heir.first, heir.end, heir.taken_to, heir.epoch) == (0, SPACE_END, 3, 3)
+    assert left.retired
+    assert dispatch.next_record(left) is None
+    assert dispatch.runnable() == [heir]
+
+
+def test_a_hold_reaches_behind_records_that_produced_nothing() -> None:
+    """Done beyond the hold they would be run again when the heir stops before it gets there."""
+    dispatch = dispatch_of(2, [LEFT[0], RIGHT[0], RIGHT[1]])
+    run(dispatch, dispatch.workers[1], 2)
+    hold(dispatch.workers)
+    assert {w.hold_at for w in dispatch.workers} == {3}
+
+
+def test_a_worker_that_lacks_records_is_not_held() -> None:
+    """It has to catch up first; nobody waits for it."""
+    dispatch = dispatch_of(2, [])
+    dispatch.workers[0].dropped_from = 0
+    assert not hold(dispatch.workers)
+    assert all(w.hold_at is None for w in dispatch.workers)
+
+
+def test_let_go_ends_a_hold() -> None:
+    """Records beyond it may run again."""
+    dispatch = dispatch_of(1, [LEFT[0]])
+    hold(dispatch.workers)
+    assert dispatch.next_record(dispatch.workers[0]) is None
+    let_go(dispatch.workers)
+    assert dispatch.runnable() == dispatch.workers
+
+
+@pytest.mark.parametrize("why", ["running", "taken_to", "done", "dropped", "epoch", "apart"])
+def test_only_level_neighbours_of_one_grant_merge(why: str) -> None:
+    """Anything that makes them differ refuses the merge."""
+    dispatch = dispatch_of(3, [])
+    left, right = dispatch.workers[:2]
+    record = SimulatedRecord(0, 0, b"", b"", ())
+    if why == "running":
+        left.running = record
+    elif why == "taken_to":
+        left.taken_to = 1
+    elif why == "done":
+        left.done_to = 1
+    elif why == "dropped":
+        right.dropped_from = 0
+    elif why == "epoch":
+        right.epoch = 4
+    else:
+        right = dispatch.workers[2]
+    with pytest.raises(ValueError, match="only level neighbours"):
+        merge(dispatch, [left, right])
+
+
+def test_a_release_ends_behind_what_is_done_and_names_ranges_by_grant() -> None:
+    """No record is begun any more; what runs is finished, what is done is taken; then the range is gone."""
+    dispatch = dispatch_of(3, [LEFT[0], LEFT[1], RIGHT[0]])
+    dispatch.workers[2].epoch = 4
+    busy = next(w for w in dispatch.workers if w.queue)
+    dispatch.next_record(busy)
+    leaving = list(dispatch.workers)
+    wind_up(dispatch, leaving)
+    assert all(dispatch.next_record(w) is None for w in leaving if w is not busy)
+    assert not are_through(leaving)
+    with pytest.raises(ValueError, match="none of its records runs"):
+        release(dispatch, leaving)
+    dispatch.finish(busy, None)
+    assert not are_through(leaving)
+    take_all(dispatch)
+    assert are_through(leaving)
+    bounds = even_bounds(3)
+    assert release(dispatch, leaving) == [
+        RangeReleased(9, 0, 3, "t", 0, 0, bounds[2]),
+        RangeReleased(9, 0, 4, "t", 0, bounds[2], SPACE_END),
+    ]
+    assert dispatch.workers == []
+
+
+def test_records_of_a_range_that_is_held_elsewhere_are_passed() -> None:
+    """The front moves on; nobody is handed them."""
+    dispatch = dispatch_of(2, [])
+    gone = [dispatch.workers[0]]
+    wind_up(dispatch, gone)
+    release(dispatch, gone)
+    records = [SimulatedRecord(0, 0, LEFT[0], b"", ()), SimulatedRecord(1, 0, RIGHT[0], b"", ())]
+    assert dispatch.hand_out(Batch(TopicPartition("t", 0), records, 2), 0, []) is None
+    assert dispatch.front == 2
+    assert offsets(dispatch.workers[0]) == [1]
+
+
+def test_a_range_that_arrives_behind_the_front_is_caught_up_and_one_ahead_of_it_waits() -> None:
+    """Below its edge all was done elsewhere: the pass begins there, and the main reader passes what lies before it."""
+    dispatch = dispatch_of(2, [], front=10)
+    both = list(dispatch.workers)
+    release(dispatch, both)
+    behind, ahead = dispatch.add_workers(even_bounds(2), {0: 4, HALF: 12}.__getitem__)
+    assert (behind.dropped_from, ahead.dropped_from) == (4, None)
+    assert dispatch.catch_up_start() == 4
+    records = [SimulatedRecord(offset, 0, RIGHT[0], b"", ()) for offset in range(10, 14)]
+    dispatch.hand_out(Batch(TopicPartition("t", 0), records, 14), 0, [])
+    assert offsets(ahead) == [12, 13]
+    assert ahead.edge_now(dispatch.front) == 12
+
+
+def test_carving_splits_at_both_borders_of_a_range() -> None:
+    """Whole workers make the range up; those that fit already stay."""
+    dispatch = dispatch_of(2, [])
+    within = KeyRange(HALF // 2, HALF + 5)
+    assert len(carve(dispatch, within)) == 2
+    assert [(w.first, w.end) for w in workers_within(dispatch, within)] == [(HALF // 2, HALF), (HALF, HALF + 5)]
+    assert carve(dispatch, within) == []
+
+
+def test_groups_to_merge_lie_in_one_wanted_range_and_one_grant() -> None:
+    """Neighbours of different grants, or held ones, stay apart; single workers are no group."""
+    dispatch = dispatch_of(8, [])
+    quarters = even_bounds(4)
+    groups = groups_to_merge(dispatch, quarters)
+    assert [[w.number for w in group] for group in groups] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    dispatch.workers[1].epoch = 4
+    dispatch.workers[2].hold_at = 0
+    groups = groups_to_merge(dispatch, quarters)
+    assert [[w.number for w in group] for group in groups] == [[4, 5], [6, 7]]
+
+
+def test_workers_never_overlap() -> None:
+    """Adding one over another is refused, and nothing has changed."""
+    dispatch = dispatch_of(2, [])
+    before = list(dispatch.workers)
+    with pytest.raises(ValueError, match="overlaps"):
+        dispatch.add_workers((HALF - 1, HALF + 1), lambda first: 0)
+    assert dispatch.workers == before
+
+
+def test_the_cut_event_numbers_neighbours_from_the_first() -> None:
+    """One event tells of all fresh workers."""
+    dispatch = dispatch_of(3, [])
+    assert cut_event(dispatch, dispatch.workers) == WorkersCut(9, 0, 3, "t", 0, 0, even_bounds(3))
