@@ -100,7 +100,7 @@ def test_a_limit_in_bytes_is_passed_by_one_record_at_most() -> None:
 
 
 def test_events_count_what_their_tiles_hold() -> None:
-    """Outputs, dead letters and the digest of the records inside; cuts come first, other structure behind the commits."""
+    """Outputs, dead letters and the digest of the records inside; cuts come first, other structure last."""
     dispatch = filled([0, 1, 1])
     finish(dispatch, dispatch.workers[0], outputs=3)
     finish(dispatch, dispatch.workers[1], dead=True)
@@ -147,7 +147,7 @@ def test_halves_share_the_work_and_structure_rides_with_the_last() -> None:
 
 
 def test_culprits_run_one_record_a_transaction() -> None:
-    """Only the worker with a refused output is taken apart, at its records' own offsets; the others go first together."""
+    """Only the worker with a refused output is taken apart, at its records' offsets; the others go first together."""
     dispatch = filled([0, 1, 1, 2])
     finish(dispatch, dispatch.workers[0], outputs=2)
     finish(dispatch, dispatch.workers[1], outputs=1)
