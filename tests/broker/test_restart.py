@@ -196,7 +196,18 @@ async def test_stuck_worker_does_not_stop_the_pass(ground: Ground) -> None:
 # --- another parallelising factor ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("before", "after"), [(8, 24), (24, 8), (12, 7), (7, 1), (2, 5)])
+@pytest.mark.parametrize(
+    ("ground", "before", "after"),
+    [
+        ("embedded", 8, 24),
+        ("embedded", 24, 8),
+        ("embedded", 12, 7),
+        ("embedded", 7, 1),
+        ("embedded", 2, 5),
+        pytest.param("kafka", 12, 7, marks=pytest.mark.broker),
+    ],
+    indirect=["ground"],
+)
 async def test_another_factor(ground: Ground, before: int, after: int) -> None:
     """Workers are split at the start and merged when they are level, as the log tells; one that is far behind is no
     hindrance: every output once, each key in order, and in the end as many workers as wanted.
@@ -229,6 +240,7 @@ async def test_another_factor(ground: Ground, before: int, after: int) -> None:
     assert merges == len(old - wanted)
 
 
+@pytest.mark.parametrize("ground", ["embedded"], indirect=True)
 async def test_stuck_key_does_not_freeze_those_it_shall_be_merged_with(ground: Ground) -> None:
     """Neighbours are held for a moment only, so that they may become level: while one is stuck the others go on."""
     await asyncio.to_thread(fill, ground, 64, 64)
@@ -328,7 +340,11 @@ async def test_snapshots_bound_the_start(ground: Ground, monkeypatch: pytest.Mon
     await asyncio.to_thread(check_outputs, ground, 3_000)
 
 
-@pytest.mark.parametrize("looked_at", [5_000, 2])
+@pytest.mark.parametrize(
+    ("ground", "looked_at"),
+    [("embedded", 5_000), ("embedded", 2), pytest.param("kafka", 5_000, marks=pytest.mark.broker)],
+    indirect=["ground"],
+)
 async def test_own_log_is_trimmed_and_restarts_work(
     ground: Ground, looked_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,8 +373,10 @@ async def test_own_log_is_trimmed_and_restarts_work(
         assert marks.high - marks.start < 60, "what is left is some snapshots long"
     assert starts == sorted(set(starts))
     work.pause_s = 0.0
-    async with app:
-        await reached(lambda: lowest_edge(app) == 3_000)
+    last = ground.app()
+    work.declare(last, ground, 8)
+    async with last:
+        await reached(lambda: lowest_edge(last) == 3_000)
     assert work.count == 3_000, "a stop in order leaves nothing to be done again"
     await asyncio.to_thread(check_outputs, ground, 3_000)
 

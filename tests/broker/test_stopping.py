@@ -132,6 +132,7 @@ def test_backlog_beyond_the_drain_limit_waits_for_the_next_start(folder: Ground)
     assert sorted(published(folder)) == sorted(run.handled())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["loop", "thread", "stubborn", "thread-awaited"])
 def test_handler_that_never_ends(folder: Ground, kind: str) -> None:
     """It does not keep the process beyond the limits, whether it waits on the loop, in a thread, or refuses to be
