@@ -32,6 +32,9 @@ logger = logging.getLogger("keylanes")
 
 WATCH_INTERVAL_MS = 100
 DRAIN_TICK_MS = 10
+SETTLE_SHARE = 0.2
+"""In the last part of the drain no record is begun: those that run shall come to their end."""
+
 CONTROL_CHECK_MS = 500
 """How often an idle process looks whether it was expelled."""
 
@@ -290,10 +293,14 @@ class Member:
         self.reader.stop()
         self.catch_up.is_stopped = True
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.settings.drain_timeout_ms / 1000
-        await self._until(lambda: not self.slots.tasks and not self.slots.paused, deadline)
+        drain_s = self.settings.drain_timeout_ms / 1000
+        deadline = loop.time() + drain_s
+        await self._until(lambda: not self.slots.tasks and not self.slots.paused, deadline - SETTLE_SHARE * drain_s)
         # What is still queued is for the next start. Were workers to go on, there would always be more to commit.
         self.slots.is_stopping = True
+        await self._until(lambda: not self.slots.tasks, deadline)
+        # Before the last commit: a handler that ended behind it would be run again, although it had come to its end.
+        await self.slots.close(self.settings.close_timeout_ms / 1000)
         deadline = loop.time() + max(self.settings.drain_timeout_ms, self.settings.close_timeout_ms) / 1000
         await self._until(lambda: not cycle.is_sending, deadline)
         committing.cancel()

@@ -125,7 +125,9 @@ class Slots:
         return label, offset, started
 
     async def close(self, limit_s: float) -> None:
-        """Cancel what still runs and let go of the threads; bounded in time."""
+        """Cancel what still runs and let go of the threads; bounded in time. A second call does nothing."""
+        if self._is_closing:
+            return
         self.is_stopping = self._is_closing = True
         for task in list(self.tasks):
             task.cancel()

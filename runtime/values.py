@@ -38,7 +38,7 @@ class JsonCodec:
             return bytearray
         if annotation is str:
             return bytes.decode
-        return msgspec.json.Decoder(Any if annotation is None else annotation).decode
+        return msgspec.json.Decoder(_decodable(annotation)).decode
 
     def encode(self, value: Any) -> bytes:
         """See Codec."""
@@ -56,11 +56,31 @@ class MsgpackCodec:
 
     def decoder(self, annotation: Any) -> Callable[[bytes], Any]:
         """See Codec."""
-        return msgspec.msgpack.Decoder(Any if annotation is None else annotation).decode
+        return msgspec.msgpack.Decoder(_decodable(annotation)).decode
 
     def encode(self, value: Any) -> bytes:
         """See Codec."""
         return msgspec.msgpack.encode(value)
+
+
+def _decodable(annotation: Any) -> Any:
+    """The annotation, None as anything; raises TypeError when there is a type in it that msgspec does not know.
+
+    Its decoders take such a type and then fail on every value.
+    """
+    annotation = Any if annotation is None else annotation
+    todo: list[Any] = [msgspec.inspect.type_info(annotation)]
+    seen: set[int] = set()
+    while todo:
+        part = todo.pop()
+        if isinstance(part, msgspec.inspect.CustomType):
+            raise TypeError(f"{part.cls!r} is no type of data")
+        if isinstance(part, tuple):
+            todo += part
+        elif isinstance(part, msgspec.Struct) and id(part) not in seen:  # a type may refer to itself
+            seen.add(id(part))
+            todo += [getattr(part, field) for field in part.__struct_fields__]
+    return annotation
 
 
 def value_decoder(annotation: Any, codec: Codec, where: str) -> Callable[[bytes | None], Any]:

@@ -19,6 +19,9 @@ Place: TypeAlias = tuple[str, int]
 """Topic and partition."""
 
 CHUNK_RECORDS = 8_192
+CONSUME_S = 0.05
+"""The client fills a chunk for so long: at the end of a partition it would wait for records that don't come."""
+
 ANSWER_S_MAX = 30.0
 DECIDED_S_MAX = 180.0
 """Longer than any transaction may stay open (brokers allow 15 minutes, keylanes itself far less)."""
@@ -63,8 +66,11 @@ class WitnessBroker(Protocol):
     def wait_decided(self, spans: Mapping[Place, Span]) -> None:
         """Return when every transaction below the ends is decided; raises AuditError after ``DECIDED_S_MAX``."""
 
-    def read(self, place: Place, start: int, end: int) -> Iterator[Columns]:
-        """The committed records of ``[start, end)``; raises AuditError when some were trimmed meanwhile."""
+    def read(self, place: Place, start: int, end: int, *, head_may_go: bool = False) -> Iterator[Columns]:
+        """The committed records of ``[start, end)``.
+
+        Raises AuditError when some were deleted meanwhile, unless ``head_may_go``: then it reads what is left.
+        """
 
     def close(self) -> None:
         """Let go of files and connections."""
@@ -124,9 +130,12 @@ class EmbeddedWitness:
     def wait_decided(self, spans: Mapping[Place, Span]) -> None:
         """The folder holds decided transactions only."""
 
-    def read(self, place: Place, start: int, end: int) -> Iterator[Columns]:
+    def read(self, place: Place, start: int, end: int, *, head_may_go: bool = False) -> Iterator[Columns]:
         topic, partition = place
-        if self._store.watermarks(topic, partition)[0] > start:
+        first = self._store.watermarks(topic, partition)[0]
+        if head_may_go:
+            start = max(start, first)
+        elif first > start:
             raise AuditError(f"{topic}[{partition}] was trimmed beyond offset {start} during the audit: run it again")
         while start < end:
             records, start = self._store.read(topic, partition, start, min(CHUNK_RECORDS, end - start))
@@ -207,7 +216,7 @@ class KafkaWitness:
         except KafkaException as error:
             raise AuditError(f"broker: offsets of {places[0][0]} and others: {error}") from None
 
-    def read(self, place: Place, start: int, end: int) -> Iterator[Columns]:
+    def read(self, place: Place, start: int, end: int, *, head_may_go: bool = False) -> Iterator[Columns]:
         if start >= end:
             return
         from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -219,7 +228,7 @@ class KafkaWitness:
                 "group.id": "keylanes-audit",  # asked for by the client; no group is joined, nothing is stored
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
-                "auto.offset.reset": "error",
+                "auto.offset.reset": "earliest" if head_may_go else "error",
                 "enable.partition.eof": True,
                 "check.crcs": True,
                 "fetch.queue.backoff.ms": 10,
@@ -229,7 +238,7 @@ class KafkaWitness:
         )
         try:
             consumer.assign([TopicPartition(*place, start)])
-            yield from _consume(consumer, place, end)
+            yield from _consume(consumer, place, start, end)
         except KafkaException as error:
             raise AuditError(f"broker: {place[0]}[{place[1]}] from offset {start}: {error}") from None
         finally:
@@ -239,14 +248,14 @@ class KafkaWitness:
         self._admin_client = None
 
 
-def _consume(consumer: Any, place: Place, end: int) -> Iterator[Columns]:
+def _consume(consumer: Any, place: Place, start: int, end: int) -> Iterator[Columns]:
     from confluent_kafka import KafkaError
 
     deadline = time.monotonic() + ANSWER_S_MAX
     while True:
         columns = Columns([], [], [], [], [])
         done = False
-        for message in consumer.consume(CHUNK_RECORDS, 1.0):
+        for message in consumer.consume(CHUNK_RECORDS, CONSUME_S):
             deadline = time.monotonic() + ANSWER_S_MAX
             error = message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
@@ -255,7 +264,7 @@ def _consume(consumer: Any, place: Place, end: int) -> Iterator[Columns]:
             if offset >= end:  # also the end of the partition, which passes aborted records and markers
                 done = True
                 break
-            if error is not None:
+            if error is not None or offset < start:  # below: of a topic that was made anew meanwhile
                 continue
             columns.offsets.append(offset)
             columns.timestamps.append(message.timestamp()[1])

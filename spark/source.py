@@ -11,8 +11,9 @@ Options of both:
 - ``columns``: the names of the wanted columns with commas between; all are listed in rows.py. Spark does not tell a
   Python source which it needs, and each costs.
 
-``keylanes_records`` also takes ``headed``: "true" wants only records with a provenance header. ``keylanes_events`` also
-takes ``only``: "commits" or "others". No jar is needed; the client libraries must be installed where the tasks run.
+``keylanes_records`` also takes ``headed``: "true" wants only records with a provenance header, and takes it that a topic's
+retention may delete from its head while it is read (most topics are not the application's). ``keylanes_events`` also takes
+``only``: "commits" or "others". No jar is needed; the client libraries must be installed where the tasks run.
 """
 
 import json
@@ -53,6 +54,7 @@ class _Reader(DataSourceReader):
         self._sources = {(t, p): i for i, (t, p) in enumerate(json.loads(options.get("sources", "[]")))}
         self._split_records = int(options.get("split_records", SPLIT_RECORDS))
         self._columns = dict(column.split() for column in schema.split(", "))
+        self._headed = options.get("headed", "false") == "true"
 
     def _open(self) -> WitnessBroker:
         return open_broker(self._url, self._security)
@@ -93,7 +95,7 @@ class _Reader(DataSourceReader):
         broker = self._open()
         try:
             for topic, partition, start, end in split.pieces:
-                for chunk in broker.read((topic, partition), start, end):
+                for chunk in broker.read((topic, partition), start, end, head_may_go=self._headed):
                     yield topic, partition, chunk
         finally:
             broker.close()
@@ -119,7 +121,6 @@ class RecordsReader(_Reader):
 
     def __init__(self, options: MutableMapping[str, str], schema: str) -> None:
         super().__init__(options, schema)
-        self._headed = options.get("headed", "false") == "true"
         self._decoded = any(name.startswith("kl_") for name in self._columns)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":

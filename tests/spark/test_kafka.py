@@ -92,3 +92,30 @@ def test_a_broker_that_does_not_answer_is_an_error_in_words(monkeypatch: pytest.
     monkeypatch.setattr(brokers, "ANSWER_S_MAX", 2.0)
     with pytest.raises(brokers.AuditError, match="no answer"):
         brokers.open_broker("kafka://127.0.0.1:1").topics()
+
+
+def test_a_head_that_goes_while_it_is_read(kafka_server: "KafkaServer") -> None:
+    """Retention of somebody else's topic ends no audit; where every record counts it is an error."""
+    from confluent_kafka import Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    from keylanes.spark.brokers import AuditError, open_broker
+
+    topic = "head-that-goes"
+    create(kafka_server.bootstrap, {topic: 1})
+    plain = Producer({"bootstrap.servers": kafka_server.bootstrap})
+    for i in range(10):
+        plain.produce(topic, b"%d" % i, b"k", 0)
+    assert plain.flush(30) == 0
+    broker = open_broker(f"kafka://{kafka_server.bootstrap}")
+    pinned = broker.spans([(topic, 0)])[topic, 0]
+    assert pinned == (0, 10)
+    admin = AdminClient({"bootstrap.servers": kafka_server.bootstrap})
+    for future in admin.delete_records([TopicPartition(topic, 0, 4)]).values():
+        future.result()
+    left = broker.read((topic, 0), *pinned, head_may_go=True)
+    assert [offset for chunk in left for offset in chunk.offsets] == list(range(4, 10))
+    with pytest.raises(AuditError, match="out of range"):
+        list(broker.read((topic, 0), *pinned))
+    assert not list(broker.read((topic, 0), 0, 3, head_may_go=True)), "all of it is gone"
+    broker.close()
