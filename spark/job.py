@@ -142,9 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--app", required=True, help="the application's name")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--level", action="store_true", help="demand that no record waits")
-    parser.add_argument(
-        "--outputs", action="append", metavar="TOPIC", help="read these topics only (repeat); else all of the broker"
-    )
+    parser.add_argument("--outputs", action="append", metavar="TOPIC", help="read these topics only (repeat); else all")
     parser.add_argument("--dead-letters", action="append", metavar="TOPIC", help="a dead-letter topic (repeat)")
     parser.add_argument("--expected", metavar="MODULE:FUNCTION", help="computes the expected outputs from the sources")
     parser.add_argument("--client-settings", metavar="FILE", help="settings of the Kafka client: JSON or name=value")

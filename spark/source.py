@@ -11,8 +11,8 @@ Options of both:
 - ``columns``: the names of the wanted columns with commas between; all are listed in rows.py. Spark does not tell a
   Python source which it needs, and each costs.
 
-``keylanes_records`` also takes ``headed``: "true" wants only records with a provenance header, and takes it that a topic's
-retention may delete from its head while it is read (most topics are not the application's). ``keylanes_events`` also takes
+``keylanes_records`` also takes ``headed``: "true" wants only records with a provenance header, and allows for retention
+that deletes from a topic's head meanwhile (most topics are not the application's). ``keylanes_events`` also takes
 ``only``: "commits" or "others". No jar is needed; the client libraries must be installed where the tasks run.
 """
 
