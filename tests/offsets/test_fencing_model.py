@@ -95,11 +95,13 @@ def test_one_coordinator_and_members_that_init_anew_never_double_a_tile() -> Non
     assert_right(group(inits=(2, 2, 0)), 10_141, {0, 1})
 
 
+@pytest.mark.slow
 def test_two_coordinators_never_double_a_tile_while_the_old_owner_inits_twice() -> None:
     """A second coordinator at any time, by a higher term, repeats FENCE and READ: nothing is wrong."""
     assert_right(group(successor=SUCCESSOR, inits=(2, 0, 0)), 175_421, {0, 1, 2})
 
 
+@pytest.mark.slow
 def test_two_coordinators_never_double_a_tile_while_all_members_init_anew() -> None:
     """The same with every member replacing its producer once, over one offset."""
     assert_right(replace(group(successor=SUCCESSOR, inits=(1, 1, 1)), edge_max=1), 100_312, {0, 1, 2})
@@ -109,7 +111,12 @@ def test_two_coordinators_never_double_a_tile_while_all_members_init_anew() -> N
     ("design", "worlds"),
     [
         pytest.param(replace(starts(2, 2), edge_max=3), 62_076, id="two processes, two re-inits each, three offsets"),
-        pytest.param(replace(starts(1, 0, 0), edge_max=1), 252_865, id="three processes, a re-init, one offset"),
+        pytest.param(
+            replace(starts(1, 0, 0), edge_max=1),
+            252_865,
+            id="three processes, a re-init, one offset",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(starts(2, 2, program=START_REREADING), 33_996, id="two processes that look more often"),
     ],
 )

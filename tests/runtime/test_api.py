@@ -282,7 +282,7 @@ def test_outputs_carry_key_time_and_origin() -> None:
         (Output(value=b"x" * 1_000), "takes at most 1000"),
         (Output(value=object()), "can't be encoded"),
         (Output(value=b"", partition=4), "partitions 0 to 3; seen 4"),
-        (Output(value=b"", key=5, keep_key=False), "a key is bytes, str or None; seen int"),  # type: ignore[arg-type]
+        (Output(value=b"", key=5, keep_key=False), "a key is bytes, str or None; seen int"),  # type: ignore[arg-type]  # as users may write it
     ],
 )
 def test_an_impossible_output_is_refused_at_once(output: Output, says: str) -> None:
