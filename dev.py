@@ -4,7 +4,7 @@
     demo    the main job on real input; BROKER=kafka runs it on a real Kafka, RESET=1 starts it afresh
     test    everything: style, types, all tests with a real Kafka and Spark
     check   the fast part of it: no Java, no broker, no Spark
-    bench   the benchmarks, or those that are named
+    bench   the benchmarks, or those that are named; options such as --full go to each of them
     lock    writes requirements/*.txt anew (needs uv); --upgrade takes newer versions
 
 Each makes or mends the environment in ``.venv`` first: with uv, or venv, or venv without pip and this Python's pip.
@@ -73,13 +73,20 @@ def check(rest: list[str]) -> int:
 
 
 def bench(rest: list[str]) -> int:
-    """The benchmarks that are named, else all, one after the other."""
-    names = rest or sorted(path.stem for path in (ROOT / "bench").glob("[!_]*.py"))
+    """The benchmarks that are named, else all, one after the other; from the first option on all is handed to each."""
+    named, options = names_and_options(rest)
+    names = named or sorted(path.stem for path in (ROOT / "bench").glob("[!_]*.py"))
     missing = [name for name in names if not (ROOT / "bench" / f"{name}.py").is_file()]
     if missing:
         stop(f"no such benchmark: {', '.join(missing)}", "ls bench")
     python = environment([SMALL, FULL, *missing_java()])
-    return steps([(name, [python, f"bench/{name}.py"]) for name in names], java_environment(python))
+    return steps([(name, [python, f"bench/{name}.py", *options]) for name in names], java_environment(python))
+
+
+def names_and_options(rest: list[str]) -> tuple[list[str], list[str]]:
+    """What comes before the first option, and the rest."""
+    named = next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
+    return rest[:named], rest[named:]
 
 
 def lock(rest: list[str]) -> int:

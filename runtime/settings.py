@@ -92,7 +92,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     request_timeout_ms: Milliseconds = 30_000  # one request to the broker
     broker_retry_ms: Milliseconds = 120_000  # a commit is tried again so long, then the app stops
     start_timeout_ms: Milliseconds = 120_000  # from connecting to the first record
-    drain_timeout_ms: Milliseconds = 10_000  # a graceful stop lets workers finish for so long
+    drain_timeout_ms: Milliseconds = 10_000  # a graceful stop; in its last fifth no record is begun
     close_timeout_ms: Milliseconds = 5_000  # each step of closing
     stall_ms: Milliseconds = 30_000  # records wait and nothing has moved for so long: said aloud
     loop_lag_ms: Milliseconds = 1_000  # the event loop was blocked for so long: said aloud

@@ -121,6 +121,13 @@ def test_an_unknown_command_is_refused_with_the_known_ones() -> None:
     assert "demo|test|check|bench|lock" in answer.stderr
 
 
+def test_options_of_benchmarks_are_told_from_their_names(dev: ModuleType) -> None:
+    """Names come first; the first option and all behind it go to each benchmark."""
+    assert dev.names_and_options(["lanes", "--rounds", "1"]) == (["lanes"], ["--rounds", "1"])
+    assert dev.names_and_options(["--full"]) == ([], ["--full"])
+    assert dev.names_and_options(["lanes"]) == (["lanes"], [])
+
+
 def test_the_stamp_is_whole_or_absent(dev: ModuleType) -> None:
     """A stamp that can't be read counts as none."""
     pretend_environment(dev, [dev.SMALL])
