@@ -71,6 +71,8 @@ class Worker:
     dropped_from: int | None = None
     hold_at: int | None = None
     active: bool = False
+    busy_s: float = 0.0
+    """What a sync handler's calls took since workers were placed on threads the last time."""
     awaited_bytes: int = 0
     retired: bool = False
 

@@ -8,11 +8,11 @@ of one key must not run at once.
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..keyrange.placement import round_robin
+from ..keyrange.placement import Piece, place
 from ..keyrange.ranges import even_bounds
 from .bounded import Patience, fatal_of
 from .brokers.protocol import Broker, BrokerError, BrokerTimeout, Record, TopicSpec
@@ -28,6 +28,9 @@ logger = logging.getLogger("keylanes")
 
 YIELD_EVERY_RECORDS = 64
 """A worker whose handler never suspends lets others run after so many records."""
+
+PLACEMENT_HYSTERESIS_PERCENT = 10
+"""Workers stay on their threads unless a move gains more than so much of a thread's mean load."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,12 +76,27 @@ class Slots:
         self._is_closing = False
         self._threads: list[DaemonThreads] = []
         self._placed: dict[int, int] = {}
+        self._loads: dict[int, int] = {}
 
-    def place_threads(self, workers: list[int]) -> None:
-        """Give each worker of a sync handler its thread."""
+    def place_threads(self, workers: Sequence[Worker]) -> None:
+        """Give each worker of a sync handler its thread; called again, by what each has cost since.
+
+        Any moment is good: a worker has one record at a time, and asks for its thread with each.
+        """
+        threads = self.settings.threads
         if workers and not self._threads:
-            self._threads = [DaemonThreads(1, f"keylanes-slot-{i}") for i in range(self.settings.threads)]
-        self._placed = round_robin(workers, self.settings.threads) if workers else {}
+            self._threads = [DaemonThreads(1, f"keylanes-slot-{i}") for i in range(threads)]
+        loads: dict[int, int] = {}
+        for worker in workers:
+            cost_us, worker.busy_s = round(worker.busy_s * 1_000_000), 0.0
+            loads[worker.number] = (self._loads.get(worker.number, cost_us) + cost_us) // 2
+        pieces = [Piece(number, load, self._placed.get(number)) for number, load in loads.items()]
+        hysteresis = sum(loads.values()) * PLACEMENT_HYSTERESIS_PERCENT // (100 * threads)
+        self._loads, self._placed = loads, place(pieces, threads, hysteresis=hysteresis)
+
+    def thread_of(self, worker: Worker) -> int:
+        """The thread that runs a worker's records; one that was made since the last placement has a passing one."""
+        return self._placed.get(worker.number, worker.number % self.settings.threads)
 
     def activate(self, run: PartitionRun, workers: list[Worker]) -> None:
         """Start the workers; each was marked active by the dispatch."""
@@ -234,9 +252,13 @@ class Slots:
         return await self._build(list(outputs), record, run)
 
     async def _in_thread(self, worker: Worker, handler: Handler, arguments: tuple[Any, ...]) -> Any:
-        thread = self._threads[self._placed.get(worker.number, worker.number % self.settings.threads)]
+        thread = self._threads[self.thread_of(worker)]
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(thread, _called, handler.function, *arguments)
+        took = _Took(loop.time)
+        try:
+            return await loop.run_in_executor(thread, _called, took, handler.function, *arguments)
+        finally:
+            worker.busy_s += took.seconds
 
     async def _build(self, outputs: list[Output], record: Record, run: PartitionRun) -> Done:
         while True:
@@ -284,11 +306,22 @@ class Slots:
         return build_dead_letter(record, topic, destination, run.place, error, attempts)
 
 
-def _called(function: Callable[..., Any], *arguments: Any) -> Any:
+@dataclass(slots=True)
+class _Took:
+    """How long a call took in its thread, without its wait for it; 0 while it has not ended."""
+
+    clock: Callable[[], float]
+    seconds: float = 0.0
+
+
+def _called(took: _Took, function: Callable[..., Any], *arguments: Any) -> Any:
+    began = took.clock()
     try:
         return function(*arguments)
     except StopIteration as error:  # a future can't hold one: whoever awaits it would wait for ever
         raise RuntimeError("the handler raised StopIteration") from error
+    finally:
+        took.seconds = took.clock() - began
 
 
 def _forget_cancels() -> None:

@@ -44,6 +44,8 @@ CHECKS = (
 )
 """The names of all statements, in the order of the report."""
 
+SEARCHED = " (every topic of the broker is searched for outputs unless they are named: --outputs)"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSpec:
@@ -73,7 +75,7 @@ def audit(spark: SparkSession, spec: AuditSpec, pins: Pins | None = None) -> Rep
     try:
         return _report(run, spec)
     except PySparkException as error:
-        raise AuditError(_cause(error)) from error
+        raise AuditError(_cause(error) + (SEARCHED if spec.outputs is None else "")) from error
     finally:
         run.release()
 
