@@ -241,7 +241,8 @@ class CommitCycle:
                 try:
                     await self._read_logs()
                 except BaseException:
-                    await asyncio.shield(bounded(producer.close(), self.settings.close_timeout_ms, "closing"))
+                    with contextlib.suppress(BrokerError):  # else it would stand for what is raised, a cancellation too
+                        await asyncio.shield(bounded(producer.close(), self.settings.close_timeout_ms, "closing"))
                     raise
                 self._producer = producer
                 return

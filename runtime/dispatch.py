@@ -71,8 +71,6 @@ class Worker:
     dropped_from: int | None = None
     hold_at: int | None = None
     active: bool = False
-    busy_s: float = 0.0
-    """What a sync handler's calls took since workers were placed on threads the last time."""
     awaited_bytes: int = 0
     retired: bool = False
 
@@ -312,14 +310,19 @@ class PartitionDispatch:
         held, quota = worker.queue_bytes, self.quota_bytes
         return not held or (held * 4 <= quota * 3 and held + size <= quota)
 
-    def may_drop(self, stands_at: Worker, fed: Iterable[Worker], *, waited_long: bool, is_stuck: bool) -> bool:
+    def may_drop(
+        self, stands_at: Worker, fed: Iterable[Worker], *, waited_long: bool, is_stuck: bool, stands_still: bool
+    ) -> bool:
         """Whether a reader that feeds these workers should go on without the full one it stands at.
 
         It waits while the others still have work, and while most of the loaded ones are full: then the workers, not
-        the reader, are what is slow. ``waited_long`` ends both waits where most workers are idle, and the second one
-        anyway: idle workers' records may lie behind, and some slow ones may have work for hours. Where most workers are
-        idle and the full one is stuck at one record, nothing is to be waited for.
+        the reader, are what is slow. ``waited_long`` ends both waits where many workers are idle, and the second one
+        anyway: idle workers' records may lie behind, and some slow ones may have work for hours. ``stands_still``, no
+        queue has become shorter for so long, ends every wait: what is queued may be queued behind records that hang.
+        Where most workers are idle and the full one is stuck at one record, nothing is to be waited for.
         """
+        if stands_still:
+            return True
         idle = loaded = full = backlog = 0
         for worker in fed:
             if worker is stands_at or worker.queue_bytes * 10 >= self.quota_bytes * 9:
@@ -332,7 +335,7 @@ class PartitionDispatch:
                 idle += 1
         if is_stuck and idle > loaded:
             return True
-        if full * 2 > loaded or (waited_long and idle > loaded):
+        if full * 2 > loaded or (waited_long and idle * 4 > loaded):
             return waited_long
         return backlog <= loaded - full
 

@@ -173,10 +173,6 @@ class Member:
             office, self.coordinator, self.logs, self.runs, self.slots, self.settings, self.on_step, self.wall_ms
         )
         await self.cycle.send(Generation([], structure))
-        self._place_threads()
-
-    def _place_threads(self) -> None:
-        self.slots.place_threads([w for run in self.runs if not run.handler.is_async for w in run.dispatch.workers])
 
     def _make_run(self, source: TopicPartition, handler: Handler, office: Office, numbers: Numbers) -> PartitionRun:
         ledger = office.ledger
@@ -223,13 +219,9 @@ class Member:
 
     async def _watch(self, *, until_level: bool) -> None:
         loop = asyncio.get_running_loop()
-        placed_s = loop.time()
         while True:
             await asyncio.sleep(WATCH_INTERVAL_MS / 1000)
             now = loop.time()
-            if now >= placed_s + self.settings.placement_interval_ms / 1000:
-                placed_s = now
-                self._place_threads()
             self.slots.overdue(now)
             progress = (self.slots.records_done, sum(r.dispatch.front for r in self.runs))
             has_waiting = any(w.is_loaded or w.dropped_from is not None for r in self.runs for w in r.dispatch.workers)

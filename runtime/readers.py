@@ -7,6 +7,7 @@ full worker, and stops at the front. What decides all this is in dispatch.py; he
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 
 from .bounded import Patience
@@ -139,8 +140,7 @@ class CatchUp:
                 continue
             async with self._limit:
                 try:
-                    await self._pass(run)
-                    patience.answered()
+                    await self._pass(run, patience)
                 except BrokerTimeout as error:
                     await patience.wait(error)
 
@@ -150,7 +150,7 @@ class CatchUp:
         for reader in idle:
             await _close(reader, self.settings)
 
-    async def _pass(self, run: PartitionRun) -> None:
+    async def _pass(self, run: PartitionRun, patience: Patience) -> None:
         dispatch, source = run.dispatch, source_of(run)
         start = dispatch.catch_up_start()
         if start is None:
@@ -168,6 +168,7 @@ class CatchUp:
                 batches = await reader.fetch(
                     [source], records_max=self.settings.fetch_records_max, wait_ms=BLOCKED_CHECK_MS
                 )
+                patience.answered()
                 for batch in batches or [Batch(source, (), reader.position(source))]:
                     await self._hand_out(run, batch)
                     if dispatch.pass_position is None or self.is_stopped:
@@ -211,6 +212,7 @@ async def wait_for_room(
     worker, size = blocked.worker, blocked.size
     until = loop.time() + full_wait_ms / 1000
     running, stuck_from = worker.running, loop.time() + STUCK_MS / 1000
+    queued_least, still_from = math.inf, until
     while not run.dispatch.has_room_again(worker, size) and not worker.retired:
         worker.awaited_bytes = size
         room.clear()
@@ -222,7 +224,12 @@ async def wait_for_room(
         now = loop.time()
         if worker.running is not running:
             running, stuck_from = worker.running, now + STUCK_MS / 1000
-        if run.dispatch.may_drop(worker, fed(), waited_long=now >= until, is_stuck=now >= stuck_from):
+        workers = fed()
+        queued = sum(len(other.queue) for other in workers)
+        if queued < queued_least:
+            queued_least, still_from = queued, now + full_wait_ms / 1000
+        waits = {"waited_long": now >= until, "is_stuck": now >= stuck_from, "stands_still": now >= still_from}
+        if run.dispatch.may_drop(worker, workers, **waits):
             return False
     return True
 

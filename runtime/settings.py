@@ -86,10 +86,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     fetch_wait_ms: Milliseconds = 200  # the longest wait for new records
     full_wait_ms: Milliseconds = 1_000  # a reader waits so long when most loaded workers are full, then passes them
     handler_timeout_ms: Milliseconds = 60_000  # one attempt; named aloud after it
-    threads: Annotated[int, Meta(ge=1, le=1_024)] = 16  # slots for sync handlers
-    placement_interval_ms: Milliseconds = (
-        5_000  # how often workers of sync handlers are placed on threads by their load
-    )
+    threads: Annotated[int, Meta(ge=1, le=1_024)] = 16  # for sync handlers; any free one takes the next record
     merge_hold_ms: Milliseconds = 1_000  # neighbours that shall become one are held so long to become level
     transaction_timeout_ms: Milliseconds = 10_000  # the broker aborts a dead app's transaction: readers wait so long
     request_timeout_ms: Milliseconds = 30_000  # one request to the broker

@@ -8,11 +8,10 @@ of one key must not run at once.
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..keyrange.placement import Piece, place
 from ..keyrange.ranges import even_bounds
 from .bounded import Patience, fatal_of
 from .brokers.protocol import Broker, BrokerError, BrokerTimeout, Record, TopicSpec
@@ -28,9 +27,6 @@ logger = logging.getLogger("keylanes")
 
 YIELD_EVERY_RECORDS = 64
 """A worker whose handler never suspends lets others run after so many records."""
-
-PLACEMENT_HYSTERESIS_PERCENT = 10
-"""Workers stay on their threads unless a move gains more than so much of a thread's mean load."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,29 +70,8 @@ class Slots:
         self.is_stopping = False
         """Workers take no next record."""
         self._is_closing = False
-        self._threads: list[DaemonThreads] = []
-        self._placed: dict[int, int] = {}
-        self._loads: dict[int, int] = {}
-
-    def place_threads(self, workers: Sequence[Worker]) -> None:
-        """Give each worker of a sync handler its thread; called again, by what each has cost since.
-
-        Any moment is good: a worker has one record at a time, and asks for its thread with each.
-        """
-        threads = self.settings.threads
-        if workers and not self._threads:
-            self._threads = [DaemonThreads(1, f"keylanes-slot-{i}") for i in range(threads)]
-        loads: dict[int, int] = {}
-        for worker in workers:
-            cost_us, worker.busy_s = round(worker.busy_s * 1_000_000), 0.0
-            loads[worker.number] = (self._loads.get(worker.number, cost_us) + cost_us) // 2
-        pieces = [Piece(number, load, self._placed.get(number)) for number, load in loads.items()]
-        hysteresis = sum(loads.values()) * PLACEMENT_HYSTERESIS_PERCENT // (100 * threads)
-        self._loads, self._placed = loads, place(pieces, threads, hysteresis=hysteresis)
-
-    def thread_of(self, worker: Worker) -> int:
-        """The thread that runs a worker's records; one that was made since the last placement has a passing one."""
-        return self._placed.get(worker.number, worker.number % self.settings.threads)
+        # Any free one takes any worker's next record: bound to one, workers would wait behind a handler that hangs.
+        self._threads = DaemonThreads(settings.threads, "keylanes-slot")
 
     def activate(self, run: PartitionRun, workers: list[Worker]) -> None:
         """Start the workers; each was marked active by the dispatch."""
@@ -154,8 +129,7 @@ class Slots:
             for run, worker in (self.tasks[task] for task in pending):
                 where = f"{run.label} offset {worker.running.offset if worker.running is not None else None}"
                 logger.error("handler %s at %s ignores that it is cancelled", run.handler.name, where)
-        for thread in self._threads:
-            thread.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         run, worker = self.tasks.pop(task)
@@ -204,7 +178,9 @@ class Slots:
                 raise fatal_of(error) from error
             except FatalError:
                 raise
-            except Exception as error:  # noqa: BLE001  # a handler may raise anything
+            except Exception as error:  # a handler may raise anything
+                if self._is_closing:  # it was cancelled and raised something else: its record is for the next start
+                    raise asyncio.CancelledError from error
                 is_final = attempt >= handler.retry.attempts or isinstance(error, DecodeFailed)
                 if is_final:
                     return await self._give_up(run, record, error, attempt)
@@ -224,7 +200,7 @@ class Slots:
         handler, dispatch = run.handler, run.dispatch
         context = Context(dispatch.topic, dispatch.partition, record, attempt) if handler.takes_context else None
         worker.timed_out = False
-        worker.started_s = asyncio.get_running_loop().time()
+        worker.started_s = asyncio.get_running_loop().time() if handler.is_async else math.inf
         try:
             value = handler.decode(record.value)
             arguments = (value,) if context is None else (value, context)
@@ -252,13 +228,8 @@ class Slots:
         return await self._build(list(outputs), record, run)
 
     async def _in_thread(self, worker: Worker, handler: Handler, arguments: tuple[Any, ...]) -> Any:
-        thread = self._threads[self.thread_of(worker)]
         loop = asyncio.get_running_loop()
-        took = _Took(loop.time)
-        try:
-            return await loop.run_in_executor(thread, _called, took, handler.function, *arguments)
-        finally:
-            worker.busy_s += took.seconds
+        return await loop.run_in_executor(self._threads, _called, worker, loop.time, handler.function, *arguments)
 
     async def _build(self, outputs: list[Output], record: Record, run: PartitionRun) -> Done:
         while True:
@@ -306,22 +277,12 @@ class Slots:
         return build_dead_letter(record, topic, destination, run.place, error, attempts)
 
 
-@dataclass(slots=True)
-class _Took:
-    """How long a call took in its thread, without its wait for it; 0 while it has not ended."""
-
-    clock: Callable[[], float]
-    seconds: float = 0.0
-
-
-def _called(took: _Took, function: Callable[..., Any], *arguments: Any) -> Any:
-    began = took.clock()
+def _called(worker: Worker, clock: Callable[[], float], function: Callable[..., Any], *arguments: Any) -> Any:
+    worker.started_s = clock()  # its wait for a free thread is not the handler's time
     try:
         return function(*arguments)
     except StopIteration as error:  # a future can't hold one: whoever awaits it would wait for ever
         raise RuntimeError("the handler raised StopIteration") from error
-    finally:
-        took.seconds = took.clock() - began
 
 
 def _forget_cancels() -> None:

@@ -5,7 +5,7 @@ ends come from the source topics: a truncated log would prove itself. The statem
 judge_*.py.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -110,6 +110,7 @@ def _report(run: Run, spec: AuditSpec) -> Report:
         with run.phase("outputs"):
             outputs = judge_outputs(run, tiles, records, spec.dead_letters, spec.expected)
         plane = planned.result()
+    _check_heads(run, spec, outputs.destinations)
     sources = judge_records(run, records, plane, level=spec.level)
     figures = {
         "records": sum(source.records for source in sources),
@@ -131,6 +132,24 @@ def _report(run: Run, spec: AuditSpec) -> Report:
         seconds=run.seconds,
         tiles=_tile_rows(run, tiles) if spec.tiles else (),
     )
+
+
+def _check_heads(run: Run, spec: AuditSpec, destinations: Iterable[str]) -> None:
+    """Outputs deleted meanwhile would look as if they had never been there; those that were gone before are noted."""
+    ours = {*destinations, *(spec.outputs or ()), *(spec.dead_letters or ())}
+    pinned = {place: span for place, span in run.pins.outputs.items() if place[0] in ours}
+    broker = open_broker(spec.broker, spec.security)
+    try:
+        now = broker.spans(pinned)
+    finally:
+        broker.close()
+    if lost := sorted(place for place in pinned if now[place].start > pinned[place].start):
+        raise AuditError(f"outputs were deleted from the head of {lost} while they were judged: run it again")
+    for topic, partition in sorted(place for place in pinned if pinned[place].start > 0):
+        run.notes.append(
+            f"{topic}[{partition}] begins at offset {pinned[topic, partition].start}: outputs below it are gone, and "
+            "the commits that made them can't be recomputed"
+        )
 
 
 def _tile_rows(run: Run, tiles: Tiles) -> tuple[TileRow, ...]:

@@ -106,3 +106,19 @@ def test_the_control_log_of_another_application_is_a_problem(tmp_path: Path) -> 
     store.close()
     (problem,) = pin(EmbeddedWitness(tmp_path), "new", None).problems
     assert "another application: old" in str(problem["problem"])
+
+
+def test_outputs_deleted_while_they_are_judged_end_the_audit(spark: "SparkSession", tmp_path: Path) -> None:
+    """Not as outputs that were never there: it says that it has to be run again; deleted before, it is noted."""
+    from keylanes.spark.audit import AuditSpec, audit, pin_now
+    from keylanes.spark.brokers import AuditError
+
+    url = Planner(restarts=0).run().store(tmp_path / "topics")
+    spec = AuditSpec(app=APP, broker=url, dead_letters=[DEAD])
+    pins = pin_now(spec)
+    store = TopicStore.open(tmp_path / "topics")
+    store.trim(LATE, 0, 3)
+    store.close()
+    with pytest.raises(AuditError, match=r"deleted from the head of .*late.*run it again"):
+        audit(spark, spec, pins)
+    assert any("late[0] begins at offset 3" in note for note in audit(spark, spec).notes)
