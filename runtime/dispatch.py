@@ -316,7 +316,7 @@ class PartitionDispatch:
         """Whether a reader that feeds these workers should go on without the full one it stands at.
 
         It waits while the others still have work, and while most of the loaded ones are full: then the workers, not
-        the reader, are what is slow. ``waited_long`` ends both waits where many workers are idle, and the second one
+        the reader, are what is slow. ``waited_long`` ends both waits where most workers are idle, and the second one
         anyway: idle workers' records may lie behind, and some slow ones may have work for hours. ``stands_still``, no
         queue has become shorter for so long, ends every wait: what is queued may be queued behind records that hang.
         Where most workers are idle and the full one is stuck at one record, nothing is to be waited for.
@@ -335,7 +335,7 @@ class PartitionDispatch:
                 idle += 1
         if is_stuck and idle > loaded:
             return True
-        if full * 2 > loaded or (waited_long and idle * 4 > loaded):
+        if full * 2 > loaded or (waited_long and idle > loaded):
             return waited_long
         return backlog <= loaded - full
 

@@ -93,7 +93,7 @@ async def test_most_workers_stuck_with_full_queues_starve_nobody(ground: Ground)
         return next(key for key in keys if point_of(key, 0, 0) * 8 // SPACE_END == worker)
 
     stuck, free = [key_of(worker) for worker in range(5)], [key_of(worker) for worker in range(5, 8)]
-    queued = [(stuck[0], b"0")] * 60 + [(key, b"0") for key in stuck[1:] for _ in range(20)]
+    queued = [(key, b"0") for key in stuck for _ in range(20)] + [(stuck[0], b"0")] * 40
     await asyncio.to_thread(ground.fill, [*queued, *((free[i % 3], b"1") for i in range(150))])
     app = ground.app(buffer_bytes_max=8 * 30 * 210, full_wait_ms=200, fetch_records_max=10)
     go_on, counted, handled = asyncio.Event(), asyncio.Event(), []
