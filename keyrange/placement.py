@@ -13,7 +13,8 @@ What follows, and is tested:
   ``mean + (1 - 1/slots) * (heaviest piece + hysteresis)``.
 - Loads are integers and ties are broken by the pieces' numbers: the order of the input does not matter.
 
-Left out on purpose: cutting a piece in two. Workers are cut where their load is measured, by split events.
+Left out on purpose: cutting a piece in two (workers are cut where their load is measured, by split events), and the
+threads of one process: state does not move between them, and any free one takes the next record.
 """
 
 from collections.abc import Iterable
