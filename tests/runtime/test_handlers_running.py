@@ -5,7 +5,6 @@ import dataclasses
 import threading
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,12 +16,6 @@ from keylanes.runtime.partitioner import partition_of_key
 from ..broker.ground import Ground
 
 WAIT_S = 30.0
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    """A folder of its own for each test."""
-    return Ground(f"embedded:{tmp_path / 'data'}")
 
 
 class Flight(msgspec.Struct):

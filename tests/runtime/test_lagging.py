@@ -3,9 +3,6 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
-
-import pytest
 
 from keylanes import App, Context
 
@@ -13,12 +10,6 @@ from ..broker.ground import Ground
 
 WAIT_S = 60.0
 VALUE_BYTES = 6
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    """A folder of its own for each test."""
-    return Ground(f"embedded:{tmp_path / 'data'}")
 
 
 async def reached(condition: Callable[[], bool]) -> None:

@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -17,12 +16,6 @@ from keylanes.runtime.brokers.protocol import TopicPartition
 from ..broker.ground import Ground
 
 WAIT_S = 30.0
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    """A folder of its own for each test."""
-    return Ground(f"embedded:{tmp_path / 'data'}")
 
 
 async def reached(condition: Callable[[], bool]) -> None:

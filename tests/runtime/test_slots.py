@@ -2,21 +2,12 @@
 
 import asyncio
 import threading
-from pathlib import Path
-
-import pytest
 
 from keylanes import Context, DeadLetter, Retry
 
 from ..broker.ground import Ground
 
 WAIT_S = 30.0
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    """A folder of its own for each test."""
-    return Ground(f"embedded:{tmp_path / 'data'}")
 
 
 def test_a_hung_sync_handler_keeps_its_own_thread_only(ground: Ground) -> None:
