@@ -1,0 +1,81 @@
+"""PURE. The state of one partition that is not in its table yet: what is done, and what was committed.
+
+A record's writes come in when it is done (``add``), become visible outside when their transaction is committed
+(``commit``), and leave when the table holds them (``settle``). Handlers see the newest value that is done; readers from
+outside see the newest that is committed. Ranges are disjoint and a worker runs one record at a time, so there is no
+lock: a value enters the next layer before it leaves the one above, and whoever looks from above to below meets it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from .tables import Change
+
+
+class Absent:
+    """The overlay says nothing about a key."""
+
+
+ABSENT: Final = Absent()
+
+
+class Overlay:
+    """See the module. Keys are state keys; a value None stands for a deleted one."""
+
+    __slots__ = ("_committed", "_counts", "_newest")
+
+    def __init__(self) -> None:
+        self._newest: dict[bytes, bytes | None] = {}
+        self._counts: dict[bytes, int] = {}
+        """How many done records' writes of a key are not in the table."""
+        self._committed: dict[bytes, bytes | None] = {}
+
+    def __len__(self) -> int:
+        return len(self._newest)
+
+    def get(self, key: bytes) -> bytes | Absent | None:
+        """The newest value that is done."""
+        return self._newest.get(key, ABSENT)
+
+    def get_committed(self, key: bytes) -> bytes | Absent | None:
+        """The newest value that is committed."""
+        return self._committed.get(key, ABSENT)
+
+    def add(self, writes: Mapping[bytes, bytes | None]) -> None:
+        """A record is done: its writes."""
+        counts = self._counts
+        for key, value in writes.items():
+            self._newest[key] = value
+            counts[key] = counts.get(key, 0) + 1
+
+    def commit(self, changes: Iterable[Change]) -> None:
+        """A transaction with these changes, the last of each key, was committed."""
+        self._committed.update(changes)
+
+    def settle(self, records: Iterable[Mapping[bytes, bytes | None]]) -> None:
+        """The table holds what these records of one transaction wrote."""
+        counts, newest, committed = self._counts, self._newest, self._committed
+        for writes in records:
+            for key in writes:
+                count = counts[key] - 1
+                if count:
+                    counts[key] = count
+                else:
+                    del counts[key], newest[key]
+                committed.pop(key, None)
+
+    def entries(self, prefix: bytes) -> list[Change]:
+        """What is done of the keys with a prefix, in order."""
+        return sorted((key, value) for key, value in list(self._newest.items()) if key.startswith(prefix))
+
+    def committed_within(self, first: bytes, end: bytes | None) -> list[Change]:
+        """What is committed of ``[first, end)`` (None: to the last one), in order."""
+        changes = list(self._committed.items())
+        return sorted((key, value) for key, value in changes if first <= key and (end is None or key < end))
+
+
+def laid_over(entries: Iterable[tuple[bytes, bytes]], over: Iterable[Change]) -> list[tuple[bytes, bytes]]:
+    """Entries with changes laid over them, in order of keys."""
+    merged: dict[bytes, bytes | None] = dict(entries)
+    merged.update(over)
+    return sorted((key, value) for key, value in merged.items() if value is not None)
