@@ -9,10 +9,14 @@ KeylanesError
 │   ├── BrokerUnavailable    6  the broker did not answer within the limits: start again when it is back
 │   ├── SourceError          7  a source topic is missing, was re-created, or lost records ahead of us
 │   ├── StoreError           8  the local RocksDB folder is in use, foreign, damaged or full
+│   ├── StateError           9  the state can't be trusted: its changelog is missing, truncated or foreign
 │   └── InvariantBroken     70  a defect of keylanes itself: report it
+├── StateNotReady               state was asked for that is not restored yet, or is not held here: ask again later
 └── HandlerError                a record's attempt failed; retried, then dead-lettered or stopped
     ├── DecodeFailed            the value does not fit the handler's annotation
     ├── OutputRefused           an output is too large, or its topic, partition or key is not possible
+    ├── NoKey                   state was used for a record without a key
+    ├── StateValueTooLarge      a value for the state is larger than a record of its changelog may be
     ├── HandlerTimeout          the handler took longer than handler_timeout_ms
     └── ContextClosed           a context was used after its attempt had ended
 """
@@ -70,10 +74,23 @@ class StoreError(FatalError):
     exit_code = 8
 
 
+class StateError(FatalError):
+    """The state can't be trusted or used: its changelog is missing, truncated, foreign or behind the offset log.
+
+    Nothing is worked with it, for a handler that reads wrong state writes wrong outputs.
+    """
+
+    exit_code = 9
+
+
 class InvariantBroken(FatalError):
     """A rule that keylanes relies on did not hold. It stops rather than commit something wrong."""
 
     exit_code = 70
+
+
+class StateNotReady(KeylanesError):
+    """State was asked for that is not restored yet, or is not held by this process. Ask again later."""
 
 
 class HandlerError(KeylanesError):
@@ -86,6 +103,14 @@ class DecodeFailed(HandlerError):
 
 class OutputRefused(HandlerError):
     """An output is too large, or its topic, partition or key is not possible."""
+
+
+class NoKey(HandlerError):
+    """State was used for a record without a key: state belongs to a key."""
+
+
+class StateValueTooLarge(HandlerError):
+    """A value for the state is larger than a record of its changelog may be; the state is as it was."""
 
 
 class HandlerTimeout(HandlerError):
