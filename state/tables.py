@@ -23,6 +23,10 @@ class Marker(NamedTuple):
     time_ms: int
 
 
+Mark: TypeAlias = tuple[int, int, Marker]
+"""(first, end, marker): the marker of a run of points, as ``Steps`` takes it."""
+
+
 class StoreInfo(NamedTuple):
     """A store as it was declared.
 
@@ -58,8 +62,11 @@ class Copy(Table, Protocol):
     def markers(self) -> Steps[Marker]:
         """How far the copy has followed, by points."""
 
-    def write(self, changes: Iterable[Change], markers: Steps[Marker] | None = None) -> None:
-        """Write changes, and with ``markers`` replace all markers, in one step: both are there or none."""
+    def write(self, changes: Iterable[Change], marks: Iterable[Mark] = ()) -> None:
+        """Write changes and set the markers of some points, those of others stay, in one step: all is there or none.
+
+        Calls for one partition may come from several threads: each sets its points' markers on what the others set.
+        """
 
     def clear(self, within: KeyRange) -> None:
         """Drop all entries and markers of a range, in one step."""
