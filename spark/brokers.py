@@ -115,11 +115,12 @@ class EmbeddedWitness:
             raise AuditError(f"broker: {folder} can't be read: {error}") from error
 
     def topics(self) -> dict[str, Topic]:
-        return {name: Topic(topic.partitions) for name, topic in self._store.topics().items()}
+        """The logs: what the broker keeps by key has no records to be read."""
+        return {name: Topic(topic.partitions) for name, topic in self._store.topics().items() if not topic.by_key}
 
     def spans(self, places: Iterable[Place]) -> dict[Place, Span]:
         self._store.refresh()
-        known = self._store.topics()
+        known = self.topics()
         spans = {}
         for topic, partition in places:
             if topic not in known or partition >= known[topic].partitions:

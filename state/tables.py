@@ -7,10 +7,13 @@ not held. Methods are plain calls that may block on a disk; they may be called f
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from ..keyrange.ranges import KeyRange
 from ..keyrange.steps import Steps
+
+TABLE_CONFIG: Final = {"keylanes.storage": "table"}
+"""A topic created with this setting is kept by key by a broker that can; the others leave the setting out."""
 
 Change: TypeAlias = tuple[bytes, bytes | None]
 """A state key and its new stored value; None: deleted."""

@@ -8,11 +8,18 @@ One column family, these keys (integers big-endian, so that they sort as numbers
     "e" transactional id                       its producer epoch: msgpack
     "m" name                                   small values of the embedded broker
 
+    "s" topic id (4) partition (4) record key  of a topic kept by key: the newest value
+
+A topic is a log, or, created with ``tables.TABLE_CONFIG``, a table: of its records only the newest value of each key is
+kept, None deletes it, and timestamps and headers are not kept. Its high watermark counts the records ever written.
+
 A chunk holds up to a thousand records of one partition of one append, and is never changed. An append is one write:
-its chunks and the watermarks of its partitions, so there is no offset without a record between ``start`` and ``high``.
+its chunks or values and the watermarks of its partitions, so a log has no offset without a record between ``start`` and
+``high``, and a table is as whole transactions left it.
 A trim moves ``start`` and drops the chunks that lie wholly below it.
 """
 
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -22,7 +29,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from .keys import prefix_end
 from .rocks import Rocks, RocksError, Writes, open_rocks
+from .tables import TABLE_CONFIG
 
 KIND: Final = "topics"
 FORMAT: Final = 1
@@ -30,9 +39,9 @@ CHUNK_RECORDS_MAX: Final = 1_000
 CHUNK_BYTES_MAX: Final = 256 * 1024  # of keys and values; a larger record has a chunk of its own
 _CHUNKS_CACHED: Final = 32
 
-_WATERMARK_KEY: Final = Struct(">cII")
+_PLACE_KEY: Final = Struct(">cII")
 _CHUNK_KEY: Final = Struct(">cIIQ")
-_PREFIX: Final = 9  # bytes of a chunk key in front of its base offset
+_PREFIX: Final = _PLACE_KEY.size  # bytes of a key in front of what lies in the place: a base offset, a record's key
 
 Headers = Sequence[tuple[str, bytes]]
 RecordFields = tuple[str, int, bytes | None, bytes | None, Headers, int | None]
@@ -66,6 +75,11 @@ class StoredTopic(NamedTuple):
     partitions: int
     config: Mapping[str, str]
 
+    @property
+    def by_key(self) -> bool:
+        """Whether it is kept by key: a table, no log."""
+        return TABLE_CONFIG.items() <= self.config.items()
+
 
 class Marks(NamedTuple):
     """``start``: the first offset that still exists; ``high``: the offset of the next record."""
@@ -76,6 +90,13 @@ class Marks(NamedTuple):
 
 class TopicMissing(LookupError):
     """A topic or partition does not exist."""
+
+
+class NotALog(LookupError):
+    """A topic is kept by key: there is nothing to read by offset or to trim."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"{topic!r} is kept by key, it is no log; read it as a table")
 
 
 class OffsetMissing(LookupError):
@@ -104,6 +125,10 @@ class _Topic(msgspec.Struct, array_like=True, frozen=True):
     number: int
     partitions: int
     config: dict[str, str]
+
+    @property
+    def by_key(self) -> bool:
+        return TABLE_CONFIG.items() <= self.config.items()
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -162,7 +187,7 @@ class TopicStore:
             writes = self._writes()
             writes.put(b"t" + name.encode(), _encode(topic))
             for partition in range(partitions):
-                writes.put(_WATERMARK_KEY.pack(b"w", number, partition), _encode((0, 0)))
+                writes.put(_PLACE_KEY.pack(b"w", number, partition), _encode((0, 0)))
             self._rocks.write(writes, sync=True)
             self._marks.update({(name, partition): Marks(0, 0) for partition in range(partitions)})
             self._topics[name] = topic
@@ -184,11 +209,12 @@ class TopicStore:
         timestamp_default: int = 0,
         guard: Guard | None = None,
         sync: bool = False,
-    ) -> None:
-        """Append records (``NewRecord``) to their partitions, in their order, all or none.
+    ) -> dict[tuple[str, int], int]:
+        """Append records (``NewRecord``) to their partitions, in their order, all or none: the new high watermarks.
 
         When it returns they survive the death of the process, with ``sync`` that of the machine. A record without a
-        timestamp gets ``timestamp_default`` (ms). Raises TopicMissing, EpochStale (see ``Guard``), RocksError.
+        timestamp gets ``timestamp_default`` (ms). Raises TopicMissing, EpochStale (see ``Guard``), RocksError, and
+        ValueError for a record without a key in a topic that is kept by key.
         """
         grouped: dict[tuple[str, int], list[RecordFields]] = {}
         for fields in records:
@@ -203,22 +229,35 @@ class TopicStore:
             for (name, partition), group in grouped.items():
                 marks = self.watermarks(name, partition)
                 number = self._topics[name].number
-                for chunk in _chunks(group, marks.high, timestamp_default):
-                    writes.put(_CHUNK_KEY.pack(b"r", number, partition, chunk[0].offset), _encode(chunk))
+                if self._topics[name].by_key:
+                    _put_values(writes, _PLACE_KEY.pack(b"s", number, partition), group)
+                else:
+                    for chunk in _chunks(group, marks.high, timestamp_default):
+                        writes.put(_CHUNK_KEY.pack(b"r", number, partition, chunk[0].offset), _encode(chunk))
                 moved[name, partition] = Marks(marks.start, marks.high + len(group))
-                writes.put(_WATERMARK_KEY.pack(b"w", number, partition), _encode(moved[name, partition]))
+                writes.put(_PLACE_KEY.pack(b"w", number, partition), _encode(moved[name, partition]))
             if moved:
                 self._rocks.write(writes, sync=sync)
                 self._marks.update(moved)
+        return {place: marks.high for place, marks in moved.items()}
+
+    def table(self, topic: str, partition: int) -> "TopicTable | None":
+        """A partition of a topic that is kept by key; None for one that is a log. Raises TopicMissing."""
+        self.watermarks(topic, partition)
+        found = self._topics[topic]
+        if not found.by_key:
+            return None
+        return TopicTable(self._rocks, _PLACE_KEY.pack(b"s", found.number, partition))
 
     def read(
         self, topic: str, partition: int, offset: int, records_max: int, bytes_max: int | None = None
     ) -> tuple[list[StoredRecord], int]:
         """Records from ``offset`` on and the offset behind them; at the high watermark none.
 
-        ``bytes_max`` counts keys and values; the first record comes in any case. Raises TopicMissing, OffsetMissing.
+        ``bytes_max`` counts keys and values; the first record comes in any case. Raises TopicMissing, OffsetMissing,
+        NotALog.
         """
-        marks = self.watermarks(topic, partition)
+        marks = self._log_marks(topic, partition)
         if not marks.start <= offset <= marks.high:
             raise OffsetMissing(topic, partition, offset, marks)
         if offset == marks.high or records_max <= 0:
@@ -232,9 +271,9 @@ class TopicStore:
         return found, found[-1].offset + 1
 
     def trim(self, topic: str, partition: int, before: int) -> None:
-        """Delete the records below ``before``; raises TopicMissing, OffsetMissing (above the high watermark)."""
+        """Delete the records below ``before``; raises TopicMissing, NotALog, OffsetMissing (above the high one)."""
         with self._writing:
-            marks = self.watermarks(topic, partition)
+            marks = self._log_marks(topic, partition)
             if not 0 <= before <= marks.high:
                 raise OffsetMissing(topic, partition, before, marks)
             if before <= marks.start:
@@ -247,7 +286,7 @@ class TopicStore:
             writes = self._writes()
             writes.delete_range(_CHUNK_KEY.pack(b"r", number, partition, 0), keep)
             trimmed = Marks(before, marks.high)
-            writes.put(_WATERMARK_KEY.pack(b"w", number, partition), _encode(trimmed))
+            writes.put(_PLACE_KEY.pack(b"w", number, partition), _encode(trimmed))
             # Readers look at the marks first; the other way round one would find records gone that still count.
             self._marks[topic, partition] = trimmed
             self._rocks.write(writes)
@@ -282,6 +321,12 @@ class TopicStore:
         with self._writing:
             self._rocks.close()
 
+    def _log_marks(self, topic: str, partition: int) -> Marks:
+        marks = self.watermarks(topic, partition)
+        if self._topics[topic].by_key:
+            raise NotALog(topic)
+        return marks
+
     def _writes(self) -> Writes:
         if not self._writable:
             raise RocksError(f"{self.folder} was opened for reading only")
@@ -296,7 +341,7 @@ class TopicStore:
         names = {topic.number: name for name, topic in topics.items()}
         with self._rocks.entries(b"w", b"x") as entries:
             for key, value in entries:
-                _, number, partition = _WATERMARK_KEY.unpack(key)
+                _, number, partition = _PLACE_KEY.unpack(key)
                 if number in names:
                     marks[names[number], partition] = Marks(*_decode_marks(value))
         self._topics, self._marks = topics, marks
@@ -338,12 +383,48 @@ class TopicStore:
         return chunk
 
 
+class TopicTable:
+    """A partition of a topic that is kept by key: a ``tables.Table`` of what is written. Methods raise RocksError."""
+
+    def __init__(self, rocks: Rocks, prefix: bytes) -> None:
+        self._rocks = rocks
+        self._prefix = prefix
+        end = prefix_end(prefix)
+        assert end is not None
+        self._end = end
+
+    def get(self, key: bytes) -> bytes | None:
+        """The newest value of a key."""
+        return self._rocks.get(self._prefix + key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The newest values of keys, in their order."""
+        return [self.get(key) for key in keys]
+
+    def page(self, first: bytes, end: bytes | None, entries_max: int) -> list[tuple[bytes, bytes]]:
+        """At most so many entries of ``[first, end)`` (None: to the last one) in order of keys."""
+        last = self._end if end is None else self._prefix + end
+        with self._rocks.entries(self._prefix + first, last) as entries:
+            return [(key[_PREFIX:], value) for key, value in itertools.islice(entries, entries_max)]
+
+
 def _opened(rocks: Rocks, *, writable: bool) -> TopicStore:
     try:
         return TopicStore(rocks, writable=writable)
     except BaseException:
         rocks.close()
         raise
+
+
+def _put_values(writes: Writes, prefix: bytes, group: Sequence[RecordFields]) -> None:
+    """Write one partition's records by key; in their order, so the last one of a key stays."""
+    for name, _, key, value, _, _ in group:
+        if key is None:
+            raise ValueError(f"{name!r} is kept by key and a record has no key")
+        if value is None:
+            writes.delete_range(prefix + key, prefix + key + b"\0")
+        else:
+            writes.put(prefix + key, value)
 
 
 def _chunks(group: Sequence[RecordFields], offset: int, timestamp_default: int) -> list[list[StoredRecord]]:

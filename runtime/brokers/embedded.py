@@ -3,7 +3,8 @@
 A transaction is held by its caller and written at once: it is one write of the store, guarded by the producer's epoch,
 so nothing is ever open, aborted or half visible, and offsets have no holes but trimmed ones. What was acknowledged
 survives kill -9; it survives the death of the machine as far as the operating system had written it. Retention and
-compaction are not carried out; topics are never created by a write.
+compaction are not carried out; topics are never created by a write. A topic created with ``TABLE_CONFIG`` is kept by
+key, in the same write as the rest of a transaction.
 
 All ``EmbeddedBroker`` objects of a process that name the same folder share one store, in any thread and on any loop;
 the last to close lets go of it. Small steps of the store are done on the loop, large ones in a thread.
@@ -19,7 +20,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from ...state.rocks import RocksError
-from ...state.topics import EpochStale, Guard, OffsetMissing, StoredRecord, TopicMissing, TopicStore
+from ...state.tables import Table
+from ...state.topics import EpochStale, Guard, NotALog, OffsetMissing, StoredRecord, TopicMissing, TopicStore
 from ..errors import StoreError
 from .protocol import (
     Batch,
@@ -168,12 +170,17 @@ class EmbeddedBroker:
         """Fence all producers of an id, after the write that one of them is at."""
         await self._write(functools.partial(self._store.bump_epoch, transactional_id))
 
+    def table(self, topic: str, partition: int) -> "EmbeddedTable | None":
+        """A partition of a topic that is kept by key; None for a log. Raises UnknownTopic."""
+        found = _translated(functools.partial(self._store.table, topic, partition))
+        return None if found is None else EmbeddedTable(found)
+
     async def append(self, records: Sequence[Outgoing]) -> None:
         """Write outside a transaction, all or none; raises TransactionRefused for records that are not possible."""
         await self._append(records, None)
 
     async def trim(self, before: Mapping[TopicPartition, int]) -> None:
-        """Delete the records below these offsets; raises UnknownTopic, OffsetOutOfRange."""
+        """Delete the records below these offsets; raises UnknownTopic, OffsetOutOfRange, BrokerError for a table."""
         shared = self._shared
         for source, offset in before.items():
             await self._write(functools.partial(shared.store.trim, *source, offset))
@@ -189,10 +196,11 @@ class EmbeddedBroker:
     def _store(self) -> TopicStore:
         return self._shared.store
 
-    async def _append(self, records: Sequence[Outgoing], guard: Guard | None) -> None:
+    async def _append(self, records: Sequence[Outgoing], guard: Guard | None) -> dict[TopicPartition, int]:
         shared = self._shared
         large = len(records) > INLINE_RECORDS_MAX or _value_bytes(records) > INLINE_BYTES_MAX
-        await self._write(functools.partial(_check_and_append, shared, records, guard, self._clock_ms()), large=large)
+        step = functools.partial(_check_and_append, shared, records, guard, self._clock_ms())
+        return await self._write(step, large=large)
 
     async def _write(self, step: Callable[[], T], *, large: bool = False) -> T:
         """Do a step of the store; in a thread when it is large or would wait for one that is."""
@@ -287,27 +295,54 @@ class EmbeddedProducer:
         self._guard = guard
         self._usable = True
 
-    async def transact(self, records: Sequence[Outgoing]) -> None:
+    async def transact(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
         """See the protocol; it is decided by one write, so it never ends as aborted or unknown but by cancellation."""
         if not self._usable:
             raise BrokerError("this producer is in use, was closed or has failed: make a new one")
         self._usable = False
-        await self._broker._append(records, self._guard)
+        ends = await self._broker._append(records, self._guard)
         self._usable = True
+        return ends
 
     async def close(self) -> None:
         """Let go."""
         self._usable = False
 
 
-def _check_and_append(shared: _Shared, records: Sequence[Outgoing], guard: Guard | None, now_ms: int) -> None:
+class EmbeddedTable:
+    """A ``Table`` of what is committed. A large transaction that is being written in a thread is not seen, or whole.
+
+    Raises StoreError, also when the last broker of the folder was closed.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def get(self, key: bytes) -> bytes | None:
+        """See ``Table``."""
+        return _translated(functools.partial(self._table.get, key))
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """See ``Table``."""
+        return _translated(functools.partial(self._table.get_many, keys))
+
+    def page(self, first: bytes, end: bytes | None, entries_max: int) -> list[tuple[bytes, bytes]]:
+        """See ``Table``."""
+        return _translated(functools.partial(self._table.page, first, end, entries_max))
+
+
+def _check_and_append(
+    shared: _Shared, records: Sequence[Outgoing], guard: Guard | None, now_ms: int
+) -> dict[TopicPartition, int]:
     known = shared.store.topics()
     names = {record.topic for record in records}
     refused = refusals(records, {name: TopicDescription(*known[name]) for name in names if name in known})
     if refused:
         raise TransactionRefused(describe_refusals(refused), tuple(refused))
-    shared.store.append(records, timestamp_default=now_ms, guard=guard)
-    shared.wake({TopicPartition(record.topic, record.partition) for record in records})
+    written = shared.store.append(records, timestamp_default=now_ms, guard=guard)
+    ends = {TopicPartition(*place): end for place, end in written.items()}
+    shared.wake(ends)
+    return ends
 
 
 def _value_bytes(records: Sequence[Outgoing]) -> int:
@@ -324,6 +359,8 @@ def _translated(step: Callable[[], T]) -> T:
         return step()
     except TopicMissing as error:
         raise UnknownTopic(str(error)) from error
+    except NotALog as error:
+        raise BrokerError(str(error)) from error
     except OffsetMissing as error:
         raise OffsetOutOfRange(
             TopicPartition(error.topic, error.partition), error.offset, Watermarks(*error.marks)

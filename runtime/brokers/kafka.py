@@ -12,6 +12,7 @@ from typing import Any, Final
 from aiokafka.protocol.admin import CreateTopicsRequest, DeleteRecordsRequest, DescribeConfigsRequest
 from aiokafka.protocol.offset import OffsetRequest
 
+from ...state.tables import TABLE_CONFIG
 from ..errors import SettingsError
 from ..settings import Security
 from .kafka_link import (
@@ -105,8 +106,7 @@ class KafkaBroker:
         wanted = {spec.name: spec for spec in specs}
         while wanted:
             rows: list[tuple[Any, ...]] = [
-                (spec.name, spec.partitions, DEFAULT_REPLICATION, [], list(spec.config.items()))
-                for spec in wanted.values()
+                (spec.name, spec.partitions, DEFAULT_REPLICATION, [], _settings_of(spec)) for spec in wanted.values()
             ]
             request = CreateTopicsRequest(
                 create_topic_requests=rows, timeout=self._settings.request_timeout_ms, validate_only=False
@@ -172,6 +172,9 @@ class KafkaBroker:
         """Fence all producers of an id; returns when its last transaction is decided and its markers are written."""
         deadline = self._link.deadline(f"fencing {transactional_id!r}")
         await self._link.initialise(transactional_id, FENCE_TRANSACTION_TIMEOUT_MS, deadline)
+
+    def table(self, topic: str, partition: int) -> None:
+        """Kafka keeps logs only."""
 
     async def append(self, records: Sequence[Outgoing]) -> None:
         """Write outside a transaction; calls are carried out one after the other.
@@ -298,6 +301,11 @@ class KafkaBroker:
             for name, config in configs.items():
                 self._limits[name] = (int(config["max.message.bytes"]), now + LIMITS_SECONDS_MAX)
         return {name: self._limits[name][0] for name in topics if name in self._limits}
+
+
+def _settings_of(spec: TopicSpec) -> list[tuple[str, str]]:
+    """The settings that Kafka knows."""
+    return [(name, value) for name, value in spec.config.items() if name not in TABLE_CONFIG]
 
 
 def _refuse_plaintext(bootstrap: str, security: Security) -> None:

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest
@@ -71,6 +71,13 @@ class FencedAnswer(Exception):
     """The broker says that this producer's epoch is over."""
 
 
+class _Answer(NamedTuple):
+    """What became of a batch: an error code, and the offset of its first record (below 0: the broker does not say)."""
+
+    code: int
+    offset: int = -1
+
+
 @dataclass
 class _Batch:
     """An encoded batch: the indexes of its records, and the buffer that is sent, again if need be."""
@@ -117,8 +124,12 @@ class Session:
 
     async def deliver(
         self, records: Sequence[Outgoing], groups: Mapping[TopicPartition, Sequence[int]], deadline: Deadline
-    ) -> None:
-        """Write all; one batch of a partition is under way at a time. Raises Refused, FencedAnswer, BrokerError."""
+    ) -> dict[TopicPartition, int]:
+        """Write all; one batch of a partition is under way at a time. Raises Refused, FencedAnswer, BrokerError.
+
+        Returns by partition the offset behind the last record, as far as the broker says.
+        """
+        ends: dict[TopicPartition, int] = {}
         limits = await self.limits({partition.topic for partition in groups})
         queues = {partition: _Queue(indexes) for partition, indexes in groups.items()}
         while queues:
@@ -131,12 +142,17 @@ class Session:
                 size += len(queue.batch.data)
                 if size >= REQUEST_BYTES_MAX:
                     break
-            codes = await self._produce({partition: queues[partition].batch for partition in sent}, deadline)
-            again = self._judge(codes, queues)
+            answers = await self._produce({partition: queues[partition].batch for partition in sent}, deadline)
+            again = self._judge({partition: answer.code for partition, answer in answers.items()}, queues)
             for partition in sent:
                 queue = queues[partition]
                 if partition in again:
                     continue
+                assert queue.batch is not None
+                # Batches of a partition are written in turn. A batch that had arrived before has no offset here.
+                ends.pop(partition, None)
+                if answers[partition].offset >= 0:
+                    ends[partition] = answers[partition].offset + len(queue.batch.indexes)
                 queue.batch = None
                 if queue.next == len(queue.indexes):
                     del queues[partition]
@@ -144,6 +160,7 @@ class Session:
                 self.link.forget_leaders(again)
                 await deadline.pause(describe_code(next(iter(again.values()))))
                 await self.link.missing(again, deadline)
+        return ends
 
     def _encode(self, records: Sequence[Outgoing], partition: TopicPartition, queue: _Queue, limit: int) -> _Batch:
         """The next batch: as many records as fit, at least one."""
@@ -171,25 +188,25 @@ class Session:
 
     async def _produce(
         self, batches: Mapping[TopicPartition, _Batch | None], deadline: Deadline
-    ) -> dict[TopicPartition, int]:
-        """Send each batch to its leader; the answers' codes."""
+    ) -> dict[TopicPartition, _Answer]:
+        """Send each batch to its leader; the answers."""
         by_node: dict[int, dict[TopicPartition, bytes]] = {}
         for partition, batch in batches.items():
             assert batch is not None
             leader = self.link.leader(partition)
             by_node.setdefault(-1 if leader is None else leader, {})[partition] = batch.data
         answers = await asyncio.gather(*(self._produce_at(node, part, deadline) for node, part in by_node.items()))
-        return {partition: code for answer in answers for partition, code in answer.items()}
+        return {partition: answer for part in answers for partition, answer in part.items()}
 
     async def _produce_at(
         self, node: int, batches: Mapping[TopicPartition, bytes], deadline: Deadline
-    ) -> dict[TopicPartition, int]:
+    ) -> dict[TopicPartition, _Answer]:
         topics: dict[str, list[tuple[int, bytes]]] = {}
         for (topic, partition), data in batches.items():
             topics.setdefault(topic, []).append((partition, data))
-        codes = dict.fromkeys(batches, LOST)
+        answers = dict.fromkeys(batches, _Answer(LOST))
         if node < 0:
-            return dict.fromkeys(batches, int(Code.LEADER_NOT_AVAILABLE))
+            return dict.fromkeys(batches, _Answer(Code.LEADER_NOT_AVAILABLE))
         request = ProduceRequest(
             transactional_id=self.transactional_id,
             required_acks=-1,
@@ -199,13 +216,13 @@ class Session:
         try:
             reply = await self.link.ask(node, request, deadline)
         except NotSent:
-            return dict.fromkeys(batches, int(Code.LEADER_NOT_AVAILABLE))
+            return dict.fromkeys(batches, _Answer(Code.LEADER_NOT_AVAILABLE))
         except ReplyLost:
-            return codes
+            return answers
         for topic, partitions in reply.topics:
-            for partition, code, *_ in partitions:
-                codes[TopicPartition(topic, partition)] = code
-        return codes
+            for partition, code, offset, *_ in partitions:
+                answers[TopicPartition(topic, partition)] = _Answer(code, offset if code == Code.NONE else -1)
+        return answers
 
     def _judge(
         self, codes: Mapping[TopicPartition, int], queues: Mapping[TopicPartition, _Queue]
@@ -250,12 +267,12 @@ class KafkaProducer:
         self.closed = False
         self._opened: float | None = None  # when the open transaction began, in the loop's time
 
-    async def transact(self, records: Sequence[Outgoing]) -> None:
+    async def transact(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
         """See the protocol."""
         if not self._usable:
             raise BrokerError("this producer is in use, was closed or has failed: make a new one")
         if not records:
-            return
+            return {}
         self._usable = False
         started = asyncio.get_running_loop().time()
         deadline = self._link.deadline(f"the transaction of {self._id!r}", self._timeout_ms)
@@ -264,7 +281,7 @@ class KafkaProducer:
             groups = await self._session.plan(records, deadline)
             await self._add(groups, deadline)
             self._opened = started
-            await self._session.deliver(records, groups, deadline)
+            ends = await self._session.deliver(records, groups, deadline)
         except Refused as error:
             self._refused()
             await self._abort(error)
@@ -276,6 +293,7 @@ class KafkaProducer:
             raise TransactionAborted(f"aborted, nothing of it is visible: {error}") from error
         await self._commit()
         self._usable = True
+        return ends
 
     async def close(self) -> None:
         """Let go of the connections; a transaction that is open is aborted by its time limit or the next producer."""

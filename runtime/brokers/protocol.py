@@ -10,6 +10,8 @@ Semantics that every adapter owes:
 - ``producer`` fences: every older producer of the id gets ``ProducerFenced`` from then on, its open transaction
   is aborted, and its last decided one is visible to ``watermarks``-bounded reads before ``producer`` returns.
 - ``transact`` makes all its records visible together or none. ``append`` is acknowledged, in order per partition.
+- A topic created with ``state.tables.TABLE_CONFIG`` is kept by key by a broker that can, and is a log like any other at
+  one that can't: ``table`` tells which. What is kept by key can't be read by a reader.
 - ``watermarks().high`` is the high watermark (not the last stable offset): "to its end" means that a reader's position
   has reached a high watermark taken before.
 - Every call is bounded in time by the adapter's own settings and raises ``BrokerTimeout`` when that runs out.
@@ -17,6 +19,8 @@ Semantics that every adapter owes:
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
+
+from ...state.tables import Table
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -162,11 +166,13 @@ class Reader(Protocol):
 class Producer(Protocol):
     """One transactional id's producer. After any error it is of no use any more: close it and make a new one."""
 
-    async def transact(self, records: Sequence[Outgoing]) -> None:
+    async def transact(self, records: Sequence[Outgoing]) -> Mapping[TopicPartition, int]:
         """Write all records in one transaction; one call at a time.
 
-        Raises ProducerFenced, TransactionAborted, TransactionRefused or TransactionUnknown. When cancelled, the outcome
-        is unknown too.
+        Returns for each partition the offset behind the last record that it wrote there. A control record may follow,
+        so a reader that has read the transaction stands there or farther on. A partition is left out where the adapter
+        can't know. Raises ProducerFenced, TransactionAborted, TransactionRefused or TransactionUnknown. When cancelled,
+        the outcome is unknown too.
         """
 
     async def close(self) -> None:
@@ -199,6 +205,12 @@ class Broker(Protocol):
 
     async def fence(self, transactional_id: str) -> None:
         """Fence all producers of an id; returns when its last transaction is decided and visible to reads."""
+
+    def table(self, topic: str, partition: int) -> Table | None:
+        """A partition of a topic that the broker itself keeps by key, as it is committed; None: the topic is a log.
+
+        Plain calls from any thread. May raise UnknownTopic, and its methods StoreError.
+        """
 
     async def append(self, records: Sequence[Outgoing]) -> None:
         """Write outside a transaction; returns when all are acknowledged. After an error some may have been written."""

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from ...state.tables import TABLE_CONFIG
 from .protocol import BrokerError, Outgoing, TopicDescription, TopicSpec
 
 TOPIC_DEFAULTS: Final[Mapping[str, str]] = {
@@ -43,12 +44,15 @@ def refusals(records: Sequence[Outgoing], topics: Mapping[str, TopicDescription]
     refused: dict[int, str] = {}
     limits = {name: int(topic.config["max.message.bytes"]) for name, topic in topics.items()}
     compacted = {name for name, topic in topics.items() if "compact" in topic.config["cleanup.policy"]}
+    by_key = {name for name, topic in topics.items() if TABLE_CONFIG.items() <= topic.config.items()}
     for index, record in enumerate(records):
         topic = topics.get(record.topic)
         if topic is None:
             refused[index] = f"topic {record.topic!r} does not exist"
         elif not 0 <= record.partition < topic.partitions:
             refused[index] = f"{record.topic!r} has {topic.partitions} partitions, not a partition {record.partition}"
+        elif record.key is None and record.topic in by_key:
+            refused[index] = f"{record.topic!r} is kept by key and the record has no key"
         elif record.key is None and record.topic in compacted:
             refused[index] = f"{record.topic!r} is compacted and the record has no key"
         elif batch_bytes(record) > limits[record.topic]:

@@ -47,6 +47,7 @@ class Faults:
 
     transact_aborted: float = 0.0  # aborted before it is decided
     transact_unknown: float = 0.0  # the request to commit, or the reply to it, is lost
+    offsets_unknown: float = 0.0  # the offsets of a partition that a transaction wrote are not told
     reply_slow: float = 0.0  # a reply takes reply_slow_ms longer
     reply_slow_ms: float = 500.0
     away: bool = False  # nothing is answered; every call ends with BrokerTimeout
@@ -208,8 +209,8 @@ class SimulatedBroker:
             asyncio.get_running_loop().call_later(timeout_ms / 1000, self._expire, transaction)
         return transaction
 
-    def _produce(self, transaction: Transaction, records: Sequence[Outgoing]) -> None:
-        self._state.produce(transaction, records, self._now_ms())
+    def _produce(self, transaction: Transaction, records: Sequence[Outgoing]) -> int:
+        return self._state.produce(transaction, records, self._now_ms())
 
     def _end(self, transaction: Transaction, commit: bool) -> None:
         self._state.end(transaction, commit)
@@ -294,6 +295,9 @@ class SimulatedConnection:
     async def fence(self, transactional_id: str) -> None:
         """Fence all producers of an id and wait for its last transaction's markers."""
         await self._initialise(transactional_id)
+
+    def table(self, topic: str, partition: int) -> None:
+        """The cluster keeps logs only, as Kafka does."""
 
     async def append(self, records: Sequence[Outgoing]) -> None:
         """Write outside a transaction; raises TransactionRefused, with nothing written, for impossible records."""
@@ -454,20 +458,22 @@ class SimulatedProducer:
         self._timeout_ms = transaction_timeout_ms
         self._usable = True
 
-    async def transact(self, records: Sequence[Outgoing]) -> None:
+    async def transact(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
         """See the protocol."""
         if not self._usable:
             raise BrokerError("this producer is in use, was closed or has failed: make a new one")
         if not records:
-            return
+            return {}
         self._usable = False
         refused = await self._prepare(records)
         if refused:
             await self._refuse(records, refused)
         transaction = await self._begin(records)
-        await self._produce(transaction, records)
+        ends = await self._produce(transaction, records)
         await self._commit(transaction)
         self._usable = True
+        unknown = self._cluster.faults.offsets_unknown
+        return {source: end for source, end in ends.items() if not unknown or self._cluster._random.random() >= unknown}
 
     async def close(self) -> None:
         """Let go; an open transaction is left to be fenced or to time out."""
@@ -506,16 +512,17 @@ class SimulatedProducer:
         except BrokerTimeout as error:
             raise TransactionAborted(f"the transaction could not begin: {error}") from error
 
-    async def _produce(self, transaction: Transaction, records: Sequence[Outgoing]) -> None:
+    async def _produce(self, transaction: Transaction, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
         groups = _by_partition(records)
         steps = [partial(self._cluster._produce, transaction, [records[i] for i in group]) for group in groups.values()]
         try:
-            await self._connection._call_all(steps)
+            ends = await self._connection._call_all(steps)
             if self._cluster._random.random() < self._cluster.faults.transact_aborted:
                 await self._abort(transaction)
                 raise TransactionAborted("aborted on demand")
         except BrokerTimeout as error:
             raise TransactionAborted(f"not all records could be sent, and no commit was asked for: {error}") from error
+        return dict(zip(groups, ends, strict=True))
 
     async def _abort(self, transaction: Transaction) -> None:
         try:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ...state.tables import TABLE_CONFIG
 from .protocol import (
     Headers,
     OffsetOutOfRange,
@@ -140,7 +141,8 @@ class ClusterState:
     def create(self, spec: TopicSpec) -> None:
         """Create a topic, unless it exists; raises BrokerError for a name or a number that is not possible."""
         if spec.name not in self.topics:
-            description = TopicDescription(*checked(spec))
+            known = {name: value for name, value in spec.config.items() if name not in TABLE_CONFIG}
+            description = TopicDescription(*checked(spec._replace(config=known)))
             self.topics[spec.name] = Topic(description, [PartitionLog() for _ in range(spec.partitions)])
 
     def log(self, source: TopicPartition) -> PartitionLog:
@@ -200,12 +202,17 @@ class ClusterState:
         known.transaction = Transaction(transactional_id, epoch, dict.fromkeys(partitions))
         return known.transaction
 
-    def produce(self, transaction: Transaction, records: Sequence[Outgoing], now_ms: int) -> None:
-        """Write records of one partition; raises ProducerFenced, TransactionAborted if it is decided already."""
+    def produce(self, transaction: Transaction, records: Sequence[Outgoing], now_ms: int) -> int:
+        """Write records of one partition: the offset behind them.
+
+        Raises ProducerFenced, TransactionAborted if it is decided already.
+        """
         self._current(transaction.transactional_id, transaction.epoch)
         if transaction.committed is not None:
             raise TransactionAborted("records came after the transaction had been ended")
-        self.log(TopicPartition(records[0].topic, records[0].partition)).append(records, now_ms, transaction)
+        log = self.log(TopicPartition(records[0].topic, records[0].partition))
+        log.append(records, now_ms, transaction)
+        return log.high
 
     def end(self, transaction: Transaction, commit: bool) -> None:
         """The producer's own decision; raises ProducerFenced."""
