@@ -1,24 +1,26 @@
 """Events to bytes and back. A record of our logs holds one event: msgpack, an array whose first item is the tag.
 
 An event of an unknown kind or version is refused with a clear error, never skipped: a reader that skips what it does
-not know comes to another ledger than its peers.
+not know comes to another ledger than its peers. One of an older version is read as what it means today.
 """
+
+from typing import get_args
 
 import msgspec
 
-from .events import Event
+from .events import Event, OlderEvent, as_of_today
 
 EVENT_BYTES_MAX = 256 * 1024
 """An event over this size is written as several events of one transaction."""
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
+_decoder: msgspec.msgpack.Decoder[Event | OlderEvent] = msgspec.msgpack.Decoder(Event | OlderEvent)
 _untyped = msgspec.msgpack.Decoder()
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that don't fit: malformed or of other types, text that is no UTF-8, nested too deep."""
 
-_KINDS = {kind.__struct_config__.tag for kind in Event.__args__}
+_KINDS = {kind.__struct_config__.tag for kind in get_args(Event | OlderEvent)}
 
 
 class EventError(ValueError):
@@ -33,7 +35,7 @@ def encode(event: Event) -> bytes:
 def decode(data: bytes) -> Event:
     """The event in the bytes; raises EventError with the kind seen when it is unknown or damaged."""
     try:
-        return _decoder.decode(data)
+        return as_of_today(_decoder.decode(data))
     except _UNREADABLE as error:
         raise EventError(_explain(data, error)) from None
 

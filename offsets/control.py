@@ -18,6 +18,7 @@ from .events import (
     MemberFenced,
     MemberJoined,
     PartitionStarted,
+    StoreDeclared,
 )
 
 K = TypeVar("K")
@@ -37,13 +38,14 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The fold. ``members`` by incarnation; ``started`` by (topic, partition)."""
+    """The fold. ``members`` by incarnation; ``started`` by (topic, partition); ``stores`` by name."""
 
     created: AppCreated | None = None
     term: int = 0
     coordinator: str | None = None
     members: Mapping[int, Member] = field(default_factory=lambda: MappingProxyType({}))
     started: Mapping[tuple[str, int], int] = field(default_factory=lambda: MappingProxyType({}))
+    stores: Mapping[str, StoreDeclared] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def incarnation_next(self) -> int:
@@ -92,6 +94,8 @@ def evolve_control(control: Control, event: ControlEvent) -> Control:
         case PartitionStarted():
             place = (event.topic, event.partition)
             return replace(control, started=_with(control.started, place, event.offset))
+        case StoreDeclared() if event.name not in control.stores:  # a number that was given once stays
+            return replace(control, stores=_with(control.stores, event.name, event))
         case _:
             return control
 

@@ -108,8 +108,33 @@ class RangesGranted(_Event, frozen=True, tag="ranges_granted/1"):
     bands: tuple[Band, ...]
 
 
+class StoreDeclared(_Event, frozen=True, tag="store_declared/1"):
+    """The application keeps state in store ``number`` (dense, from 0), called ``name``, for the keys of a source topic.
+
+    ``kind``: value or map; ``key_type``: of a map's keys, else empty; ``value_type``: the shape of its values;
+    ``codec``: its name. All of it stays for ever: the number is part of every state key, the rest says what the bytes
+    behind it are.
+    """
+
+    term: int
+    number: int
+    name: str
+    topic: str
+    kind: str
+    key_type: str
+    value_type: str
+    codec: str
+
+
 ControlEvent: TypeAlias = (
-    AppCreated | CoordinatorElected | MemberJoined | MemberExpelled | MemberFenced | PartitionStarted | RangesGranted
+    AppCreated
+    | CoordinatorElected
+    | MemberJoined
+    | MemberExpelled
+    | MemberFenced
+    | PartitionStarted
+    | RangesGranted
+    | StoreDeclared
 )
 
 # --- offset log ------------------------------------------------------------------------------------------------------
@@ -220,13 +245,46 @@ class EpochFold(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     pieces: tuple[Piece, ...]
 
 
-class SnapshotTaken(_Event, frozen=True, tag="snapshot_taken/1"):
+class StateChanged(_Event, frozen=True, tag="state_changed/1"):
+    """The transaction changed the state of a source partition, in ``changes`` records of its changelog.
+
+    The changelog's beacon names the same transaction. The last one that the offset log names and the beacon that the
+    changelog holds must be one: else the changelog is not whole, or not ours.
+    """
+
+    incarnation: int
+    transaction: int
+    topic: str
+    partition: int
+    changes: int
+
+
+class SnapshotTaken(_Event, frozen=True, tag="snapshot_taken/2"):
     """The ledger of one source partition as it was when the offset log was read up to ``position``.
 
     ``part`` of ``parts`` numbers the snapshots of the transaction from 0, one for each source partition that shares
     this log partition (one without a source partition, ``topic == ""``, when there is none). A reader that holds all
-    parts goes on reading at ``position``.
+    parts goes on reading at ``position``. ``changed_*`` name the last transaction that changed the partition's state;
+    0, 0: none ever did.
     """
+
+    incarnation: int
+    transaction: int
+    part: int
+    parts: int
+    app: str
+    position: int
+    topic: str
+    partition: int
+    epochs_closed: int
+    epochs: tuple[EpochFold, ...]
+    violations: tuple[int, ...]
+    changed_incarnation: int
+    changed_transaction: int
+
+
+class SnapshotTaken1(_Event, frozen=True, tag="snapshot_taken/1"):
+    """A snapshot from before there was state. It is read, never written."""
 
     incarnation: int
     transaction: int
@@ -242,6 +300,16 @@ class SnapshotTaken(_Event, frozen=True, tag="snapshot_taken/1"):
 
 
 OffsetEvent: TypeAlias = (
-    LogOpened | WorkersCut | WorkerSplit | WorkersMerged | RangeReleased | Committed | SnapshotTaken
+    LogOpened | WorkersCut | WorkerSplit | WorkersMerged | RangeReleased | Committed | StateChanged | SnapshotTaken
 )
 Event: TypeAlias = ControlEvent | OffsetEvent
+OlderEvent: TypeAlias = SnapshotTaken1
+"""What earlier versions wrote; decoded as what it means today."""
+
+
+def as_of_today(event: Event | OlderEvent) -> Event:
+    """The event that says today what an older one said."""
+    if not isinstance(event, SnapshotTaken1):
+        return event
+    fields = {name: getattr(event, name) for name in event.__struct_fields__}
+    return SnapshotTaken(**fields, changed_incarnation=0, changed_transaction=0)

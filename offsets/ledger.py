@@ -33,6 +33,7 @@ from .events import (
     RangeReleased,
     RangesGranted,
     SnapshotTaken,
+    StateChanged,
     Tile,
     WorkersCut,
     WorkersMerged,
@@ -64,12 +65,17 @@ class EpochPart:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLedger:
-    """The fold for one source partition. ``violations``: epochs of which a visible tile does not count."""
+    """The fold for one source partition.
+
+    ``violations``: epochs of which a visible tile does not count; ``changed_by``: the (incarnation, transaction) that
+    changed the partition's state last, by the offset log alone; None: none ever did.
+    """
 
     parts: Mapping[int, EpochPart] = field(default_factory=lambda: MappingProxyType({}))
     epochs_closed: int = 0
     waiting: Mapping[int, tuple[EpochEvent, ...]] = field(default_factory=lambda: MappingProxyType({}))
     violations: frozenset[int] = frozenset()
+    changed_by: tuple[int, int] | None = None
 
     @property
     def epoch_newest(self) -> int:
@@ -143,6 +149,10 @@ def evolve(ledger: Ledger, event: Event) -> Ledger:
             return _seen(ledger, event.incarnation, event.transaction)
         case SnapshotTaken():
             return _seen(ledger, event.incarnation, event.transaction)
+        case StateChanged():
+            place, writer = (event.topic, event.partition), (event.incarnation, event.transaction)
+            changed = replace(ledger.partition(place), changed_by=writer)
+            return _seen(_with_partition(ledger, place, changed), *writer)
         case Committed() | WorkersCut() | WorkerSplit() | WorkersMerged() | RangeReleased():
             place = (event.topic, event.partition)
             partition = _evolve_partition(ledger.partition(place), event)
@@ -201,8 +211,8 @@ def _grant(partition: PartitionLedger, grant: RangesGranted) -> PartitionLedger:
                 violations.add(epoch)
     ready = [event for epoch, events in sorted(partition.waiting.items()) if epoch <= grant.epoch for event in events]
     waiting = {epoch: events for epoch, events in partition.waiting.items() if epoch > grant.epoch}
-    partition = PartitionLedger(
-        MappingProxyType(parts), partition.epochs_closed, MappingProxyType(waiting), frozenset(violations)
+    partition = replace(
+        partition, parts=MappingProxyType(parts), waiting=MappingProxyType(waiting), violations=frozenset(violations)
     )
     for event in ready:
         partition = _evolve_partition(partition, event)

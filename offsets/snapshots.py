@@ -16,6 +16,8 @@ from .ledger import EpochPart, Ledger, PartitionLedger, Place
 
 FIRST_STEP = 1_000
 STEP_GROWTH = 4
+NEVER = (0, 0)
+"""In a snapshot: no transaction has changed the state."""
 
 
 def search_starts(start: int, high: int) -> Iterable[int]:
@@ -51,6 +53,8 @@ def take_snapshot(
             epochs_closed=fold.epochs_closed,
             epochs=tuple(_fold_epoch(part) for _, part in sorted(fold.parts.items())),
             violations=tuple(sorted(fold.violations)),
+            changed_incarnation=(fold.changed_by or NEVER)[0],
+            changed_transaction=(fold.changed_by or NEVER)[1],
         )
         for i, (place, fold) in enumerate(named)
     ]
@@ -80,10 +84,12 @@ def restore_snapshot(parts: Sequence[SnapshotTaken]) -> dict[Place, PartitionLed
             epochs = {fold.epoch: _restore_epoch(fold) for fold in part.epochs}
         except ValueError as error:
             raise EventError(f"damaged snapshot of {part.topic}[{part.partition}]: {error}") from None
+        changed_by = (part.changed_incarnation, part.changed_transaction)
         folds[part.topic, part.partition] = PartitionLedger(
             parts=MappingProxyType(epochs),
             epochs_closed=part.epochs_closed,
             violations=frozenset(part.violations),
+            changed_by=None if changed_by == NEVER else changed_by,
         )
     return folds
 

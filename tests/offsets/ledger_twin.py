@@ -15,16 +15,21 @@ from keylanes.offsets.events import (
     PartitionStarted,
     RangeReleased,
     RangesGranted,
+    StateChanged,
 )
 
 
 class Judgement(NamedTuple):
-    """What the logs say of some points: edges and owners by point, epochs that violate, epochs that wait."""
+    """What the logs say of some points: edges and owners by point, epochs that violate, epochs that wait.
+
+    And which (incarnation, transaction) changed the state last.
+    """
 
     edges: dict[int, int]
     owners: dict[int, int | None]
     violations: set[int]
     waiting: set[int]
+    changed_by: tuple[int, int] | None
 
 
 class _Grants(NamedTuple):
@@ -64,7 +69,9 @@ def judge(control: Sequence[ControlEvent], offsets: Sequence[OffsetEvent], point
         if edge[epoch, point] > until:
             violations.add(epoch)
             edge[epoch, point] = until
-    return Judgement(*_at_last(started, points, edge, released), violations, waiting)
+    changes = [(event.incarnation, event.transaction) for event in offsets if isinstance(event, StateChanged)]
+    changed_by = changes[-1] if changes else None
+    return Judgement(*_at_last(started, points, edge, released), violations, waiting, changed_by)
 
 
 def _commit(

@@ -16,6 +16,8 @@ from keylanes.offsets.events import (
     PartitionStarted,
     RangeReleased,
     RangesGranted,
+    StateChanged,
+    StoreDeclared,
     Tile,
     WorkersCut,
     WorkersMerged,
@@ -44,7 +46,7 @@ def spans(draw: st.DrawFn) -> tuple[int, int]:
 
 @st.composite
 def control_logs(draw: st.DrawFn, grants_max: int, *, wrong: bool) -> list[ControlEvent]:
-    """Elections, stale terms, members, grants at rising epochs in one or several chunks; wrong offsets if asked for."""
+    """Elections, stale terms, members, stores, grants at rising epochs in chunks; wrong offsets if asked for."""
     term, epoch = 1, 0
     log: list[ControlEvent] = [
         AppCreated("app", "hash", 1),
@@ -54,12 +56,15 @@ def control_logs(draw: st.DrawFn, grants_max: int, *, wrong: bool) -> list[Contr
     ]
     offsets = st.sampled_from((0, 0, 2, 4, 4, 6))
     for _ in range(draw(st.integers(1, grants_max))):
-        kind = draw(st.sampled_from(("grant", "grant", "grant", "chunk", "elect", "stale", "expel")))
+        kind = draw(st.sampled_from(("grant", "grant", "grant", "chunk", "elect", "stale", "expel", "store")))
         if kind == "elect":
             term += 1
             log.append(CoordinatorElected(term, draw(st.sampled_from("abc"))))
         elif kind == "expel":
             log += [MemberExpelled(term, 1), MemberFenced(term, 1)]
+        elif kind == "store":
+            name, by = draw(st.sampled_from("abc")), term - draw(st.integers(0, 1))
+            log.append(StoreDeclared(by, draw(st.integers(0, 3)), name, TOPIC, "value", "", "int", "json"))
         elif kind == "stale" and term > 1:
             first, end = draw(spans())
             band = Band(BOUNDS[first], BOUNDS[end], draw(offsets))
@@ -78,7 +83,7 @@ def control_logs(draw: st.DrawFn, grants_max: int, *, wrong: bool) -> list[Contr
 
 @st.composite
 def offset_logs(draw: st.DrawFn, events_max: int) -> list[OffsetEvent]:
-    """Commits right and wrong, cuts, splits, merges, releases, of epochs that may or may not be granted."""
+    """Commits right and wrong, cuts, splits, merges, releases, of epochs that may or may not be granted; state."""
     edges: dict[tuple[int, int], int] = {}
     log: list[OffsetEvent] = []
     for transaction in range(1, 1 + draw(st.integers(0, events_max))):
@@ -87,7 +92,7 @@ def offset_logs(draw: st.DrawFn, events_max: int) -> list[OffsetEvent]:
         first, end = draw(spans())
         head = (incarnation, transaction)
         tail = (epoch, TOPIC, PARTITION)
-        kind = draw(st.sampled_from(("commit",) * 6 + ("cut", "split", "merge", "release")))
+        kind = draw(st.sampled_from(("commit",) * 6 + ("cut", "split", "merge", "release", "state")))
         if kind == "commit":
             cells = range(first, end)
             starts = {edges.get((epoch, cell), 0) for cell in cells}
@@ -98,6 +103,8 @@ def offset_logs(draw: st.DrawFn, events_max: int) -> list[OffsetEvent]:
             tile = Tile(0, 1, BOUNDS[first], BOUNDS[end], offset_from, offset_to)
             tiles = (tile,) if draw(st.integers(0, 9)) else draw(st.sampled_from(((), (tile, tile))))
             log.append(Committed(*head, 0, 1, *tail, tiles, 0, 0, 0))
+        elif kind == "state":
+            log.append(StateChanged(*head, TOPIC, PARTITION, draw(st.integers(1, 3))))
         elif kind == "cut":
             log.append(WorkersCut(*head, *tail, transaction * 10, BOUNDS[first : end + 1]))
         elif kind == "split":

@@ -19,6 +19,8 @@ from keylanes.offsets.events import (
     PartitionStarted,
     RangeReleased,
     RangesGranted,
+    StateChanged,
+    StoreDeclared,
     Tile,
     WorkersCut,
     WorkersMerged,
@@ -49,6 +51,7 @@ def assert_judged_alike(ledger: Ledger, control: Sequence[ControlEvent], offsets
     assert {p: owners.at(p) for p in POINTS} == wanted.owners
     assert set(fold.violations) == wanted.violations
     assert set(fold.waiting) == wanted.waiting
+    assert fold.changed_by == wanted.changed_by
 
 
 @settings(max_examples=120)
@@ -188,6 +191,27 @@ def test_the_highest_transaction_of_each_incarnation_is_known() -> None:
     ledger = started(LogOpened("app", "hash", 0, 1, 1, 1), grant(1, 0), commit(1, 0, 5, n=4), commit(1, 5, 6, n=3))
     assert dict(ledger.transactions) == {1: 4}
     assert ledger.opened == {0}
+
+
+def test_the_last_transaction_that_changed_the_state_is_known() -> None:
+    """Of each partition by itself, whatever is granted and closed meanwhile; it counts as one that was seen."""
+    changed = StateChanged(1, 4, TOPIC, PARTITION, 3)
+    ledger = started(grant(1, 0), commit(1, 0, 5, n=4), changed, grant(2, 5), commit(2, 5, 6, n=5), grant(3, 6))
+    assert ledger.partition(PLACE).epochs_closed == 2
+    assert ledger.partition(PLACE).changed_by == (1, 4)
+    assert ledger.partition((TOPIC, PARTITION + 1)).changed_by is None
+    later = evolve(ledger, StateChanged(2, 1, TOPIC, PARTITION, 1))
+    assert later.partition(PLACE).changed_by == (2, 1)
+    assert dict(later.transactions) == {1: 5, 2: 1}
+
+
+def test_a_store_keeps_the_number_that_it_was_given_first() -> None:
+    """A declaration of a stale term gives none; a second one of the same name changes nothing."""
+    first = StoreDeclared(1, 0, "seen", TOPIC, "map", "str", "int", "json")
+    again = StoreDeclared(2, 1, "seen", TOPIC, "map", "str", "int", "json")
+    stale = StoreDeclared(1, 1, "other", TOPIC, "value", "", "int", "json")
+    ledger = started(first, CoordinatorElected(2, "b"), again, stale)
+    assert dict(ledger.control.stores) == {"seen": first}
 
 
 def test_epochs_that_are_complete_take_no_memory() -> None:

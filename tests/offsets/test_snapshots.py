@@ -84,7 +84,7 @@ def test_structure_goes_on_from_a_snapshot(control: list[ControlEvent], offsets:
 
 def snapshot(transaction: int, part: int, parts: int, *, incarnation: int = 1, position: int = 0) -> SnapshotTaken:
     """A part of a snapshot with nothing in it."""
-    return SnapshotTaken(incarnation, transaction, part, parts, "app", position, "t", part, 0, (), ())
+    return SnapshotTaken(incarnation, transaction, part, parts, "app", position, "t", part, 0, (), (), 0, 0)
 
 
 COMMIT = Committed(1, 5, 0, 1, 1, "t", 0, (), 0, 0, 0)
@@ -132,7 +132,7 @@ def test_an_impossible_piece_is_refused() -> None:
     """A damaged snapshot stops the reader; it is not restored in part."""
     whole = take_snapshot(Ledger(), "app", 0, [PLACE], 5, 3, 4)[0]
     damaged = msgspec.convert(
-        [*msgspec.to_builtins(whole)[:-2], [[1, 1, [[9, 3, 0, 0, None, None, False]]]], []], SnapshotTaken
+        [*msgspec.to_builtins(whole)[:-4], [[1, 1, [[9, 3, 0, 0, None, None, False]]]], [], 0, 0], SnapshotTaken
     )
     with pytest.raises(EventError, match="damaged snapshot of source"):
         restore_snapshot([damaged])

@@ -271,7 +271,9 @@ class Planner:
             )
             fold = EpochFold(epoch, incarnation, pieces)
             taken.append(
-                SnapshotTaken(incarnation, 10_000, part, len(owned), APP, position, SOURCE, p, epoch - 1, (fold,), ())
+                SnapshotTaken(
+                    incarnation, 10_000, part, len(owned), APP, position, SOURCE, p, epoch - 1, (fold,), (), 0, 0
+                )
             )
         return tuple(taken)
 
