@@ -101,6 +101,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     create_topics: bool = True  # create our logs and declared outputs where they are missing
     compression_type: str | None = "lz4"  # of what is written: gzip, snappy, lz4, zstd or none
     output_bytes_max: Positive | None = None  # a larger output fails its record; None: what the topic allows
+    state_folder: str | None = None  # local copies of state, a folder for each process; needed with state on Kafka
+    state_cache_bytes_max: Positive = 256 * 1024 * 1024  # blocks of state kept in memory, of the whole process
     security: Security = Security()
 
     def __post_init__(self) -> None:
@@ -117,6 +119,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             )
         if self.compression_type not in (None, "gzip", "snappy", "lz4", "zstd"):
             raise SettingsError(f"compression_type is gzip, snappy, lz4, zstd or None; seen {self.compression_type!r}")
+        if self.state_folder is not None and not self.state_folder.strip():
+            raise SettingsError(f"state_folder names a folder; seen {self.state_folder!r}")
         if self.security.security_protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
             raise SettingsError(
                 "security_protocol is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; seen "

@@ -4,26 +4,28 @@ Rules:
 
 - *Raw mode always*: rocksdict's other mode unpickles what it reads, and a tampered file would run code.
 - Options are passed for the column family too: rocksdict forgets cache and filter of a database that it reopens
-  without. All databases of a process share one block cache.
+  without. All databases of a process share one block cache, as large as the largest that one of them asked for.
 - A folder belongs to us or is refused: it holds a marker file that names kind and format, written before RocksDB
   touches the folder (opening a foreign database changes it). It is not a symbolic link, and only its owner may enter.
 - Every error is a ``RocksError`` in words. After one that was raised by a write the database is of no use any more:
   RocksDB keeps refusing, even when a full disk has room again.
 - No iterator leaves this module alive: an open one keeps the lock after ``close``.
 - The write-ahead log is on: what ``write`` has returned from survives the death of the process. A log that is damaged
-  anywhere but at its torn end is an error, not a silent end.
+  anywhere but at its torn end is an error, not a silent end; unless what the folder holds follows a log elsewhere and
+  is fetched from there again (``follower``): then the damage ends it, and nothing behind that is read.
 """
 
 import contextlib
-import functools
 import os
 import re
 import shutil
 import stat
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Generator, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
@@ -55,6 +57,10 @@ class Writes:
         """Set a value."""
         self._batch.put(key, value)
 
+    def delete(self, key: bytes) -> None:
+        """Delete a key; nothing happens when there is none."""
+        self._batch.delete(key)
+
     def delete_range(self, first: bytes, end: bytes) -> None:
         """Delete every key in ``[first, end)``."""
         self._batch.delete_range(first, end)
@@ -82,6 +88,18 @@ class Rocks:
         with _in_words(self.folder):
             value: bytes | None = self._open().get(key)
             return value
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values of keys, in their order, None for one that is missing. Other threads run meanwhile."""
+        with _in_words(self.folder):
+            values = self._open().get(list(keys))
+            assert isinstance(values, list)
+            return values
+
+    def page(self, first: bytes, end: bytes, entries_max: int) -> list[tuple[bytes, bytes]]:
+        """At most so many keys and values of ``[first, end)`` in order, as they are at one moment."""
+        with self.entries(first, end) as entries:
+            return list(islice(entries, entries_max))
 
     def write(self, writes: Writes, *, sync: bool = False) -> None:
         """Do all of these writes; with ``sync`` they survive the death of the machine too."""
@@ -118,6 +136,11 @@ class Rocks:
                 return
         raise RocksError(f"{self.folder} changes too fast to be read beside its writer")
 
+    def flush(self) -> None:
+        """Write what is in memory to files, and return when it is done. Other threads run meanwhile."""
+        with _in_words(self.folder):
+            self._open().flush()
+
     def close(self) -> None:
         """Let go of the folder; a second call does nothing."""
         database, self._database = self._database, None
@@ -148,16 +171,29 @@ class Rocks:
             iterator.status()  # an iterator that met damage just ends
 
 
-def open_rocks(folder: Path, kind: str, format_version: int, mode: Mode = "write") -> Rocks:
+def open_rocks(
+    folder: Path,
+    kind: str,
+    format_version: int,
+    mode: Mode = "write",
+    *,
+    cache_bytes: int = CACHE_BYTES,
+    follower: bool = False,
+) -> Rocks:
     """Open the database in a folder.
 
     ``write``: alone; folder and database are made if there are none. ``beside``: reads what was written before, while
-    a writer may be running; see ``Rocks.catch_up``. Raises RocksError.
+    a writer may be running; see ``Rocks.catch_up``. ``cache_bytes``: at least so large is the cache that all databases
+    of the process share. ``follower``: see the module. Raises RocksError.
     """
     folder = Path(os.path.abspath(folder))
+    cache = _cache.at_least(cache_bytes)
     if mode == "write":
         _prepare(folder, kind, format_version)
-        options = _options()
+        options = _options(cache)
+        if follower:
+            # With the tolerant mode the machine's death may leave a hole: the end of one log lost, the next one read.
+            options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.point_in_time())
         options.create_if_missing(True)
         with _in_words(folder):
             database = rocksdict.Rdict(str(folder), options, column_families={"default": options})
@@ -167,16 +203,16 @@ def open_rocks(folder: Path, kind: str, format_version: int, mode: Mode = "write
     _check_marker(folder, kind, format_version)
     for attempt in range(1, _OPEN_ATTEMPTS):
         try:
-            return _open_beside(folder)
+            return _open_beside(folder, cache)
         except RocksError:
             time.sleep(0.01 * attempt)
-    return _open_beside(folder)
+    return _open_beside(folder, cache)
 
 
-def _open_beside(folder: Path) -> Rocks:
+def _open_beside(folder: Path, cache: rocksdict.Cache) -> Rocks:
     scratch = Path(tempfile.mkdtemp(prefix="keylanes-"))  # RocksDB writes a log of its own there
     try:
-        options = _options()
+        options = _options(cache)
         options.create_if_missing(False)
         with _in_words(folder):
             access = rocksdict.AccessType.secondary(str(scratch))
@@ -193,14 +229,31 @@ def _open_beside(folder: Path) -> Rocks:
     return rocks
 
 
-@functools.cache
-def _cache() -> rocksdict.Cache:
-    return rocksdict.Cache(CACHE_BYTES)
+class _SharedCache:
+    """The one block cache of the process; made when it is first asked for, and it only grows."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cache: rocksdict.Cache | None = None
+        self.size = 0
+
+    def at_least(self, size: int) -> rocksdict.Cache:
+        """The cache, at least so many bytes large."""
+        with self._lock:
+            if self._cache is None:
+                self._cache = rocksdict.Cache(size)
+            elif size > self.size:
+                self._cache.set_capacity(size)
+            self.size = max(self.size, size)
+            return self._cache
 
 
-def _options() -> rocksdict.Options:
+_cache: Final = _SharedCache()
+
+
+def _options(cache: rocksdict.Cache) -> rocksdict.Options:
     table = rocksdict.BlockBasedOptions()
-    table.set_block_cache(_cache())
+    table.set_block_cache(cache)
     table.set_bloom_filter(10, False)
     options = rocksdict.Options(raw_mode=True)
     options.set_block_based_table_factory(table)

@@ -202,6 +202,8 @@ def test_a_wrong_retry_is_refused(options: dict[str, int]) -> None:
         ({"commit_interval_ms": 20}, "commit_lead_ms must be below commit_interval_ms=20; seen 20"),
         ({"compression_type": "rar"}, "seen 'rar'"),
         ({"threads": 2_000}, "threads"),
+        ({"state_folder": " "}, "state_folder names a folder; seen ' '"),
+        ({"state_cache_bytes_max": 0}, "state_cache_bytes_max"),
         ({"no_such_setting": 1}, "no_such_setting"),
     ],
 )

@@ -6,12 +6,14 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import rocksdict
 
-from keylanes.state.rocks import MARKER, Rocks, RocksError, Writes, open_rocks
+from keylanes.state.rocks import CACHE_BYTES, MARKER, Rocks, RocksError, Writes, _SharedCache, open_rocks
 
 OPEN_AND_SAY = """
 import sys
@@ -24,6 +26,19 @@ except RocksError as error:
 else:
     print(rocks.get(b"key"))
     rocks.close()
+"""
+
+
+WRITE_AND_DIE = """
+import os, sys
+from pathlib import Path
+from keylanes.state.rocks import Writes, open_rocks
+rocks = open_rocks(Path(sys.argv[1]), "things", 1)
+for number in range(300):
+    writes = Writes()
+    writes.put(b"%d" % number, os.urandom(1000))
+    rocks.write(writes)
+os._exit(9)
 """
 
 
@@ -185,6 +200,81 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
         open_things(tmp_path / "file")
 
 
+def test_a_delete_takes_its_place_among_the_puts(tmp_path: Path) -> None:
+    """In a batch the later of a put and a delete counts; to delete what is not there is nothing."""
+    rocks = open_things(tmp_path / "data")
+    writes = Writes()
+    writes.put(b"gone", b"1")
+    writes.delete(b"gone")
+    writes.delete(b"back")
+    writes.put(b"back", b"2")
+    writes.delete(b"never")
+    rocks.write(writes)
+    assert [rocks.get(key) for key in (b"gone", b"back", b"never")] == [None, b"2", None]
+    rocks.close()
+
+
+def test_many_keys_are_read_at_once(tmp_path: Path) -> None:
+    """The values come in the order of the keys, with None for missing ones, wherever RocksDB keeps them."""
+    rocks = open_things(tmp_path / "data")
+    for flushed in (True, False):
+        writes = Writes()
+        for number in range(0, 1000, 3 if flushed else 5):
+            writes.put(b"%d" % number, b"%d %d" % (number, flushed))
+        rocks.write(writes)
+        if flushed:
+            rocks.flush()
+            assert list((tmp_path / "data").glob("*.sst"))
+    keys = [b"%d" % (number * 7 % 1200) for number in range(1500)]
+    assert rocks.get_many(keys) == [rocks.get(key) for key in keys]
+    assert rocks.get_many([b"3", b"none", b"", b"5", b"3"]) == [b"3 1", None, None, b"5 0", b"3 1"]
+    assert rocks.get_many([]) == []
+    rocks.close()
+
+
+def test_other_threads_run_while_many_keys_are_read(tmp_path: Path) -> None:
+    """A read of many keys in a thread leaves the others at work."""
+    rocks = open_things(tmp_path / "data")
+    writes = Writes()
+    for number in range(20_000):
+        writes.put(b"%d" % number, bytes(100))
+    rocks.write(writes)
+    rocks.flush()
+    began, done = threading.Event(), threading.Event()
+
+    def read() -> None:
+        began.set()
+        for _ in range(5):
+            rocks.get_many([b"%d" % number for number in range(20_000)])
+        done.set()
+
+    # Only who lets go in the middle of a call is overtaken: a thread that wants its turn waits for this long.
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(60)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(read)
+            began.wait()
+            assert not done.is_set()
+            reading.result()
+    finally:
+        sys.setswitchinterval(before)
+    rocks.close()
+
+
+def test_a_page_is_bounded(tmp_path: Path) -> None:
+    """``page`` gives the first entries of ``[first, end)`` in order, and keeps nothing open."""
+    rocks = open_things(tmp_path / "data")
+    for key in (b"b", b"d", b"f"):
+        put(rocks, key, key)
+    assert rocks.page(b"a", b"z", 2) == [(b"b", b"b"), (b"d", b"d")]
+    assert rocks.page(b"d", b"f", 9) == [(b"d", b"d")]
+    assert rocks.page(b"g", b"z", 9) == []
+    assert rocks.page(b"a", b"z", 0) == []
+    rocks.close()
+    open_things(tmp_path / "data").close()
+
+
 def test_damage_is_an_error_not_an_end(tmp_path: Path) -> None:
     """A walk over a damaged file raises RocksError instead of ending early."""
     rocks = open_things(tmp_path / "data")
@@ -198,7 +288,36 @@ def test_damage_is_an_error_not_an_end(tmp_path: Path) -> None:
     rocks = open_things(tmp_path / "data")
     with pytest.raises(RocksError, match="damaged"), rocks.entries(b"", b"\xff") as entries:
         list(entries)
+    with pytest.raises(RocksError, match="damaged"):
+        rocks.page(b"", b"\xff", 2000)
+    with pytest.raises(RocksError, match="damaged"):
+        rocks.get_many([b"%05d" % number for number in range(2000)])
     rocks.close()
+
+
+def test_a_damaged_log_ends_a_follower_only(tmp_path: Path) -> None:
+    """Damage inside the write-ahead log is an error; a follower keeps what lies before it, and nothing behind it."""
+    command = [sys.executable, "-c", WRITE_AND_DIE, str(tmp_path / "data")]
+    assert subprocess.run(command, check=False).returncode == 9
+    log = max((tmp_path / "data").glob("*.log"), key=lambda path: path.stat().st_size)
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 20] = bytes(20)
+    log.write_bytes(content)
+    with pytest.raises(RocksError, match="damaged"):
+        open_things(tmp_path / "data")
+    rocks = open_rocks(tmp_path / "data", "things", 1, follower=True)
+    there = [rocks.get(b"%d" % number) is not None for number in range(300)]
+    assert 50 < sum(there) < 250
+    assert there == sorted(there, reverse=True)
+    rocks.close()
+
+
+def test_the_cache_grows_to_the_largest_wish(tmp_path: Path) -> None:
+    """Databases of a process share one cache; who asks for less does not make it smaller."""
+    cache = _SharedCache()
+    assert cache.at_least(1_000) is cache.at_least(2_000) is cache.at_least(500)
+    assert cache.size == 2_000
+    open_rocks(tmp_path / "data", "things", 1, cache_bytes=CACHE_BYTES + 1).close()
 
 
 def test_a_damaged_database_is_not_opened(tmp_path: Path) -> None:
