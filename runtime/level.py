@@ -7,8 +7,8 @@ handler's ``to`` is another handler's topic) ends where everything upstream of i
 Topics that write to each other in a circle are upstream of themselves. They are pinned anew together, again and again,
 until nothing came: done below the pins means that all their outputs were there when the last pin was taken.
 
-Order matters: first look at the edges, then ask the broker for the watermarks of ``to_pin``, then ``pin``. What is known
-only when a handler sends it has to be told by ``discover`` before that record's edge is committed.
+Order matters: first look at the edges, then ask the broker for the watermarks of ``to_pin``, then ``pin``. A write that
+no handler declares has to be told by ``discover`` before the edge of its record is committed.
 """
 
 from collections.abc import Iterable, Mapping
