@@ -10,7 +10,8 @@ from typing import NamedTuple, TypeVar
 from ..keyrange.hashing import HASH_NAME
 from ..keyrange.ranges import WHOLE, KeyRange
 from .codec import EVENT_BYTES_MAX
-from .events import Band, Committed, ControlEvent, LogOpened, RangesGranted, Tile
+from .control import Control
+from .events import Band, Committed, ControlEvent, LogOpened, RangesGranted, StoreDeclared, Tile
 from .ledger import Ledger, Place
 
 T = TypeVar("T")
@@ -19,6 +20,23 @@ BAND_BYTES_MAX = 20
 TILE_BYTES_MAX = 40
 _BANDS_MAX = EVENT_BYTES_MAX // BAND_BYTES_MAX
 _TILES_MAX = EVENT_BYTES_MAX // TILE_BYTES_MAX
+STORE_NUMBER_MAX = (1 << 16) - 1
+"""A state key has two bytes for the number of its store."""
+
+
+class StoreChanged(ValueError):
+    """What is kept under the name of a store is something else than what is asked for."""
+
+
+class StoreSpec(NamedTuple):
+    """A store that the application asks for; the fields are those of ``StoreDeclared``."""
+
+    name: str
+    topic: str
+    kind: str
+    key_type: str
+    value_type: str
+    codec: str
 
 
 class Move(NamedTuple):
@@ -62,6 +80,43 @@ def decide_grant(
     bands = [Band(a, b, edge) for a, b, edge in partition.edges(started).pieces(within.first, within.end)]
     epoch = partition.epoch_next
     return [RangesGranted(term, incarnation, epoch, *place, tuple(chunk)) for chunk in _chunks(bands, _BANDS_MAX)]
+
+
+def decide_stores(control: Control, term: int, wanted: Sequence[StoreSpec]) -> list[StoreDeclared]:
+    """The stores that have no number yet, each with the next one; those that nobody asks for any more stay.
+
+    Raises StoreChanged when a store of that name is of another kind, ValueError when there are no numbers left.
+    """
+    known = {name: spec_of(declared) for name, declared in control.stores.items()}
+    number = max((declared.number for declared in control.stores.values()), default=-1)
+    new: list[StoreDeclared] = []
+    for spec in wanted:
+        if spec.name not in known:
+            number += 1
+            if number > STORE_NUMBER_MAX:
+                raise ValueError(
+                    f"store {spec.name!r}: the application has had {number} stores, which is all there can be; "
+                    "start under a new application name"
+                )
+            new.append(StoreDeclared(term, number, *spec))
+        known.setdefault(spec.name, spec)
+        if known[spec.name] != spec:
+            raise StoreChanged(
+                f"store {spec.name!r} was {_described(known[spec.name])}; it is {_described(spec)} now, and what is "
+                "kept in it would be read wrongly. Give the new store another name, or start under a new application "
+                "name."
+            )
+    return new
+
+
+def spec_of(declared: StoreDeclared) -> StoreSpec:
+    """What a store was declared as, without its number."""
+    return StoreSpec(*(getattr(declared, name) for name in StoreSpec._fields))
+
+
+def _described(spec: StoreSpec) -> str:
+    keys = f" by {spec.key_type}" if spec.key_type else ""
+    return f"a {spec.kind} of {spec.value_type}{keys} for {spec.topic} as {spec.codec}"
 
 
 def tiles_of(moves: Iterable[Move]) -> list[tuple[Tile, Move]]:

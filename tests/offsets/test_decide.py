@@ -9,7 +9,20 @@ from hypothesis import strategies as st
 
 from keylanes.keyrange.hashing import HASH_NAME, SPACE_END
 from keylanes.offsets.codec import EVENT_BYTES_MAX, encode
-from keylanes.offsets.decide import CommitKey, Move, decide_commits, decide_grant, decide_opening, tiles_of
+from keylanes.offsets.control import Control, evolve_control
+from keylanes.offsets.decide import (
+    STORE_NUMBER_MAX,
+    CommitKey,
+    Move,
+    StoreChanged,
+    StoreSpec,
+    decide_commits,
+    decide_grant,
+    decide_opening,
+    decide_stores,
+    spec_of,
+    tiles_of,
+)
 from keylanes.offsets.events import (
     AppCreated,
     Band,
@@ -18,6 +31,7 @@ from keylanes.offsets.events import (
     LogOpened,
     PartitionStarted,
     RangesGranted,
+    StoreDeclared,
     Tile,
 )
 from keylanes.offsets.ledger import Ledger, evolve_all
@@ -148,3 +162,60 @@ def test_neighbours_that_differ_are_two_tiles(change: str) -> None:
     }[change]
     assert len(tiles_of([left, right])) == 2
     assert len(tiles_of([left, Move(2, 10, 20, 0, 5)])) == 1
+
+
+# --- stores -----------------------------------------------------------------------------------------------------------
+
+SPEC = StoreSpec("seen", "flights", "map", "str", "int", "json")
+
+
+def declared(*stores: StoreDeclared) -> Control:
+    """The control log's fold in term 4 with these stores."""
+    control = evolve_control(Control(), CoordinatorElected(4, "x"))
+    for store in stores:
+        control = evolve_control(control, store)
+    return control
+
+
+def spec(name: str) -> StoreSpec:
+    """A store of that name; what else it is follows from the name."""
+    return SPEC._replace(name=name, topic=f"topic of {name}")
+
+
+@settings(max_examples=200)
+@given(st.lists(st.lists(st.sampled_from("abcdefgh").map(spec), max_size=6), max_size=6))
+def test_stores_keep_their_numbers_whatever_is_asked_for_later(starts: list[list[StoreSpec]]) -> None:
+    """Start after start: numbers are dense from 0 in the order of first asking; no number or store ever goes."""
+    control, order = declared(), list[StoreSpec]()
+    for wanted in starts:
+        before = dict(control.stores)
+        new = decide_stores(control, 4, wanted)
+        assert {store.name for store in new} == {s.name for s in wanted} - before.keys()
+        control = declared(*before.values(), *new)
+        order += [s for i, s in enumerate(wanted) if s not in order and s not in wanted[:i]]
+        assert [spec_of(store) for store in sorted(control.stores.values(), key=lambda s: s.number)] == order
+        assert sorted(store.number for store in control.stores.values()) == list(range(len(order)))
+        assert dict(control.stores).items() >= before.items()
+        assert decide_stores(control, 4, wanted) == []
+
+
+@pytest.mark.parametrize("field", StoreSpec._fields[1:])
+def test_a_store_of_another_kind_under_an_old_name_is_refused(field: str) -> None:
+    """The message names the store, what it was, what it is now, and what to do."""
+    other = SPEC._replace(**{field: "another"})
+    control = declared(StoreDeclared(4, 0, *SPEC))
+    with pytest.raises(StoreChanged, match="store 'seen' was a map of int by str for flights as json") as raised:
+        decide_stores(control, 4, [other])
+    assert "another" in str(raised.value)
+    assert "Give the new store another name, or start under a new application name" in str(raised.value)
+    with pytest.raises(StoreChanged):
+        decide_stores(declared(), 4, [SPEC, other])
+
+
+def test_the_numbers_of_stores_end() -> None:
+    """They are two bytes of every state key; the last number is given, a further one is refused."""
+    last = StoreDeclared(4, STORE_NUMBER_MAX, *spec("last"))
+    before = StoreDeclared(4, STORE_NUMBER_MAX - 1, *spec("before"))
+    assert [store.number for store in decide_stores(declared(before), 4, [SPEC])] == [STORE_NUMBER_MAX]
+    with pytest.raises(ValueError, match="has had 65536 stores"):
+        decide_stores(declared(last), 4, [SPEC])
