@@ -19,7 +19,6 @@ its chunks or values and the watermarks of its partitions, so a log has no offse
 A trim moves ``start`` and drops the chunks that lie wholly below it.
 """
 
-import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -399,13 +398,13 @@ class TopicTable:
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The newest values of keys, in their order."""
-        return [self.get(key) for key in keys]
+        return self._rocks.get_many([self._prefix + key for key in keys])
 
     def page(self, first: bytes, end: bytes | None, entries_max: int) -> list[tuple[bytes, bytes]]:
         """At most so many entries of ``[first, end)`` (None: to the last one) in order of keys."""
         last = self._end if end is None else self._prefix + end
-        with self._rocks.entries(self._prefix + first, last) as entries:
-            return [(key[_PREFIX:], value) for key, value in itertools.islice(entries, entries_max)]
+        found = self._rocks.page(self._prefix + first, last, entries_max)
+        return [(key[_PREFIX:], value) for key, value in found]
 
 
 def _opened(rocks: Rocks, *, writable: bool) -> TopicStore:
@@ -422,7 +421,7 @@ def _put_values(writes: Writes, prefix: bytes, group: Sequence[RecordFields]) ->
         if key is None:
             raise ValueError(f"{name!r} is kept by key and a record has no key")
         if value is None:
-            writes.delete_range(prefix + key, prefix + key + b"\0")
+            writes.delete(prefix + key)
         else:
             writes.put(prefix + key, value)
 

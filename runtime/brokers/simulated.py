@@ -30,7 +30,7 @@ from .protocol import (
     Watermarks,
 )
 from .refusal import describe_refusals, refusals
-from .simulated_log import HOLE, ClusterState, Entry, SimulatedRecord, Transaction
+from .simulated_log import ClusterState, Entry, SimulatedRecord, Transaction
 
 T = TypeVar("T")
 
@@ -130,9 +130,31 @@ class SimulatedBroker:
         """Take records away as compaction would; their offsets stay."""
         log = self._state.log(source)
         for offset in offsets:
-            if log.start <= offset < log.high and log.entries[offset - log.start].record is not None:
-                log.entries[offset - log.start] = HOLE._replace(transaction=log.entries[offset - log.start].transaction)
+            if log.start <= offset < log.high:
+                log.make_hole(offset)
         self._wake(source)
+
+    def compact(self, source: TopicPartition, *, keep_tombstones: bool = True, partly: bool = False) -> None:
+        """Keep of each key the newest committed record below the last stable offset; raises BrokerError.
+
+        Without ``keep_tombstones`` a newest record without a value goes too, as after ``delete.retention.ms``.
+        ``partly``: up to an offset that the seed draws, and of what could go about half stays.
+        """
+        log = self._state.compactable(source)
+        before = self._random.randint(log.start, log.stable) if partly else log.stable
+        log.compact(before, keep_tombstones=keep_tombstones, spared=lambda: partly and self._random.random() < 0.5)
+        self._wake(source)
+
+    def truncate(self, source: TopicPartition, high: int) -> None:
+        """Lose all from ``high`` on, as an unclean change of leaders may; raises UnknownTopic, OffsetOutOfRange."""
+        self._state.truncate(source, high)
+        self._wake(source)
+
+    def recreate_topic(self, name: str) -> None:
+        """Delete a topic and create it as it was, empty."""
+        self._state.recreate(name)
+        for partition in range(self._state.topics[name].description.partitions):
+            self._wake(TopicPartition(name, partition))
 
     def trim(self, source: TopicPartition, before: int) -> None:
         """Forget records below ``before``, as retention would."""

@@ -10,12 +10,13 @@ As in Kafka:
 - An initialisation bumps the id's epoch; whoever holds an older one is fenced. An open transaction is aborted by it.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...state.tables import TABLE_CONFIG
 from .protocol import (
+    BrokerError,
     Headers,
     OffsetOutOfRange,
     Outgoing,
@@ -103,8 +104,8 @@ class PartitionLog:
         records: list[SimulatedRecord] = []
         stable = self.stable
         while position < stable and len(records) < records_max:
-            record, transaction = self.entries[position - self.start]
-            if record is not None and (transaction is None or transaction.committed):
+            record = self._committed(position)
+            if record is not None:
                 records.append(record)
             position += 1
         return records, position
@@ -114,6 +115,46 @@ class PartitionLog:
         if before > self.start:
             del self.entries[: before - self.start]
             self.start = before
+
+    def compact(self, before: int, *, keep_tombstones: bool, spared: Callable[[], bool]) -> None:
+        """Below ``before`` make holes of all records of a key but the newest committed one, and of aborted ones.
+
+        ``spared`` is asked for each: a record that is spared stays. A newest record without a value goes too, unless
+        tombstones are kept or an older record of the key has stayed, which would count again.
+        """
+        newest: dict[bytes, int] = {}
+        stays: set[bytes] = set()
+        below = range(self.start, min(before, self.stable))
+        for offset in below:
+            record = self._committed(offset)
+            if record is not None and record.key is not None:
+                newest[record.key] = offset
+        for offset in below:
+            record = self._committed(offset)
+            if record is None:
+                self.make_hole(offset)
+            elif record.key is not None and offset < newest[record.key]:
+                if spared():
+                    stays.add(record.key)
+                else:
+                    self.make_hole(offset)
+            elif record.key is not None and record.value is None and not keep_tombstones and record.key not in stays:
+                self.make_hole(offset)
+
+    def make_hole(self, offset: int) -> None:
+        """Take a record away; its offset stays."""
+        entry = self.entries[offset - self.start]
+        if entry.record is not None:
+            self.entries[offset - self.start] = HOLE._replace(transaction=entry.transaction)
+
+    def truncate(self, high: int) -> None:
+        """Lose what lies at ``high`` and above, as a new leader may that had not everything."""
+        del self.entries[high - self.start :]
+        self._open = {transaction: first for transaction, first in self._open.items() if first < high}
+
+    def _committed(self, offset: int) -> SimulatedRecord | None:
+        record, transaction = self.entries[offset - self.start]
+        return record if transaction is None or transaction.committed else None
 
 
 class Topic(NamedTuple):
@@ -144,6 +185,25 @@ class ClusterState:
             known = {name: value for name, value in spec.config.items() if name not in TABLE_CONFIG}
             description = TopicDescription(*checked(spec._replace(config=known)))
             self.topics[spec.name] = Topic(description, [PartitionLog() for _ in range(spec.partitions)])
+
+    def recreate(self, name: str) -> None:
+        """Delete a topic and create it as it was, empty."""
+        spec = TopicSpec(*self.topics.pop(name).description)
+        self.create(spec)
+
+    def truncate(self, source: TopicPartition, high: int) -> None:
+        """Cut a partition's log; raises UnknownTopic, OffsetOutOfRange."""
+        log = self.log(source)
+        if not log.start <= high <= log.high:
+            raise OffsetOutOfRange(source, high, Watermarks(log.start, log.high))
+        log.truncate(high)
+
+    def compactable(self, source: TopicPartition) -> PartitionLog:
+        """A partition's log; raises UnknownTopic, and BrokerError unless its topic's cleanup.policy allows it."""
+        log = self.log(source)
+        if "compact" not in self.topics[source.topic].description.config["cleanup.policy"]:
+            raise BrokerError(f"topic {source.topic!r} is not compacted: see its cleanup.policy")
+        return log
 
     def log(self, source: TopicPartition) -> PartitionLog:
         """A partition's log; raises UnknownTopic."""

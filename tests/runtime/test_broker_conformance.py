@@ -30,7 +30,7 @@ from keylanes.runtime.brokers.protocol import (
     UnknownTopic,
 )
 from keylanes.runtime.brokers.simulated import SimulatedBroker, SimulatedReader
-from keylanes.runtime.brokers.simulated_log import ClusterState, PartitionLog, SimulatedRecord
+from keylanes.runtime.brokers.simulated_log import ClusterState, PartitionLog, SimulatedRecord, Transaction
 from keylanes.runtime.virtual_loop import run_virtual
 
 SEEDS = range(6)
@@ -413,6 +413,73 @@ async def a_transaction_spans_topics(world: World) -> None:
 
 
 @case
+async def a_transaction_tells_where_it_ended(world: World) -> None:
+    """``transact`` returns for each partition it wrote the offset behind its last record there, whatever its size."""
+    one, other = await world.topic(2), await world.topic()
+    producer = await world.producer(world.unique("id"))
+    large = [Outgoing(one, 0, b"k", random.Random(number).randbytes(400_000)) for number in range(6)]
+    for records in (
+        numbered(one, 2, 1),
+        [*numbered(one, 3, 1), *numbered(other, 1), *numbered(one, 1, 1)],
+        [*large, *numbered(other, 1500), *numbered(one, 1)],
+    ):
+        await (await world.broker()).append(numbered(other, 1, first=7))
+        begin = {source: await world.high(source) for source in {at(r.topic, r.partition) for r in records}}
+        ends = await producer.transact(records)
+        assert dict(ends) == {
+            source: (await world.read(source, first))[-1].offset + 1 for source, first in begin.items()
+        }
+
+
+@case
+async def a_table_is_asked_for_by_a_setting(world: World) -> None:
+    """A topic asked for as a table keeps the newest value of each key, or is a log where the broker knows logs only."""
+    topic = await world.topic(2, cleanup_policy="compact", keylanes_storage="table")
+    broker, producer = await world.broker(), await world.producer(world.unique("id"))
+    await producer.transact([Outgoing(topic, 0, key, b"1") for key in (b"a", b"c", b"b")])
+    ends = await producer.transact([Outgoing(topic, 0, b"a", b"2"), Outgoing(topic, 0, b"b", None)])
+    assert await world.high(at(topic)) >= ends[at(topic)] >= 5
+    assert list(await broker.describe([topic])) == [topic]
+    table = broker.table(topic, 0)
+    if table is None:
+        assert values(await world.read(at(topic))) == [b"1", b"1", b"1", b"2", None]
+        return
+    assert ends == {at(topic): 5}
+    assert tuple((await broker.watermarks([at(topic)]))[at(topic)]) == (0, 5)
+    assert [table.get(key) for key in (b"a", b"b", b"c")] == [b"2", None, b"1"]
+    assert table.get_many([b"c", b"b", b"c", b"a", b""]) == [b"1", None, b"1", b"2", None]
+    assert table.page(b"", None, 10) == [(b"a", b"2"), (b"c", b"1")]
+    assert (table.page(b"", None, 1), table.page(b"a", b"c", 10)) == ([(b"a", b"2")], [(b"a", b"2")])
+    other = broker.table(topic, 1)
+    assert other is not None
+    assert other.page(b"", None, 10) == []
+    reader = await world.reader({at(topic): 0})
+    with pytest.raises(BrokerError, match="by key"):
+        await reader.fetch([at(topic)], records_max=10, wait_ms=1000)
+
+
+@case
+async def other_topics_are_no_tables(world: World) -> None:
+    """A topic created without the setting is a log, compacted or not."""
+    for topic in (await world.topic(), await world.topic(cleanup_policy="compact")):
+        assert (await world.broker()).table(topic, 0) is None
+
+
+@case
+async def a_table_needs_keys(world: World) -> None:
+    """A record without a key is refused by a topic asked for as a table, with its whole transaction."""
+    topic, beside = await world.topic(cleanup_policy="compact", keylanes_storage="table"), await world.topic()
+    producer = await world.producer(world.unique("id"))
+    with pytest.raises(TransactionRefused) as caught:
+        await producer.transact([*numbered(beside, 1), *numbered(topic, 1), Outgoing(topic, 0, None, b"v")])
+    assert 2 in caught.value.culprits
+    await producer.close()
+    assert await world.read(at(beside)) == []
+    table = (await world.broker()).table(topic, 0)
+    assert (await world.read(at(topic)) if table is None else table.page(b"", None, 10)) == []
+
+
+@case
 async def a_reader_never_sees_half_a_transaction(world: World) -> None:
     """While transactions go on, the records seen of a partition are always whole transactions, in order."""
     topic = await world.topic()
@@ -672,6 +739,15 @@ def _any_size_will_do(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("keylanes.runtime.brokers.simulated.refusals", lambda records, topics: {})
 
 
+def _transactions_end_too_far(patch: pytest.MonkeyPatch) -> None:
+    whole = ClusterState.produce
+
+    def produce(state: ClusterState, transaction: Transaction, records: Sequence[Outgoing], now_ms: int) -> int:
+        return whole(state, transaction, records, now_ms) + 1
+
+    patch.setattr(ClusterState, "produce", produce)
+
+
 def _assignments_come_late(patch: pytest.MonkeyPatch) -> None:
     def assign(reader: SimulatedReader, positions: Mapping[TopicPartition, int]) -> None:
         for source, offset in positions.items():
@@ -691,6 +767,7 @@ def _assignments_come_late(patch: pytest.MonkeyPatch) -> None:
         _nobody_is_woken,
         _trim_does_nothing,
         _any_size_will_do,
+        _transactions_end_too_far,
         _assignments_come_late,
     ],
 )

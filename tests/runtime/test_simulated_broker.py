@@ -1,12 +1,15 @@
 """What only the simulated cluster has: crashes, markers, the last stable offset, faults, and seeds that repeat."""
 
 import asyncio
-from collections.abc import Sequence
+import random
+from collections.abc import Iterable, Sequence
 
 import pytest
 
 from keylanes.runtime.brokers.protocol import (
+    BrokerError,
     BrokerTimeout,
+    OffsetOutOfRange,
     Outgoing,
     Producer,
     ProducerFenced,
@@ -214,6 +217,141 @@ def test_holes_are_passed() -> None:
         assert await seen_now(connection) == ([b"1", b"3", b"4"], 6)
 
     run_virtual(main())
+
+
+def keyed(*pairs: tuple[bytes, bytes | None]) -> list[Outgoing]:
+    """Records of the compacted topic c."""
+    return [Outgoing("c", 0, key, value) for key, value in pairs]
+
+
+def compacted(seed: int = 0, **options: object) -> SimulatedBroker:
+    """A cluster with a compacted topic c."""
+    cluster = cluster_of(seed, **options)
+    cluster.create_topic("c", 1, {"cleanup.policy": "compact"})
+    return cluster
+
+
+COMPACTED = TopicPartition("c", 0)
+
+
+def left(cluster: SimulatedBroker) -> list[tuple[int, bytes | None, bytes | None]]:
+    """Offset, key and value of what is committed in c."""
+    return [(record.offset, record.key, record.value) for record in cluster.committed("c")]
+
+
+def test_compaction_keeps_the_newest_of_each_key() -> None:
+    """Older records become holes that readers pass, tombstones stay unless told otherwise, the high stays as it is."""
+
+    async def main() -> None:
+        cluster = compacted()
+        connection = cluster.connect("one")
+        await connection.append(keyed((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"c", b"1"), (b"b", None)))
+        cluster.compact(COMPACTED)
+        assert left(cluster) == [(2, b"a", b"2"), (3, b"c", b"1"), (4, b"b", None)]
+        assert await seen_now(connection, COMPACTED) == ([b"2", b"1", None], 5)
+        cluster.compact(COMPACTED, keep_tombstones=False)
+        assert left(cluster) == [(2, b"a", b"2"), (3, b"c", b"1")]
+        assert await seen_now(connection, COMPACTED) == ([b"2", b"1"], 5)
+        with pytest.raises(BrokerError, match="not compacted"):
+            cluster.compact(SOURCE)
+
+    run_virtual(main())
+
+
+def test_compaction_heeds_transactions() -> None:
+    """Neither aborted records nor what lies behind an open transaction supersede a committed one."""
+
+    async def main() -> None:
+        cluster = compacted(faults=Faults(transact_aborted=1.0))
+        connection = cluster.connect("one")
+        await connection.append(keyed((b"a", b"1"), (b"b", b"1")))
+        with pytest.raises(TransactionAborted):
+            await (await producer_of(connection)).transact(keyed((b"a", b"2"), (b"b", b"2")))
+        await asyncio.sleep(1)
+        cluster.compact(COMPACTED)
+        assert left(cluster) == [(0, b"a", b"1"), (1, b"b", b"1")]
+        assert [entry.record is None for entry in cluster.everything(COMPACTED)] == [False, False, True, True, True]
+        cluster.faults.transact_aborted, cluster.latency = 0.0, SLOW_MARKERS
+        await (await producer_of(connection)).transact(keyed((b"a", b"3")))
+        await connection.append(keyed((b"b", b"3")))
+        cluster.compact(COMPACTED)
+        assert len(left(cluster)) == 4
+        await asyncio.sleep(2)
+        cluster.compact(COMPACTED)
+        assert [value for _, _, value in left(cluster)] == [b"3", b"3"]
+
+    run_virtual(main())
+
+
+def replay(records: Iterable[tuple[int, bytes | None, bytes | None]]) -> dict[bytes | None, bytes]:
+    """What a table holds that has followed these records."""
+    table: dict[bytes | None, bytes] = {}
+    for _, key, value in records:
+        if value is None:
+            table.pop(key, None)
+        else:
+            table[key] = value
+    return table
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_partial_compaction_never_changes_what_a_table_holds(seed: int) -> None:
+    """However often a log is compacted in part, with or without its tombstones, whoever reads it all ends the same."""
+
+    async def main() -> tuple[int, int]:
+        cluster, drawn = compacted(seed), random.Random(seed)
+        connection = cluster.connect("one")
+        written: list[tuple[int, bytes | None, bytes | None]] = []
+        for _ in range(12):
+            pairs = [(b"%d" % drawn.randrange(5), drawn.choice((None, b"%d" % drawn.randrange(99)))) for _ in range(9)]
+            await connection.append(keyed(*pairs))
+            written += [(0, *pair) for pair in pairs]
+            cluster.compact(COMPACTED, keep_tombstones=drawn.random() < 0.5, partly=drawn.random() < 0.8)
+            assert replay(left(cluster)) == replay(written)
+            assert (await seen_now(connection, COMPACTED))[1] == cluster.watermarks(COMPACTED).high
+        return len(written), len(left(cluster))
+
+    all_of_them, rest = run_virtual(main(), seed=seed)
+    assert rest < all_of_them
+
+
+def test_a_log_that_lost_its_end_is_out_of_range() -> None:
+    """After a truncation, or when a topic was made anew, a reader that was farther on gets OffsetOutOfRange."""
+
+    async def main() -> None:
+        cluster = cluster_of()
+        connection = cluster.connect("one")
+        await connection.append([Outgoing("a", 0, b"k", b"%d" % number) for number in range(6)])
+        cluster.truncate(SOURCE, 2)
+        assert await seen_now(connection) == ([b"0", b"1"], 2)
+        with pytest.raises(OffsetOutOfRange):
+            cluster.truncate(SOURCE, 3)
+        reader = await connection.reader({SOURCE: 2})
+        waiting = asyncio.create_task(reader.fetch([SOURCE], records_max=1, wait_ms=60_000))
+        await asyncio.sleep(1)
+        cluster.recreate_topic("a")
+        with pytest.raises(OffsetOutOfRange):
+            await waiting
+        assert await seen_now(connection) == ([], 0)
+        assert cluster.topics()["a"].partitions == 1
+
+    run_virtual(main())
+
+
+def test_offsets_are_left_out_on_demand() -> None:
+    """``transact`` does not tell the offsets of some partitions when the faults say so; the rest are right."""
+
+    async def main() -> set[int]:
+        cluster = cluster_of(faults=Faults(offsets_unknown=0.5))
+        producer = await producer_of(cluster.connect("one"))
+        told: set[int] = set()
+        for number in range(30):
+            ends = await producer.transact(both(number))
+            assert all(end == 2 * number + 1 for end in ends.values())
+            told.add(len(ends))
+        return told
+
+    assert run_virtual(main()) == {0, 1, 2}
 
 
 def test_a_cluster_that_is_away_answers_nobody() -> None:

@@ -23,12 +23,13 @@ class Row(NamedTuple):
 
 
 class Cluster(SimulatedBroker):
-    """A simulated broker whose trimmed records the checker still sees."""
+    """A simulated broker whose trimmed and compacted records the checker still sees."""
 
     def __init__(self, seed: int, latency: Latency) -> None:
         super().__init__(seed, latency=latency, faults=Faults())
         self.trims = 0
         self._trimmed: dict[TopicPartition, list[Entry]] = {}
+        self._compacted: dict[tuple[TopicPartition, int], Entry] = {}
 
     def _trim(self, before: Mapping[TopicPartition, int]) -> None:
         for source, offset in before.items():
@@ -38,13 +39,25 @@ class Cluster(SimulatedBroker):
             self.trims += bool(gone)
         super()._trim(before)
 
+    def compact(self, source: TopicPartition, *, keep_tombstones: bool = True, partly: bool = False) -> None:
+        """As the broker does it."""
+        earlier = self.everything(source)
+        super().compact(source, keep_tombstones=keep_tombstones, partly=partly)
+        for entry, now in zip(earlier, self.everything(source), strict=True):
+            if entry.record is not None and now.record is None:
+                self._compacted[source, entry.record.offset] = entry
+
     def places(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic."""
         return [TopicPartition(topic, p) for p in range(self.topics()[topic].partitions)]
 
     def entries(self, source: TopicPartition) -> list[Entry]:
         """Every offset from 0 to the high watermark."""
-        return [*self._trimmed.get(source, ()), *self.everything(source)]
+        left = [*self._trimmed.get(source, ()), *self.everything(source)]
+        return [
+            self._compacted.get((source, offset), entry) if entry.record is None else entry
+            for offset, entry in enumerate(left)
+        ]
 
     def rows(self, source: TopicPartition) -> list[Row]:
         """The committed records of a partition from 0 on, in order."""
