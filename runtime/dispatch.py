@@ -16,7 +16,7 @@ The rules of the edge, exact because each obvious alternative loses or doubles r
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -39,13 +39,17 @@ def bytes_of(record: Record) -> int:
 
 @dataclass(slots=True)
 class Done:
-    """A record that is through and produced something: what goes into the transaction with it."""
+    """A record that is through and produced something: what goes into the transaction with it.
+
+    ``changes``: of the state, by state key; None: none.
+    """
 
     record: Record
     outputs: Sequence[Outgoing]
     dead: bool
     digest: int
     size: int
+    changes: Mapping[bytes, bytes | None] | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -6,7 +6,7 @@ gives what it has; what lies beyond the line waits one cycle. Taken work stays i
 decided: it is sent again without running a handler twice.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -48,6 +48,15 @@ class Taken:
 
 
 @dataclass(slots=True)
+class StateChanges:
+    """What a generation changes of one partition's state: each record's writes, and of each key the last one."""
+
+    dispatch: PartitionDispatch
+    records: list[Mapping[bytes, bytes | None]] = field(default_factory=list)
+    last: dict[bytes, bytes | None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Generation:
     """Shares in order of partition and points, and changes of structure that hold from their ends on."""
 
@@ -63,6 +72,18 @@ class Generation:
     def size(self) -> int:
         """The bytes of all outputs and of the records that they were made of, about."""
         return sum(done.size for share in self.shares for done in share.done)
+
+    def changes(self) -> list[StateChanges]:
+        """What changes of the state, in order of partitions."""
+        found: dict[PartitionDispatch, StateChanges] = {}
+        for share in self.shares:
+            for done in share.done:
+                if done.changes:
+                    if share.dispatch not in found:
+                        found[share.dispatch] = StateChanges(share.dispatch)
+                    found[share.dispatch].records.append(done.changes)
+                    found[share.dispatch].last.update(done.changes)
+        return list(found.values())
 
     def events(self, transaction: int) -> list[OffsetEvent]:
         """The events of the transaction: commits first, then the structure that starts where they end."""

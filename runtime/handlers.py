@@ -11,6 +11,7 @@ import msgspec
 from .context import Context
 from .errors import SettingsError
 from .settings import PARALLELISING_FACTOR_MAX
+from .stores import StoreDeclaration, declare_store, is_store
 from .values import Codec, JsonCodec, value_decoder
 
 PARALLELISING_FACTOR = 256
@@ -52,12 +53,15 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 class Handler(msgspec.Struct, frozen=True):
-    """A checked declaration. ``decode`` turns a value into the first argument and raises DecodeFailed."""
+    """A checked declaration. ``decode`` turns a value into the first argument and raises DecodeFailed.
+
+    ``further``: the arguments behind it, None for the context.
+    """
 
     topic: str
     function: Callable[..., Any]
     is_async: bool
-    takes_context: bool
+    further: tuple[StoreDeclaration | None, ...]
     to: str | None
     parallelising_factor: int
     retry: Retry
@@ -65,6 +69,16 @@ class Handler(msgspec.Struct, frozen=True):
     codec: Codec
     decode: Callable[[bytes | None], Any]
     name: str
+
+    @property
+    def takes_context(self) -> bool:
+        """Whether it asks for the context."""
+        return None in self.further
+
+    @property
+    def stores(self) -> tuple[StoreDeclaration, ...]:
+        """The stores that it asks for."""
+        return tuple(declared for declared in self.further if declared is not None)
 
 
 def declare(
@@ -94,7 +108,7 @@ def declare(
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise SettingsError(f"{where}: a handler returns its outputs; a generator is not allowed")
     hints = _hints(function, where)
-    value_annotation, takes_context = _arguments(function, hints, where)
+    value_annotation, further = _arguments(function, hints, where)
     returns = hints.get("return", inspect.Parameter.empty)
     if to is None and not _returns_nothing(returns):
         raise SettingsError(
@@ -105,7 +119,7 @@ def declare(
         topic=topic,
         function=function,
         is_async=_is_async(function),
-        takes_context=takes_context,
+        further=further,
         to=to,
         parallelising_factor=parallelising_factor,
         retry=retry or Retry(),
@@ -132,24 +146,40 @@ def _is_async(function: Callable[..., Any]) -> bool:
 def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
     target = function if inspect.isroutine(function) else type(function).__call__
     try:
-        return typing.get_type_hints(target)
+        return typing.get_type_hints(target, include_extras=True)
     except Exception as error:  # noqa: BLE001  # any annotation may fail to evaluate, in any way
         raise SettingsError(f"{where}: its annotations can't be read: {error}") from None
 
 
-def _arguments(function: Callable[..., Any], hints: dict[str, Any], where: str) -> tuple[Any, bool]:
-    parameters = [
-        p
-        for p in inspect.signature(function).parameters.values()
-        if p.default is p.empty or hints.get(p.name) is Context
-    ]
-    if any(p.kind in (p.VAR_KEYWORD, p.KEYWORD_ONLY) for p in parameters) or not 1 <= len(parameters) <= 2:
-        raise SettingsError(
-            f"{where}: a handler takes (value) or (value, ctx: Context); seen {len(parameters)} arguments"
-        )
-    if len(parameters) == 2 and hints.get(parameters[1].name, Context) is not Context:
-        raise SettingsError(f"{where}: the second argument is the Context; seen {hints[parameters[1].name]!r}")
-    return hints.get(parameters[0].name, bytes), len(parameters) == 2
+def _arguments(
+    function: Callable[..., Any], hints: dict[str, Any], where: str
+) -> tuple[Any, tuple[StoreDeclaration | None, ...]]:
+    """The value's annotation, and what is asked for behind it."""
+
+    def is_ours(name: str) -> bool:
+        return hints.get(name) is Context or is_store(hints.get(name))
+
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty or is_ours(p.name)]
+    allowed = "a handler takes (value), then in any order ctx: Context and stores, as in seen: State[int]"
+    if not parameters or any(p.kind in (p.VAR_KEYWORD, p.KEYWORD_ONLY) for p in parameters):
+        raise SettingsError(f"{where}: {allowed}; seen {len(parameters)} arguments")
+    value, *rest = parameters
+    further: list[StoreDeclaration | None] = []
+    for i, parameter in enumerate(rest):
+        annotation = hints.get(parameter.name, Context if i == 0 else None)
+        if annotation is Context:
+            further.append(None)
+        elif is_store(annotation):
+            further.append(declare_store(parameter.name, annotation, where))
+        else:
+            raise SettingsError(f"{where}: {allowed}; seen {parameter.name}: {annotation!r}")
+    if further.count(None) > 1:
+        raise SettingsError(f"{where}: {allowed}; the context is asked for {further.count(None)} times")
+    names = [declared.name for declared in further if declared is not None]
+    for name in names:
+        if names.count(name) > 1:
+            raise SettingsError(f"{where}: store {name!r} is asked for {names.count(name)} times")
+    return hints.get(value.name, bytes), tuple(further)
 
 
 def _returns_nothing(annotation: Any) -> bool:

@@ -17,10 +17,21 @@ from .bounded import Patience, fatal_of
 from .brokers.protocol import Broker, BrokerError, BrokerTimeout, Record, TopicSpec
 from .context import Context, Output
 from .dispatch import Done, PartitionDispatch, Worker
-from .errors import DecodeFailed, FatalError, HandlerError, HandlerFailed, HandlerTimeout, OutputRefused, SettingsError
+from .errors import (
+    DecodeFailed,
+    FatalError,
+    HandlerError,
+    HandlerFailed,
+    HandlerTimeout,
+    NoKey,
+    OutputRefused,
+    SettingsError,
+)
 from .handlers import DeadLetter, Handler, check_topic_name
 from .outputs import Destination, Place, UnknownDestination, build, build_dead_letter, destination_of, returned
+from .partition_state import PartitionState, Scope
 from .settings import Settings
+from .stores import Binding, MapState, State
 from .threads import DaemonThreads
 
 logger = logging.getLogger("keylanes")
@@ -36,6 +47,10 @@ class PartitionRun:
     dispatch: PartitionDispatch
     handler: Handler
     place: Place
+    state: PartitionState | None = None
+    """None: its handler asks for none."""
+    bindings: tuple[Binding | None, ...] = ()
+    """What the handler is called with behind the value; None: the context."""
     partitions: int = 1
     """Of the source topic: what a missing output topic is made with."""
     wanted_bounds: tuple[int, ...] = ()
@@ -43,6 +58,10 @@ class PartitionRun:
     catch_up_room: asyncio.Event = field(default_factory=asyncio.Event)
     hold_after_s: float = 0.0
     """Neighbours are held to be merged from then on."""
+
+    def __post_init__(self) -> None:
+        if not self.handler.stores:
+            self.bindings = (None,) * len(self.handler.further)
 
     @property
     def cut(self) -> tuple[int, ...]:
@@ -162,6 +181,9 @@ class Slots:
             self.records_done += 1
             if done is not None:
                 self.done_bytes += done.size
+                if done.changes:
+                    assert run.state is not None, "only a handler with stores changes state"
+                    run.state.overlay.add(done.changes)
             count += 1
             if count % YIELD_EVERY_RECORDS == 0:
                 await asyncio.sleep(0)
@@ -181,7 +203,7 @@ class Slots:
             except Exception as error:  # a handler may raise anything
                 if self._is_closing:  # it was cancelled and raised something else: its record is for the next start
                     raise asyncio.CancelledError from error
-                is_final = attempt >= handler.retry.attempts or isinstance(error, DecodeFailed)
+                is_final = attempt >= handler.retry.attempts or isinstance(error, DecodeFailed | NoKey)
                 if is_final:
                     return await self._give_up(run, record, error, attempt)
                 logger.warning(
@@ -199,11 +221,12 @@ class Slots:
     async def _attempt(self, run: PartitionRun, worker: Worker, record: Record, attempt: int) -> Done | None:
         handler, dispatch = run.handler, run.dispatch
         context = Context(dispatch.topic, dispatch.partition, record, attempt) if handler.takes_context else None
+        scope = None if run.state is None else Scope(run.state, f"{run.label}@{record.offset}", record.timestamp)
         worker.timed_out = False
         worker.started_s = asyncio.get_running_loop().time() if handler.is_async else math.inf
         try:
             value = handler.decode(record.value)
-            arguments = (value,) if context is None else (value, context)
+            arguments = (value, *(_bound(binding, context, scope, record) for binding in run.bindings))
             if handler.is_async:
                 result = await handler.function(*arguments)
             else:
@@ -219,13 +242,18 @@ class Slots:
             raise HandlerError("the handler was cancelled from inside") from None
         finally:
             sent = () if context is None else context.close()
+            changes = None if scope is None else scope.close()
             worker.started_s = math.inf
             if worker.timed_out and not self._is_closing:
                 _forget_cancels()
         outputs = [*sent, *returned(result, handler)] if sent or result is not None else ()
-        if not outputs:
+        if not outputs and not changes:
             return None
-        return await self._build(list(outputs), record, run)
+        done = await self._build(list(outputs), record, run)
+        if changes:
+            done.changes = changes
+            done.size += sum(len(key) + (0 if value is None else len(value)) for key, value in changes.items())
+        return done
 
     async def _in_thread(self, worker: Worker, handler: Handler, arguments: tuple[Any, ...]) -> Any:
         loop = asyncio.get_running_loop()
@@ -275,6 +303,15 @@ class Slots:
         trace = error if logger.isEnabledFor(logging.DEBUG) else None
         logger.warning("%s; it goes to %s: %s: %s", where, topic, type(error).__name__, error, exc_info=trace)
         return build_dead_letter(record, topic, destination, run.place, error, attempts)
+
+
+def _bound(binding: Binding | None, context: Context | None, scope: Scope | None, record: Record) -> Any:
+    """One argument of a handler, for one attempt."""
+    if binding is None:
+        return context
+    assert scope is not None, "a handler with stores runs on a state"
+    kind = MapState if binding.declaration.kind == "map" else State
+    return kind(binding, scope, record.key)
 
 
 def _called(worker: Worker, clock: Callable[[], float], function: Callable[..., Any], *arguments: Any) -> Any:

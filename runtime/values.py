@@ -27,6 +27,8 @@ class Codec(Protocol):
 class JsonCodec:
     """The default: bytes and str as they are, everything else as JSON by msgspec."""
 
+    name = "json"
+
     def __init__(self) -> None:
         self._encoder = msgspec.json.Encoder()
 
@@ -54,6 +56,8 @@ class JsonCodec:
 class MsgpackCodec:
     """Everything as msgpack by msgspec; bytes and str too."""
 
+    name = "msgpack"
+
     def decoder(self, annotation: Any) -> Callable[[bytes], Any]:
         """See Codec."""
         return msgspec.msgpack.Decoder(_decodable(annotation)).decode
@@ -61,6 +65,16 @@ class MsgpackCodec:
     def encode(self, value: Any) -> bytes:
         """See Codec."""
         return msgspec.msgpack.encode(value)
+
+
+def codec_name(codec: Codec) -> str:
+    """What a codec is called in our logs: its ``name`` if it has one, else its class."""
+    return str(getattr(codec, "name", None) or type(codec).__qualname__)
+
+
+def is_optional(annotation: Any) -> bool:
+    """Whether None is a value of a type."""
+    return annotation is not Any and _without_none(annotation)[1]
 
 
 def _decodable(annotation: Any) -> Any:

@@ -15,6 +15,7 @@ from ..keyrange.ranges import KeyRange
 
 _HEAD: Final = Struct(">IHI")
 _POINT: Final = Struct(">I")
+_LENGTH: Final = _POINT
 STORES_MAX: Final = 1 << 16
 HEAD_BYTES: Final = _HEAD.size
 MapKey: TypeAlias = str | bytes | int
@@ -44,6 +45,17 @@ def parse_key(data: bytes) -> Place:
     if len(data) < HEAD_BYTES + length:
         raise ValueError(f"a state key of {len(data)} bytes can't hold a record's key of {length}")
     return Place(point, store, data[HEAD_BYTES : HEAD_BYTES + length], data[HEAD_BYTES + length :])
+
+
+def map_prefix(data: bytes) -> bytes | None:
+    """What all entries of one record's map begin with, when this state key is one of them; None for a value's key."""
+    end = HEAD_BYTES + int(_LENGTH.unpack_from(data, 6)[0])
+    return data[:end] if len(data) > end else None
+
+
+def is_state_key(data: bytes) -> bool:
+    """Whether ``parse_key`` takes it."""
+    return len(data) >= HEAD_BYTES and len(data) - HEAD_BYTES >= int(_LENGTH.unpack_from(data, 6)[0])
 
 
 def point_in(data: bytes) -> int:

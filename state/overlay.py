@@ -9,6 +9,7 @@ lock: a value enters the next layer before it leaves the one above, and whoever 
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from .keys import map_prefix
 from .tables import Change
 
 
@@ -22,16 +23,21 @@ ABSENT: Final = Absent()
 class Overlay:
     """See the module. Keys are state keys; a value None stands for a deleted one."""
 
-    __slots__ = ("_committed", "_counts", "_newest")
+    __slots__ = ("_committed", "_counts", "_maps", "_newest")
 
     def __init__(self) -> None:
         self._newest: dict[bytes, bytes | None] = {}
         self._counts: dict[bytes, int] = {}
         """How many done records' writes of a key are not in the table."""
+        self._maps: dict[bytes, dict[bytes, None]] = {}
+        """The keys of map entries, by what the entries of one map begin with."""
         self._committed: dict[bytes, bytes | None] = {}
 
     def __len__(self) -> int:
         return len(self._newest)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._newest
 
     def get(self, key: bytes) -> bytes | Absent | None:
         """The newest value that is done."""
@@ -46,7 +52,10 @@ class Overlay:
         counts = self._counts
         for key, value in writes.items():
             self._newest[key] = value
-            counts[key] = counts.get(key, 0) + 1
+            count = counts.get(key, 0)
+            counts[key] = count + 1
+            if not count and (prefix := map_prefix(key)) is not None:
+                self._maps.setdefault(prefix, {})[key] = None
 
     def commit(self, changes: Iterable[Change]) -> None:
         """A transaction with these changes, the last of each key, was committed."""
@@ -62,11 +71,15 @@ class Overlay:
                     counts[key] = count
                 else:
                     del counts[key], newest[key]
+                    if (prefix := map_prefix(key)) is not None:
+                        del self._maps[prefix][key]
+                        if not self._maps[prefix]:
+                            del self._maps[prefix]
                 committed.pop(key, None)
 
     def entries(self, prefix: bytes) -> list[Change]:
-        """What is done of the keys with a prefix, in order."""
-        return sorted((key, value) for key, value in list(self._newest.items()) if key.startswith(prefix))
+        """What is done of the map whose keys begin with a prefix (see ``map_prefix``), in order."""
+        return [(key, self._newest[key]) for key in sorted(self._maps.get(prefix, ()))]
 
     def committed_within(self, first: bytes, end: bytes | None) -> list[Change]:
         """What is committed of ``[first, end)`` (None: to the last one), in order."""

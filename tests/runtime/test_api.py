@@ -117,9 +117,9 @@ async def async_generator(value: bytes) -> AsyncIterator[bytes]:
     [
         (returns_text, {}, "there is no to="),
         (no_argument, {}, "seen 0 arguments"),
-        (three, {}, "seen 3 arguments"),
-        (keyword_only, {}, "takes \\(value\\) or"),
-        (other_second, {}, "the second argument is the Context"),
+        (three, {}, "seen more: <class 'int'>"),
+        (keyword_only, {}, "takes \\(value\\), then"),
+        (other_second, {}, "seen ctx: <class 'int'>"),
         (lost_annotation, {}, "annotations can't be read"),
         (impossible, {}, "can't be decoded as"),
         (impossible_inside, {}, "complex.* is no type of data"),

@@ -1,0 +1,193 @@
+"""PURE. The state of one source partition while it runs, and what one attempt at a record sees of it.
+
+An attempt's writes are its own until its record is done; then they enter the overlay, and with the transaction the
+table. An attempt sees its own writes, then what is done, then what was read ahead, then the table. Left out on purpose:
+locks. A key belongs to one worker, and a worker runs one record at a time.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from ..keyrange.ranges import KeyRange
+from ..keyrange.steps import Steps
+from ..state.changelog import Stored, decode_stored, encode_stored
+from ..state.keys import bounds_of, prefix_end
+from ..state.overlay import ABSENT, Absent, Overlay, laid_over
+from ..state.tables import Change, Table
+from .errors import ContextClosed, StateError, StateNotReady, StateValueTooLarge
+
+PAGE_ENTRIES: Final = 256
+ENTRY_OVERHEAD_BYTES: Final = 200  # what an entry in memory costs beside its key and value
+Writes = dict[bytes, bytes | None]
+
+
+class PartitionState:
+    """State keys to stored values.
+
+    ``entry_bytes_max`` bounds a key and its stored value together, ``ahead_bytes_max`` what is read ahead.
+    """
+
+    def __init__(self, label: str, table: Table, *, entry_bytes_max: int, ahead_bytes_max: int) -> None:
+        self.label, self.table = label, table
+        self.entry_bytes_max, self.ahead_bytes_max = entry_bytes_max, ahead_bytes_max
+        self.overlay = Overlay()
+        self.ready: Steps[bool] = Steps()
+        """Points whose state is here in full."""
+        self._ahead: dict[bytes, bytes | None] = {}
+        self._ahead_bytes = 0
+        self._reading: list[set[bytes]] = []
+
+    # --- what handlers see -------------------------------------------------------------------------------------------
+
+    def read(self, key: bytes) -> bytes | None:
+        """The newest value that is done."""
+        found = self.overlay.get(key)
+        if isinstance(found, Absent):
+            found = self._ahead.get(key, ABSENT)
+            if isinstance(found, Absent):
+                return self.table.get(key)
+        return found
+
+    def walk(self, prefix: bytes, own: Mapping[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes]]:
+        """Entries with a prefix in order of keys, as they were when it began: what is done, and ``own`` over it."""
+        over = dict(self.overlay.entries(prefix))
+        over.update((key, value) for key, value in own.items() if key.startswith(prefix))
+        return self._walk(prefix, prefix_end(prefix), sorted(over.items()))
+
+    def _walk(self, first: bytes, end: bytes | None, over: Sequence[Change]) -> Iterator[tuple[bytes, bytes]]:
+        """The table's entries in pages, with changes laid over them; a page is in memory, not the whole."""
+        at, i = first, 0
+        while True:
+            page = self.table.page(at, end, PAGE_ENTRIES)
+            is_last = len(page) < PAGE_ENTRIES
+            stop = i
+            while stop < len(over) and (is_last or over[stop][0] <= page[-1][0]):
+                stop += 1
+            yield from laid_over(page, over[i:stop])
+            if is_last:
+                return
+            at, i = page[-1][0] + b"\x00", stop
+
+    # --- what readers outside see ------------------------------------------------------------------------------------
+
+    def read_committed(self, key: bytes, point: int) -> bytes | None:
+        """The newest value that is committed; raises StateNotReady."""
+        if not self.ready.at(point):
+            raise StateNotReady(f"{self.label}: the state of point {point:08x} is not restored yet, or not held here")
+        found = self.overlay.get_committed(key)
+        return self.table.get(key) if isinstance(found, Absent) else found
+
+    def scan_committed(self, within: KeyRange) -> Iterator[tuple[bytes, bytes]]:
+        """The committed entries of a key range in order of state keys; raises StateNotReady."""
+        if not self.ready.is_constant(within.first, within.end, True):
+            raise StateNotReady(f"{self.label}: not all of {within} is restored, or held here")
+        first, end = bounds_of(within)
+        return self._walk(first, end, self.overlay.committed_within(first, end))
+
+    # --- reading ahead -----------------------------------------------------------------------------------------------
+
+    def lacks(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Those of the keys that are neither done nor read ahead, each once."""
+        newest, ahead = self.overlay, self._ahead
+        return [key for key in dict.fromkeys(keys) if key not in newest and key not in ahead]
+
+    def begin_reading(self) -> set[bytes]:
+        """The table is going to be read ahead elsewhere; for ``end_reading``, always."""
+        settled: set[bytes] = set()
+        self._reading.append(settled)
+        return settled
+
+    def end_reading(self, settled: set[bytes], keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """What the table held of keys. What was settled meanwhile is newer than that, and passed over."""
+        self._reading = [other for other in self._reading if other is not settled]
+        for key, value in zip(keys, values, strict=True):
+            if key not in settled and key not in self._ahead:
+                self._ahead[key] = value
+                self._ahead_bytes += _ahead_bytes(key, value)
+        while self._ahead_bytes > self.ahead_bytes_max:
+            oldest = next(iter(self._ahead))
+            self._ahead_bytes -= _ahead_bytes(oldest, self._ahead.pop(oldest))
+
+    # --- what the commit cycle does ----------------------------------------------------------------------------------
+
+    def settle(self, records: Sequence[Mapping[bytes, bytes | None]], changes: Mapping[bytes, bytes | None]) -> None:
+        """The table holds these changes: what these records of one transaction wrote."""
+        for key, value in changes.items():
+            if key in self._ahead:
+                self._ahead_bytes += _ahead_bytes(key, value) - _ahead_bytes(key, self._ahead[key])
+                self._ahead[key] = value
+        for settled in self._reading:
+            settled.update(changes)
+        self.overlay.settle(records)
+
+
+def _ahead_bytes(key: bytes, value: bytes | None) -> int:
+    return ENTRY_OVERHEAD_BYTES + len(key) + (0 if value is None else len(value))
+
+
+class Scope:
+    """What one attempt at a record sees and writes. ``prefix_of`` a store is its key for this record."""
+
+    __slots__ = ("_closed", "_state", "_where", "timestamp_ms", "writes")
+
+    def __init__(self, state: PartitionState, where: str, timestamp_ms: int) -> None:
+        self._state, self._where, self.timestamp_ms = state, where, timestamp_ms
+        self.writes: Writes = {}
+        self._closed = False
+
+    def read(self, key: bytes) -> bytes | None:
+        """The payload that this record sees, None when there is none or its time is over; raises ContextClosed."""
+        self._check()
+        found: bytes | Absent | None = self.writes.get(key, ABSENT)
+        stored = self._state.read(key) if isinstance(found, Absent) else found
+        return None if stored is None else self._visible(key, stored)
+
+    def _visible(self, key: bytes, data: bytes) -> bytes | None:
+        stored = self.decode(data)
+        if stored.deadline_ms is not None and self.timestamp_ms >= stored.deadline_ms:
+            self.writes[key] = None  # its owner met it: an ordinary delete, the same in every replay
+            return None
+        return stored.payload
+
+    def decode(self, data: bytes) -> Stored:
+        """The parts of a stored value; raises StateError."""
+        try:
+            return decode_stored(data)
+        except ValueError as error:
+            raise StateError(f"{self._where}: the state is damaged: {error}") from None
+
+    def write(self, key: bytes, payload: bytes, ttl_ms: int | None) -> None:
+        """Set a value for ``ttl_ms`` (None: for good) from the record's timestamp; raises StateValueTooLarge."""
+        self._check()
+        deadline = None if ttl_ms is None else max(0, self.timestamp_ms + ttl_ms)
+        stored = encode_stored(payload, deadline)
+        size, limit = len(key) + len(stored), self._state.entry_bytes_max
+        if size > limit:
+            raise StateValueTooLarge(
+                f"{self._where}: a value for the state has {size} bytes with its key; its changelog takes {limit}"
+            )
+        self.writes[key] = stored
+
+    def delete(self, key: bytes) -> None:
+        """Delete a value; one that is not there is no change."""
+        self._check()
+        if key in self.writes or self._state.read(key) is not None:
+            self.writes[key] = None
+
+    def walk(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """(state key, payload) of what this record sees with a prefix, in order of keys, as it was when it began."""
+        self._check()
+        for key, data in self._state.walk(prefix, self.writes):
+            self._check()
+            payload = self._visible(key, data)
+            if payload is not None:
+                yield key, payload
+
+    def close(self) -> Writes:
+        """End the attempt; what it wrote."""
+        self._closed = True
+        return self.writes
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ContextClosed(f"the attempt at {self._where} has ended; its state can't be used any more")

@@ -1,0 +1,236 @@
+"""What a handler asks of its state by annotation, and what it gets.
+
+``seen: State[int]`` is one value, ``by_day: MapState[str, int]`` a map, each scoped to the record's key and source
+topic: two keys never see each other's values. The store's name is the parameter's; ``Annotated[State[int],
+Store(name="seen", ttl_ms=60_000)]`` says otherwise. What is put becomes visible with the record's outputs and offset,
+or not at all. A record without a key has no state: any use raises NoKey.
+"""
+
+import typing
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Final, Generic, TypeVar
+
+import msgspec
+
+from ..keyrange.hashing import point_of_key
+from ..state.keys import MAP_KEY_TYPES, MapKey, decode_map_key, encode_map_key, parse_key, state_key
+from .errors import NoKey, SettingsError, StateError
+from .partition_state import Scope
+from .values import Codec, JsonCodec, codec_name, is_optional
+
+T = TypeVar("T")
+K = TypeVar("K", str, bytes, int)
+V = TypeVar("V")
+
+TTL_MS_MAX: Final = 100 * 366 * 86_400_000
+NAME_CHARS_MAX: Final = 100
+
+
+class Store(msgspec.Struct, frozen=True, kw_only=True):
+    """How a state is kept, for ``Annotated``.
+
+    ``name``: of the store, else the parameter's. ``ttl_ms``: how long a value is visible, counted in the timestamps of
+    records: a value put by a record at t is seen by records with timestamps below t + ttl_ms, so that a replay sees the
+    same; None: for good. ``codec``: of the values, else JSON.
+    """
+
+    name: str | None = None
+    ttl_ms: int | None = None
+    codec: Codec | None = None
+
+
+class StoreDeclaration(msgspec.Struct, frozen=True):
+    """A checked declaration of a store of one handler."""
+
+    name: str
+    kind: str
+    key_type: str
+    value_type: str
+    ttl_ms: int | None
+    codec: Codec
+    decode: Callable[[bytes], Any]
+
+
+class Binding(msgspec.Struct, frozen=True):
+    """A store with its number in this application's logs."""
+
+    number: int
+    declaration: StoreDeclaration
+
+    def encode(self, value: Any) -> bytes:
+        """A value's bytes; raises TypeError for None, and what the codec raises."""
+        if value is None:
+            raise TypeError(f"None is no value of store {self.declaration.name!r}; delete() says that there is none")
+        return self.declaration.codec.encode(value)
+
+    def decode(self, payload: bytes) -> Any:
+        """The value of some bytes; raises StateError: they were written by other code, and nothing may be guessed."""
+        try:
+            return self.declaration.decode(payload)
+        except Exception as error:  # a codec may raise anything
+            raise StateError(
+                f"a value of store {self.declaration.name!r} ({len(payload)} bytes) can't be decoded as declared: "
+                f"{error}. Declare it as it was, or give the changed store another name"
+            ) from error
+
+
+class State(Generic[T]):
+    """One value for the record's key."""
+
+    __slots__ = ("_at", "_binding", "_scope")
+
+    def __init__(self, binding: Binding, scope: Scope, key: bytes | None) -> None:
+        self._binding, self._scope = binding, scope
+        self._at = None if key is None else state_key(point_of_key(key), binding.number, key)
+
+    def get(self) -> T | None:
+        """The value; None when there is none."""
+        payload = self._scope.read(_keyed(self._at, self._binding))
+        return None if payload is None else self._binding.decode(payload)
+
+    def put(self, value: T) -> None:
+        """Set the value. Raises StateValueTooLarge, TypeError for None."""
+        at = _keyed(self._at, self._binding)
+        self._scope.write(at, self._binding.encode(value), self._binding.declaration.ttl_ms)
+
+    def delete(self) -> None:
+        """There is no value any more."""
+        self._scope.delete(_keyed(self._at, self._binding))
+
+
+class MapState(Generic[K, V]):
+    """A map for the record's key. Its own keys are str, bytes or int (64 bits); it is iterated in their order."""
+
+    __slots__ = ("_at", "_binding", "_scope")
+
+    def __init__(self, binding: Binding, scope: Scope, key: bytes | None) -> None:
+        self._binding, self._scope = binding, scope
+        self._at = None if key is None else state_key(point_of_key(key), binding.number, key)
+
+    def get(self, key: K) -> V | None:
+        """The value of a key; None when there is none."""
+        payload = self._scope.read(self._entry(key))
+        return None if payload is None else self._binding.decode(payload)
+
+    def put(self, key: K, value: V) -> None:
+        """Set the value of a key. Raises StateValueTooLarge, TypeError for None."""
+        self._scope.write(self._entry(key), self._binding.encode(value), self._binding.declaration.ttl_ms)
+
+    def delete(self, key: K) -> None:
+        """There is no value for a key any more."""
+        self._scope.delete(self._entry(key))
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """Keys and values in order of keys, as they were when it began; writes meanwhile do not disturb it."""
+        prefix = _keyed(self._at, self._binding)
+        kind = self._binding.declaration.key_type
+        for key, payload in self._scope.walk(prefix):
+            yield typing.cast("K", _map_key(key, kind)), self._binding.decode(payload)
+
+    def keys(self) -> Iterator[K]:
+        """The keys, in order."""
+        return (key for key, _ in self.items())
+
+    def values(self) -> Iterator[V]:
+        """The values, in order of their keys."""
+        return (value for _, value in self.items())
+
+    def __iter__(self) -> Iterator[K]:
+        return self.keys()
+
+    def __contains__(self, key: K) -> bool:
+        return self._scope.read(self._entry(key)) is not None
+
+    def _entry(self, key: K) -> bytes:
+        prefix = _keyed(self._at, self._binding)
+        entry = encode_map_key(key, self._binding.declaration.key_type)
+        if not entry:
+            raise ValueError(f"a key of the map {self._binding.declaration.name!r} is not empty")
+        return prefix + entry
+
+
+def _keyed(at: bytes | None, binding: Binding) -> bytes:
+    if at is None:
+        raise NoKey(f"the record has no key, so it has no state: store {binding.declaration.name!r} can't be used")
+    return at
+
+
+def _map_key(key: bytes, kind: str) -> MapKey:
+    try:
+        return decode_map_key(parse_key(key).map_key, kind)
+    except ValueError as error:
+        raise StateError(f"the state is damaged: {error}") from None
+
+
+# --- declaring -------------------------------------------------------------------------------------------------------
+
+
+def is_store(annotation: Any) -> bool:
+    """Whether an annotation asks for state, be it rightly or not."""
+    bare = typing.get_args(annotation)[0] if typing.get_origin(annotation) is Annotated else annotation
+    return bare in (State, MapState) or typing.get_origin(bare) in (State, MapState)
+
+
+def declare_store(parameter: str, annotation: Any, where: str) -> StoreDeclaration:
+    """Check what a handler's parameter asks for; raises SettingsError."""
+    options = Store()
+    bare = annotation
+    if typing.get_origin(annotation) is Annotated:
+        bare, *notes = typing.get_args(annotation)
+        options = next((note for note in notes if isinstance(note, Store)), options)
+    name = options.name or parameter
+    where = f"{where}: store {name!r}"
+    if not name.isascii() or not all(c.isalnum() or c in "._-" for c in name) or len(name) > NAME_CHARS_MAX:
+        raise SettingsError(f"{where}: a store's name has 1 to {NAME_CHARS_MAX} of a-z A-Z 0-9 . _ -")
+    if options.ttl_ms is not None and not 1 <= options.ttl_ms <= TTL_MS_MAX:
+        raise SettingsError(f"{where}: ttl_ms is 1 to {TTL_MS_MAX}, or None; seen {options.ttl_ms}")
+    types = typing.get_args(bare)
+    is_map = typing.get_origin(bare) is MapState
+    if not types:
+        raise SettingsError(f"{where}: it needs its types: State[int], MapState[str, int]; seen {bare!r}")
+    key_type = ""
+    if is_map:
+        key_type = next((kind for kind, known in MAP_KEY_TYPES.items() if known is types[0]), "")
+        if not key_type:
+            raise SettingsError(f"{where}: a map's keys are str, bytes or int; seen {types[0]!r}")
+    value = types[-1]
+    if is_optional(value):
+        raise SettingsError(f"{where}: None says that there is no value, so it can't be one; seen {value!r}")
+    codec = options.codec or JsonCodec()
+    try:
+        decode = codec.decoder(value)
+    except TypeError as error:
+        raise SettingsError(f"{where}: values can't be decoded as {value!r}: {error}") from None
+    return StoreDeclaration(
+        name=name,
+        kind="map" if is_map else "value",
+        key_type=key_type,
+        value_type=shape_of(value),
+        ttl_ms=options.ttl_ms,
+        codec=codec,
+        decode=decode,
+    )
+
+
+def shape_of(annotation: Any) -> str:
+    """What kind of data a type is, so that a store whose type was changed is noticed: fields of a struct may change, an
+    int may not become a text.
+    """
+    if annotation in (bytes, bytearray):
+        return "bytes"
+    info = msgspec.inspect.type_info(annotation)
+    if isinstance(info, msgspec.inspect.StructType):
+        return "array" if info.array_like else "object"
+    if isinstance(info, msgspec.inspect.DataclassType | msgspec.inspect.TypedDictType | msgspec.inspect.DictType):
+        return "object"
+    arrays = msgspec.inspect.CollectionType | msgspec.inspect.TupleType | msgspec.inspect.NamedTupleType
+    if isinstance(info, arrays):
+        return "array"
+    if isinstance(info, msgspec.inspect.Metadata):
+        return shape_of(info.type)
+    return type(info).__name__.removesuffix("Type").lower()
+
+
+def codec_of(declaration: StoreDeclaration) -> str:
+    """The name of a store's codec, as the logs carry it."""
+    return codec_name(declaration.codec)
