@@ -13,6 +13,7 @@ import pytest
 from keylanes.runtime.brokers.embedded import INLINE_RECORDS_MAX, EmbeddedBroker
 from keylanes.runtime.brokers.protocol import BrokerError, Outgoing, ProducerFenced, TopicPartition, TopicSpec
 from keylanes.runtime.errors import StoreError
+from keylanes.state.tables import TABLE_CONFIG, Table
 
 SOURCE = TopicPartition("a", 0)
 OTHER = TopicPartition("b", 0)
@@ -217,19 +218,70 @@ async def test_the_given_clock_stamps(tmp_path: Path) -> None:
     await broker.close()
 
 
+async def with_table(broker: EmbeddedBroker) -> Table:
+    """The table topic t of a broker."""
+    await broker.create([TopicSpec("t", 1, TABLE_CONFIG)])
+    table = broker.table("t", 0)
+    assert table is not None
+    return table
+
+
+async def test_a_table_is_read_while_a_transaction_is_written(tmp_path: Path) -> None:
+    """While a large transaction is written in a thread the loop reads the table, before it or after it."""
+    broker = await opened(tmp_path / "data")
+    table = await with_table(broker)
+    keys = [b"%06d" % number for number in range(30_000)]
+    producer = await broker.producer("id", transaction_timeout_ms=1000)
+    for value in (b"1", b"2"):
+        running = asyncio.create_task(producer.transact([Outgoing("t", 0, key, value) for key in keys]))
+        seen: list[tuple[bytes | None, ...]] = []
+        while not running.done():
+            seen.append((table.get(keys[0]), *{v for _, v in table.page(keys[-3], None, 9)}, table.get(keys[-1])))
+            await asyncio.sleep(0)
+        await running
+        assert table.get_many([keys[0], keys[-1]]) == [value, value]
+        # Later reads of one look may see more than earlier ones, never less.
+        assert all(list(look) == sorted(look, key=lambda found: found or b"") for look in seen)
+    await broker.close()
+
+
+async def test_a_fenced_producer_changes_no_table(tmp_path: Path) -> None:
+    """Its transaction is refused whole: logs and tables stay as its successor wrote them."""
+    broker = await opened(tmp_path / "data")
+    table = await with_table(broker)
+    old = await broker.producer("id", transaction_timeout_ms=1000)
+    assert await old.transact([*numbered("a", 2), Outgoing("t", 0, b"k", b"1")]) == {
+        SOURCE: 2,
+        TopicPartition("t", 0): 1,
+    }
+    await broker.fence("id")
+    with pytest.raises(ProducerFenced):
+        await old.transact([*numbered("a", 1, 666), Outgoing("t", 0, b"k", b"666")])
+    assert (table.get(b"k"), len(await values_of(broker, SOURCE))) == (b"1", 2)
+    with pytest.raises(BrokerError, match="by key"):
+        await broker.trim({TopicPartition("t", 0): 1})
+    await broker.close()
+    with pytest.raises(StoreError, match="was closed"):
+        table.get(b"k")
+    with pytest.raises(BrokerError, match="is not open"):
+        broker.table("t", 0)
+
+
 TRANSACT_FOR_EVER = """
 import asyncio, sys
 from keylanes.runtime.brokers.embedded import EmbeddedBroker
 from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition, TopicSpec
+from keylanes.state.tables import TABLE_CONFIG
 async def main():
     broker = EmbeddedBroker(sys.argv[1])
     await broker.open()
-    await broker.create([TopicSpec("a", 1, {}), TopicSpec("b", 1, {})])
+    await broker.create([TopicSpec("a", 1, {}), TopicSpec("b", 1, {}), TopicSpec("t", 1, TABLE_CONFIG)])
     size = int(sys.argv[2])
     producer = await broker.producer("id", transaction_timeout_ms=1000)
     number = (await broker.watermarks([TopicPartition("b", 0)]))[TopicPartition("b", 0)].high
     while True:
         records = [Outgoing("a", 0, None, b"%d" % number)] * size + [Outgoing("b", 0, None, b"%d" % size)]
+        records += [Outgoing("t", 0, b"%d" % key, b"%d" % number) for key in range(size // 2)]
         await producer.transact(records)
         number += 1
         print(number, flush=True)
@@ -257,4 +309,8 @@ async def _check_whole(folder: Path, acknowledged: int) -> None:
     assert len(sizes) >= acknowledged
     expected = [b"%d" % number for number, count in enumerate(sizes) for _ in range(count)]
     assert await values_of(broker, SOURCE) == expected
+    # Each transaction wrote the first keys of the table: those of a larger size are of the last one of that size.
+    last = {key: number for number, count in enumerate(sizes) for key in {*range(count // 2)}}
+    found = (await with_table(broker)).page(b"", None, 100_000)
+    assert {int(key): int(value) for key, value in found} == last
     await broker.close()

@@ -29,8 +29,10 @@ from keylanes.offsets.events import (
     WorkersCut,
 )
 from keylanes.offsets.provenance import DIGEST_MASK, HEADER, encode_provenance, output_digest, place_seed
+from keylanes.state.tables import TABLE_CONFIG
 from keylanes.state.topics import NewRecord, TopicStore
 
+TABLE = "flights.changelog.flights.in"
 APP, SOURCE, LATE, AUDITED, DEAD = "flights", "flights.in", "late", "audit", "flights.dead"
 
 
@@ -87,6 +89,8 @@ class Run:
         store.create(SOURCE, self.partitions, {})
         for name in (LATE, AUDITED, DEAD):
             store.create(name, 2, {})
+        store.create(TABLE, self.partitions, TABLE_CONFIG)  # in every audit's way: it can't be read as a log
+        store.append([NewRecord(TABLE, p, b"key", b"value") for p in range(self.partitions)])
         store.append(
             [NewRecord(SOURCE, p, key, value, (), 1) for p, own in enumerate(self.records) for key, value in own]
         )

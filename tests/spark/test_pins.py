@@ -12,7 +12,7 @@ from keylanes.spark.brokers import AuditError, EmbeddedWitness, Place, Span
 from keylanes.spark.pins import pin
 from keylanes.state.topics import NewRecord, TopicStore
 
-from .honest import APP, DEAD, LATE, SOURCE, Planner, Run, records_of
+from .honest import APP, AUDITED, DEAD, LATE, SOURCE, TABLE, Planner, Run, records_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,6 +46,19 @@ class Running(EmbeddedWitness):
     def close(self) -> None:
         self._writer.close()
         super().close()
+
+
+def test_a_topic_kept_by_key_is_not_audited(tmp_path: Path) -> None:
+    """It is neither listed nor pinned as an output, and asking for it by name is an error in words."""
+    Planner(restarts=0, records=100).run().store(tmp_path / "topics")
+    broker = EmbeddedWitness(tmp_path / "topics")
+    assert TABLE not in broker.topics()
+    assert {topic for topic, _ in pin(broker, APP, None).outputs} == {SOURCE, LATE, AUDITED, DEAD}
+    with pytest.raises(AuditError, match="no such topic"):
+        pin(broker, APP, (LATE, TABLE))
+    with pytest.raises(AuditError, match="does not exist"):
+        broker.spans([(TABLE, 0)])
+    broker.close()
 
 
 @pytest.mark.spark

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keylanes.state.rocks import RocksError
+from keylanes.state.tables import TABLE_CONFIG
 from keylanes.state.topics import (
     CHUNK_BYTES_MAX,
     CHUNK_RECORDS_MAX,
     EpochStale,
     Guard,
     NewRecord,
+    NotALog,
     OffsetMissing,
     StoredRecord,
     TopicMissing,
     TopicStore,
+    TopicTable,
 )
 
 
@@ -217,6 +221,134 @@ def test_damage_to_a_chunk_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RocksError, match="no record at offset 1"):
         store.read("a", 0, 1, 1)
     store.close()
+
+
+def table_of(store: TopicStore, topic: str = "t", partition: int = 0) -> TopicTable:
+    """A table that is there."""
+    table = store.table(topic, partition)
+    assert table is not None
+    return table
+
+
+def test_a_table_is_no_log(tmp_path: Path) -> None:
+    """Reads and trims by offset are refused in words, so is a record without a key, and a log is no table."""
+    store = TopicStore.open(tmp_path / "data")
+    store.create("a", 1, {})
+    store.create("t", 2, {**TABLE_CONFIG, "retention.ms": "-1"})
+    assert [(topic.name, topic.by_key) for topic in store.topics().values()] == [("a", False), ("t", True)]
+    store.append([NewRecord("t", 0, b"k", b"v")])
+    for refused in (lambda: store.read("t", 0, 0, 1), lambda: store.trim("t", 0, 1)):
+        with pytest.raises(NotALog, match="'t' is kept by key"):
+            refused()
+    with pytest.raises(ValueError, match="no key"):
+        store.append([NewRecord("a", 0, None, None), NewRecord("t", 0, b"k", b"w"), NewRecord("t", 0, None, b"w")])
+    assert (store.watermarks("a", 0), store.watermarks("t", 0)) == ((0, 0), (0, 1))
+    assert table_of(store).get(b"k") == b"v"
+    assert store.table("a", 0) is None
+    for missing in (("t", 2), ("b", 0)):
+        with pytest.raises(TopicMissing):
+            store.table(*missing)
+    store.close()
+    with pytest.raises(RocksError, match="was closed"):
+        table_of(store).get(b"k")
+
+
+def test_a_guard_holds_for_tables(tmp_path: Path) -> None:
+    """What a fenced producer appends changes no table."""
+    store = TopicStore.open(tmp_path / "data")
+    store.create("t", 1, TABLE_CONFIG)
+    held = Guard("id", store.bump_epoch("id"))
+    assert store.append([NewRecord("t", 0, b"k", b"1")], guard=held) == {("t", 0): 1}
+    store.bump_epoch("id")
+    with pytest.raises(EpochStale):
+        store.append([NewRecord("t", 0, b"k", b"2"), NewRecord("t", 0, b"x", b"2")], guard=held)
+    assert table_of(store).page(b"", None, 9) == [(b"k", b"1")]
+    store.close()
+
+
+def test_tables_are_read_while_another_thread_writes(tmp_path: Path) -> None:
+    """Each page shows whole appends, never half of one, and each append shows in the log and in the table."""
+    store = TopicStore.open(tmp_path / "data")
+    store.create("a", 1, {})
+    store.create("t", 1, TABLE_CONFIG)
+    keys = [b"%03d" % number for number in range(200)]
+
+    def write() -> None:
+        for number in range(60):
+            value = None if number % 7 == 6 else b"%d" % number
+            store.append([NewRecord("t", 0, key, value) for key in keys] + [NewRecord("a", 0, None, b"%d" % number)])
+
+    writing = threading.Thread(target=write)
+    table = table_of(store)
+    writing.start()
+    seen: set[int] = set()
+    while writing.is_alive():
+        before = store.watermarks("a", 0).high
+        page, many = table.page(b"", None, 1000), table.get_many(keys)
+        after = store.watermarks("a", 0).high
+        assert len(page) in (0, len(keys))
+        assert len(set(many)) == 1
+        for value in {value for _, value in page} | (set(many) - {None}):
+            assert before - 1 <= int(value or b"") <= after
+        seen.add(len({value for _, value in page}))
+    writing.join()
+    assert seen <= {0, 1}
+    assert table.page(keys[7], keys[9], 10) == [(key, b"59") for key in keys[7:9]]
+    store.close()
+
+
+table_key = st.binary(max_size=2) | st.sampled_from([b"", b"\0", b"\xff", b"\xff" * 9, b"\xff" * 40])
+table_step = st.one_of(
+    st.tuples(st.just("append"), st.lists(st.tuples(st.integers(0, 1), table_key, st.none() | st.binary(max_size=3)))),
+    st.tuples(st.just("page"), st.integers(0, 1), table_key, st.none() | table_key, st.integers(0, 5)),
+    st.tuples(st.just("reopen")),
+    st.tuples(st.just("view")),
+)
+
+
+@settings(max_examples=25)
+@given(st.lists(table_step, max_size=12))
+def test_a_table_is_a_dictionary(steps: list[Any]) -> None:
+    """Any sequence of appends, pages and reopenings behaves as one sorted dictionary for each partition would."""
+    twins: tuple[dict[bytes, bytes], dict[bytes, bytes]] = ({}, {})
+    written = [0, 0]
+    folder = Path(tempfile.mkdtemp())
+    store = TopicStore.open(folder / "data")
+    for name in ("s", "t", "u"):  # neighbours, whose keys lie right beside
+        store.create(name, 2, TABLE_CONFIG)
+        store.append([NewRecord(name, p, key, b"other") for p in (0, 1) for key in (b"", b"\xff" * 50) if name != "t"])
+    try:
+        for name, *arguments in steps:
+            if name == "append":
+                store.append([NewRecord("t", at, key, value) for at, key, value in arguments[0]])
+                for at, key, value in arguments[0]:
+                    written[at] += 1
+                    twins[at].pop(key, None)
+                    if value is not None:
+                        twins[at][key] = value
+            elif name == "page":
+                at, first, end, most = arguments
+                inside = [entry for entry in sorted(twins[at].items()) if first <= entry[0] and _below(entry[0], end)]
+                assert table_of(store, "t", at).page(first, end, most) == inside[:most]
+            elif name == "reopen":
+                store.close()
+                store = TopicStore.open(folder / "data")
+            view = TopicStore.open_read_only(folder / "data") if name == "view" else store
+            for at in (0, 1):
+                table = table_of(view, "t", at)
+                assert view.watermarks("t", at) == (0, written[at])
+                assert table.page(b"", None, 1000) == sorted(twins[at].items())
+                keys = [b"", b"\xff", *twins[at], b"\0"]
+                assert table.get_many(keys) == [table.get(key) for key in keys] == [twins[at].get(key) for key in keys]
+            if view is not store:
+                view.close()
+    finally:
+        store.close()
+        shutil.rmtree(folder)
+
+
+def _below(key: bytes, end: bytes | None) -> bool:
+    return end is None or key < end
 
 
 PARTITIONS = (("a", 0), ("a", 1), ("b", 0))
