@@ -5,24 +5,27 @@ other order tried (tests/offsets/test_fencing_model.py):
 
     INIT own producer (an id nobody had before) → ELECTED(term + 1) → read the control log to its end; somebody else
     holds the term: stop → JOINED → for every member not fenced: EXPELLED, FENCE, FENCED → read the offset log to its
-    end → (open empty log partitions) → STARTED, GRANT from the edges → read the control log to its end; own grant
-    not in force: stop → work
+    end → (open empty log partitions) → STARTED, STORES, GRANT from the edges → read the control log to its end; own
+    grant not in force: stop → work
 
 Control events are plain acknowledged appends: whose term was overtaken writes what nobody listens to. So every event
 carries the term that its writer was elected for, never the term that it read last: P is elected for term 1 and pauses,
 Q is elected for 2, fences P and works; P wakes, reads on, and a grant that it wrote under the 2 it has just read would
 count.
+
+Stores are declared after all partitions of their topics were started: whoever finds a store and a partition that was
+not started knows that the partition is new.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..keyrange.hashing import HASH_NAME
 from ..offsets.codec import encode
 from ..offsets.control import Member
-from ..offsets.decide import decide_grant, decide_opening
+from ..offsets.decide import StoreSpec, decide_grant, decide_opening, decide_stores
 from ..offsets.events import (
     AppCreated,
     ControlEvent,
@@ -31,11 +34,12 @@ from ..offsets.events import (
     MemberFenced,
     MemberJoined,
     PartitionStarted,
+    StoreDeclared,
 )
 from ..offsets.ledger import Ledger, Place
 from .bounded import bounded
 from .brokers.protocol import Broker, BrokerTimeout, Outgoing, Producer, ProducerFenced, TopicPartition, Watermarks
-from .errors import FencedError, LogError, SourceError
+from .errors import FencedError, LogError, SettingsError, SourceError
 from .logs import LogReader, offsets_topic
 from .settings import Settings
 
@@ -67,21 +71,24 @@ class Coordinator:
         self.term = 0
         """The term that this process was elected for."""
 
-    async def take_office(self, sources: dict[Place, Watermarks]) -> Office:
-        """The steps above, for all points of these source partitions (with their watermarks now).
+    async def take_office(self, sources: dict[Place, Watermarks], stores: Sequence[StoreSpec] = ()) -> Office:
+        """The steps above, for all points of these source partitions (with their watermarks now) and these stores.
 
-        Raises FencedError when another process takes office at the same time, LogError, SourceError.
+        Raises FencedError when another process takes office at the same time, LogError, SourceError, SettingsError
+        when a store is not what it was.
         """
         producer = await self.make_producer()
         try:
-            ledger = await self._elect()
+            ledger = await self._elect(sources, stores)
             ledger = await self._join(ledger)
             ledger = await self._fence_others(ledger)
             incarnation = self.own(ledger).incarnation
             ledger = await self.checked(await self.logs.begin_offsets(), incarnation)
             transaction = await self._open_logs(ledger, producer, incarnation)
             ledger = await self._read_all(ledger, incarnation)
+            declared = missing_stores(ledger, self.term, sources, stores)
             ledger = await self._start_partitions(ledger, sources)
+            ledger = await self._declare_stores(ledger, declared)
             await self._check_sources(ledger, sources)
             before = ledger
             await self._append(
@@ -119,8 +126,9 @@ class Coordinator:
         if control.coordinator != self.instance:
             raise FencedError(f"another process of {self.app!r} took office (term {control.term}); this one stops")
 
-    async def _elect(self) -> Ledger:
+    async def _elect(self, sources: Iterable[Place], stores: Sequence[StoreSpec]) -> Ledger:
         ledger = await self.logs.read_control(Ledger())
+        missing_stores(ledger, ledger.control.term, sources, stores)  # a start that is refused disturbs nobody
         if ledger.control.created is None:
             await self._refuse_orphans()
             await self._append([AppCreated(self.app, HASH_NAME, self.logs.log_partitions)])
@@ -206,6 +214,12 @@ class Coordinator:
             ledger = await self._read_control(ledger)
         return ledger
 
+    async def _declare_stores(self, ledger: Ledger, stores: Sequence[StoreDeclared]) -> Ledger:
+        if stores:
+            await self._append(stores)
+            ledger = await self._read_control(ledger)
+        return ledger
+
     async def _read_control(self, ledger: Ledger) -> Ledger:
         """Read the control log to its end; raises FencedError as soon as somebody else holds a term."""
         ledger = await self.logs.read_control(ledger)
@@ -220,6 +234,41 @@ class Coordinator:
         if records:
             limit = self.settings.request_timeout_ms
             await bounded(self.broker.append(records), limit, f"appending to {self.logs.control.topic}")
+
+
+def birth(ledger: Ledger) -> str:
+    """A text that no other logs have, those of an application of the same name included: its first member's instance.
+
+    Whoever took office has one; raises ValueError for logs that nobody joined.
+    """
+    members = ledger.control.members
+    return members[min(members)].instance
+
+
+def missing_stores(
+    ledger: Ledger, term: int, sources: Iterable[Place], stores: Sequence[StoreSpec]
+) -> list[StoreDeclared]:
+    """The stores that are to be declared; raises SettingsError, SourceError when state can't go on with these."""
+    check_growth(ledger, sources, {store.topic for store in stores})
+    try:
+        return decide_stores(ledger.control, term, stores)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+
+
+def check_growth(ledger: Ledger, sources: Iterable[Place], stateful: Collection[str]) -> None:
+    """Raises SourceError when a topic of ``stateful`` with a store has partitions that it did not have before."""
+    started, declared = ledger.control.started, {store.topic for store in ledger.control.stores.values()}
+    places = list(sources)
+    for topic in sorted(declared & set(stateful)):
+        if any(place not in started for place in places if place[0] == topic):
+            now, before = (sum(place[0] == topic for place in of) for of in (places, started))
+            raise SourceError(
+                f"{topic} has {now} partitions now; its state was begun with {before}. State is kept by partition and "
+                "key, and with more partitions a key's records go to another one, where its state is not. Nothing was "
+                "read. Make a new topic with as many partitions as it needs and start under a new application name, "
+                "or start under a new application name on this one, which works all its records again."
+            )
 
 
 def check_ledger(ledger: Ledger) -> None:

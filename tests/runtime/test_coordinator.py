@@ -6,19 +6,22 @@ from typing import Any
 
 import pytest
 
+from keylanes.keyrange.hashing import HASH_NAME
 from keylanes.offsets.codec import encode
-from keylanes.offsets.decide import CommitKey, Move, decide_commits
+from keylanes.offsets.decide import CommitKey, Move, StoreSpec, decide_commits
+from keylanes.offsets.events import AppCreated, CoordinatorElected, PartitionStarted
 from keylanes.runtime.brokers.protocol import Outgoing, Watermarks
 from keylanes.runtime.brokers.simulated import SimulatedBroker
-from keylanes.runtime.coordinator import Coordinator, Office
-from keylanes.runtime.errors import FencedError
+from keylanes.runtime.coordinator import Coordinator, Office, birth
+from keylanes.runtime.errors import FencedError, SettingsError, SourceError
 from keylanes.runtime.logs import LogReader
 from keylanes.runtime.settings import Settings
 from keylanes.runtime.virtual_loop import run_virtual
 
 SOURCES = {("src", 0): Watermarks(0, 10)}
-APPENDS = 6
-"""One more than a first start appends to the control log: created, elected, joined, started, granted."""
+STORES = [StoreSpec("seen", "src", "map", "str", "int", "json"), StoreSpec("sums", "src", "value", "", "int", "json")]
+APPENDS = 7
+"""One more than a first start appends to the control log: created, elected, joined, started, stores, granted."""
 
 
 class Pausing:
@@ -66,15 +69,119 @@ def test_a_process_that_was_overtaken_writes_nothing_that_counts(pause_at: int) 
             cluster.create_topic(topic, 1)
         await cluster.connect("source").append([Outgoing("src", 0, None, b"") for _ in range(10)])
         slow = Pausing(cluster.connect("P"), pause_at)
-        first = asyncio.get_running_loop().create_task((await coordinator(slow, "P")).take_office(SOURCES))
+        first = asyncio.get_running_loop().create_task((await coordinator(slow, "P")).take_office(SOURCES, STORES))
         await slow.arrived.wait()
-        second = await (await coordinator(cluster.connect("Q"), "Q")).take_office(SOURCES)
+        second = await (await coordinator(cluster.connect("Q"), "Q")).take_office(SOURCES, STORES)
         await work(second)
         slow.go_on.set()
         with pytest.raises(FencedError):
             await first
-        third = await (await coordinator(cluster.connect("R"), "R")).take_office(SOURCES)
+        third = await (await coordinator(cluster.connect("R"), "R")).take_office(SOURCES, STORES)
         assert third.ledger.violations() == []
         assert third.ledger.frontier(("src", 0)) == 5
+        assert {s.name: s.number for s in third.ledger.control.stores.values()} == {"seen": 0, "sums": 1}
 
     run_virtual(story(), seed=pause_at)
+
+
+# --- stores -----------------------------------------------------------------------------------------------------------
+
+
+def made(partitions: int = 1) -> SimulatedBroker:
+    """A cluster with the topics of the application."""
+    cluster = SimulatedBroker(1)
+    cluster.create_topic("src", partitions)
+    for topic in ("x.control", "x.offsets"):
+        cluster.create_topic(topic, 1)
+    return cluster
+
+
+async def fill(cluster: SimulatedBroker) -> None:
+    """Ten records of the source's first partition."""
+    await cluster.connect("source").append([Outgoing("src", 0, None, b"") for _ in range(10)])
+
+
+async def started(cluster: SimulatedBroker, name: str, stores: Sequence[StoreSpec], partitions: int = 1) -> Office:
+    """A process in office, with so many partitions of the source."""
+    sources = {("src", p): Watermarks(0, 0) for p in range(partitions)}
+    return await (await coordinator(cluster.connect(name), name)).take_office(sources, stores)
+
+
+def test_stores_keep_their_numbers_from_start_to_start() -> None:
+    """A further store gets the next number; one that is not asked for any more is still there when it comes back."""
+
+    async def story() -> None:
+        cluster = made()
+        await started(cluster, "P", STORES[1:])
+        await started(cluster, "Q", STORES[:1])
+        office = await started(cluster, "R", STORES)
+        assert {s.name: s.number for s in office.ledger.control.stores.values()} == {"sums": 0, "seen": 1}
+
+    run_virtual(story())
+
+
+def test_another_store_under_an_old_name_is_refused() -> None:
+    """The start ends with SettingsError and disturbs nobody who works; with the store of before it goes on."""
+
+    async def story() -> None:
+        cluster = made()
+        await fill(cluster)
+        working = await started(cluster, "P", STORES)
+        with pytest.raises(SettingsError, match=r"store 'sums' was a value of int .* it is a value of str"):
+            await started(cluster, "Q", [STORES[1]._replace(value_type="str")])
+        await work(working)
+        office = await started(cluster, "R", STORES)
+        assert office.ledger.partition(("src", 0)).epoch_newest == 2
+
+    run_virtual(story())
+
+
+def test_more_partitions_than_the_state_was_begun_with_are_refused() -> None:
+    """SourceError, also at the next try; an application without a store reads the new partitions."""
+
+    async def story() -> None:
+        cluster = made(4)
+        await started(cluster, "P", STORES, 2)
+        for name in "QR":
+            with pytest.raises(SourceError, match="src has 3 partitions now; its state was begun with 2"):
+                await started(cluster, name, STORES, 3)
+        await started(cluster, "S", [], 3)
+
+    run_virtual(story())
+
+
+def test_state_may_begin_on_a_topic_that_has_grown() -> None:
+    """While there was no store the number of partitions bound nothing."""
+
+    async def story() -> None:
+        cluster = made(4)
+        await started(cluster, "P", [], 1)
+        await started(cluster, "Q", STORES, 2)
+        await started(cluster, "R", STORES, 2)
+
+    run_virtual(story())
+
+
+def test_a_start_that_ended_between_two_partitions_stands_in_nobodys_way() -> None:
+    """Partitions half of which were started, and no store declared yet, are no growth."""
+
+    async def story() -> None:
+        cluster = made(2)
+        log = [AppCreated("x", HASH_NAME, 1), CoordinatorElected(1, "P"), PartitionStarted(1, "src", 0, 0)]
+        await cluster.connect("P").append([Outgoing("x.control", 0, None, encode(event)) for event in log])
+        office = await started(cluster, "Q", STORES, 2)
+        assert set(office.ledger.control.started) == {("src", 0), ("src", 1)}
+
+    run_virtual(story())
+
+
+def test_logs_are_told_apart_by_their_birth() -> None:
+    """The same from start to start; other logs of the same name have another one."""
+
+    async def story() -> None:
+        cluster, other = made(), made()
+        born = {birth((await started(cluster, name, STORES)).ledger) for name in "PQ"}
+        assert len(born) == 1
+        assert birth((await started(other, "R", STORES)).ledger) not in born
+
+    run_virtual(story())
