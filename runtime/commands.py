@@ -183,17 +183,32 @@ def topics(
     partitions: Annotated[int, typer.Option(min=1, help="of the widest source topic")],
     target: Annotated[str | None, typer.Argument(metavar="[MODULE:APP]", help="where the App is")] = None,
     app: Annotated[str | None, typer.Option(help="or the application's name")] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC:N", help="a source topic with state has N partitions; else as many as the widest"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the commands that create an application's logs, for people who create topics themselves."""
     if (target is None) == (app is None):
         raise SettingsError("topics: give either MODULE:APP or --app NAME")
     loaded = None if target is None else load_app(target)
-    commands = creation_commands(app or (loaded.name if loaded else ""), partitions)
+    handlers = list(loaded.handlers.values()) if loaded else []
+    stateful = {handler.topic: partitions for handler in handlers if handler.stores}
+    stateful |= dict(_partitions_of(given, partitions) for given in state or ())
+    commands = creation_commands(app or (loaded.name if loaded else ""), partitions, stateful)
     if loaded is not None and isinstance(loaded.broker, str) and loaded.broker.startswith("kafka://"):
         servers = loaded.broker.removeprefix("kafka://")
         commands = [c.replace("--bootstrap-server BROKER ", f"--bootstrap-server {servers} ") for c in commands]
     sys.stdout.write((json.dumps(commands) if as_json else "\n".join(commands)) + "\n")
+
+
+def _partitions_of(given: str, widest: int) -> tuple[str, int]:
+    """The topic and its partitions in ``TOPIC:N``; raises SettingsError."""
+    topic, _, number = given.rpartition(":")
+    if not (topic and number.isascii() and number.isdigit() and 1 <= int(number) <= widest):
+        raise SettingsError(f"--state: seen {given!r}; allowed is TOPIC:N with N from 1 to --partitions {widest}")
+    return topic, int(number)
 
 
 def load_app(target: str) -> App:

@@ -183,6 +183,38 @@ def test_topics_prints_the_commands_that_create_the_logs(folder: Path) -> None:
     assert "--topic shop.offsets --partitions 2" in named[1]
 
 
+STATEFUL = """
+    from keylanes import App
+    from keylanes.runtime.stores import State
+
+    app = App("sums", broker="kafka://localhost:9092")
+
+    @app.handler("wide")
+    async def one(value: int, sum: State[int]) -> None: ...
+
+    @app.handler("narrow")
+    async def two(value: int, count: State[int]) -> None: ...
+
+    @app.handler("plain")
+    async def three(value: int) -> None: ...
+"""
+
+
+def test_topics_prints_the_commands_that_create_changelogs(folder: Path) -> None:
+    """One for each source topic with state, with as many partitions as it has: those of the widest, or as told."""
+    (folder / "sums.py").write_text(textwrap.dedent(STATEFUL))
+    lines = keylanes(folder, "topics", "sums:app", "--partitions", "6", "--state", "narrow:2").stdout.splitlines()
+    assert len(lines) == 4
+    assert "--topic sums.changelog.narrow --partitions 2 --config cleanup.policy=compact " in lines[2]
+    assert "--topic sums.changelog.wide --partitions 6 --config cleanup.policy=compact " in lines[3]
+    named = keylanes(folder, "topics", "--app", "x", "--partitions", "6", "--state", "src:3").stdout.splitlines()
+    assert "--topic x.changelog.src --partitions 3 " in named[2]
+    for wrong in ("src", "src:", ":3", "src:0", "src:7", "src:-1", "src:two"):
+        answer = keylanes(folder, "topics", "--app", "x", "--partitions", "6", "--state", wrong)
+        assert (answer.returncode, answer.stdout) == (2, "")
+        assert f"seen '{wrong}'; allowed is TOPIC:N with N from 1 to --partitions 6" in answer.stderr
+
+
 def test_audit_passes_its_arguments_on(folder: Path) -> None:
     """The audit's own parser answers, also for --help, and its exit code is passed on."""
     answer = keylanes(folder, "audit", "--help")
