@@ -1,0 +1,345 @@
+"""Making local copies of state whole from their changelogs, before anybody works with them.
+
+Some partitions at a time, each in one reading pass: while a batch is written in a thread the next one is fetched, so no
+more than two are in memory. Each batch goes with its markers, so a restore that was broken off goes on where it was.
+What becomes of a record is decided in ``state.restore``; here is only the fetching, the writing and the telling.
+
+A high watermark counts only when it is taken after whoever wrote the partition's state before was fenced; ``run`` takes
+it. No transaction may change a partition's state between the reading of the offset log and the end of ``run``.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from ..keyrange.ranges import KeyRange
+from ..state.changelog import Beacon
+from ..state.restore import ChangelogUnfit, Plan, check_beacon, last_beacon, plan_restore, spans_from_end
+from ..state.rocks import RocksError
+from ..state.tables import Copy
+from .bounded import Patience
+from .brokers.protocol import (
+    Batch,
+    Broker,
+    BrokerTimeout,
+    CorruptRecord,
+    OffsetOutOfRange,
+    Reader,
+    TopicPartition,
+    UnknownTopic,
+    Watermarks,
+)
+from .errors import StateError, StoreError
+from .settings import Settings
+
+T = TypeVar("T")
+
+logger = logging.getLogger("keylanes")
+
+FETCH_RECORDS_MAX: Final = 4_000
+FETCH_WAIT_MS: Final = 200
+SAID_FROM_OFFSETS: Final = 10_000
+"""A restore of fewer is over before anybody could read about it."""
+SAID_EVERY_S: Final = 5.0
+DELETE_RETENTION_MS_DEFAULT: Final = 86_400_000
+"""Kafka's own, where a topic's settings don't name it."""
+
+
+class Restoring(NamedTuple):
+    """A copy that shall become whole for the key ranges that are held.
+
+    ``expected``: (incarnation, transaction) that changed the partition's state last, as the offset log has it; None:
+    none did. ``on_ready`` is called on the loop when the copy is whole.
+    """
+
+    changelog: TopicPartition
+    copy: Copy
+    held: Sequence[KeyRange]
+    expected: tuple[int, int] | None
+    on_ready: Callable[[], None]
+
+
+class Progress(NamedTuple):
+    """How far a restore is. ``records_total``: at most so many will be read (offsets; what was compacted is counted).
+
+    ``bytes``: keys and values that were written. ``seconds_left``: None while nothing can be said.
+    """
+
+    partitions_done: int
+    partitions: int
+    records: int
+    records_total: int
+    bytes: int
+    seconds_left: float | None
+
+
+class Restore:
+    """One restore after the other; ``run`` is called by one task at a time."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        settings: Settings,
+        on_progress: Callable[[Progress], None] | None = None,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
+        self.broker, self.settings, self.on_progress, self.now_ms = broker, settings, on_progress, now_ms
+
+    async def run(self, sources: Sequence[Restoring]) -> None:
+        """Make the copies whole. What it wrote stays when it ends early, and the next one goes on from there.
+
+        Raises StateError (a changelog is missing, lost its head, holds what is no state, or ends at another transaction
+        than the offset log), StoreError (the copy can't be written), BrokerError.
+        """
+        if not sources:
+            return
+        plans = deque(sorted(await self._plan(sources), key=lambda planned: planned[1].offsets))
+        progress = _Progress([plan for _, plan in plans])
+        at_once = min(len(plans), self.settings.restore_partitions_max)
+        lanes = [asyncio.ensure_future(self._work(plans, progress)) for _ in range(at_once)]
+        try:
+            await asyncio.wait(lanes, return_when=asyncio.FIRST_EXCEPTION)
+            for lane in lanes:
+                if lane.done():
+                    lane.result()
+        finally:
+            for lane in lanes:
+                lane.cancel()
+            await asyncio.gather(*lanes, return_exceptions=True)
+        progress.say_end()
+
+    async def _plan(self, sources: Sequence[Restoring]) -> list[tuple[Restoring, Plan]]:
+        """What each copy lacks. The clock is read before the watermarks: what is above them is younger."""
+        now_ms = self.now_ms()
+        marks, retention_ms = await self._ask([source.changelog for source in sources])
+        plans = []
+        for source in sources:
+            start, high = marks[source.changelog]
+            with _of(source.changelog):
+                markers = await self._settled(_in_thread(source.copy.markers))
+                plan = plan_restore(source.held, markers, start, high, now_ms, retention_ms[source.changelog.topic])
+            plans.append((source, plan))
+        return plans
+
+    async def _ask(
+        self, changelogs: Sequence[TopicPartition]
+    ) -> tuple[dict[TopicPartition, Watermarks], dict[str, int]]:
+        """Watermarks, and for how long tombstones stay in each topic."""
+        patience = Patience(self.settings.broker_retry_ms, "asking for changelogs")
+        topics = {source.topic for source in changelogs}
+        while True:
+            try:
+                described = await self.broker.describe(topics)
+                marks = await self.broker.watermarks(changelogs)
+            except BrokerTimeout as error:
+                await patience.wait(error)
+            except UnknownTopic as error:
+                raise StateError(f"a changelog is missing: {error}. {_WHAT_TO_DO}") from error
+            else:
+                configs = {name: found.config for name, found in described.items()}
+                name, default = "delete.retention.ms", DELETE_RETENTION_MS_DEFAULT
+                return marks, {topic: int(configs.get(topic, {}).get(name, default)) for topic in topics}
+
+    async def _work(self, plans: deque[tuple[Restoring, Plan]], progress: "_Progress") -> None:
+        """Restore one partition after the other, as long as there are some."""
+        changelogs = _ChangelogReader(self.broker, self.settings)
+        try:
+            while plans:
+                source, plan = plans.popleft()
+                with _of(source.changelog):
+                    check_beacon(await self._find_beacon(changelogs, source.changelog, plan.high), source.expected)
+                    await self._clear(source, plan)
+                    await self._restore(changelogs, source, plan, progress)
+                progress.partitions_done += 1
+                self._tell(progress)
+                source.on_ready()
+        finally:
+            await changelogs.close()
+
+    async def _find_beacon(self, changelogs: "_ChangelogReader", changelog: TopicPartition, high: int) -> Beacon | None:
+        for first, end in spans_from_end(high):
+            found: Beacon | None = None
+            async with contextlib.aclosing(changelogs.read(changelog, first, end)) as batches:
+                async for batch in batches:
+                    found = last_beacon(record for record in batch.records if record.offset < high) or found
+            if found is not None:
+                return found
+        return None
+
+    async def _clear(self, source: Restoring, plan: Plan) -> None:
+        for within, reason in plan.cleared:
+            if reason:
+                logger.warning(
+                    "%s[%d]: the local copy of %s is thrown away and made anew: %s", *source.changelog, within, reason
+                )
+            await self._settled(_in_thread(source.copy.clear, within))
+
+    async def _restore(
+        self, changelogs: "_ChangelogReader", source: Restoring, plan: Plan, progress: "_Progress"
+    ) -> None:
+        """The reading pass. A batch is fetched while the one before it is written."""
+        if plan.position >= plan.high:
+            await self._settled(_in_thread(source.copy.write, (), plan.marks(plan.high)))
+            return
+        position = plan.position
+        writing: asyncio.Future[int] | None = None
+        try:
+            async with contextlib.aclosing(changelogs.read(source.changelog, position, plan.high)) as batches:
+                async for batch in batches:
+                    if writing is not None:
+                        progress.bytes += await self._settled(writing)
+                    writing = _in_thread(_write, source.copy, plan, batch)
+                    progress.records += len(batch.records)
+                    progress.offsets += min(batch.offset_next, plan.high) - position
+                    position = min(batch.offset_next, plan.high)
+                    self._tell(progress)
+            if writing is not None:
+                progress.bytes += await self._settled(writing)
+        finally:
+            if writing is not None:
+                with contextlib.suppress(Exception):  # raised above, or behind what is being raised
+                    await self._settled(writing)
+
+    async def _settled(self, writing: "asyncio.Future[T]") -> T:
+        """What a thread returns. Also who is cancelled waits for it: the copy may be closed next."""
+        try:
+            return await asyncio.shield(writing)
+        finally:
+            if not writing.done():
+                await asyncio.wait([writing], timeout=self.settings.close_timeout_ms / 1000)
+
+    def _tell(self, progress: "_Progress") -> None:
+        progress.say()
+        if self.on_progress is not None:
+            self.on_progress(progress.told())
+
+
+class _ChangelogReader:
+    """Reads one changelog after the other on one connection; a broker that is away is waited for."""
+
+    def __init__(self, broker: Broker, settings: Settings) -> None:
+        self.broker, self.settings = broker, settings
+        self._reader: Reader | None = None
+
+    async def read(self, source: TopicPartition, start: int, end: int) -> AsyncGenerator[Batch, None]:
+        """Batches from ``start`` on, until the position has reached ``end``; the last may go beyond it."""
+        label = f"{source.topic}[{source.partition}]"
+        loop = asyncio.get_running_loop()
+        patience = Patience(self.settings.broker_retry_ms, f"restoring from {label}")
+        limit_ms = self.settings.request_timeout_ms + self.settings.transaction_timeout_ms
+        position, moved_s = start, loop.time()
+        if self._reader is not None:
+            self._reader.assign({source: start})
+        while position < end:
+            try:
+                batches = await self._fetch(source, position)
+            except BrokerTimeout as error:
+                await self.close()
+                await patience.wait(error)
+                moved_s = loop.time()
+                continue
+            except (OffsetOutOfRange, UnknownTopic, CorruptRecord) as error:
+                raise StateError(f"the changelog {label} can't be read: {error}. {_WHAT_TO_DO}") from error
+            patience.answered()
+            if not batches and (loop.time() - moved_s) * 1000 > limit_ms:
+                raise BrokerTimeout(f"reading {label} to {end} stands at {position} for {limit_ms} ms")
+            for batch in batches:
+                position, moved_s = batch.offset_next, loop.time()
+                yield batch
+
+    async def _fetch(self, source: TopicPartition, position: int) -> list[Batch]:
+        if self._reader is None:
+            self._reader = await self.broker.reader({source: position})
+        return await self._reader.fetch([source], records_max=FETCH_RECORDS_MAX, wait_ms=FETCH_WAIT_MS)
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            with contextlib.suppress(Exception):  # it is being closed: nothing depends on how that ends
+                async with asyncio.timeout(self.settings.close_timeout_ms / 1000):
+                    await reader.close()
+
+
+class _Progress:
+    """Counts, and says them in the log when there is much to do."""
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        self.partitions, self.partitions_done = len(plans), 0
+        self.offsets_total, self.offsets, self.records, self.bytes = sum(plan.offsets for plan in plans), 0, 0, 0
+        self._is_said = self.offsets_total >= SAID_FROM_OFFSETS
+        self._began_s = self._said_s = asyncio.get_running_loop().time()
+        if self._is_said:
+            count = sum(1 for plan in plans if plan.offsets)
+            logger.info("restoring state: at most %s records of %d partitions", f"{self.offsets_total:,}", count)
+
+    def told(self) -> Progress:
+        """For those who follow it."""
+        done, total = self.partitions_done, self.partitions
+        return Progress(done, total, self.records, self.offsets_total, self.bytes, self._seconds_left())
+
+    def _seconds_left(self) -> float | None:
+        if self.offsets >= self.offsets_total:
+            return 0.0
+        if not self.offsets:
+            return None
+        elapsed_s = asyncio.get_running_loop().time() - self._began_s
+        return elapsed_s * (self.offsets_total - self.offsets) / self.offsets
+
+    def say(self) -> None:
+        """A line, if the last one is some time ago."""
+        now_s = asyncio.get_running_loop().time()
+        if not self._is_said or now_s - self._said_s < SAID_EVERY_S:
+            return
+        self._said_s = now_s
+        logger.info(
+            "restoring state: %s of at most %s records, %d of %d partitions, about %.0f s left",
+            f"{self.records:,}",
+            f"{self.offsets_total:,}",
+            self.partitions_done,
+            self.partitions,
+            self._seconds_left() or 0.0,
+        )
+
+    def say_end(self) -> None:
+        """The last line."""
+        seconds = asyncio.get_running_loop().time() - self._began_s
+        logger.log(
+            logging.INFO if self._is_said else logging.DEBUG,
+            "restored the state of %d partitions: %s records, %.1f MB in %.1f s (%s records/s)",
+            self.partitions,
+            f"{self.records:,}",
+            self.bytes / 1e6,
+            seconds,
+            f"{self.records / max(seconds, 1e-3):,.0f}",
+        )
+
+
+def _write(copy: Copy, plan: Plan, batch: Batch) -> int:
+    """Write what a batch changes, with its markers; the bytes of that."""
+    changes = plan.apply(batch.records)
+    copy.write(changes, plan.marks(batch.offset_next))
+    return sum([len(key) + len(value) if value is not None else len(key) for key, value in changes])
+
+
+def _in_thread(function: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
+    return asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+
+
+_WHAT_TO_DO: Final = "Restore the topic from a copy, or start under a new application name."
+
+
+@contextlib.contextmanager
+def _of(changelog: TopicPartition) -> Iterator[None]:
+    """Errors of one changelog and its copy, as what they are to the application."""
+    try:
+        yield
+    except ChangelogUnfit as error:
+        label = f"{changelog.topic}[{changelog.partition}]"
+        raise StateError(f"the changelog {label} can't be used: {error}. {_WHAT_TO_DO}") from error
+    except RocksError as error:
+        raise StoreError(str(error)) from error
