@@ -1,0 +1,194 @@
+"""When a partition's workers are split and merged: by what they cost in the last window, and nothing else.
+
+A worker runs one record at a time, so one that is busy most of the time while records wait for it is the bottleneck of
+its keys. The rules, in the order in which decisions come out:
+
+- *Split*, the busiest first: a hot worker of which a histogram is there. A point with half of the load or more gets a
+  band of its own, by a cut on each side on which there is load; otherwise the cut halves the load.
+- *Merge*, in order of points: neighbours that together cost next to nothing, for which nothing waits, inside one range
+  of the declared cut and under one grant. So what was split comes back, and never less than was declared.
+- *Unsplittable*, in order of points: a hot worker all of whose load is at one point.
+- *Watch*, last and always there: the hot workers that are to have a histogram from now on; no others have one.
+
+Nothing flaps: loads that stay as they are lead to a state without decisions. A split needs ``split_share`` at once, a
+merge at most ``merge_share`` for the sum of a group, as a decaying average, too, which for a new worker begins at the
+top: a band lives for some windows before it may be merged. All of it is integers and sorted: the order of the input
+does not matter.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+FULL = 1_000_000
+"""The load of a worker that is always busy: microseconds of handler time a second."""
+
+Points: TypeAlias = Sequence[tuple[int, int]]
+"""A histogram: (point, cost) with costs above 0, in order of points."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLoad:
+    """What one worker cost. ``busy`` in the last window and its decaying ``average`` are microseconds a second.
+
+    ``records`` and ``bytes`` went through it in the last window; the ``backlog_`` ones wait in its queue. It
+    ``is_behind`` when a reader waits for it or went past it, and ``is_held`` while it is being merged or released.
+    ``points``: where its load lies; None when it was not watched.
+    """
+
+    number: int
+    first: int
+    end: int
+    epoch: int
+    busy: int
+    average: int
+    records: int = 0
+    bytes: int = 0
+    backlog_records: int = 0
+    backlog_bytes: int = 0
+    is_behind: bool = False
+    is_held: bool = False
+    points: Points | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``split_share`` and ``merge_share`` are parts of a worker's time; the rest are counts, of one partition."""
+
+    workers_max: int
+    split_share: float = 0.5
+    merge_share: float = 0.05
+    splits_max: int = 16
+    watched_max: int = 16
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.merge_share < self.split_share <= 1:
+            raise ValueError(
+                f"0 <= merge_share < split_share <= 1, or ranges flap; seen {self.merge_share} and {self.split_share}"
+            )
+        if min(self.workers_max, self.splits_max, self.watched_max) < 0:
+            raise ValueError(f"counts are 0 or more; seen {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Cut the range of ``worker`` at a point strictly inside. A second one names the same worker: go by the point."""
+
+    worker: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Make one of these neighbours, two or more, in order of points."""
+
+    workers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unsplittable:
+    """One point has all of a hot worker's load; ``share`` is its part of the partition's handler time."""
+
+    worker: int
+    point: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Keep histograms of these workers, in order of points, and of no others."""
+
+    workers: tuple[int, ...]
+
+
+Decision: TypeAlias = Split | Merge | Unsplittable | Watch
+
+
+def decide(workers: Iterable[WorkerLoad], declared: Sequence[int], limits: Limits) -> list[Decision]:
+    """What is to be done about the workers of one partition; ``declared`` are the rising bounds of its declared cut."""
+    ordered = sorted(workers, key=lambda w: w.first)
+    hot = sorted((w for w in ordered if is_hot(w, limits)), key=lambda w: (-w.busy, w.first))
+    room = min(limits.splits_max, limits.workers_max - len(ordered))
+    splits: list[Split] = []
+    stuck: list[Unsplittable] = []
+    total = sum(w.busy for w in ordered)
+    for worker in hot:
+        cuts = cuts_of(worker)
+        splits += [Split(worker.number, at) for at in cuts[: max(0, room - len(splits))]]
+        if not cuts and (point := only_point(worker)) is not None:
+            stuck.append(Unsplittable(worker.number, point, worker.busy / total))
+    merges = [Merge(group) for group in _cold_groups(ordered, declared, limits)]
+    watched = [w for w in hot if w.end - w.first > 1][: limits.watched_max]
+    watch = Watch(tuple(w.number for w in sorted(watched, key=lambda w: w.first)))
+    return [*splits, *merges, *sorted(stuck, key=lambda u: u.point), watch]
+
+
+def is_hot(worker: WorkerLoad, limits: Limits) -> bool:
+    """Whether it is busy, and more waits for it than half of what it did in the last window."""
+    waits = worker.is_behind or 2 * worker.backlog_records > worker.records
+    return worker.busy >= limits.split_share * FULL and waits and not worker.is_held
+
+
+def cuts_of(worker: WorkerLoad) -> tuple[int, ...]:
+    """Where a worker's range is to be cut: at no, one or two points, the one that parts more load first."""
+    points = _inside(worker)
+    if len(points) < 2:
+        return ()
+    total = sum(cost for _, cost in points)
+    heaviest, cost = max(points, key=lambda p: (p[1], -p[0]))
+    if 2 * cost >= total:
+        left = sum(c for p, c in points if p < heaviest)
+        sides = ((left, heaviest), (total - cost - left, heaviest + 1))
+        return tuple(at for load, at in sorted(sides, key=lambda s: (-s[0], s[1])) if load)
+    best, best_gap, below = 0, total, 0
+    for (point, cost), (after, _) in pairwise(points):
+        below += cost
+        gap = abs(2 * below - total)
+        if gap < best_gap:
+            # in the middle of the two: a histogram of many points knows each of them only about
+            best, best_gap = after - (after - point - 1) // 2, gap
+    return (best,)
+
+
+def only_point(worker: WorkerLoad) -> int | None:
+    """The point that has all of the load, as far as is known; None when there are more, or nothing is known."""
+    if worker.end - worker.first == 1:
+        return worker.first
+    points = _inside(worker)
+    return points[0][0] if len(points) == 1 else None
+
+
+def _inside(worker: WorkerLoad) -> list[tuple[int, int]]:
+    return [(p, cost) for p, cost in worker.points or () if worker.first <= p < worker.end and cost > 0]
+
+
+def _cold_groups(ordered: Sequence[WorkerLoad], declared: Sequence[int], limits: Limits) -> list[tuple[int, ...]]:
+    """Runs of two cold neighbours or more, as long as their sum stays cold, from left to right."""
+    most = limits.merge_share * FULL
+    groups: list[list[WorkerLoad]] = []
+    for worker in ordered:
+        if worker.is_held or worker.is_behind or worker.backlog_records or _cell(worker, declared) is None:
+            continue
+        group = groups[-1] if groups else []
+        tried = [*group, worker]
+        if group and (
+            group[-1].end != worker.first
+            or group[-1].epoch != worker.epoch
+            or _cell(group[-1], declared) != _cell(worker, declared)
+            or sum(w.busy for w in tried) > most
+            or sum(w.average for w in tried) > most
+        ):
+            group, tried = [], [worker]
+        if group:
+            groups[-1] = tried
+        else:
+            groups.append(tried)
+    return [tuple(w.number for w in group) for group in groups if len(group) > 1]
+
+
+def _cell(worker: WorkerLoad, declared: Sequence[int]) -> int | None:
+    """Which range of the declared cut a worker lies in; None when it lies across two."""
+    i = bisect_right(declared, worker.first) - 1
+    return i if 0 <= i < len(declared) - 1 and worker.end <= declared[i + 1] else None

@@ -1,0 +1,381 @@
+"""When workers are split and merged: rules, invariants, and a dumb simulation of keys that queue at workers."""
+
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keylanes.keyrange.hashing import SPACE_END, point_of_key
+from keylanes.keyrange.policy import (
+    FULL,
+    Decision,
+    Limits,
+    Merge,
+    Split,
+    Unsplittable,
+    Watch,
+    WorkerLoad,
+    cuts_of,
+    decide,
+)
+from keylanes.keyrange.ranges import even_bounds
+
+LIMITS = Limits(workers_max=64)
+
+
+def hot(number: int, first: int, end: int, *points: tuple[int, int], epoch: int = 1) -> WorkerLoad:
+    """A worker that is always busy while records wait."""
+    return WorkerLoad(number, first, end, epoch, FULL, FULL, 10, 10, 10, 10, points=points or None)
+
+
+def cold(number: int, first: int, end: int, epoch: int = 1) -> WorkerLoad:
+    """A worker that has done nothing for long."""
+    return WorkerLoad(number, first, end, epoch, 0, 0)
+
+
+def without_watch(decisions: list[Decision]) -> list[Decision]:
+    """All but who is watched, which always comes last."""
+    assert isinstance(decisions[-1], Watch)
+    return decisions[:-1]
+
+
+# --- the rules -------------------------------------------------------------------------------------------------------
+
+
+def test_a_hot_worker_is_watched_first() -> None:
+    """Without a histogram nobody knows where to cut; who is not hot is not watched."""
+    assert decide([hot(4, 0, 50), cold(5, 50, 100)], (0, 50, 100), LIMITS) == [Watch((4,))]
+
+
+@pytest.mark.parametrize(
+    ("points", "cuts"),
+    [
+        (((10, 1), (20, 1), (30, 1), (40, 1)), (26,)),
+        (((10, 3), (20, 1), (30, 1), (40, 3)), (26,)),
+        (((10, 2), (11, 2), (90, 2)), (11,)),
+        (((10, 1), (20, 8), (30, 2)), (21, 20)),
+        (((10, 2), (20, 8), (30, 2)), (20, 21)),
+        (((0, 8), (30, 2)), (1,)),
+        (((30, 2), (99, 8)), (99,)),
+        (((20, 8),), ()),
+        (((20, 8), (100, 5), (200, 9)), ()),
+        ((), ()),
+    ],
+)
+def test_where_a_range_is_cut(points: tuple[tuple[int, int], ...], cuts: tuple[int, ...]) -> None:
+    """At the point that halves the load; around a point that has half of it; never where one side would have none."""
+    assert cuts_of(hot(1, 0, 100, *points)) == cuts
+
+
+def test_one_point_with_all_of_the_load_is_told() -> None:
+    """With its part of the partition's time; in a band of its own it needs no histogram, and is not watched."""
+    busy = replace(hot(2, 50, 100), busy=FULL // 2, points=((70, 9),))
+    decisions = decide([hot(1, 7, 8), busy], (7, 8, 50, 100), LIMITS)
+    assert decisions == [Unsplittable(1, 7, 2 / 3), Unsplittable(2, 70, 1 / 3), Watch((2,))]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"busy": FULL // 2 - 1}, {"backlog_records": 5}, {"is_held": True}],
+)
+def test_who_is_not_split(change: dict[str, Any]) -> None:
+    """One that is idle half the time, for which little waits, or that is held already."""
+    worker = replace(hot(1, 0, 100, (10, 5), (20, 5)), **change)
+    assert decide([worker], (0, 100), LIMITS) == [Watch(())]
+
+
+def test_a_worker_that_readers_wait_for_has_a_backlog() -> None:
+    """However few records its queue may hold."""
+    worker = replace(hot(1, 0, 100, (10, 5), (20, 5)), backlog_records=0, is_behind=True)
+    assert without_watch(decide([worker], (0, 100), LIMITS)) == [Split(1, 11)]
+
+
+def test_splits_are_bounded() -> None:
+    """By their number in one look, and by how many workers there may be; the busiest come first."""
+    workers = [replace(hot(i, 10 * i, 10 * i + 10, (10 * i, 5), (10 * i + 9, 5)), busy=FULL - i) for i in range(6)]
+    cut = tuple(range(0, 70, 10))
+    few = replace(LIMITS, splits_max=2)
+    assert without_watch(decide(workers, cut, few)) == [Split(0, 1), Split(1, 11)]
+    assert without_watch(decide(workers, cut, replace(LIMITS, workers_max=7))) == [Split(0, 1)]
+    assert without_watch(decide(workers, cut, replace(LIMITS, workers_max=3))) == []
+    assert decide(workers, cut, replace(LIMITS, workers_max=3, watched_max=1)) == [Watch((0,))]
+
+
+def test_cold_neighbours_merge_back_to_the_declared_cut() -> None:
+    """As many as stay cold together, inside one declared range; so never below the cut that was declared."""
+    workers = [cold(i, 10 * i, 10 * i + 10) for i in range(6)]
+    assert without_watch(decide(workers, (0, 30, 60), LIMITS)) == [Merge((0, 1, 2)), Merge((3, 4, 5))]
+    assert without_watch(decide(workers, tuple(range(0, 70, 10)), LIMITS)) == []
+    assert without_watch(decide(workers, (0, 25, 60), LIMITS)) == [Merge((0, 1)), Merge((3, 4, 5))]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"busy": FULL // 10},
+        {"average": FULL // 10},
+        {"backlog_records": 1},
+        {"is_behind": True},
+        {"is_held": True},
+        {"epoch": 2},
+    ],
+)
+def test_who_is_not_merged(change: dict[str, Any]) -> None:
+    """One that costs something or did so of late, for which something waits, that is held, or of another grant."""
+    workers = [cold(0, 0, 10), replace(cold(1, 10, 20), **change), cold(2, 20, 30)]
+    assert without_watch(decide(workers, (0, 30), LIMITS)) == []
+
+
+@pytest.mark.parametrize("values", [{"merge_share": 0.5}, {"split_share": 1.1}, {"merge_share": -0.1}])
+def test_shares_that_would_flap_are_refused(values: dict[str, Any]) -> None:
+    """In words."""
+    with pytest.raises(ValueError, match="flap"):
+        replace(LIMITS, **values)
+
+
+def test_counts_are_not_negative() -> None:
+    """In words."""
+    with pytest.raises(ValueError, match="0 or more"):
+        Limits(workers_max=-1)
+
+
+# --- what always holds -----------------------------------------------------------------------------------------------
+
+
+@st.composite
+def partitions(draw: st.DrawFn) -> tuple[list[WorkerLoad], tuple[int, ...], Limits]:
+    """Workers of a small space, perhaps with gaps between them, a declared cut, and limits."""
+    bounds = sorted(draw(st.sets(st.integers(0, 60), min_size=2, max_size=12)))
+    share = st.sampled_from((0, 1, 20_000, 50_000, 499_999, 500_000, FULL))
+    points = st.none() | st.dictionaries(st.integers(0, 60), st.integers(0, 20), max_size=8).map(
+        lambda known: tuple(sorted(known.items()))
+    )
+    workers = [
+        WorkerLoad(
+            number,
+            first,
+            end,
+            draw(st.sampled_from((1, 1, 1, 2))),
+            draw(share),
+            draw(share),
+            draw(st.integers(0, 4)),
+            0,
+            draw(st.sampled_from((0, 0, 3))),
+            0,
+            draw(st.sampled_from((False, False, True))),
+            draw(st.sampled_from((False, False, False, True))),
+            draw(points),
+        )
+        for number, (first, end) in enumerate(pairwise(bounds))
+        if draw(st.sampled_from((True, True, True, False)))
+    ]
+    declared = tuple(sorted(draw(st.sets(st.integers(0, 60), min_size=2, max_size=6))))
+    limits = Limits(draw(st.integers(0, 20)), splits_max=draw(st.integers(0, 5)), watched_max=draw(st.integers(0, 5)))
+    return workers, declared, limits
+
+
+@given(partitions(), st.integers())
+def test_the_order_of_the_input_does_not_matter(
+    drawn: tuple[list[WorkerLoad], tuple[int, ...], Limits], seed: int
+) -> None:
+    """Any order gives the same decisions."""
+    workers, declared, limits = drawn
+    shuffled = list(workers)
+    Random(seed).shuffle(shuffled)
+    assert decide(shuffled, declared, limits) == decide(workers, declared, limits)
+
+
+@given(partitions())
+def test_decisions_can_be_carried_out(drawn: tuple[list[WorkerLoad], tuple[int, ...], Limits]) -> None:
+    """Splits lie strictly inside, each at a point of its own and with load on both sides; merges are of cold neighbours
+    of one grant in one declared range, each in one group; all within the limits.
+    """
+    workers, declared, limits = drawn
+    by_number = {w.number: w for w in workers}
+    decisions = decide(workers, declared, limits)
+    splits = [d for d in decisions if isinstance(d, Split)]
+    assert len(splits) <= limits.splits_max
+    assert not splits or len(workers) + len(splits) <= limits.workers_max
+    assert len({split.at for split in splits}) == len(splits)
+    for split in splits:
+        worker = by_number[split.worker]
+        assert worker.first < split.at < worker.end
+        assert not worker.is_held
+        costs = [(p, cost) for p, cost in worker.points or () if worker.first <= p < worker.end]
+        assert sum(cost for p, cost in costs if p < split.at) > 0
+        assert sum(cost for p, cost in costs if p >= split.at) > 0
+    merged = [number for d in decisions if isinstance(d, Merge) for number in d.workers]
+    assert len(set(merged)) == len(merged)
+    assert not set(merged) & {split.worker for split in splits}
+    for decision in decisions:
+        if isinstance(decision, Merge):
+            group = [by_number[number] for number in decision.workers]
+            assert len(group) > 1
+            assert all(a.end == b.first and a.epoch == b.epoch for a, b in pairwise(group))
+            assert not any(group[0].first < bound < group[-1].end for bound in declared)
+            assert sum(w.busy for w in group) <= limits.merge_share * FULL
+    watches = [d for d in decisions if isinstance(d, Watch)]
+    assert watches == [decisions[-1]]
+    assert len(watches[0].workers) <= limits.watched_max
+
+
+CALM_LOOKS = 25
+"""Averages have come down to the loads by then."""
+
+
+def settled(costs: dict[int, int], declared: tuple[int, ...], limits: Limits) -> list[tuple[int, int]]:
+    """The bands after looking often at points that cost the same in every window; fails when they don't settle."""
+    bands = list(pairwise(declared))
+    averages = dict.fromkeys(bands, FULL)
+    calm = looks = 0
+    while calm < CALM_LOOKS:
+        loads = []
+        for number, (first, end) in enumerate(bands):
+            inside = tuple(sorted((p, cost) for p, cost in costs.items() if first <= p < end))
+            busy = min(FULL, sum(cost for _, cost in inside))
+            averages[first, end] = (averages[first, end] + busy) // 2
+            waits = 10 if busy >= FULL // 2 else 0
+            loads.append(WorkerLoad(number, first, end, 1, busy, averages[first, end], 10, 0, waits, points=inside))
+        found = decide(loads, declared, limits)
+        bounds = {bound for band in bands for bound in band}
+        for decision in found:
+            if isinstance(decision, Split):
+                bounds.add(decision.at)
+            elif isinstance(decision, Merge):
+                bounds -= {bands[number][0] for number in decision.workers[1:]}
+        after = list(pairwise(sorted(bounds)))
+        calm = calm + 1 if after == bands else 0
+        looks += 1
+        assert looks < 40 * CALM_LOOKS, "the bands don't settle"
+        averages = {band: averages.get(band, FULL) for band in after}
+        bands = after
+    return bands
+
+
+@given(
+    st.dictionaries(st.integers(0, 200), st.sampled_from((1_000, 30_000, 200_000, 400_000, FULL)), max_size=12),
+    st.integers(1, 4),
+    st.integers(0, 1),
+)
+def test_constant_loads_settle(costs: dict[int, int], factor: int, spare: int) -> None:
+    """They reach a state without decisions, within the limits, never below the declared cut, in which each point that
+    is hot shares its band with no other load, as long as there may be so many workers.
+    """
+    declared = even_bounds(factor) if factor > 1 else (0, SPACE_END)
+    limits = Limits(workers_max=64 if spare else factor + 1, splits_max=3)
+    bands = settled(costs, declared, limits)
+    assert set(declared) <= {bound for band in bands for bound in band}
+    assert len(bands) <= max(limits.workers_max, factor)
+    for point, cost in costs.items():
+        if cost >= FULL // 2 and spare:
+            first, end = next(band for band in bands if band[0] <= point < band[1])
+            assert [p for p in costs if first <= p < end] == [point]
+
+
+# --- keys that queue -------------------------------------------------------------------------------------------------
+
+
+QUEUE_MAX = 200
+
+
+@dataclass
+class Band:
+    """A worker of the dumb simulation."""
+
+    first: int
+    end: int
+    queue: deque[int] = field(default_factory=deque)
+    busy: int = 0
+    average: int = FULL
+    costs: dict[int, int] | None = None
+
+
+class Queues:
+    """A source without end whose reader stops at a full worker; each worker takes one record a tick."""
+
+    def __init__(self, rng: Random, keys: int, exponent: float, factor: int) -> None:
+        weights = [1 / (rank + 1) ** exponent for rank in range(keys)]
+        self.hottest = weights[0] / sum(weights)
+        self.points = [point_of_key(b"key %d" % rng.getrandbits(60)) for _ in range(keys)]
+        self.weights, self.rng, self.declared = weights, rng, even_bounds(factor)
+        self.bands = [Band(first, end) for first, end in pairwise(self.declared)]
+        self.read: deque[int] = deque()
+
+    def window(self, ticks: int) -> int:
+        """Run; how many records were done."""
+        done = 0
+        for band in self.bands:
+            band.busy = 0
+        firsts = [band.first for band in self.bands]
+        for _ in range(ticks):
+            while True:
+                if not self.read:
+                    self.read.extend(self.rng.choices(self.points, self.weights, k=2_000))
+                band = self.bands[bisect_right(firsts, self.read[0]) - 1]
+                if len(band.queue) >= QUEUE_MAX:
+                    break
+                band.queue.append(self.read.popleft())
+            for band in self.bands:
+                if band.queue:
+                    point = band.queue.popleft()
+                    band.busy += 1
+                    done += 1
+                    if band.costs is not None:
+                        band.costs[point] = band.costs.get(point, 0) + 1
+        return done
+
+    def look(self, ticks: int, limits: Limits) -> None:
+        """Measure, decide, and do it."""
+        loads = []
+        for number, band in enumerate(self.bands):
+            busy = FULL * band.busy // ticks
+            band.average = (band.average + busy) // 2
+            points = None if band.costs is None else tuple(sorted(band.costs.items()))
+            load = WorkerLoad(number, band.first, band.end, 1, busy, band.average, band.busy)
+            loads.append(
+                replace(
+                    load, backlog_records=len(band.queue), is_behind=2 * len(band.queue) >= QUEUE_MAX, points=points
+                )
+            )
+        decisions = decide(loads, self.declared, limits)
+        watched = decisions[-1]
+        assert isinstance(watched, Watch)
+        for number, band in enumerate(self.bands):
+            band.costs = (band.costs or {}) if number in watched.workers else None
+        for decision in decisions:
+            if isinstance(decision, Split):
+                self.split(decision.at)
+            elif isinstance(decision, Merge):
+                raise AssertionError("nothing is cold here")
+
+    def split(self, at: int) -> None:
+        """As the runtime does: queue and histogram go with their points."""
+        i = bisect_right([band.first for band in self.bands], at) - 1
+        band = self.bands[i]
+        parts = [Band(band.first, at), Band(at, band.end)]
+        for part in parts:
+            part.queue.extend(p for p in band.queue if part.first <= p < part.end)
+            if band.costs is not None:
+                part.costs = {p: cost for p, cost in band.costs.items() if part.first <= p < part.end}
+        self.bands[i : i + 1] = parts
+
+
+@pytest.mark.parametrize(("exponent", "factor", "seed"), [(1.0, 8, 1), (1.0, 32, 2), (1.3, 4, 3), (0.8, 48, 4)])
+def test_zipf_keys_come_to_the_bound_of_the_hottest(exponent: float, factor: int, seed: int) -> None:
+    """Within ten looks the throughput is 0.9 of what the hottest key alone allows, or better, and stays there."""
+    queues = Queues(Random(seed), 500, exponent, factor)
+    limits = Limits(workers_max=4 * factor)
+    ticks = 400
+    for _ in range(10):
+        queues.window(ticks)
+        queues.look(ticks, limits)
+    queues.window(4 * ticks)  # what was queued in the wrong proportions is worked off
+    done = sum(queues.window(ticks) for _ in range(10))
+    assert done >= 0.9 * 10 * ticks / queues.hottest
+    assert len(queues.bands) <= limits.workers_max
