@@ -1,11 +1,16 @@
 """docs/offset-log.md says what the bytes are; here it is held to it."""
 
 import re
+import typing
 from pathlib import Path
 
+from keylanes.keyrange.hashing import point_of_key
 from keylanes.offsets.codec import decode
-from keylanes.offsets.events import Committed, Tile
+from keylanes.offsets.events import Committed, Event, Tile
 from keylanes.offsets.provenance import decode_provenance
+from keylanes.runtime.topics import creation_commands
+from keylanes.state.changelog import BEACON_KEY, decode_beacon, decode_stored
+from keylanes.state.keys import parse_key
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "offset-log.md").read_text()
@@ -31,6 +36,35 @@ def test_the_annotated_header_is_one() -> None:
     line = next(line for line in PAGE.splitlines() if line.startswith("96 01"))
     header = decode_provenance(bytes.fromhex(line))
     assert (header.topic, header.partition, header.offset, header.i, header.n) == ("flights", 3, 1234, 0, 2)
+
+
+def blocks(section: str) -> list[str]:
+    """The blocks of a section."""
+    return PAGE.split(f"## {section}\n")[1].split("\n## ")[0].split("```")[1::2]
+
+
+def test_the_records_of_a_changelog_are_as_they_are_explained() -> None:
+    """Key, value and beacon decode to what the explanation says."""
+    _, key, value, beacon = map(hex_column, blocks("The changelog"))
+    assert parse_key(key) == (point_of_key(b"AA"), 1, b"AA", b"JFK")
+    assert decode_stored(value) == (b"17", 1_700_000_000_000)
+    assert beacon[:1] == BEACON_KEY
+    assert decode_beacon(beacon[1:]) == (3, 7)
+
+
+def test_the_command_that_makes_a_changelog_is_the_one_that_is_printed() -> None:
+    """Word for word."""
+    assert blocks("The changelog")[0].strip() == creation_commands("flights", 4, {"departures": 4})[-1]
+
+
+def test_the_tables_name_every_event_and_its_fields() -> None:
+    """A row for each kind that is written; its fields, in their order, but for those that all of its log share."""
+    rows = dict(re.findall(r"^\| `([a-z_]+/\d+)` \| ([^|]*) \|", PAGE, re.MULTILINE))
+    for kind in typing.get_args(Event):
+        tag, names = str(kind.__struct_config__.tag), list(kind.__struct_fields__)
+        told = rows[tag].replace(" **before**", ",")
+        shared = ["incarnation", "transaction"] if names[:2] == ["incarnation", "transaction"] else []
+        assert [*shared, *told.split(", ")] == names, tag
 
 
 def test_the_page_shows_every_golden_event() -> None:
