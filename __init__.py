@@ -25,6 +25,7 @@ from .runtime.errors import (
 )
 from .runtime.handlers import DeadLetter, Retry, Stop
 from .runtime.settings import Secret, Security, Settings
+from .runtime.stores import MapState, State, Store
 from .runtime.values import Codec, JsonCodec, MsgpackCodec
 
 __version__ = "0.1.0"
@@ -47,6 +48,7 @@ __all__ = [
     "JsonCodec",
     "KeylanesError",
     "LogError",
+    "MapState",
     "MsgpackCodec",
     "NoKey",
     "OutputRefused",
@@ -57,10 +59,12 @@ __all__ = [
     "Settings",
     "SettingsError",
     "SourceError",
+    "State",
     "StateError",
     "StateNotReady",
     "StateValueTooLarge",
     "Statistics",
     "Stop",
+    "Store",
     "StoreError",
 ]

@@ -9,8 +9,9 @@ its handler would; one that timed out is sent in halves.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from ..keyrange.ranges import KeyRange
 from ..offsets.codec import encode
 from ..offsets.events import OffsetEvent
 from ..offsets.ledger import Ledger, evolve_all
@@ -22,6 +23,7 @@ from .brokers.protocol import (
     Outgoing,
     Producer,
     ProducerFenced,
+    TopicPartition,
     TransactionRefused,
     TransactionUnknown,
 )
@@ -30,9 +32,10 @@ from .errors import BrokerUnavailable, HandlerFailed, InvariantBroken, LogError
 from .generation import Generation, StructuralEvent, committed, take
 from .handlers import DeadLetter
 from .history import History
+from .keeper import Keeper
 from .logs import LogReader, offsets_topic, places_of
 from .outputs import build_dead_letter
-from .reshape import Reshape, share_buffer
+from .reshape import Arriving, Reshape, share_buffer
 from .settings import Settings
 from .slots import PartitionRun, Slots
 
@@ -52,6 +55,7 @@ class CommitCycle:
         logs: LogReader,
         runs: Sequence[PartitionRun],
         slots: Slots,
+        keeper: Keeper,
         settings: Settings,
         on_step: Callable[[str], None],
         wall_ms: Callable[[], int],
@@ -60,7 +64,7 @@ class CommitCycle:
         self.incarnation = office.incarnation
         self.transaction = office.transaction
         self.coordinator, self.logs, self.runs, self.slots = coordinator, logs, runs, slots
-        self.settings = settings
+        self.keeper, self.settings = keeper, settings
         self.commits = 0
         self.tiles = 0
         self.event_bytes = 0
@@ -73,6 +77,7 @@ class CommitCycle:
         self._since_snapshot = 0
         self._history = History(logs, settings, wall_ms)
         self.reshape = Reshape(slots, settings)
+        self._restoring: dict[Arriving, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
 
     # --- the cycle -------------------------------------------------------------------------------------------------
@@ -112,7 +117,7 @@ class CommitCycle:
     async def _arrive(self) -> list[StructuralEvent]:
         """Workers for the grants that arrived; the ledger must know their epochs before anything is committed there."""
         waiting = self.reshape.arriving
-        if not waiting:
+        if all(a in self._restoring and not self._restoring[a].done() for a in waiting):
             return []
         self.reshape.arriving = []  # one that is asked for from here on may be written behind what is read now
         try:
@@ -121,7 +126,27 @@ class CommitCycle:
             logger.warning("grants that arrived wait: %s", error)
             self.reshape.arriving = [*waiting, *self.reshape.arriving]
             return []
-        return self.reshape.arrive(waiting, self.ledger, self.incarnation)
+        whole = [arrival for arrival in waiting if self._is_whole(arrival)]
+        self.reshape.arriving = [*(a for a in waiting if a not in whole), *self.reshape.arriving]
+        return self.reshape.arrive(whole, self.ledger, self.incarnation)
+
+    def _is_whole(self, arrival: Arriving) -> bool:
+        """Whether the state of what arrives is here; it is restored beside the work on everything else."""
+        if (restoring := self._restoring.get(arrival)) is not None:
+            if not restoring.done():
+                return False
+            del self._restoring[arrival]
+            restoring.result()
+            return True
+        place = arrival.run.dispatch.topic, arrival.run.dispatch.partition
+        part = self.ledger.partition(place).parts.get(arrival.epoch)
+        if arrival.run.state is None or part is None or part.incarnation != self.incarnation:
+            return True
+        ranges = [KeyRange(first, end) for first, end, _ in part.froms.pieces()]
+        task = asyncio.get_running_loop().create_task(self.keeper.take_up(place, ranges))
+        task.add_done_callback(lambda _: self.wake())
+        self._restoring[arrival] = task
+        return False
 
     async def send(self, generation: Generation) -> None:
         """Make a generation visible, whatever it takes; raises a FatalError when that can't be done."""
@@ -154,6 +179,10 @@ class CommitCycle:
     async def close(self) -> None:
         """Let go of the producer; what is open is aborted."""
         self.reshape.close()
+        for task in self._restoring.values():
+            task.cancel()
+        if self._restoring:
+            await asyncio.wait(self._restoring.values(), timeout=self.settings.close_timeout_ms / 1000)
         await self._drop_producer()
 
     async def _pause(self, seconds: float) -> None:
@@ -171,15 +200,18 @@ class CommitCycle:
         assert self._producer is not None, "a producer was made"
         self.transaction += 1
         transaction = self.transaction
-        events = generation.events(transaction)
+        changes = generation.changes()
+        changelog, changed = self.keeper.records(changes, self.incarnation, transaction)
+        events = [*generation.events(transaction), *changed]
         snapshot = await self._snapshot(transaction)
         records = [output for share in generation.shares for done in share.done for output in done.outputs]
-        records += self._log_records([*events, *snapshot])
+        records += [*changelog, *self._log_records([*events, *snapshot])]
         limit = self.settings.transaction_timeout_ms + self.settings.request_timeout_ms
         failure: BrokerError | None = None
+        positions: Mapping[TopicPartition, int] = {}
         self._on_step("transact")
         try:
-            await bounded(self._producer.transact(records), limit, "a transaction")
+            positions = await bounded(self._producer.transact(records), limit, "a transaction")
         except BrokerError as error:
             failure = error
         if failure is not None:
@@ -193,6 +225,7 @@ class CommitCycle:
             self._on_step("committed")
             self.ledger = evolve_all(self.ledger, events)
             self._folded = transaction
+        await self.keeper.committed(changes, positions)
         self._finish(generation, len(snapshot))
         return None
 
@@ -272,7 +305,9 @@ class CommitCycle:
         outputs = sum(len(done.outputs) for share in generation.shares for done in share.done)
         culprits = [i for i in refusal.culprits if i < outputs]
         if not culprits:
-            raise BrokerUnavailable(f"the broker refuses to take the offset log's events: {refusal}") from refusal
+            raise BrokerUnavailable(
+                f"the broker refuses to take the offset log's events or changes of state: {refusal}"
+            ) from refusal
         records = [done for share in generation.shares for done in share.done]
         if len(records) > 1:
             return generation.isolate(culprits)
@@ -282,6 +317,8 @@ class CommitCycle:
         failed = run.handler.on_failure
         where = f"{run.label} offset {done.record.offset}: the broker refuses its output: {refusal}"
         destination = self.slots.destinations.get(failed.topic) if isinstance(failed, DeadLetter) else None
+        if done.changes:  # later records of its key have seen them
+            raise HandlerFailed(f"{where}; it changed state, so it can't become a dead letter any more") from refusal
         if not isinstance(failed, DeadLetter) or destination is None or done.dead:
             raise HandlerFailed(where) from refusal
         logger.warning("%s; it goes to %s", where, failed.topic)

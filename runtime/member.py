@@ -11,21 +11,23 @@ from typing import Any
 
 from ..keyrange.ranges import KeyRange
 from ..offsets.ledger import Ledger, Place
+from ..state.tables import TABLE_CONFIG
 from .bounded import bounded, fatal_of
 from .brokers.protocol import Broker, BrokerError, TopicPartition, Watermarks
 from .commit import CommitCycle
 from .coordinator import Coordinator, Office
 from .dispatch import Numbers, PartitionDispatch
-from .errors import BrokerUnavailable, FatalError, InvariantBroken
+from .errors import BrokerUnavailable, FatalError, InvariantBroken, SourceError
 from .generation import Generation, StructuralEvent
 from .handlers import Handler
-from .logs import LogReader, control_topic, offsets_topic
+from .keeper import Keeper, OpenCopies, open_state_folder
+from .logs import LogReader, offsets_topic
 from .outputs import destination_of, place_of
 from .readers import CatchUp, MainReader
 from .reshape import cut_workers, share_buffer
 from .settings import Settings
 from .slots import PartitionRun, Slots
-from .topics import destinations_of, prepare_topics
+from .topics import destinations_of, prepare_topics, reserved_topics
 from .watchdog import StallWatch
 
 logger = logging.getLogger("keylanes")
@@ -60,12 +62,14 @@ class Member:
         wall_ms: Callable[[], int],
         on_step: Callable[[str], None] = unheard,
         closes_broker: bool = True,
+        open_copies: OpenCopies | None = None,
     ) -> None:
         self.app, self.handlers, self.broker, self.settings = app, handlers, broker, settings
         self.wall_ms, self.on_step, self.closes_broker = wall_ms, on_step, closes_broker
         self.logs = LogReader(app, broker, settings)
         self.coordinator = Coordinator(app, instance, broker, self.logs, settings)
         self.slots = Slots(broker, settings, self.fail)
+        self.keeper = Keeper(app, broker, settings, handlers, wall_ms, open_copies or open_state_folder(app, settings))
         self.stall = StallWatch(settings.stall_ms)
         self.runs: list[PartitionRun] = []
         self.ends: dict[TopicPartition, int] = {}
@@ -104,6 +108,7 @@ class Member:
         settled = self.cycle.reshape.give_up(self._run_of(place), within)
         self.cycle.wake()
         await settled
+        self.keeper.give_up(place, within)
 
     async def take_up(self, place: Place, epoch: int) -> None:
         """Work on a grant that stands in the control log; returns when its cut into workers is committed.
@@ -128,7 +133,7 @@ class Member:
     async def _has_started(self) -> bool:
         """Start, within the limit; False when it was told to stop meanwhile."""
         loop = asyncio.get_running_loop()
-        starting = loop.create_task(bounded(self._start(), self.settings.start_timeout_ms, "starting"))
+        starting = loop.create_task(self._start())
         stopping = loop.create_task(self._stop.wait())
         try:
             await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -146,9 +151,16 @@ class Member:
         return True
 
     async def _start(self) -> None:
+        """Take office within the limit, then make the state whole, which takes as long as it takes, then set up."""
+        office, marks = await bounded(self._take_office(), self.settings.start_timeout_ms, "starting")
+        await self.keeper.restore(office.ledger)
+        await bounded(self._set_up(office, marks), self.settings.start_timeout_ms, "starting")
+
+    async def _take_office(self) -> tuple[Office, dict[TopicPartition, Watermarks]]:
         await self.broker.open()
-        topics = await prepare_topics(self.app, self.handlers, self.broker, self.settings)
-        self.slots.reserved = frozenset((control_topic(self.app), offsets_topic(self.app)))
+        stateful = list(self.keeper.handlers)
+        topics = await prepare_topics(self.app, self.handlers, self.broker, self.settings, stateful, TABLE_CONFIG)
+        self.slots.reserved = reserved_topics(self.app, stateful)
         for name in destinations_of(self.handlers):
             self.slots.destinations[name] = destination_of(topics[name], self.settings.output_bytes_max)
         sources = [TopicPartition(h.topic, p) for h in self.handlers for p in range(topics[h.topic].partitions)]
@@ -156,8 +168,10 @@ class Member:
         marks = await bounded(self.broker.watermarks(sources), limit, "watermarks of the sources")
         self.ends = {source: m.high for source, m in marks.items()}
         await self.logs.open(topics[offsets_topic(self.app)].partitions)
-        office = await self.coordinator.take_office({(s.topic, s.partition): m for s, m in marks.items()})
-        await self._set_up(office, marks)
+        sources_now = {(s.topic, s.partition): m for s, m in marks.items()}
+        office = await self.coordinator.take_office(sources_now, self.keeper.wanted)
+        await self.keeper.open(office.ledger, topics)
+        return office, marks
 
     async def _set_up(self, office: Office, marks: dict[TopicPartition, Watermarks]) -> None:
         factors = {h.topic: h for h in self.handlers}
@@ -165,12 +179,21 @@ class Member:
         structure: list[StructuralEvent] = []
         for source in marks:
             run = self._make_run(source, factors[source.topic], office, numbers)
+            self.keeper.attach(run)
             run.partitions = sum(1 for other in marks if other.topic == source.topic)
             structure += cut_workers(run, office.before)
             self.runs.append(run)
         share_buffer(self.runs, self.settings.buffer_bytes_max)
         self.cycle = CommitCycle(
-            office, self.coordinator, self.logs, self.runs, self.slots, self.settings, self.on_step, self.wall_ms
+            office,
+            self.coordinator,
+            self.logs,
+            self.runs,
+            self.slots,
+            self.keeper,
+            self.settings,
+            self.on_step,
+            self.wall_ms,
         )
         await self.cycle.send(Generation([], structure))
 
@@ -187,8 +210,8 @@ class Member:
 
     async def _work(self, *, until_level: bool) -> None:
         assert self.cycle is not None, "the start is through"
-        self.reader = MainReader(self.runs, self.broker, self.slots, self.settings)
-        self.catch_up = CatchUp(self.broker, self.slots, self.settings)
+        self.reader = MainReader(self.runs, self.broker, self.slots, self.settings, self.keeper.read_ahead)
+        self.catch_up = CatchUp(self.broker, self.slots, self.settings, self.keeper.read_ahead)
         self._spawn(self.reader.run())
         for run in self.runs:
             self._spawn(self.catch_up.run(run))
@@ -277,6 +300,11 @@ class Member:
                 continue  # the readers say so
             for topic in [topic for topic in found if found[topic].partitions > known[topic]]:
                 count = found[topic].partitions
+                if topic in self.keeper.handlers:
+                    raise SourceError(
+                        f"{topic} has {count} partitions now and had {known[topic]}: keys moved to other partitions, "
+                        "their state did not. Make a new source topic, or start under a new application name"
+                    )
                 logger.error("%s has %d partitions now; %d are read: restart to read all", topic, count, known[topic])
                 known[topic] = count
 
@@ -334,6 +362,7 @@ class Member:
         await self.slots.close(limit)
         closing = [self.logs.close(), *(part.close() for part in (self.catch_up, self.cycle) if part is not None)]
         await asyncio.gather(*map(self._closed, closing))
+        await self._closed(self.keeper.close())
         if self.closes_broker:
             await self._closed(self.broker.close())
 

@@ -6,7 +6,7 @@ locks. A key belongs to one worker, and a worker runs one record at a time.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from ..keyrange.ranges import KeyRange
 from ..keyrange.steps import Steps
@@ -18,7 +18,7 @@ from .errors import ContextClosed, StateError, StateNotReady, StateValueTooLarge
 
 PAGE_ENTRIES: Final = 256
 ENTRY_OVERHEAD_BYTES: Final = 200  # what an entry in memory costs beside its key and value
-Writes = dict[bytes, bytes | None]
+Writes: TypeAlias = dict[bytes, bytes | None]
 
 
 class PartitionState:

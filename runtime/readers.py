@@ -8,10 +8,11 @@ full worker, and stops at the front. What decides all this is in dispatch.py; he
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
 
 from .bounded import Patience
-from .brokers.protocol import Batch, Broker, BrokerTimeout, Reader, TopicPartition
+from .brokers.protocol import Batch, Broker, BrokerTimeout, Reader, Record, TopicPartition
 from .dispatch import Blocked, Worker
 from .settings import Settings
 from .slots import PartitionRun, Slots
@@ -29,6 +30,10 @@ CATCH_UP_READERS_MAX = 4
 """Passes that read at once; those of other partitions wait for a reader."""
 
 
+ReadAhead: TypeAlias = Callable[[PartitionRun, Sequence[Record]], Awaitable[None]]
+"""Makes ready what the handlers of records will ask for."""
+
+
 def source_of(run: PartitionRun) -> TopicPartition:
     """The partition that a run reads."""
     return TopicPartition(run.dispatch.topic, run.dispatch.partition)
@@ -37,9 +42,16 @@ def source_of(run: PartitionRun) -> TopicPartition:
 class MainReader:
     """Reads all source partitions on one connection, each only while its last batch was handed out."""
 
-    def __init__(self, runs: Sequence[PartitionRun], broker: Broker, slots: Slots, settings: Settings) -> None:
+    def __init__(
+        self,
+        runs: Sequence[PartitionRun],
+        broker: Broker,
+        slots: Slots,
+        settings: Settings,
+        read_ahead: ReadAhead,
+    ) -> None:
         self.runs = {source_of(run): run for run in runs}
-        self.broker, self.slots, self.settings = broker, slots, settings
+        self.broker, self.slots, self.settings, self.read_ahead = broker, slots, settings, read_ahead
         self.is_stopped = False
         self._positions = {source: run.dispatch.front for source, run in self.runs.items()}
         self._standing: dict[TopicPartition, asyncio.Task[None]] = {}
@@ -85,6 +97,9 @@ class MainReader:
             if self.is_stopped:
                 return
             run = self.runs[batch.source]
+            await self.read_ahead(run, batch.records)
+            if self.is_stopped:
+                return
             self._positions[batch.source] = batch.offset_next
             blocked = self._hand_out(run, batch, 0)
             if blocked is not None:
@@ -123,8 +138,8 @@ class MainReader:
 class CatchUp:
     """The pass of each partition, run by a bounded number of readers that are kept for the next pass."""
 
-    def __init__(self, broker: Broker, slots: Slots, settings: Settings) -> None:
-        self.broker, self.slots, self.settings = broker, slots, settings
+    def __init__(self, broker: Broker, slots: Slots, settings: Settings, read_ahead: ReadAhead) -> None:
+        self.broker, self.slots, self.settings, self.read_ahead = broker, slots, settings, read_ahead
         self.passes = 0
         self.is_stopped = False
         self._limit = asyncio.Semaphore(CATCH_UP_READERS_MAX)
@@ -186,6 +201,7 @@ class CatchUp:
 
     async def _hand_out(self, run: PartitionRun, batch: Batch) -> None:
         dispatch, index = run.dispatch, 0
+        await self.read_ahead(run, batch.records)
         while not self.is_stopped:
             ready: list[Worker] = []
             blocked = dispatch.catch_up(batch, index, ready)

@@ -53,7 +53,8 @@ class Restoring(NamedTuple):
     """A copy that shall become whole for the key ranges that are held.
 
     ``expected``: (incarnation, transaction) that changed the partition's state last, as the offset log has it; None:
-    none did. ``on_ready`` is called on the loop when the copy is whole.
+    none did. ``on_ready`` is called on the loop when the copy is whole. ``is_checked`` False: ``expected`` is not looked
+    at, for this process checked the changelog when it started and goes on writing to it.
     """
 
     changelog: TopicPartition
@@ -61,6 +62,7 @@ class Restoring(NamedTuple):
     held: Sequence[KeyRange]
     expected: tuple[int, int] | None
     on_ready: Callable[[], None]
+    is_checked: bool = True
 
 
 class Progress(NamedTuple):
@@ -151,7 +153,9 @@ class Restore:
             while plans:
                 source, plan = plans.popleft()
                 with _of(source.changelog):
-                    check_beacon(await self._find_beacon(changelogs, source.changelog, plan.high), source.expected)
+                    if source.is_checked:
+                        beacon = await self._find_beacon(changelogs, source.changelog, plan.high)
+                        check_beacon(beacon, source.expected)
                     await self._clear(source, plan)
                     await self._restore(changelogs, source, plan, progress)
                 progress.partitions_done += 1

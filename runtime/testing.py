@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from ..state.memory import MemoryCopies
 from .brokers.protocol import Headers, Outgoing, TopicPartition
 from .brokers.simulated import EPOCH_MS, CommittedRecord, SimulatedBroker, SimulatedConnection
 from .errors import KeylanesError
@@ -116,6 +117,7 @@ class SimulatedApp:
 
     def _make(self) -> None:
         self._loop = VirtualLoop(self.seed)
+        self._copies = MemoryCopies()
         self._cluster = SimulatedBroker(self.seed, auto_create=True, partitions_default=PARTITIONS)
         handlers = list(self.app.handlers.values())
         for topic in dict.fromkeys([*(h.topic for h in handlers), *destinations_of(handlers)]):
@@ -134,6 +136,7 @@ class SimulatedApp:
             self.app.settings,
             instance=f"seed{self.seed}-{self._crashes}",
             wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
+            open_copies=lambda _: self._copies,
         )
         self._run = loop.create_task(self._member.run())
         ready = loop.create_task(self._member.is_ready.wait())

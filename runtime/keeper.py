@@ -1,0 +1,306 @@
+"""The state of all partitions of a process: where it is kept, and what a transaction does to it.
+
+Two ways, behind one face. A broker that keeps tables by itself (embedded) writes the changelog's records into them with
+the transaction: when it is committed, the table holds the changes. Beside any other broker there are local copies: they
+are restored from the changelog before the first record, and written after the commit, in slices between which the loop
+has its turns; the markers come with the last slice. What a copy holds above its marker is committed all the same, so a
+crash in the middle costs nothing but reading that again.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, TypeAlias, TypeVar
+
+from ..keyrange.hashing import point_of_key
+from ..keyrange.ranges import WHOLE, KeyRange
+from ..offsets.decide import StoreSpec
+from ..offsets.events import StateChanged
+from ..offsets.ledger import Ledger, Place
+from ..state.changelog import BEACON_KEY, Beacon, changelog_topic, decode_beacon, encode_beacon
+from ..state.keys import state_key
+from ..state.restore import ChangelogUnfit, check_beacon
+from ..state.rocks import RocksError
+from ..state.tables import Copies, Copy, Mark, Marker, StoreInfo
+from .brokers.protocol import Broker, Outgoing, Record, TopicDescription, TopicPartition
+from .coordinator import birth
+from .errors import SettingsError, StateError, StoreError
+from .generation import StateChanges
+from .handlers import Handler
+from .outputs import RECORD_FRAME_BYTES, destination_of
+from .partition_state import PartitionState
+from .restore import Restore, Restoring
+from .settings import Settings
+from .slots import PartitionRun
+from .stores import Binding, codec_of
+from .threads import DaemonThreads
+
+T = TypeVar("T")
+
+OpenCopies: TypeAlias = Callable[[str], Copies]
+"""From the birth of an application's logs to its copies; blocks, raises RocksError."""
+
+SLICE_CHANGES: Final = 200
+SLICE_BYTES: Final = 1024 * 1024
+"""What is written to a copy at a stroke: about a millisecond."""
+
+AHEAD_KEYS_MAX: Final = 2_000
+"""Read ahead at a stroke."""
+
+MARKS_EVERY_S: Final = 600.0
+"""Markers of partitions that nothing changes are renewed so often: an old one means a restore from the start."""
+
+
+class Keeper:
+    """Opened once a run; everything is called on the loop."""
+
+    def __init__(
+        self,
+        app: str,
+        broker: Broker,
+        settings: Settings,
+        handlers: Sequence[Handler],
+        wall_ms: Callable[[], int],
+        open_copies: OpenCopies | None,
+    ) -> None:
+        self.app, self.broker, self.settings, self.wall_ms = app, broker, settings, wall_ms
+        self.handlers = {handler.topic: handler for handler in handlers if handler.stores}
+        self.states: dict[Place, PartitionState] = {}
+        self.infos: dict[str, StoreInfo] = {}
+        """Stores by name."""
+        self._open_copies = open_copies
+        self._copies: Copies | None = None
+        self._followers: dict[Place, Copy] = {}
+        self._positions: dict[Place, int] = {}
+        """Of each changelog partition: all changes below it are in the copy."""
+        self._marked_s = 0.0
+        self._threads = DaemonThreads(2, "keylanes-state")
+
+    @property
+    def wanted(self) -> list[StoreSpec]:
+        """The stores that the handlers ask for."""
+        return [
+            StoreSpec(d.name, topic, d.kind, d.key_type, d.value_type, codec_of(d))
+            for topic, handler in self.handlers.items()
+            for d in handler.stores
+        ]
+
+    # --- from the start to the first record --------------------------------------------------------------------------
+
+    async def open(self, ledger: Ledger, topics: Mapping[str, TopicDescription]) -> None:
+        """Find the tables of all source partitions with stores. Raises SettingsError, StoreError, StateError."""
+        if not self.handlers:
+            return
+        numbered = ledger.control.stores
+        infos = [StoreInfo(numbered[w.name].number, *w) for w in self.wanted]
+        self.infos = {info.name: info for info in infos}
+        for topic in self.handlers:
+            changelog = topics[changelog_topic(self.app, topic)]
+            limit = destination_of(changelog, None).bytes_max - RECORD_FRAME_BYTES
+            for partition in range(changelog.partitions):
+                table = self.broker.table(changelog.name, partition)
+                if table is None:
+                    table = self._followers[topic, partition] = await self._copy(ledger, infos, topic, partition)
+                self.states[topic, partition] = PartitionState(
+                    f"{topic}[{partition}]",
+                    table,
+                    entry_bytes_max=limit,
+                    ahead_bytes_max=max(1, self.settings.state_ahead_bytes_max // changelog.partitions),
+                )
+
+    async def _copy(self, ledger: Ledger, infos: Sequence[StoreInfo], topic: str, partition: int) -> Copy:
+        if self._copies is None:
+            if self._open_copies is None:
+                raise SettingsError(
+                    f"application {self.app!r} keeps state, and this broker can't: give Settings.state_folder, a local "
+                    "folder of its own for each process"
+                )
+            self._copies = await self._in_thread(self._open_copies, birth(ledger))
+            await self._in_thread(self._copies.declare, infos)
+        return await self._in_thread(self._copies.copy, topic, partition)
+
+    def attach(self, run: PartitionRun) -> None:
+        """Give a run its state, and its handler what it is called with."""
+        handler = run.handler
+        if handler.stores:
+            run.state = self.states[run.dispatch.topic, run.dispatch.partition]
+            run.bindings = tuple(None if d is None else Binding(self.infos[d.name].number, d) for d in handler.further)
+
+    async def restore(self, ledger: Ledger) -> None:
+        """Make the state of all partitions whole. ``ledger``: read to the ends after the grants.
+
+        Raises StateError when a changelog is not the one that the offset log knows, StoreError, BrokerError.
+        """
+        restoring = []
+        for place, state in self.states.items():
+            expected = ledger.partition(place).changed_by
+            copy = self._followers.get(place)
+            if copy is None:
+                await self._check_table(place, state, expected)
+                state.ready = state.ready.replace([(WHOLE.first, WHOLE.end, True)])
+            else:
+                restoring.append(self._restoring(place, copy, (WHOLE,), expected))
+        await self._restored(restoring)
+
+    async def take_up(self, place: Place, ranges: Sequence[KeyRange]) -> None:
+        """Make the state of ranges whole that were granted just now, while others of their partition are worked on.
+
+        What changes there was checked at the start and has been written by this process since.
+        """
+        state, copy = self.states.get(place), self._followers.get(place)
+        if state is None:
+            return
+        if copy is None:
+            state.ready = state.ready.replace((within.first, within.end, True) for within in ranges)
+            return
+        await self._restored([self._restoring(place, copy, ranges, None)._replace(is_checked=False)])
+
+    def give_up(self, place: Place, within: KeyRange) -> None:
+        """A range was released: its state is somebody else's from here on."""
+        state = self.states.get(place)
+        if state is not None:
+            state.ready = state.ready.replace([(within.first, within.end, None)])
+
+    def _restoring(
+        self, place: Place, copy: Copy, ranges: Sequence[KeyRange], expected: tuple[int, int] | None
+    ) -> Restoring:
+        changelog = TopicPartition(changelog_topic(self.app, place[0]), place[1])
+        state = self.states[place]
+
+        def is_ready() -> None:
+            state.ready = state.ready.replace((within.first, within.end, True) for within in ranges)
+            markers = copy.markers()
+            positions = [m.position for r in ranges for _, _, m in markers.pieces(r.first, r.end)]
+            # While others are worked on, what they wrote meanwhile lies above; a marker may be too low, never too high.
+            self._positions.setdefault(place, min(positions, default=0))
+
+        return Restoring(changelog, copy, tuple(ranges), expected, is_ready)
+
+    async def _restored(self, restoring: Sequence[Restoring]) -> None:
+        await Restore(self.broker, self.settings, now_ms=self.wall_ms).run(restoring)
+        self._marked_s = asyncio.get_running_loop().time()
+
+    async def _check_table(self, place: Place, state: PartitionState, expected: tuple[int, int] | None) -> None:
+        stored = await self._in_thread(state.table.get, BEACON_KEY)
+        try:
+            check_beacon(None if stored is None else decode_beacon(stored), expected)
+        except (ChangelogUnfit, ValueError) as error:
+            raise StateError(f"{changelog_topic(self.app, place[0])}[{place[1]}]: {error}") from error
+
+    # --- while it runs -----------------------------------------------------------------------------------------------
+
+    async def read_ahead(self, run: PartitionRun, records: Iterable[Record]) -> None:
+        """Have the values of these records' keys in memory before their handlers ask: a read may wait for a disk."""
+        state = run.state
+        if state is None:
+            return
+        stores = [b.number for b in run.bindings if b is not None and b.declaration.kind == "value"]
+        lacking = state.lacks(
+            state_key(point_of_key(key), store, key)
+            for key in dict.fromkeys(record.key for record in records if record.key is not None)
+            for store in stores
+        )
+        for at in range(0, len(lacking), AHEAD_KEYS_MAX):
+            keys = lacking[at : at + AHEAD_KEYS_MAX]
+            settled = state.begin_reading()
+            values: Sequence[bytes | None] = ()
+            try:
+                values = await self._in_thread(state.table.get_many, keys)
+            finally:
+                state.end_reading(settled, keys[: len(values)], values)
+
+    def records(
+        self, changes: Sequence[StateChanges], incarnation: int, transaction: int
+    ) -> tuple[list[Outgoing], list[StateChanged]]:
+        """What a transaction carries of the state: changelog records with their beacons, and the events of it."""
+        records: list[Outgoing] = []
+        events: list[StateChanged] = []
+        beacon = encode_beacon(Beacon(incarnation, transaction))
+        for changed in changes:
+            place = changed.dispatch.topic, changed.dispatch.partition
+            topic, partition = changelog_topic(self.app, place[0]), place[1]
+            records += [Outgoing(topic, partition, key, value) for key, value in changed.last.items()]
+            records.append(Outgoing(topic, partition, BEACON_KEY, beacon))
+            events.append(StateChanged(incarnation, transaction, *place, len(changed.last)))
+        return records, events
+
+    async def committed(self, changes: Sequence[StateChanges], positions: Mapping[TopicPartition, int]) -> None:
+        """A transaction was committed: its changes become visible outside, and go to where the state is kept.
+
+        ``positions``: behind its records, where that is known.
+        """
+        for changed in changes:
+            self._state_of(changed).overlay.commit(changed.last.items())
+        for changed in changes:
+            place = changed.dispatch.topic, changed.dispatch.partition
+            copy = self._followers.get(place)
+            if copy is not None:
+                changelog = TopicPartition(changelog_topic(self.app, place[0]), place[1])
+                await self._follow(place, copy, changed.last, positions.get(changelog, self._positions[place]))
+            self._state_of(changed).settle(changed.records, changed.last)
+        if asyncio.get_running_loop().time() - self._marked_s > MARKS_EVERY_S:
+            self._renew_marks()
+
+    async def close(self) -> None:
+        """Let go of copies and threads; a second call does nothing."""
+        copies, self._copies = self._copies, None
+        if copies is not None:
+            try:
+                self._renew_marks()
+            finally:
+                await self._in_thread(copies.close)
+        self._threads.shutdown(wait=False)
+
+    def _state_of(self, changed: StateChanges) -> PartitionState:
+        return self.states[changed.dispatch.topic, changed.dispatch.partition]
+
+    async def _follow(self, place: Place, copy: Copy, last: Mapping[bytes, bytes | None], position: int) -> None:
+        """Write what was committed, in slices; the marker of what is held comes with the last one."""
+        part: list[tuple[bytes, bytes | None]] = []
+        size = 0
+        for change in last.items():
+            if len(part) >= SLICE_CHANGES or size >= SLICE_BYTES:
+                _written(copy, part)
+                await asyncio.sleep(0)
+                part, size = [], 0
+            part.append(change)
+            size += len(change[0]) + len(change[1] or b"")
+        _written(copy, part, self._marks(place, position))
+        self._positions[place] = position
+
+    def _marks(self, place: Place, position: int) -> list[Mark]:
+        marker = Marker(position, self.wall_ms())
+        return [(first, end, marker) for first, end, _ in self.states[place].ready.pieces()]
+
+    def _renew_marks(self) -> None:
+        self._marked_s = asyncio.get_running_loop().time()
+        for place, copy in self._followers.items():
+            if place in self._positions:
+                _written(copy, (), self._marks(place, self._positions[place]))
+
+    async def _in_thread(self, step: Callable[..., T], *arguments: object) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, step, *arguments)
+        except RocksError as error:
+            raise StoreError(str(error)) from error
+
+
+def _written(copy: Copy, changes: Sequence[tuple[bytes, bytes | None]], marks: Sequence[Mark] = ()) -> None:
+    try:
+        copy.write(changes, marks)
+    except RocksError as error:
+        raise StoreError(str(error)) from error
+
+
+def open_state_folder(app: str, settings: Settings) -> OpenCopies | None:
+    """How the copies in ``Settings.state_folder`` are opened; None when none is named."""
+    folder = settings.state_folder
+    if folder is None:
+        return None
+
+    def opened(birth_text: str) -> Copies:
+        from ..state.copies import open_copies
+
+        return open_copies(Path(folder), app=app, birth=birth_text, cache_bytes=settings.state_cache_bytes_max)
+
+    return opened
