@@ -279,7 +279,7 @@ class _Progress:
         self._began_s = self._said_s = asyncio.get_running_loop().time()
         if self._is_said:
             count = sum(1 for plan in plans if plan.offsets)
-            logger.info("restoring state: at most %s records of %d partitions", f"{self.offsets_total:,}", count)
+            logger.info("restoring state: at most %s records of %s", f"{self.offsets_total:,}", _partitions(count))
 
     def told(self) -> Progress:
         """For those who follow it."""
@@ -301,11 +301,11 @@ class _Progress:
             return
         self._said_s = now_s
         logger.info(
-            "restoring state: %s of at most %s records, %d of %d partitions, about %.0f s left",
+            "restoring state: %s of at most %s records, %d of %s done, about %.0f s left",
             f"{self.records:,}",
             f"{self.offsets_total:,}",
             self.partitions_done,
-            self.partitions,
+            _partitions(self.partitions),
             self._seconds_left() or 0.0,
         )
 
@@ -314,13 +314,17 @@ class _Progress:
         seconds = asyncio.get_running_loop().time() - self._began_s
         logger.log(
             logging.INFO if self._is_said else logging.DEBUG,
-            "restored the state of %d partitions: %s records, %.1f MB in %.1f s (%s records/s)",
-            self.partitions,
+            "restored the state of %s: %s records, %.1f MB in %.1f s (%s records/s)",
+            _partitions(self.partitions),
             f"{self.records:,}",
             self.bytes / 1e6,
             seconds,
             f"{self.records / max(seconds, 1e-3):,.0f}",
         )
+
+
+def _partitions(count: int) -> str:
+    return "1 partition" if count == 1 else f"{count} partitions"
 
 
 def _write(copy: Copy, plan: Plan, batch: Batch) -> int:

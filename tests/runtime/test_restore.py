@@ -1,0 +1,447 @@
+"""Making copies whole from the simulated cluster's changelogs, in virtual time."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from keylanes import Settings
+from keylanes.keyrange.hashing import SPACE_END
+from keylanes.keyrange.ranges import WHOLE, KeyRange
+from keylanes.runtime.brokers.protocol import BrokerTimeout, Outgoing, TopicPartition
+from keylanes.runtime.brokers.simulated import SimulatedBroker, SimulatedConnection
+from keylanes.runtime.errors import StateError, StoreError
+from keylanes.runtime.restore import Progress, Restore, Restoring
+from keylanes.runtime.virtual_loop import run_virtual
+from keylanes.state.changelog import BEACON_KEY, CHANGELOG_CONFIG, Beacon, encode_beacon
+from keylanes.state.keys import state_key
+from keylanes.state.memory import MemoryCopies, MemoryCopy
+from keylanes.state.rocks import RocksError
+from keylanes.state.tables import Change, Mark, Marker
+
+TOPIC = "app.changelog.source"
+HOUR_MS = 3_600_000
+LOWER, UPPER = WHOLE.split(SPACE_END // 2)
+
+
+def key_of(number: int) -> bytes:
+    """A state key; even numbers lie in the lower half of the points."""
+    return state_key((number % 2) * (SPACE_END // 2) + number, 0, b"k")
+
+
+class World:
+    """A cluster with one changelog, a folder with copies, a clock; what transactions wrote."""
+
+    def __init__(self, partitions: int = 1, **settings: Any) -> None:
+        self.cluster = SimulatedBroker(seed=1)
+        self.cluster.create_topic(TOPIC, partitions, CHANGELOG_CONFIG)
+        self.copies = MemoryCopies()
+        self.settings = Settings(**settings)
+        self.now_ms = 1_000_000 * HOUR_MS
+        self.truth: dict[int, dict[bytes, bytes]] = {p: {} for p in range(partitions)}
+        self.transaction = 0
+        self.progress: list[Progress] = []
+        self.ready: list[int] = []
+
+    async def commit(self, changes: Iterable[tuple[int, bytes | None]], partition: int = 0) -> None:
+        """A transaction of incarnation 1."""
+        self.transaction += 1
+        connection = self.cluster.connect("writer")
+        await connection.open()
+        producer = await connection.producer("app", transaction_timeout_ms=10_000)
+        records = [Outgoing(TOPIC, partition, key_of(number), value) for number, value in changes]
+        beacon = encode_beacon(Beacon(1, self.transaction))
+        await producer.transact([*records, Outgoing(TOPIC, partition, BEACON_KEY, beacon)])
+        for record in records:
+            assert record.key is not None
+            if record.value is None:
+                self.truth[partition].pop(record.key, None)
+            else:
+                self.truth[partition][record.key] = record.value
+
+    async def fill(self, transactions: int = 20, changes: int = 50, partition: int = 0) -> None:
+        """Transactions over 200 keys."""
+        for i in range(transactions):
+            await self.commit([((i * changes + j) % 200, b"%d-%d" % (i, j)) for j in range(changes)], partition)
+
+    def copy(self, partition: int = 0) -> MemoryCopy:
+        """The copy of a partition."""
+        return self.copies.copy("source", partition)
+
+    def source(
+        self,
+        partition: int = 0,
+        held: Sequence[KeyRange] = (WHOLE,),
+        copy: MemoryCopy | None = None,
+        expected: Callable[[int], tuple[int, int] | None] = lambda transaction: (1, transaction),
+    ) -> Restoring:
+        """What is restored; the last transaction is expected."""
+        changelog = TopicPartition(TOPIC, partition)
+        copy = self.copy(partition) if copy is None else copy
+        return Restoring(changelog, copy, held, expected(self.transaction), lambda: self.ready.append(partition))
+
+    async def restore(self, *sources: Restoring, connection: SimulatedConnection | None = None) -> int:
+        """Restore; how many records were read for it."""
+        connection = self.cluster.connect("reader") if connection is None else connection
+        await connection.open()
+        self.progress.clear()
+        await Restore(connection, self.settings, self.progress.append, lambda: self.now_ms).run(sources)
+        assert self.progress[-1].partitions_done == self.progress[-1].partitions == len(sources)
+        assert self.progress[-1].seconds_left == 0
+        return self.progress[-1].records
+
+    def entries(self, partition: int = 0) -> dict[bytes, bytes]:
+        """All that a copy holds."""
+        return dict(self.copy(partition).page(b"", None, 1_000_000))
+
+
+class BrokenCopy(MemoryCopy):
+    """A copy on a disk that is full after some writes."""
+
+    def __init__(self, writes: int) -> None:
+        super().__init__()
+        self.writes = writes
+
+    def write(self, changes: Iterable[Change], marks: Iterable[Mark] = ()) -> None:
+        self.writes -= 1
+        if self.writes < 0:
+            raise RocksError("the disk that holds it is full")
+        super().write(changes, marks)
+
+
+def virtual(story: Callable[[World], Coroutine[Any, Any, None]], world: World | None = None, seed: int = 1) -> None:
+    """Run a story in virtual time."""
+    run_virtual(story(World() if world is None else world), seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_cold_restore(seed: int) -> None:
+    """An empty copy becomes what all transactions wrote, with one marker at the end; deletes too, aborts not."""
+
+    async def story(world: World) -> None:
+        await world.fill()
+        await world.commit([(number, None) for number in range(0, 100, 3)])
+        assert await world.restore(world.source()) == 20 * 51 + 35
+        assert world.entries() == world.truth[0]
+        high = world.cluster.watermarks(TopicPartition(TOPIC, 0)).high
+        assert world.copy().markers().is_constant(0, SPACE_END, Marker(high, world.now_ms))
+        assert world.ready == [0]
+
+    virtual(story, seed=seed)
+
+
+def test_nothing_was_ever_written() -> None:
+    """With an empty changelog, and no transaction known, a copy is whole at once and marked."""
+
+    async def story(world: World) -> None:
+        assert await world.restore(world.source(expected=lambda _: None)) == 0
+        assert world.copy().markers().is_constant(0, SPACE_END, Marker(0, world.now_ms))
+        assert world.ready == [0]
+
+    virtual(story)
+
+
+def test_warm_restart_reads_the_tail_only() -> None:
+    """A copy with a marker goes on from there; one that lacks nothing reads nothing."""
+
+    async def story(world: World) -> None:
+        await world.fill()
+        await world.restore(world.source())
+        assert await world.restore(world.source()) == 0
+        await world.commit([(1, b"new"), (2, None)])
+        assert await world.restore(world.source()) == 3
+        assert world.entries() == world.truth[0]
+
+    virtual(story)
+
+
+def test_range_that_arrives() -> None:
+    """What is held already is read from its marker; the range that is new, and it alone, from the start."""
+
+    async def story(world: World) -> None:
+        await world.fill(4)
+        await world.restore(world.source(held=[LOWER]))
+        assert world.entries() == {k: v for k, v in world.truth[0].items() if k < state_key(UPPER.first, 0, b"")}
+        await world.fill(2)
+        world.copy().write([(key_of(4), b"not in the changelog")])
+        await world.restore(world.source(held=[LOWER, UPPER]))
+        assert world.entries() == {**world.truth[0], key_of(4): world.truth[0][key_of(4)]}
+
+    virtual(story)
+
+
+def test_compacted_changelog() -> None:
+    """Holes are passed, also a compaction in the middle of the reading."""
+
+    async def story(world: World) -> None:
+        await world.fill(40)
+        changelog = TopicPartition(TOPIC, 0)
+        world.cluster.compact(changelog, partly=True)
+        reading = asyncio.ensure_future(world.restore(world.source()))
+        while not world.progress:  # noqa: ASYNC110  # nothing but virtual time passes
+            await asyncio.sleep(0.001)
+        world.cluster.compact(changelog)
+        assert await reading < 40 * 51
+        assert world.entries() == world.truth[0]
+
+    virtual(story)
+
+
+def test_broken_off_and_gone_on_with() -> None:
+    """A restore that ended in the middle goes on where it was: together they read little more than once."""
+
+    async def story(world: World) -> None:
+        await world.fill(400, 50)
+        total, first = 400 * 51, 0
+        reading = asyncio.ensure_future(world.restore(world.source()))
+        while not world.progress or world.progress[-1].records < total / 2:  # noqa: ASYNC110  # nothing but virtual time passes
+            await asyncio.sleep(0.0001)
+        first = world.progress[-1].records
+        assert first < total
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        marker = world.copy().markers().at(0)
+        assert marker is not None
+        assert marker.position > 0
+        assert not world.ready
+        second = await world.restore(world.source())
+        assert total <= first + second < total * 1.3
+        assert world.entries() == world.truth[0]
+
+    virtual(story)
+
+
+def test_broker_away_in_the_middle() -> None:
+    """A broker that is away is waited for, and the reading goes on where it was."""
+
+    async def story(world: World) -> None:
+        await world.fill(400, 50)
+        reading = asyncio.ensure_future(world.restore(world.source()))
+        while not world.progress:  # noqa: ASYNC110  # nothing but virtual time passes
+            await asyncio.sleep(0.0001)
+        world.cluster.faults.away = True
+        await asyncio.sleep(30)
+        assert not reading.done()
+        world.cluster.faults.away = False
+        assert await reading == 400 * 51
+        assert world.entries() == world.truth[0]
+
+    virtual(story)
+
+
+def test_broker_that_stays_away() -> None:
+    """Beyond the limit the restore ends with the broker's error."""
+
+    async def story(world: World) -> None:
+        connection = world.cluster.connect("reader")
+        await connection.open()
+        world.cluster.faults.away = True
+        with pytest.raises(BrokerTimeout):
+            await Restore(connection, world.settings).run([world.source(expected=lambda _: None)])
+
+    virtual(story, World(broker_retry_ms=1_000))
+
+
+def test_marker_ahead_is_rebuilt_aloud(caplog: pytest.LogCaptureFixture) -> None:
+    """A copy that claims more than the changelog holds is thrown away and made anew; a warning says so."""
+
+    async def story(world: World) -> None:
+        await world.fill()
+        world.copy().write([(key_of(999), b"of another life")], [(0, SPACE_END, Marker(100_000, world.now_ms))])
+        await world.restore(world.source())
+        assert world.entries() == world.truth[0]
+
+    virtual(story)
+    assert (
+        f"{TOPIC}[0]: the local copy of {WHOLE} is thrown away and made anew: it is at position 100000" in caplog.text
+    )
+
+
+def test_old_copy_is_rebuilt_aloud(caplog: pytest.LogCaptureFixture) -> None:
+    """A copy that is older than half of delete.retention.ms may have missed a delete; a younger one is gone on from."""
+
+    async def story(world: World) -> None:
+        await world.fill()
+        await world.restore(world.source())
+        await world.commit([(1, None)])
+        world.now_ms += 83 * HOUR_MS  # of 168
+        assert await world.restore(world.source()) == 2
+        assert "thrown away" not in caplog.text
+        await world.commit([(2, None)])
+        world.cluster.compact(TopicPartition(TOPIC, 0), keep_tombstones=False)
+        world.now_ms += 85 * HOUR_MS
+        assert await world.restore(world.source()) > 100
+        assert world.entries() == world.truth[0]
+
+    virtual(story)
+    assert "it is 85.0 h old" in caplog.text
+
+
+def lost(world: World, copy_is_kept: bool, *words: str) -> Coroutine[Any, Any, None]:
+    """A restore that is refused in these words; what the copy held stays, and nobody is told that it is ready."""
+
+    async def refused() -> None:
+        before = world.entries()
+        with pytest.raises(StateError) as caught:
+            await world.restore(world.source())
+        for word in (f"{TOPIC}", "Restore the topic from a copy, or start under a new application name", *words):
+            assert word in str(caught.value)
+        assert not world.ready
+        assert world.entries() == before
+        assert bool(before) == copy_is_kept
+
+    return refused()
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_truncated_changelog(warm: bool) -> None:
+    """A changelog that lost its last transaction is refused, and what the copy knows of it is kept."""
+
+    async def story(world: World) -> None:
+        await world.fill()
+        if warm:
+            await world.restore(world.source())
+            world.ready.clear()
+        source = TopicPartition(TOPIC, 0)
+        world.cluster.truncate(source, world.cluster.watermarks(source).high - 40)
+        await lost(world, warm, "up to transaction 19 of incarnation 1", "transaction 20 of incarnation 1 was the last")
+
+    virtual(story)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_changelog_made_anew(warm: bool) -> None:
+    """An empty changelog is refused when transactions have changed state, and the copy is kept."""
+
+    async def story(world: World) -> None:
+        await world.fill()
+        if warm:
+            await world.restore(world.source())
+            world.ready.clear()
+        world.cluster.recreate_topic(TOPIC)
+        await lost(world, warm, "up to no transaction", "transaction 20 of incarnation 1 was the last")
+
+    virtual(story)
+
+
+def test_changelog_that_nobody_knows_of() -> None:
+    """State that the offset log knows nothing of is refused."""
+
+    async def story(world: World) -> None:
+        await world.fill(1)
+        with pytest.raises(StateError, match=r"up to transaction 1 of incarnation 1.*says that no transaction"):
+            await world.restore(world.source(expected=lambda _: None))
+
+    virtual(story)
+
+
+def test_range_that_arrives_while_others_commit() -> None:
+    """Whoever checked the changelog at its start goes on writing to it: then the last transaction is not compared."""
+
+    async def story(world: World) -> None:
+        await world.fill(2)
+        source = world.source()._replace(expected=(1, 1), is_checked=False)
+        await world.restore(source)
+        assert world.entries() == world.truth[0]
+
+    virtual(story)
+
+
+def test_missing_changelog() -> None:
+    """A partition that does not exist is named."""
+
+    async def story(world: World) -> None:
+        with pytest.raises(StateError, match=f"a changelog is missing.*{TOPIC}"):
+            await world.restore(world.source(partition=3))
+
+    virtual(story)
+
+
+def test_changelog_without_its_head() -> None:
+    """Records deleted from the head are state that is lost: refused, whatever the copy holds."""
+
+    async def story(world: World) -> None:
+        await world.fill()
+        await world.restore(world.source())
+        world.ready.clear()
+        world.cluster.trim(TopicPartition(TOPIC, 0), 100)
+        await lost(world, True, "begins at position 100")
+
+    virtual(story)
+
+
+def test_record_that_is_no_state() -> None:
+    """A foreign record is refused with its position."""
+
+    async def story(world: World) -> None:
+        await world.fill(2, 5)
+        connection = world.cluster.connect("stranger")
+        await connection.open()
+        await connection.append([Outgoing(TOPIC, 0, b"user-7", b"{}")])
+        high = world.cluster.watermarks(TopicPartition(TOPIC, 0)).high
+        with pytest.raises(StateError, match=f"record at position {high - 1} is no state.*user-7"):
+            await world.restore(world.source())
+
+    virtual(story)
+
+
+@pytest.mark.parametrize("at_once", [1, 4, 32])
+def test_many_partitions(at_once: int) -> None:
+    """All become whole, some at a time, each told when it is; the shortest first when it is one at a time."""
+
+    async def story(world: World) -> None:
+        for partition in range(8):
+            await world.fill(1 + (3 * partition) % 8, 20, partition)
+        sources = []
+        for partition in range(8):
+            found = [r for r in world.cluster.committed(TOPIC) if r.partition == partition and r.key == BEACON_KEY]
+            number = int.from_bytes((found[-1].value or b"")[8:], "big")
+            sources.append(world.source(partition, expected=lambda _, number=number: (1, number)))
+        assert await world.restore(*sources) == 36 * 21
+        assert sorted(world.ready) == list(range(8))
+        if at_once == 1:
+            assert world.ready == sorted(range(8), key=lambda partition: (3 * partition) % 8)
+        assert all(world.entries(partition) == world.truth[partition] for partition in range(8))
+
+    virtual(story, World(8, restore_partitions_max=at_once))
+
+
+def test_copy_that_can_not_be_written() -> None:
+    """A full disk ends the restore in words, and no other partition is told to be ready after it."""
+
+    async def story(world: World) -> None:
+        await world.fill(400)
+        with pytest.raises(StoreError, match="is full"):
+            await world.restore(world.source(copy=BrokenCopy(2)))
+        assert not world.ready
+
+    virtual(story)
+
+
+def test_what_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """A long restore says at its begin how much there is, now and then what is left, and at its end how fast it was; a
+    short one says nothing.
+    """
+
+    async def story(world: World) -> None:
+        await world.fill(2, 10)
+        await world.restore(world.source())
+        assert "restor" not in caplog.text
+        await world.fill(400, 50)
+        world.cluster.faults.reply_slow = 1.0
+        world.cluster.faults.reply_slow_ms = 2_000
+        await world.restore(world.source())
+        left = [told.seconds_left for told in world.progress]
+        assert len(left) > 3
+        assert None not in left
+
+    with caplog.at_level(logging.INFO, "keylanes"):
+        virtual(story)
+    begin, *between, end = [record.getMessage() for record in caplog.records if "restor" in record.getMessage()]
+    assert begin == "restoring state: at most 20,800 records of 1 partition"
+    assert between
+    assert all("s left" in line for line in between)
+    assert end.startswith("restored the state of 1 partition: 20,400 records, ")
