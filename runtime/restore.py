@@ -5,7 +5,7 @@ more than two are in memory. Each batch goes with its markers, so a restore that
 What becomes of a record is decided in ``state.restore``; here is only the fetching, the writing and the telling.
 
 A high watermark counts only when it is taken after whoever wrote the partition's state before was fenced; ``run`` takes
-it. No transaction may change a partition's state between the reading of the offset log and the end of ``run``.
+it. Nor may a transaction have changed the state since ``expected`` was read from the offset log.
 """
 
 import asyncio
@@ -53,8 +53,8 @@ class Restoring(NamedTuple):
     """A copy that shall become whole for the key ranges that are held.
 
     ``expected``: (incarnation, transaction) that changed the partition's state last, as the offset log has it; None:
-    none did. ``on_ready`` is called on the loop when the copy is whole. ``is_checked`` False: ``expected`` is not looked
-    at, for this process checked the changelog when it started and goes on writing to it.
+    none did. ``on_ready`` is called on the loop when the copy is whole. ``is_checked`` False: ``expected`` is not
+    looked at, for this process checked the changelog when it started and goes on writing to it.
     """
 
     changelog: TopicPartition

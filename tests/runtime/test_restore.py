@@ -75,12 +75,12 @@ class World:
         partition: int = 0,
         held: Sequence[KeyRange] = (WHOLE,),
         copy: MemoryCopy | None = None,
-        expected: Callable[[int], tuple[int, int] | None] = lambda transaction: (1, transaction),
     ) -> Restoring:
-        """What is restored; the last transaction is expected."""
+        """What is restored; the last transaction of all is expected."""
         changelog = TopicPartition(TOPIC, partition)
         copy = self.copy(partition) if copy is None else copy
-        return Restoring(changelog, copy, held, expected(self.transaction), lambda: self.ready.append(partition))
+        expected = (1, self.transaction) if self.transaction else None
+        return Restoring(changelog, copy, held, expected, lambda: self.ready.append(partition))
 
     async def restore(self, *sources: Restoring, connection: SimulatedConnection | None = None) -> int:
         """Restore; how many records were read for it."""
@@ -136,7 +136,7 @@ def test_nothing_was_ever_written() -> None:
     """With an empty changelog, and no transaction known, a copy is whole at once and marked."""
 
     async def story(world: World) -> None:
-        assert await world.restore(world.source(expected=lambda _: None)) == 0
+        assert await world.restore(world.source()._replace(expected=None)) == 0
         assert world.copy().markers().is_constant(0, SPACE_END, Marker(0, world.now_ms))
         assert world.ready == [0]
 
@@ -240,7 +240,7 @@ def test_broker_that_stays_away() -> None:
         await connection.open()
         world.cluster.faults.away = True
         with pytest.raises(BrokerTimeout):
-            await Restore(connection, world.settings).run([world.source(expected=lambda _: None)])
+            await Restore(connection, world.settings).run([world.source()._replace(expected=None)])
 
     virtual(story, World(broker_retry_ms=1_000))
 
@@ -333,7 +333,7 @@ def test_changelog_that_nobody_knows_of() -> None:
     async def story(world: World) -> None:
         await world.fill(1)
         with pytest.raises(StateError, match=r"up to transaction 1 of incarnation 1.*says that no transaction"):
-            await world.restore(world.source(expected=lambda _: None))
+            await world.restore(world.source()._replace(expected=None))
 
     virtual(story)
 
@@ -399,7 +399,7 @@ def test_many_partitions(at_once: int) -> None:
         for partition in range(8):
             found = [r for r in world.cluster.committed(TOPIC) if r.partition == partition and r.key == BEACON_KEY]
             number = int.from_bytes((found[-1].value or b"")[8:], "big")
-            sources.append(world.source(partition, expected=lambda _, number=number: (1, number)))
+            sources.append(world.source(partition)._replace(expected=(1, number)))
         assert await world.restore(*sources) == 36 * 21
         assert sorted(world.ready) == list(range(8))
         if at_once == 1:

@@ -268,8 +268,8 @@ class World:
             else:
                 self.copied[key] = value
 
-    def mark(self, marks: Sequence[Mark]) -> None:
-        """Set markers."""
+    def mark(self, marks: Sequence[Mark | tuple[int, int, None]]) -> None:
+        """Set markers, or take them away."""
         self.markers = self.markers.replace(marks)
 
     def restore(self, held: frozenset[int], batch: int, batches_max: int) -> None:
