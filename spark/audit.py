@@ -17,6 +17,7 @@ from .judge_logs import judge_logs
 from .judge_outputs import Expected, judge_outputs
 from .judge_plane import Plane, Tiles, judge_commits, judge_plane
 from .judge_records import judge_records, read_places
+from .judge_state import ExpectedState, judge_state
 from .pins import Pins, pin
 from .report import Report, TileRow
 from .run import Run
@@ -41,6 +42,9 @@ CHECKS = (
     "commit-digest",
     "key-order",
     "expected",
+    "state-key",
+    "state-beacon",
+    "state",
 )
 """The names of all statements, in the order of the report."""
 
@@ -53,6 +57,7 @@ class AuditSpec:
     name them when another keylanes application reads the same sources, because a header does not name its writer.
 
     ``dead_letters`` None: outputs and dead letters are counted together. ``level``: demand that no record waits.
+    ``state``: computes the state that the sources give; it is compared key by key, while the application rests.
     ``tiles``: put the counted tiles into the report. ``security``: client settings for Kafka.
     """
 
@@ -62,6 +67,7 @@ class AuditSpec:
     outputs: Sequence[str] | None = None
     dead_letters: Sequence[str] | None = None
     expected: Expected | None = None
+    state: ExpectedState | None = None
     level: bool = False
     tiles: bool = False
     examples_max: int = 10
@@ -109,6 +115,16 @@ def _report(run: Run, spec: AuditSpec) -> Report:
             records = read_places(run, history, tiles)
         with run.phase("outputs"):
             outputs = judge_outputs(run, tiles, records, spec.dead_letters, spec.expected)
+        with run.phase("state"):
+            keys = judge_state(
+                run,
+                history,
+                records,
+                url=absolute_url(spec.broker),
+                security=spec.security,
+                app=spec.app,
+                expected=spec.state,
+            )
         plane = planned.result()
     _check_heads(run, spec, outputs.destinations)
     sources = judge_records(run, records, plane, level=spec.level)
@@ -121,6 +137,8 @@ def _report(run: Run, spec: AuditSpec) -> Report:
         "commits": tiles.commits,
         "tiles": plane.tiles_counted,
     }
+    if run.pins.grants.stores:
+        figures["state_keys"] = keys
     return Report(
         app=spec.app,
         broker=spec.broker,

@@ -15,6 +15,8 @@ from ..offsets.provenance import HEADER
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
+    from ..state.topics import TopicTable
+
 Place: TypeAlias = tuple[str, int]
 """Topic and partition."""
 
@@ -70,6 +72,12 @@ class WitnessBroker(Protocol):
         """The committed records of ``[start, end)``.
 
         Raises AuditError when some were deleted meanwhile, unless ``head_may_go``: then it reads what is left.
+        """
+
+    def table(self, place: Place) -> Iterator[Columns] | None:
+        """The newest record of each key, where the broker itself keeps a topic by key; None: it is a log, or missing.
+
+        All of it is as it was at one moment. Offsets and timestamps mean nothing.
         """
 
     def close(self) -> None:
@@ -150,8 +158,26 @@ class EmbeddedWitness:
                 [provenance_of(record.headers) for record in records],
             )
 
+    def table(self, place: Place) -> Iterator[Columns] | None:
+        from ..state.topics import TopicMissing
+
+        try:
+            found = self._store.table(*place)
+        except TopicMissing:
+            return None
+        return None if found is None else _pages(found)
+
     def close(self) -> None:
         self._store.close()
+
+
+def _pages(table: "TopicTable") -> Iterator[Columns]:
+    first = b""
+    while page := table.page(first, None, CHUNK_RECORDS):
+        keys, values = [key for key, _ in page], [value for _, value in page]
+        nothing = [0] * len(page)
+        yield Columns(nothing, nothing, list(keys), list(values), [None] * len(page))
+        first = keys[-1] + b"\0"
 
 
 class KafkaWitness:
@@ -244,6 +270,9 @@ class KafkaWitness:
             raise AuditError(f"broker: {place[0]}[{place[1]}] from offset {start}: {error}") from None
         finally:
             consumer.close()
+
+    def table(self, place: Place) -> Iterator[Columns] | None:
+        """Kafka keeps logs."""
 
     def close(self) -> None:
         self._admin_client = None

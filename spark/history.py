@@ -20,6 +20,7 @@ from ..offsets.events import (
     PartitionStarted,
     RangesGranted,
     SnapshotTaken,
+    StoreDeclared,
     WorkersCut,
     WorkersMerged,
     WorkerSplit,
@@ -75,6 +76,7 @@ class Grants:
     starts: dict[Source, int] = field(default_factory=dict)
     parts: list[Part] = field(default_factory=list)
     granted: set[Source] = field(default_factory=set)
+    stores: dict[str, StoreDeclared] = field(default_factory=dict)
     problems: list[Example] = field(default_factory=list)
 
 
@@ -105,6 +107,12 @@ def fold_control(events: Iterable[tuple[int, Event]]) -> Grants:
                     grants.problems.append(
                         {"position": position, "problem": f"{event.topic}[{event.partition}] started twice"}
                     )
+            case StoreDeclared() if event.term == term:
+                numbers = {store.number for store in grants.stores.values()}
+                if event.name in grants.stores or event.number in numbers:
+                    problem = f"store {event.name!r} with number {event.number} is declared twice"
+                    grants.problems.append({"position": position, "problem": problem})
+                grants.stores.setdefault(event.name, event)
             case RangesGranted() if event.term == term:
                 held = bands[event.topic, event.partition][event.epoch]
                 held.extend((band, event.incarnation) for band in event.bands)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from .audit import AuditSpec
     from .judge_outputs import Expected
+    from .judge_state import ExpectedState
 
 FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr")
 """A job of seconds gains nothing from the optimising compiler and a parallel collector."""
@@ -145,6 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--outputs", action="append", metavar="TOPIC", help="read these topics only (repeat); else all")
     parser.add_argument("--dead-letters", action="append", metavar="TOPIC", help="a dead-letter topic (repeat)")
     parser.add_argument("--expected", metavar="MODULE:FUNCTION", help="computes the expected outputs from the sources")
+    parser.add_argument("--state", metavar="MODULE:FUNCTION", help="computes the expected state from the sources")
     parser.add_argument("--client-settings", metavar="FILE", help="settings of the Kafka client: JSON or name=value")
     parser.add_argument("--examples", type=int, default=10, metavar="N", help="examples of each violation")
     parser.add_argument("--master", default="local[*]", help="where Spark runs")
@@ -169,18 +171,19 @@ def _spec(args: argparse.Namespace) -> "AuditSpec":
         security=security,
         outputs=args.outputs,
         dead_letters=args.dead_letters,
-        expected=_expected(args.expected) if args.expected else None,
+        expected=_hook("expected", args.expected) if args.expected else None,
+        state=_hook("state", args.state) if args.state else None,
         level=args.level,
         examples_max=args.examples,
     )
 
 
-def _expected(name: str) -> "Expected":
+def _hook(option: str, name: str) -> "Expected | ExpectedState":
     module, _, function = name.partition(":")
     try:
         found: Expected = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
-        raise AuditError(f"expected: module:function; seen {name!r}: {error}") from None
+        raise AuditError(f"{option}: module:function; seen {name!r}: {error}") from None
     return found
 
 

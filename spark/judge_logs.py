@@ -30,9 +30,9 @@ def judge_logs(run: Run, app: str) -> History:
     """Judge that the logs are whole and do not contradict themselves."""
     pins = run.pins
     rare: dict[int, list[tuple[int, Event]]] = defaultdict(list)
-    read = run.read("keylanes_events", pins.logs, "log_partition,position,event", only="others")
-    rows = read.where("event is not null").collect()
-    for log_partition, position, data in sorted(rows, key=lambda row: (row[0], row[1])):
+    read = run.read("keylanes_events", pins.logs, "log_partition,position,kind,event", only="others")
+    rows = read.where("event is not null and kind <> 'state_changed'").collect()
+    for log_partition, position, _, data in sorted(rows, key=lambda row: (row[0], row[1])):
         rare[log_partition].append((position, decode(bytes(data))))
     snapshots: dict[int, Snapshot] = {}
     problems: list[Example] = list(pins.problems)
@@ -80,7 +80,7 @@ def _judge_control(run: Run, history: History, rare: dict[int, list[tuple[int, E
     problems = [*pins.grants.problems, *contradictions, *unstarted]
     run.judge(
         "control",
-        "no epoch, worker number or start is given twice",
+        "no epoch, worker number, store or start is given twice",
         len(pins.control) + len(history.workers),
         len(problems),
         problems,

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from . import checks
 from .brokers import AuditError, Place, Span
 from .judge_plane import Tiles
-from .judge_records import Records
+from .judge_records import Records, done_records
 from .run import Run
 
 Expected: TypeAlias = Callable[[SparkSession, DataFrame], DataFrame]
@@ -135,12 +135,7 @@ def _judge_commits(run: Run, tiles: Tiles, ours: DataFrame, dead_letters: Sequen
 
 
 def _judge_expected(run: Run, ours: DataFrame, records: Records, expected: Expected) -> None:
-    read = run.read("keylanes_records", records.spans, "source,topic,partition,offset,timestamp,key,value")
-    if not records.all_done:
-        done = records.places.where("tiles = 1 and judged").select("source", "offset")
-        read = read.join(done, ["source", "offset"], "left_semi")
-    source = run.keep(read.drop("source"))  # a hook of several branches would read it as often
-    wanted = expected(run.spark, source)
+    wanted = expected(run.spark, done_records(run, records))
     columns = [name for name in EXPECTED_COLUMNS if name in wanted.columns]
     if "destination" not in columns or len(columns) != len(wanted.columns):
         raise AuditError(f"expected: columns are among {', '.join(EXPECTED_COLUMNS)}; seen {wanted.columns}")

@@ -28,6 +28,8 @@ class Records:
     counts: dict[int, Any]
     spans: dict[Source, Span]
     all_done: bool
+    done: DataFrame | None = None
+    """See ``done_records``."""
 
 
 def read_places(run: Run, history: History, tiles: Tiles) -> Records:
@@ -63,6 +65,17 @@ def read_places(run: Run, history: History, tiles: Tiles) -> Records:
     )
     all_done = all(row["settled"] == row["records"] for row in counts)
     return Records(places, {row["source"]: row for row in counts}, spans, all_done)
+
+
+def done_records(run: Run, records: Records) -> DataFrame:
+    """For hooks: topic, partition, offset, timestamp, key and value of every record whose outputs are all in view."""
+    if records.done is None:
+        read = run.read("keylanes_records", records.spans, "source,topic,partition,offset,timestamp,key,value")
+        if not records.all_done:
+            done = records.places.where("tiles = 1 and judged").select("source", "offset")
+            read = read.join(done, ["source", "offset"], "left_semi")
+        records.done = run.keep(read.drop("source"))  # a hook of several branches would read it as often
+    return records.done
 
 
 def judge_records(run: Run, records: Records, plane: Plane, *, level: bool) -> tuple[SourceFigures, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ..offsets.codec import EventError, decode
 from ..offsets.events import AppCreated, Event
+from ..state.changelog import changelog_topic
 from .brokers import AuditError, Place, Span, Topic, WitnessBroker
 from .history import Grants, Source, fold_control
 from .report import Example
@@ -77,7 +78,9 @@ def _decided(broker: WitnessBroker, places: list[Place]) -> dict[Place, Span]:
 
 def _output_places(topics: Mapping[str, Topic], outputs: tuple[str, ...] | None) -> list[Place]:
     if outputs is None:
-        names = [name for name in topics if not name.startswith("__") and not name.endswith(LOG_SUFFIXES)]
+        apps = [name.removesuffix(".control") for name in topics if name.endswith(".control")]
+        ours = tuple(changelog_topic(app, "") for app in apps)
+        names = [n for n in topics if not n.startswith(("__", *ours)) and not n.endswith(LOG_SUFFIXES)]
     else:
         names = list(outputs)
         missing = [name for name in names if name not in topics]

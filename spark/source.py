@@ -12,8 +12,9 @@ Options of both:
   Python source which it needs, and each costs.
 
 ``keylanes_records`` also takes ``headed``: "true" wants only records with a provenance header, and allows for retention
-that deletes from a topic's head meanwhile (most topics are not the application's). ``keylanes_events`` also takes
-``only``: "commits" or "others". No jar is needed; the client libraries must be installed where the tasks run.
+that deletes from a topic's head meanwhile (most topics are not the application's), and ``by_key``: "true" reads topics
+that the embedded broker keeps by key (their ``spans`` name places, the offsets mean nothing). ``keylanes_events`` also
+takes ``only``: "commits" or "others". No jar is needed; the client libraries must be installed where the tasks run.
 """
 
 import json
@@ -25,7 +26,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from .brokers import AuditError, Columns, WitnessBroker, open_broker
+from .brokers import AuditError, Columns, Place, WitnessBroker, open_broker
 from .rows import EVENT_SCHEMA, RECORD_SCHEMA, Provenances, event_rows, is_commit, schema_of
 
 if TYPE_CHECKING:
@@ -55,12 +56,15 @@ class _Reader(DataSourceReader):
         self._split_records = int(options.get("split_records", SPLIT_RECORDS))
         self._columns = dict(column.split() for column in schema.split(", "))
         self._headed = options.get("headed", "false") == "true"
+        self._by_key = options.get("by_key", "false") == "true"
 
     def _open(self) -> WitnessBroker:
         return open_broker(self._url, self._security)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Pieces of at most ``split_records`` offsets; small ones share a task."""
+        if self._by_key:
+            return [Split(((topic, partition, 0, 0),)) for topic, partition, _, _ in self._spans or ()]
         splits: list[Split] = []
         pieces: list[tuple[str, int, int, int]] = []
         room = self._split_records
@@ -95,10 +99,18 @@ class _Reader(DataSourceReader):
         broker = self._open()
         try:
             for topic, partition, start, end in split.pieces:
-                for chunk in broker.read((topic, partition), start, end, head_may_go=self._headed):
+                for chunk in self._read(broker, (topic, partition), start, end):
                     yield topic, partition, chunk
         finally:
             broker.close()
+
+    def _read(self, broker: WitnessBroker, place: Place, start: int, end: int) -> Iterator[Columns]:
+        if not self._by_key:
+            return broker.read(place, start, end, head_may_go=self._headed)
+        table = broker.table(place)
+        if table is None:
+            raise AuditError(f"{place[0]}[{place[1]}] is not kept by key at this broker")
+        return table
 
     def _batch(self, columns: Mapping[str, Sequence[Any]]) -> "pa.RecordBatch":
         import pyarrow as pa  # here, because Spark starts a process for each source that it plans, which needs no Arrow

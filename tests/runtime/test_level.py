@@ -83,6 +83,16 @@ def test_a_destination_that_is_found_late_counts() -> None:
     assert level.to_pin({A: 2, B: 2}) == [A, B]
 
 
+def test_another_writer_that_is_found_late_counts() -> None:
+    """What was pinned behind one writer is pinned anew behind the other."""
+    level = Level({A: 2, B: 0, C: 5}, [("a", "b")])
+    level.pin(dict.fromkeys(level.to_pin({A: 2, B: 0, C: 4}), 1))
+    assert level.discover("c", "b")
+    assert level.to_pin({A: 2, B: 1, C: 4}) == []
+    assert not level.is_level({A: 2, B: 1, C: 5})
+    assert level.to_pin({A: 2, B: 1, C: 5}) == [B]
+
+
 class Twin:
     """Topics of one partition whose records say how many records they make, where; played in any order."""
 

@@ -32,7 +32,7 @@ from keylanes.offsets.provenance import DIGEST_MASK, HEADER, encode_provenance, 
 from keylanes.state.tables import TABLE_CONFIG
 from keylanes.state.topics import NewRecord, TopicStore
 
-TABLE = "flights.changelog.flights.in"
+TABLE = "other.changelog.flights.in"
 APP, SOURCE, LATE, AUDITED, DEAD = "flights", "flights.in", "late", "audit", "flights.dead"
 
 

@@ -1,0 +1,176 @@
+"""Stage beside the others: the state, against the logs and against what the sources give.
+
+State is as it is now, the rest as it was pinned. So it is compared only if the application committed nothing in
+between: while one goes on committing the keys alone are judged, and a hook is refused.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ..offsets.events import StoreDeclared
+from . import state
+from .brokers import AuditError, Place, Span, WitnessBroker, open_broker
+from .history import Source
+from .judge_logs import History
+from .judge_records import Records, done_records
+from .report import Example
+from .run import Run
+
+ExpectedState: TypeAlias = Callable[[SparkSession, DataFrame], DataFrame]
+"""From the source records that are done (topic, partition, offset, timestamp, key, value) to the state that they give:
+``store`` (its name), ``partition``, ``key``, ``value`` (bytes, or text), and where it matters ``map_key`` and
+``deadline_ms``."""
+
+KEY_COLUMNS = ("store", "partition", "key", "map_key")
+COLUMNS_NEEDED = ("store", "partition", "key", "value")
+COLUMNS_ALLOWED = (*COLUMNS_NEEDED, "map_key", "deadline_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class _Changelog:
+    source: str
+    places: Mapping[Place, Span | None]
+    stores: Mapping[str, int]
+
+
+def judge_state(
+    run: Run,
+    history: History,
+    records: Records,
+    *,
+    url: str,
+    security: Mapping[str, str],
+    app: str,
+    expected: ExpectedState | None,
+) -> int:
+    """Judge all statements about state; returns how many keys there are. Without stores there is nothing to judge."""
+    stores = run.pins.grants.stores
+    if not stores:
+        if expected is not None:
+            raise AuditError(f"state: the application {app!r} has declared no store")
+        return 0
+    broker = open_broker(url, security)
+    try:
+        changelogs = _pin(run, broker, app, stores)
+        read = {log.source: run.keep(state.newest(run.spark, url, security, log.places)) for log in changelogs}
+        keys = _judge_keys(run, changelogs, read)
+        now = broker.spans(run.pins.logs)  # reading is through: the frames are kept
+        goes_on = any(now[place].end != span.end for place, span in run.pins.logs.items())
+    finally:
+        broker.close()
+    if goes_on:
+        if expected is not None:
+            raise AuditError(f"state: {app} went on committing while it was read; compare it when all is level")
+        run.notes.append("the application went on committing: its state was not compared with its logs")
+        return keys
+    _judge_beacons(run, history, changelogs, read)
+    if expected is not None:
+        _judge_expected(run, records, changelogs, read, keys, expected)
+    return keys
+
+
+def _pin(run: Run, broker: WitnessBroker, app: str, stores: Mapping[str, StoreDeclared]) -> list[_Changelog]:
+    found = []
+    for source in sorted({store.topic for store in stores.values()}):
+        partitions = sum(topic == source for topic, _ in run.pins.sources)
+        numbers = {name: store.number for name, store in stores.items() if store.topic == source}
+        found.append(_Changelog(source, state.pin_changelog(broker, app, source, partitions), numbers))
+    return found
+
+
+def _judge_keys(run: Run, changelogs: list[_Changelog], read: Mapping[str, DataFrame]) -> int:
+    statement = "every key of state lies at the point of its record's key, in a declared store"
+    total, bad = 0, None
+    for log in changelogs:
+        found = state.entries(read[log.source])
+        total += found.count()
+        wrong = state.misplaced(found, list(log.stores.values())).select(F.lit(log.source).alias("topic"), "*")
+        bad = wrong if bad is None else bad.unionAll(wrong)
+    assert bad is not None  # there is a store, so there is a changelog
+    run.judge_rows("state-key", statement, total, bad, ["topic", "partition", "point", "store", "raw"])
+    return total
+
+
+def _judge_beacons(run: Run, history: History, changelogs: list[_Changelog], read: Mapping[str, DataFrame]) -> None:
+    named = _changed_last(run, history)
+    problems: list[Example] = []
+    checked = 0
+    for log in changelogs:
+        there = {row[0]: (row[1], row[2]) for row in state.beacons(read[log.source]).collect()}
+        has_keys = {row[0] for row in state.entries(read[log.source]).select("partition").distinct().collect()}
+        for _, partition in log.places:
+            last, beacon = named.get((log.source, partition)), there.get(partition)
+            checked += last is not None
+            if last != beacon or (partition in has_keys and last is None):
+                problems.append(
+                    {
+                        "topic": log.source,
+                        "partition": partition,
+                        "changed_last_by": str(last),
+                        "beacon": str(beacon),
+                    }
+                )
+    statement = "the beacon of each changelog names the transaction that the log names last"
+    run.judge("state-beacon", statement, checked, len(problems), problems)
+
+
+def _changed_last(run: Run, history: History) -> dict[Source, tuple[int, int]]:
+    """(incarnation, transaction) that changed the state of a source partition last, as the offset log says."""
+    named: dict[Source, tuple[int, int]] = {
+        (event.topic, event.partition): (event.changed_incarnation, event.changed_transaction)
+        for snapshot in history.snapshots.values()
+        for event in snapshot.taken
+        if event.topic and (event.changed_incarnation or event.changed_transaction)
+    }
+    columns = "log_partition,position,kind,topic,partition,incarnation,transaction"
+    read = run.read("keylanes_events", run.pins.logs, columns, only="others")
+    last = (
+        read.where("kind = 'state_changed'")
+        .groupBy("log_partition", "topic", "partition")
+        .agg(F.max(F.struct("position", "incarnation", "transaction")).alias("last"))
+    )
+    for log_partition, topic, partition, (position, incarnation, transaction) in last.collect():
+        if position >= history.position_from(log_partition):
+            named[topic, partition] = incarnation, transaction
+    return named
+
+
+def _judge_expected(
+    run: Run,
+    records: Records,
+    changelogs: list[_Changelog],
+    read: Mapping[str, DataFrame],
+    keys: int,
+    expected: ExpectedState,
+) -> None:
+    wanted = expected(run.spark, done_records(run, records))
+    if not set(COLUMNS_NEEDED) <= set(wanted.columns) <= set(COLUMNS_ALLOWED):
+        raise AuditError(
+            f"state: columns are {', '.join(COLUMNS_NEEDED)}, and where it matters map_key and deadline_ms; "
+            f"seen {wanted.columns}"
+        )
+    values = ["value", "deadline_ms"] if "deadline_ms" in wanted.columns else ["value"]
+    map_key = F.coalesce(F.col("map_key").cast("binary"), F.lit(b"")) if "map_key" in wanted.columns else F.lit(b"")
+    plain = wanted.select(
+        "store",
+        F.col("partition").cast("int").alias("partition"),
+        F.col("key").cast("binary").alias("key"),
+        map_key.alias("map_key"),
+        F.col("value").cast("binary").alias("value"),
+        *(F.col(name).cast("bigint").alias(name) for name in values[1:]),
+    )
+    seen = None
+    for log in changelogs:
+        names = F.create_map(*(F.lit(part) for name, number in log.stores.items() for part in (number, name)))
+        named = F.coalesce(names[F.col("store")], F.col("store").cast("string"))
+        found = state.entries(read[log.source]).where("is_whole").withColumn("store", named)
+        found = found.select(*KEY_COLUMNS, *values)
+        seen = found if seen is None else seen.unionAll(found)
+    assert seen is not None  # there is a store, so there is a changelog
+    unlike = state.unlike(plain, seen, KEY_COLUMNS, values)
+    shown = [*KEY_COLUMNS, "expected", "seen", *(f"{side}_{name}" for side in ("expected", "seen") for name in values)]
+    run.judge_rows("state", "the state is what the sources give, key by key", keys, unlike, shown)

@@ -1,0 +1,165 @@
+"""The state of an application as a witness sees it: the changelog of a source topic folded, newest record of each key.
+
+Nothing here is shared with the runtime. Where the broker itself keeps the changelog by key (the embedded one), its
+table is read, also beside a running application; on Kafka the newest offset of each key wins, a tombstone takes it out.
+The bytes of keys and values (state/keys.py, state/changelog.py say what they mean) are taken apart by Spark's own
+functions, so a layout that the runtime writes and reads wrong alike does not pass.
+
+Frames:
+
+- ``newest``: partition, key, value: one row for each key that is there, the beacon's too.
+- ``entries``: partition, point, store, key, map_key, value, deadline_ms (null: it stays), and ``is_whole``: whether the
+  bytes are a state key and a stored value. Other columns are null where they are not.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ..state.changelog import BEACON_KEY, changelog_topic
+from .brokers import AuditError, Place, Span, WitnessBroker, absolute_url, open_broker
+from .checks import point
+from .source import register
+
+HEAD_BYTES = 10
+"""Point, store and length of the key in front of a state key."""
+STATE_COLUMNS = ("partition", "point", "store", "key", "map_key", "value", "deadline_ms")
+
+
+def state_frame(
+    spark: SparkSession, broker: str, app: str, source: str, *, security: Mapping[str, str] | None = None
+) -> DataFrame:
+    """The state of an application for the keys of a source topic, as it is now.
+
+    Columns: partition int, point bigint, store int, key, map_key, value binary, deadline_ms bigint. ``map_key`` is
+    empty in a value store. Raises AuditError; when the rows are taken there is an error if some of them are no state.
+    """
+    register(spark)
+    opened = open_broker(broker, security)
+    try:
+        topics = opened.topics()
+        if source not in topics:
+            raise AuditError(f"source: no topic {source!r} at this broker")
+        spans = pin_changelog(opened, app, source, topics[source].partitions)
+    finally:
+        opened.close()
+    read = newest(spark, absolute_url(broker), dict(security or {}), spans)
+    found = entries(read)
+    whole = F.assert_true("is_whole", F.concat(F.lit(f"no state in the changelog of {source}: key "), F.hex("raw")))
+    return found.where(F.coalesce(whole.cast("boolean"), F.lit(True))).select(*STATE_COLUMNS)
+
+
+def pin_changelog(broker: WitnessBroker, app: str, source: str, partitions: int) -> dict[Place, Span | None]:
+    """What there is to be read: of each partition the offsets, decided; None where the broker keeps it by key.
+
+    Raises AuditError when the changelog is missing, or has other partitions than its source.
+    """
+    name = changelog_topic(app, source)
+    places = [(name, partition) for partition in range(partitions)]
+    if all(broker.table(place) is not None for place in places):
+        return dict.fromkeys(places)
+    topics = broker.topics()
+    if name not in topics:
+        raise AuditError(f"the changelog {name!r} is missing at this broker")
+    if topics[name].partitions != partitions:
+        raise AuditError(f"{name} has {topics[name].partitions} partitions; {source} has {partitions}")
+    spans = broker.spans(places)
+    broker.wait_decided(spans)
+    return dict(spans)
+
+
+def newest(
+    spark: SparkSession, url: str, security: Mapping[str, str], places: Mapping[Place, Span | None]
+) -> DataFrame:
+    """The frame ``newest`` of one changelog."""
+    is_kept_by_key = None in places.values()
+    spans: Sequence[Sequence[object]] = [[*place, *(span or (0, 0))] for place, span in places.items()]
+    read = (
+        spark.read.format("keylanes_records")
+        .option("broker", url)
+        .option("spans", json.dumps(spans))
+        .option("client_secrets", json.dumps(dict(security)))
+        .option("columns", "partition,key,value" if is_kept_by_key else "partition,offset,key,value")
+        .option("by_key", str(is_kept_by_key).lower())
+        .load()
+    )
+    if is_kept_by_key:
+        return read
+    last = read.groupBy("partition", "key").agg(F.max_by("value", "offset").alias("value"))
+    return last.where("value is not null")
+
+
+def entries(read: DataFrame) -> DataFrame:
+    """The frame ``entries``, and the key's bytes as ``raw``."""
+    key, value = F.col("key"), F.col("value")
+    length = _number(key, 7, 4)
+    has_head = F.length(key) >= HEAD_BYTES
+    has_key = has_head & (F.length(key) >= HEAD_BYTES + length)
+    kind = F.hex(F.substring(value, 1, 1))
+    has_deadline = (kind == "01") & (F.length(value) >= 9)
+    is_whole = F.coalesce(has_key & ((kind == "00") | has_deadline), F.lit(False))
+    parts = F.struct(
+        F.when(is_whole, _number(key, 1, 4)).alias("point"),
+        F.when(is_whole, _number(key, 5, 2)).cast("int").alias("store"),
+        F.when(is_whole, _part(key, F.lit(HEAD_BYTES + 1), length)).alias("key"),
+        F.when(is_whole, _part(key, length + HEAD_BYTES + 1, F.length(key) - HEAD_BYTES - length)).alias("map_key"),
+        F.when(is_whole, _part(value, F.when(has_deadline, 10).otherwise(2), F.length(value))).alias("value"),
+        F.when(is_whole & has_deadline, _number(value, 2, 8)).alias("deadline_ms"),
+        is_whole.alias("is_whole"),
+        key.alias("raw"),
+    )
+    return read.where(key != F.lit(BEACON_KEY)).select("partition", F.inline(F.array(parts)))
+
+
+def beacons(read: DataFrame) -> DataFrame:
+    """partition, incarnation, transaction of each beacon; null where it is none."""
+    value = F.col("value")
+    is_beacon = F.length(value) == 16
+    return read.where(F.col("key") == F.lit(BEACON_KEY)).select(
+        "partition",
+        F.when(is_beacon, _number(value, 1, 8)).alias("incarnation"),
+        F.when(is_beacon, _number(value, 9, 8)).alias("transaction"),
+    )
+
+
+def misplaced(found: DataFrame, stores: Sequence[int]) -> DataFrame:
+    """Entries that are no state of these stores at the point of their key."""
+    own_point = point(F.col("key"), F.lit(0), F.lit(0))
+    right = F.col("is_whole") & (F.col("point") == own_point) & F.col("store").isin(list(stores))
+    return found.where(~F.coalesce(right, F.lit(False)))
+
+
+def unlike(expected: DataFrame, seen: DataFrame, columns: Sequence[str], values: Sequence[str]) -> DataFrame:
+    """Keys that are not in both once with the same values: how often they are in each, ``expected_*`` and ``seen_*``.
+
+    A full outer join that also meets a key that is there twice.
+    """
+    nothing = [F.lit(None).cast(expected.schema[name].dataType).alias(f"seen_{name}") for name in values]
+    wanted = expected.select(*columns, F.lit(1).alias("e"), F.lit(0).alias("s"), *_named("expected", values), *nothing)
+    nothing = [F.lit(None).cast(expected.schema[name].dataType).alias(f"expected_{name}") for name in values]
+    there = seen.select(*columns, F.lit(0).alias("e"), F.lit(1).alias("s"), *nothing, *_named("seen", values))
+    both = [f"{side}_{name}" for side in ("expected", "seen") for name in values]
+    judged = (
+        wanted.unionByName(there)
+        .groupBy(*columns)
+        .agg(F.sum("e").alias("expected"), F.sum("s").alias("seen"), *(F.max(name).alias(name) for name in both))
+    )
+    same = (F.col("expected") == 1) & (F.col("seen") == 1)
+    for name in values:
+        same = same & F.col(f"expected_{name}").eqNullSafe(F.col(f"seen_{name}"))
+    return judged.where(~same)
+
+
+def _named(side: str, values: Sequence[str]) -> list[Column]:
+    return [F.col(name).alias(f"{side}_{name}") for name in values]
+
+
+def _number(data: Column, start: int, length: int) -> Column:
+    """A big-endian number in bytes, from the byte ``start`` on, counted from 1; 0 where there are none."""
+    return F.coalesce(F.conv(F.hex(F.substring(data, start, length)), 16, 10).cast("bigint"), F.lit(0))
+
+
+def _part(data: Column, start: Column, length: Column) -> Column:
+    return F.substring(data, start.cast("int"), length.cast("int"))

@@ -1,0 +1,331 @@
+"""The witness of state: what the changelog holds, against the log's word and against what the sources give."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keylanes.keyrange.hashing import point_of_key
+from keylanes.offsets.codec import encode
+from keylanes.offsets.events import Committed, SnapshotTaken, StateChanged, StoreDeclared
+from keylanes.state.changelog import BEACON_KEY, Beacon, changelog_topic, encode_beacon, encode_stored
+from keylanes.state.keys import encode_map_key, state_key
+from keylanes.state.tables import TABLE_CONFIG
+from keylanes.state.topics import NewRecord, TopicStore
+
+from .honest import APP, DEAD, SOURCE, Planner, Run
+from .test_kafka import create, producer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from keylanes.runtime.kafka_server import KafkaServer
+    from keylanes.spark.report import Report
+
+pytestmark = pytest.mark.spark
+
+CHANGELOG = changelog_topic(APP, SOURCE)
+SEEN, PARITIES = 0, 1
+ROUND = 7
+LASTS_MS = 1_000
+
+Change = tuple[int, bytes, bytes | None]
+"""Partition, state key, stored value."""
+
+
+def stateful(run: Run) -> list[Change]:
+    """Let the plan keep state, and name the changes.
+
+    How often a key was seen, up to ``ROUND``, where it is deleted; by parity the last value, with a deadline.
+    """
+    run.control += [
+        StoreDeclared(len(run.control), SEEN, "seen", SOURCE, "value", "", "int", "json"),
+        StoreDeclared(len(run.control), PARITIES, "parities", SOURCE, "map", "str", "int", "json"),
+    ]
+    term = max(getattr(event, "term", 0) for event in run.control[:-2])
+    run.control[-2:] = [altered_term(event, term) for event in run.control[-2:]]
+    for p, events in enumerate(run.events):
+        run.events[p] = [
+            each
+            for event in events
+            for each in (
+                [event, StateChanged(event.incarnation, event.transaction, event.topic, event.partition, 3)]
+                if isinstance(event, Committed)
+                else [event]
+            )
+        ]
+    changes: list[Change] = []
+    counts: dict[tuple[int, bytes], int] = {}
+    for p, own in enumerate(run.records):
+        for key, value in own:
+            if key is None:
+                continue
+            count = counts[p, key] = (counts.get((p, key), 0) + 1) % ROUND
+            stored = encode_stored(b"%d" % count) if count else None
+            changes.append((p, state_key(point_of_key(key), SEEN, key), stored))
+            parity = encode_map_key("odd" if int(value) % 2 else "even", "str")
+            stored = encode_stored(value, 1 + LASTS_MS)
+            changes.append((p, state_key(point_of_key(key), PARITIES, key, parity), stored))
+    return changes
+
+
+def altered_term(event: Any, term: int) -> StoreDeclared:
+    """The declaration, by the coordinator in office."""
+    assert isinstance(event, StoreDeclared)
+    return StoreDeclared(term, *(getattr(event, name) for name in event.__struct_fields__[1:]))
+
+
+def beacons(run: Run) -> list[Change]:
+    """The beacon of each partition, as the log wants it."""
+    last = {
+        event.partition: encode_beacon(Beacon(event.incarnation, event.transaction))
+        for log in run.events
+        for event in log
+        if isinstance(event, StateChanged)
+    }
+    return [(p, BEACON_KEY, beacon) for p, beacon in sorted(last.items())]
+
+
+def expected_state(_spark: "SparkSession", done: "DataFrame") -> "DataFrame":
+    """The same in SQL."""
+    from pyspark.sql import functions as F
+
+    keyed = done.where("key is not null").withColumn("number", F.col("value").cast("string").cast("int"))
+    seen = (
+        keyed.groupBy("partition", "key")
+        .agg((F.count("*") % ROUND).alias("count"))
+        .where("count > 0")
+        .select(F.lit("seen").alias("store"), "partition", "key", F.lit("").alias("map_key"), "count")
+    )
+    last = keyed.groupBy("partition", "key", F.when(F.col("number") % 2 == 1, "odd").otherwise("even").alias("map_key"))
+    parities = last.agg(F.max_by("number", "offset").alias("count"), (F.max("timestamp") + LASTS_MS).alias("deadline"))
+    parities = parities.select(F.lit("parities").alias("store"), "partition", "key", "map_key", "count", "deadline")
+    both = seen.withColumn("deadline", F.lit(None).cast("bigint")).unionByName(parities)
+    value = F.col("count").cast("string").alias("value")
+    return both.select("store", "partition", "key", "map_key", value, F.col("deadline").alias("deadline_ms"))
+
+
+@pytest.fixture
+def judged(audited: "Callable[..., Report]", tmp_path: Path) -> "Callable[..., Report]":
+    """Stores a run with its changelog, by key or as a log, and audits it."""
+
+    def judge(run: Run, changes: Sequence[Change], *, by_key: bool = False, **spec: Any) -> "Report":
+        write(tmp_path / "topics", changes, by_key=by_key, partitions=run.partitions)
+        return audited(run, **{"state": expected_state, **spec})
+
+    return judge
+
+
+def write(folder: Path, changes: Sequence[Change], *, by_key: bool = False, partitions: int = 2) -> None:
+    """Write a changelog at the embedded broker."""
+    store = TopicStore.open(folder)
+    store.create(CHANGELOG, partitions, TABLE_CONFIG if by_key else {})
+    store.append([NewRecord(CHANGELOG, p, key, value, (), 1) for p, key, value in changes])
+    store.close()
+
+
+def keys_of(changes: Sequence[Change]) -> int:
+    """How many keys are left."""
+    return sum(value is not None for value in {(p, key): value for p, key, value in changes}.values())
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+def test_an_honest_state_is_proven(judged: "Callable[..., Report]", by_key: bool) -> None:
+    """Values, maps, deadlines and deletions, from a log with every version and from a table."""
+    run = Planner(restarts=1).run()
+    changes = stateful(run)
+    report = judged(run, [*changes, *beacons(run)], by_key=by_key)
+    assert report.violated() == [], report.to_text()
+    assert report.figures["state_keys"] == keys_of(changes)
+    assert report.check("state-key").checked == report.check("state").checked == keys_of(changes)
+    assert report.check("state-beacon").checked == 2
+    assert report.notes == ()
+
+
+def test_every_planted_fault_is_found(judged: "Callable[..., Report]") -> None:
+    """Of many right keys exactly the wrong ones are named, each by the statement that it contradicts."""
+    run = Planner(restarts=0, records=300).run()
+    changes = stateful(run)
+    there = {change[:2]: change for change in changes}
+    seen = [(p, key, value) for p, key, value in there.values() if value and key[5] == SEEN]
+    lost, changed, moved, torn = seen[:4]
+    (_, lasting, value) = next(each for each in there.values() if each[0] == 0 and each[1][5] == PARITIES)
+    back = next(key for p, key, value in there.values() if p == 1 and value is None)
+    assert value is not None
+    short, strange = b"\x01\x02", state_key(point_of_key(b"key 1"), 2, b"key 1")
+    astray = state_key(5, SEEN, b"key 1")
+    faulty = [
+        *changes,
+        (*lost[:2], None),
+        (*changed[:2], encode_stored(b"77")),
+        (*moved[:2], None),
+        (1 - moved[0], moved[1] + b"moved", moved[2]),
+        (*torn[:2], b"\x01\x02"),
+        (0, lasting, encode_stored(value[9:], 5)),
+        (1, back, encode_stored(b"7")),
+        (0, short, encode_stored(b"1")),
+        (0, strange, encode_stored(b"1")),
+        (0, astray, encode_stored(b"1")),
+    ]
+    report = judged(run, [*faulty, *beacons(run)], examples_max=50)
+    assert set(report.violated()) == {"state-key", "state"}
+    assert sorted((example["partition"], example["raw"]) for example in report.check("state-key").examples) == sorted(
+        [torn[:2], (0, short), (0, strange), (0, astray)]
+    )
+    found = {
+        (example["partition"], example["store"], example["key"], example["map_key"]): example
+        for example in report.check("state").examples
+    }
+    wrong = (
+        {
+            (p, "seen", key[10:], b"")
+            for p, key, _ in (lost, changed, moved, torn)  # missing, different, missing, missing
+        }
+        | {(1 - moved[0], "seen", moved[1][10:], b"moved"), (1, "seen", back[10:], b"")}
+    )
+    split = 10 + int.from_bytes(lasting[6:10], "big")
+    wrong |= {(0, "parities", lasting[10:split], lasting[split:]), (0, "2", b"key 1", b""), (0, "seen", b"key 1", b"")}
+    assert set(found) == wrong
+    assert found[changed[0], "seen", changed[1][10:], b""]["seen_value"] == b"77"
+    assert found[lost[0], "seen", lost[1][10:], b""]["seen"] == 0
+    assert "state" in report.to_text()
+
+
+def test_a_changelog_of_another_moment_is_found(judged: "Callable[..., Report]") -> None:
+    """A beacon that names another transaction, none at all, and keys where the log knows of no change."""
+    run = Planner(restarts=0, records=120, partitions=3, log_partitions=3).run()
+    changes = stateful(run)
+    first, _, last = beacons(run)
+    run.events[2] = [event for event in run.events[2] if not isinstance(event, StateChanged)]
+    older = encode_beacon(Beacon(1, 1))
+    report = judged(run, [*changes, (0, BEACON_KEY, older), last])
+    assert report.violated() == ["state-beacon"]
+    assert [example["partition"] for example in report.check("state-beacon").examples] == [0, 1, 2]
+    assert first[2] != older
+
+
+def test_a_snapshot_says_who_changed_last(judged: "Callable[..., Report]") -> None:
+    """Where the log begins behind the last change, its snapshot names it."""
+    plan = Planner(restarts=0, records=120, log_partitions=1, partitions=1)
+    run = plan.run()
+    changes = stateful(run)
+    end = len(run.events[0])
+    last = next(event for event in reversed(run.events[0]) if isinstance(event, StateChanged))
+    (taken,) = plan.snapshot(run, 0, end)
+    fields = {name: getattr(taken, name) for name in taken.__struct_fields__}
+    fields |= {"changed_incarnation": last.incarnation, "changed_transaction": last.transaction}
+    run.events[0].append(SnapshotTaken(**fields))
+    run.trims[f"{APP}.offsets", 0] = end
+    report = judged(run, [*changes, *beacons(run)], state=None)
+    assert report.check("state-beacon").holds
+    assert report.check("state-beacon").checked == 1
+
+
+def test_state_can_be_compared_only_at_rest(spark: "SparkSession", tmp_path: Path) -> None:
+    """When the application has committed since the logs were pinned, a hook is refused and beacons are not judged."""
+    from keylanes.spark.audit import AuditSpec, audit, pin_now
+    from keylanes.spark.brokers import AuditError
+
+    run = Planner(restarts=0, records=120).run()
+    changes = stateful(run)
+    url = run.store(tmp_path / "topics")
+    write(tmp_path / "topics", changes)
+    spec = AuditSpec(app=APP, broker=url, dead_letters=[DEAD], state=expected_state)
+    pins = pin_now(spec)
+    store = TopicStore.open(tmp_path / "topics")
+    store.append([NewRecord(f"{APP}.offsets", 0, None, encode(StateChanged(1, 99, SOURCE, 0, 1)), (), 1)])
+    store.close()
+    with pytest.raises(AuditError, match="went on committing"):
+        audit(spark, spec, pins)
+    report = audit(spark, AuditSpec(app=APP, broker=url, dead_letters=[DEAD]), pins)
+    assert report.violated() == []
+    assert [check.name for check in report.checks if check.name.startswith("state")] == ["state-key"]
+    assert any("went on committing" in note for note in report.notes)
+
+
+def test_a_hook_needs_state(audited: "Callable[..., Report]", judged: "Callable[..., Report]", tmp_path: Path) -> None:
+    """An application without a store, a missing changelog and a hook of other columns are errors in words."""
+    from keylanes.spark.brokers import AuditError
+
+    run = Planner(restarts=0, records=60).run()
+    with pytest.raises(AuditError, match="declared no store"):
+        audited(run, state=expected_state)
+    shutil.rmtree(tmp_path / "topics")
+    changes = stateful(run)
+    with pytest.raises(AuditError, match=r"flights\.changelog\.flights\.in.*missing"):
+        audited(run)
+    shutil.rmtree(tmp_path / "topics")
+    with pytest.raises(AuditError, match="map_key and deadline_ms; seen"):
+        judged(run, changes + beacons(run), state=lambda spark, done: expected_state(spark, done).drop("key"))
+
+
+def test_the_frame_of_somebody_with_a_notebook(spark: "SparkSession", tmp_path: Path) -> None:
+    """Every part of a key and of a value is a column; a record that is no state stops it when it is read."""
+    from pyspark.errors import PySparkException
+
+    from keylanes.spark.brokers import AuditError
+    from keylanes.spark.state import state_frame
+
+    run = Planner(restarts=0, records=60).run()
+    changes = stateful(run)
+    url = run.store(tmp_path / "topics")
+    with pytest.raises(AuditError, match="missing"):
+        state_frame(spark, url, APP, SOURCE)
+    with pytest.raises(AuditError, match="no topic"):
+        state_frame(spark, url, APP, "nowhere")
+    write(tmp_path / "topics", [*changes, *beacons(run)])
+    found = state_frame(spark, url, APP, SOURCE)
+    assert found.columns == ["partition", "point", "store", "key", "map_key", "value", "deadline_ms"]
+    rows = {tuple(row) for row in found.collect()}
+    assert len(rows) == keys_of(changes)
+    p, key, value = next(change for change in reversed(changes) if change[1][5] == PARITIES)
+    assert value is not None
+    record_key = key[10:].removesuffix(b"odd").removesuffix(b"even")
+    point = point_of_key(record_key)
+    assert (p, point, PARITIES, record_key, key[10 + len(record_key) :], value[9:], 1 + LASTS_MS) in rows
+    write(tmp_path / "topics", [(0, b"\x09\x09", b"\x00")])
+    with pytest.raises(PySparkException, match=r"no state in the changelog of flights\.in: key 0909"):
+        state_frame(spark, url, APP, SOURCE).collect()
+
+
+def test_a_changelog_with_other_partitions_is_an_error(spark: "SparkSession", tmp_path: Path) -> None:
+    """It has as many as its source."""
+    from keylanes.spark.brokers import AuditError
+    from keylanes.spark.state import state_frame
+
+    url = Planner(restarts=0, records=60).run().store(tmp_path / "topics")
+    write(tmp_path / "topics", [], partitions=3)
+    with pytest.raises(AuditError, match=r"has 3 partitions; flights\.in has 2"):
+        state_frame(spark, url, APP, SOURCE)
+
+
+@pytest.mark.broker
+def test_a_changelog_on_kafka(spark: "SparkSession", kafka_server: "KafkaServer") -> None:
+    """The newest committed version of each key counts; aborted ones, tombstones and the beacon are not there."""
+    from keylanes.spark.state import state_frame
+
+    app, source = "kafka-state", "kafka-state-source"
+    topic = changelog_topic(app, source)
+    create(kafka_server.bootstrap, {source: 1, topic: 1})
+
+    def key(name: bytes) -> bytes:
+        return state_key(point_of_key(name), 3, name)
+
+    into = producer(kafka_server.bootstrap, "state")
+    into.begin_transaction()
+    for name, value in ((b"a", b"1"), (b"b", b"1"), (b"c", b"1"), (b"a", b"2")):
+        into.produce(topic, encode_stored(value), key(name), 0)
+    into.produce(topic, encode_beacon(Beacon(1, 1)), BEACON_KEY, 0)
+    into.commit_transaction(30)
+    into.begin_transaction()
+    into.produce(topic, encode_stored(b"aborted"), key(b"b"), 0)
+    into.produce(topic, None, key(b"a"), 0)
+    into.flush(30)
+    into.abort_transaction(30)
+    into.begin_transaction()
+    into.produce(topic, None, key(b"c"), 0)
+    into.commit_transaction(30)
+    found = state_frame(spark, f"kafka://{kafka_server.bootstrap}", app, source)
+    assert sorted((bytes(row["key"]), bytes(row["value"])) for row in found.collect()) == [(b"a", b"2"), (b"b", b"1")]
