@@ -13,7 +13,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from ..keyrange.ranges import KeyRange
@@ -45,6 +45,8 @@ FETCH_WAIT_MS: Final = 200
 SAID_FROM_OFFSETS: Final = 10_000
 """A restore of fewer is over before anybody could read about it."""
 SAID_EVERY_S: Final = 5.0
+NAMED_MAX: Final = 3
+"""Partitions that one line names."""
 DELETE_RETENTION_MS_DEFAULT: Final = 86_400_000
 """Kafka's own, where a topic's settings don't name it."""
 
@@ -99,7 +101,9 @@ class Restore:
         """
         if not sources:
             return
-        plans = deque(sorted(await self._plan(sources), key=lambda planned: planned[1].offsets))
+        planned = await self._plan(sources)
+        await self._check_beacons(planned)
+        plans = deque(sorted(planned, key=lambda pair: pair[1].offsets))
         progress = _Progress([plan for _, plan in plans])
         at_once = min(len(plans), self.settings.restore_partitions_max)
         lanes = [asyncio.ensure_future(self._work(plans, progress)) for _ in range(at_once)]
@@ -146,33 +150,40 @@ class Restore:
                 name, default = "delete.retention.ms", DELETE_RETENTION_MS_DEFAULT
                 return marks, {topic: int(configs.get(topic, {}).get(name, default)) for topic in topics}
 
+    async def _check_beacons(self, planned: Sequence[tuple[Restoring, Plan]]) -> None:
+        """Compare the last transactions of all changelogs with those expected, before anything is cleared."""
+        left = {source.changelog: (source, plan) for source, plan in planned if source.is_checked}
+        spans = {changelog: spans_from_end(plan.high) for changelog, (_, plan) in left.items()}
+        while left:
+            found: dict[TopicPartition, Beacon | None] = {}
+            to_read: dict[TopicPartition, tuple[int, int]] = {}
+            for changelog in left:
+                span = next(spans[changelog], None)
+                if span is None:
+                    found[changelog] = None
+                else:
+                    to_read[changelog] = span
+            async with contextlib.aclosing(_read(self.broker, self.settings, to_read)) as batches:
+                async for batch in batches:
+                    high = left[batch.source][1].high
+                    with _of(batch.source):
+                        beacon = last_beacon(record for record in batch.records if record.offset < high)
+                    if beacon is not None:
+                        found[batch.source] = beacon
+            for changelog, beacon in found.items():
+                with _of(changelog):
+                    check_beacon(beacon, left.pop(changelog)[0].expected)
+
     async def _work(self, plans: deque[tuple[Restoring, Plan]], progress: "_Progress") -> None:
         """Restore one partition after the other, as long as there are some."""
-        changelogs = _ChangelogReader(self.broker, self.settings)
-        try:
-            while plans:
-                source, plan = plans.popleft()
-                with _of(source.changelog):
-                    if source.is_checked:
-                        beacon = await self._find_beacon(changelogs, source.changelog, plan.high)
-                        check_beacon(beacon, source.expected)
-                    await self._clear(source, plan)
-                    await self._restore(changelogs, source, plan, progress)
-                progress.partitions_done += 1
-                self._tell(progress)
-                source.on_ready()
-        finally:
-            await changelogs.close()
-
-    async def _find_beacon(self, changelogs: "_ChangelogReader", changelog: TopicPartition, high: int) -> Beacon | None:
-        for first, end in spans_from_end(high):
-            found: Beacon | None = None
-            async with contextlib.aclosing(changelogs.read(changelog, first, end)) as batches:
-                async for batch in batches:
-                    found = last_beacon(record for record in batch.records if record.offset < high) or found
-            if found is not None:
-                return found
-        return None
+        while plans:
+            source, plan = plans.popleft()
+            with _of(source.changelog):
+                await self._clear(source, plan)
+                await self._restore(source, plan, progress)
+            progress.partitions_done += 1
+            self._tell(progress)
+            source.on_ready()
 
     async def _clear(self, source: Restoring, plan: Plan) -> None:
         for within, reason in plan.cleared:
@@ -182,17 +193,16 @@ class Restore:
                 )
             await self._settled(_in_thread(source.copy.clear, within))
 
-    async def _restore(
-        self, changelogs: "_ChangelogReader", source: Restoring, plan: Plan, progress: "_Progress"
-    ) -> None:
+    async def _restore(self, source: Restoring, plan: Plan, progress: "_Progress") -> None:
         """The reading pass. A batch is fetched while the one before it is written."""
         if plan.position >= plan.high:
             await self._settled(_in_thread(source.copy.write, (), plan.marks(plan.high)))
             return
         position = plan.position
+        span = {source.changelog: (position, plan.high)}
         writing: asyncio.Future[int] | None = None
         try:
-            async with contextlib.aclosing(changelogs.read(source.changelog, position, plan.high)) as batches:
+            async with contextlib.aclosing(_read(self.broker, self.settings, span)) as batches:
                 async for batch in batches:
                     if writing is not None:
                         progress.bytes += await self._settled(writing)
@@ -222,51 +232,59 @@ class Restore:
             self.on_progress(progress.told())
 
 
-class _ChangelogReader:
-    """Reads one changelog after the other on one connection; a broker that is away is waited for."""
+async def _read(
+    broker: Broker, settings: Settings, spans: Mapping[TopicPartition, tuple[int, int]]
+) -> AsyncGenerator[Batch, None]:
+    """Batches of these changelogs, each from the first position of its span until its position has reached the second;
+    the last may go beyond it. A broker that is away is waited for.
 
-    def __init__(self, broker: Broker, settings: Settings) -> None:
-        self.broker, self.settings = broker, settings
-        self._reader: Reader | None = None
-
-    async def read(self, source: TopicPartition, start: int, end: int) -> AsyncGenerator[Batch, None]:
-        """Batches from ``start`` on, until the position has reached ``end``; the last may go beyond it."""
-        label = f"{source.topic}[{source.partition}]"
-        loop = asyncio.get_running_loop()
-        patience = Patience(self.settings.broker_retry_ms, f"restoring from {label}")
-        limit_ms = self.settings.request_timeout_ms + self.settings.transaction_timeout_ms
-        position, moved_s = start, loop.time()
-        if self._reader is not None:
-            self._reader.assign({source: start})
-        while position < end:
+    Each reading has a reader of its own: one that has come to the end of a partition asks there for new records, and
+    would begin elsewhere only when it has the answer.
+    """
+    names = ", ".join(f"{source.topic}[{source.partition}]" for source in list(spans)[:NAMED_MAX])
+    loop = asyncio.get_running_loop()
+    patience = Patience(settings.broker_retry_ms, f"restoring from {names}")
+    limit_ms = settings.request_timeout_ms + settings.transaction_timeout_ms
+    positions = {source: first for source, (first, end) in spans.items() if first < end}
+    reader: Reader | None = None
+    moved_s = loop.time()
+    try:
+        while positions:
             try:
-                batches = await self._fetch(source, position)
+                if reader is None:
+                    reader = await broker.reader(positions)
+                batches = await reader.fetch(positions, records_max=FETCH_RECORDS_MAX, wait_ms=FETCH_WAIT_MS)
             except BrokerTimeout as error:
-                await self.close()
+                await _close(reader, settings)
+                reader = None
                 await patience.wait(error)
                 moved_s = loop.time()
                 continue
             except (OffsetOutOfRange, UnknownTopic, CorruptRecord) as error:
-                raise StateError(f"the changelog {label} can't be read: {error}. {_WHAT_TO_DO}") from error
+                raise StateError(f"a changelog can't be read: {error}. {_WHAT_TO_DO}") from error
             patience.answered()
             if not batches and (loop.time() - moved_s) * 1000 > limit_ms:
-                raise BrokerTimeout(f"reading {label} to {end} stands at {position} for {limit_ms} ms")
+                source, position = next(iter(positions.items()))
+                raise BrokerTimeout(
+                    f"reading {source.topic}[{source.partition}] to {spans[source][1]} has stood at {position} for "
+                    f"{limit_ms} ms"
+                )
             for batch in batches:
-                position, moved_s = batch.offset_next, loop.time()
+                moved_s = loop.time()
+                if batch.offset_next >= spans[batch.source][1]:
+                    positions.pop(batch.source, None)
+                else:
+                    positions[batch.source] = batch.offset_next
                 yield batch
+    finally:
+        await _close(reader, settings)
 
-    async def _fetch(self, source: TopicPartition, position: int) -> list[Batch]:
-        if self._reader is None:
-            self._reader = await self.broker.reader({source: position})
-        return await self._reader.fetch([source], records_max=FETCH_RECORDS_MAX, wait_ms=FETCH_WAIT_MS)
 
-    async def close(self) -> None:
-        """Let go of the connection."""
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            with contextlib.suppress(Exception):  # it is being closed: nothing depends on how that ends
-                async with asyncio.timeout(self.settings.close_timeout_ms / 1000):
-                    await reader.close()
+async def _close(reader: Reader | None, settings: Settings) -> None:
+    if reader is not None:
+        with contextlib.suppress(Exception):  # it is being closed: nothing depends on how that ends
+            async with asyncio.timeout(settings.close_timeout_ms / 1000):
+                await reader.close()
 
 
 class _Progress:
