@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
@@ -109,6 +110,20 @@ class BrokenCopy(MemoryCopy):
         if self.writes < 0:
             raise RocksError("the disk that holds it is full")
         super().write(changes, marks)
+
+
+class SlowCopy(MemoryCopy):
+    """A copy whose disk waits until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.released, self.written = threading.Event(), threading.Event(), False
+
+    def write(self, changes: Iterable[Change], marks: Iterable[Mark] = ()) -> None:
+        self.begun.set()
+        self.released.wait(30)
+        super().write(changes, marks)
+        self.written = True
 
 
 def virtual(story: Callable[[World], Coroutine[Any, Any, None]], world: World | None = None, seed: int = 1) -> None:
@@ -419,6 +434,23 @@ def test_copy_that_can_not_be_written() -> None:
         assert not world.ready
 
     virtual(story)
+
+
+async def test_cancelled_while_a_thread_writes() -> None:
+    """Who is cancelled waits for the write that is going on in its thread: the copy may be closed next. The loop is
+    free meanwhile.
+    """
+    world, copy = World(), SlowCopy()
+    await world.fill(1)
+    reading = asyncio.ensure_future(world.restore(world.source(copy=copy)))
+    await asyncio.to_thread(copy.begun.wait, 30)
+    reading.cancel()
+    done, _ = await asyncio.wait([reading], timeout=0.05)
+    assert not done
+    copy.released.set()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert copy.written
 
 
 def test_what_is_said(caplog: pytest.LogCaptureFixture) -> None:
