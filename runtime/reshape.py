@@ -1,8 +1,12 @@
-"""When ranges change hands while the process runs: merges after a changed cut, releases, grants that arrive.
+"""When ranges change while the process runs: splits, merges, releases, grants that arrive.
 
 The host of structure.py. All of it happens in the commit cycle between two transactions, on what a generation was just
 taken from, and is written with that generation. A release waits until nothing of its range runs and all that was done
 there is taken; from the moment it is asked for none of its records is begun.
+
+Who comes first when several things are asked of the same points: a release ends a hold, and refuses splits and merges
+from the moment it is asked for. A split waits while its worker is held, which is a bounded time; a merge waits while
+another one holds one of its workers.
 """
 
 import asyncio
@@ -56,12 +60,38 @@ class Arriving:
 
 
 @dataclass(slots=True, eq=False)
+class Splitting:
+    """A split that was asked for. ``settled`` is done when it is committed."""
+
+    run: PartitionRun
+    at: int
+    settled: "asyncio.Future[None]"
+
+
+@dataclass(slots=True, eq=False)
+class Merging:
+    """A merge that was asked for. ``settled`` is done when it is committed."""
+
+    run: PartitionRun
+    within: KeyRange
+    settled: "asyncio.Future[None]"
+
+
+@dataclass(slots=True, eq=False)
 class Held:
-    """Neighbours that shall become one, held until they are level or the time is up."""
+    """Neighbours that shall become one, held until they are level or the time is up; ``settled`` if one asked."""
 
     run: PartitionRun
     workers: list[Worker]
     until_s: float
+    settled: "asyncio.Future[None] | None" = None
+
+    def refuse(self, why: str) -> None:
+        """It does not come to the merge."""
+        let_go(self.workers)
+        if self.settled is not None:
+            within = KeyRange(self.workers[0].first, self.workers[-1].end)
+            refuse(self.settled, f"{self.run.label}: {within} {why}")
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +103,8 @@ class Reshape:
     holds: list[Held] = field(default_factory=list)
     leaving: list[Leaving] = field(default_factory=list)
     arriving: list[Arriving] = field(default_factory=list)
+    splitting: list[Splitting] = field(default_factory=list)
+    merging: list[Merging] = field(default_factory=list)
     _settling: "list[asyncio.Future[None]]" = field(default_factory=list)
 
     # --- what the member asks for ------------------------------------------------------------------------------------
@@ -95,6 +127,33 @@ class Reshape:
         self.arriving.append(Arriving(run, epoch, settled))
         return settled
 
+    def ask_split(self, run: PartitionRun, at: int) -> "asyncio.Future[None]":
+        """Cut the worker that owns both sides of a point; the result is there when that is committed.
+
+        ValueError, raised here or as the result, when that range is being given up, or no worker's range holds the
+        point strictly inside.
+        """
+        for leaving in self.leaving:
+            if leaving.run is run and leaving.within.contains(at):
+                raise ValueError(f"{run.label}: {at:08x} can't be split at: {leaving.within} is being given up")
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.splitting.append(Splitting(run, at, settled))
+        return settled
+
+    def ask_merge(self, run: PartitionRun, within: KeyRange) -> "asyncio.Future[None]":
+        """Make one worker of those that make up a range; the result is there when that is committed.
+
+        They are held for at most ``merge_hold_ms`` to become level. ValueError, raised here or as the result, when the
+        range is being given up, is not made up of whole neighbours of one grant, two or more, or when they do not
+        become level in time.
+        """
+        for leaving in self.leaving:
+            if leaving.run is run and leaving.within.overlaps(within):
+                raise ValueError(f"{run.label}: {within} can't be merged: {leaving.within} is being given up")
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.merging.append(Merging(run, within, settled))
+        return settled
+
     # --- what the commit cycle does ----------------------------------------------------------------------------------
 
     def arrive(self, waiting: Sequence[Arriving], ledger: Ledger, incarnation: int) -> list[StructuralEvent]:
@@ -114,7 +173,7 @@ class Reshape:
         return events
 
     def change(self, generation: Generation, now: float) -> None:
-        """Merge what is level, release what is through, hold what shall merge: all written with this generation."""
+        """Release what is through, merge what is level, split: all written with this generation."""
         changed: dict[PartitionRun, None] = {}
         for leaving in list(self.leaving):
             changed[leaving.run] = None
@@ -125,18 +184,28 @@ class Reshape:
                 generation.structure += events
                 generation.heirs.append((heir, heir.taken_to))
                 self.holds.remove(held)
+                if held.settled is not None:
+                    self._settling.append(held.settled)
             elif now >= held.until_s:
-                let_go(held.workers)
+                held.refuse(f"did not become level within {self.settings.merge_hold_ms} ms")
                 self.holds.remove(held)
                 held.run.hold_after_s = now + HOLD_PAUSE * self.settings.merge_hold_ms / 1000
             else:
                 continue
             changed[held.run] = None
+        for splitting in list(self.splitting):
+            if self._split(generation, splitting):
+                self.splitting.remove(splitting)
+                changed[splitting.run] = None
         for run in changed:
             self.slots.activate(run, run.dispatch.runnable())
 
     def begin_holds(self, runs: Sequence[PartitionRun], now: float) -> None:
-        """Hold neighbours that shall become one, a bounded time each, where nothing is held or leaving."""
+        """Hold neighbours that shall become one, a bounded time each: those asked for, then, where nothing is held or
+        leaving, those that lie in one range of a wanted cut.
+        """
+        until = now + self.settings.merge_hold_ms / 1000
+        self.merging = [merging for merging in self.merging if not self._begin_merge(merging, until)]
         busy = {held.run for held in self.holds} | {leaving.run for leaving in self.leaving}
         for run in runs:
             if not run.wanted_bounds or run in busy or now < run.hold_after_s:
@@ -144,7 +213,6 @@ class Reshape:
             groups = groups_to_merge(run.dispatch, run.wanted_bounds)
             if not groups:
                 run.wanted_bounds = ()
-            until = now + self.settings.merge_hold_ms / 1000
             self.holds += [Held(run, group, until) for group in groups if hold(group)]
 
     def settle(self) -> None:
@@ -156,9 +224,11 @@ class Reshape:
 
     def close(self) -> None:
         """Nothing more will be settled."""
-        leaving, arriving = [c.settled for c in self.leaving], [c.settled for c in self.arriving]
-        for settled in (*leaving, *arriving, *self._settling):
-            settled.cancel()
+        changes = (self.leaving, self.arriving, self.splitting, self.merging, self.holds)
+        asked = [change.settled for kind in changes for change in kind]
+        for settled in (*asked, *self._settling):
+            if settled is not None:
+                settled.cancel()
 
     def _leave(self, generation: Generation, leaving: Leaving) -> None:
         run = leaving.run
@@ -169,7 +239,7 @@ class Reshape:
                 leaving.settled.set_exception(ValueError(f"{run.label}: not all of {leaving.within} is held here"))
                 return
             for hold_now in [h for h in self.holds if h.run is run]:
-                let_go(hold_now.workers)
+                hold_now.refuse(f"is not merged while {leaving.within} is being given up")
                 self.holds.remove(hold_now)
             generation.structure += carve(run.dispatch, leaving.within)
             generation.heirs += [(worker, worker.taken_to) for worker in run.dispatch.workers]
@@ -179,6 +249,51 @@ class Reshape:
             generation.structure += release(run.dispatch, leaving.workers)
             self.leaving.remove(leaving)
             self._settling.append(leaving.settled)
+
+    def _split(self, generation: Generation, splitting: Splitting) -> bool:
+        """Whether the split is through, one way or the other; it waits while its worker is held to be merged."""
+        run, at, settled = splitting.run, splitting.at, splitting.settled
+        worker = next((w for w in run.dispatch.workers if w.first < at < w.end), None)
+        if worker is None:
+            refuse(settled, f"{run.label}: {at:08x} lies strictly inside no worker's range")
+            return True
+        if any(change.run is run and worker in change.workers for change in self.leaving):
+            refuse(settled, f"{run.label}: {at:08x} can't be split at: its range is being given up")
+            return True
+        if settled.done() or worker.hold_at is not None:
+            return settled.done()
+        generation.structure.append(split(run.dispatch, worker, at))
+        generation.heirs += [(w, w.taken_to) for w in run.dispatch.workers if at in (w.first, w.end)]
+        if run.wanted_bounds:  # what goes on merging to the wanted cut shall not undo it
+            run.wanted_bounds = tuple(sorted({*run.wanted_bounds, at}))
+        self._settling.append(settled)
+        return True
+
+    def _begin_merge(self, merging: Merging, until_s: float) -> bool:
+        """Whether the merge is under way or refused; it waits while one of its workers is held."""
+        run, within, settled = merging.run, merging.within, merging.settled
+        group = workers_within(run.dispatch, within)
+        if settled.done():
+            return True
+        if any(change.run is run and change.within.overlaps(within) for change in self.leaving):
+            refuse(settled, f"{run.label}: {within} can't be merged: it is being given up")
+        elif len(group) < 2 or sum(w.end - w.first for w in group) != within.size:
+            refuse(settled, f"{run.label}: {within} is not made up of two or more whole workers' ranges")
+        elif len({w.epoch for w in group}) > 1:
+            refuse(settled, f"{run.label}: {within} is held under several grants")
+        elif any(w.hold_at is not None for w in group):
+            return False
+        elif hold(group):
+            self.holds.append(Held(run, group, until_s, settled))
+        else:
+            refuse(settled, f"{run.label}: a worker in {within} has to catch up first")
+        return True
+
+
+def refuse(settled: "asyncio.Future[None]", why: str) -> None:
+    """Answer with a ValueError, unless nobody waits any more."""
+    if not settled.done():
+        settled.set_exception(ValueError(why))
 
 
 def overlap(within: KeyRange, worker: Worker) -> KeyRange | None:
