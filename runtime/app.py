@@ -8,18 +8,23 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import msgspec
 
+from ..keyrange.ranges import KeyRange
+from ..offsets.ledger import Place
 from .brokers.protocol import Broker
 from .connect import connect
-from .errors import HandlerFailed, KeylanesError, SettingsError
+from .errors import HandlerFailed, KeylanesError, SettingsError, StateNotReady
 from .handlers import PARALLELISING_FACTOR, DeadLetter, Handler, Retry, Stop, check_topic_name, declare
 from .member import Member, unheard
+from .partition_state import PartitionState
 from .settings import Settings
+from .store_view import StoreView
+from .stores import Binding
 from .threads import DaemonThreads
 from .values import Codec
 from .watchdog import LoopWatch
@@ -302,6 +307,53 @@ class App:
             last_commit_age_s=None if cycle.last_commit_s is None else _loop_time() - cycle.last_commit_s,
             loop_lag_ms_max=self._lag_ms(),
         )
+
+    def store(self, name: str) -> StoreView:
+        """A store of a handler, to be read beside it: what is committed. Raises SettingsError for an unknown name."""
+        declared = {d.name for handler in self.handlers.values() for d in handler.stores}
+        if name not in declared:
+            raise SettingsError(f"application {self.name!r} has no store {name!r}; it has {sorted(declared)}")
+
+        def find() -> tuple[str, Binding, Mapping[Place, PartitionState]]:
+            if self._member is None:
+                raise StateNotReady(f"store {name!r} can't be read: the application does not run")
+            return self._member.keeper.find(name)
+
+        return StoreView(name, find)
+
+    # --- changing who works on what ----------------------------------------------------------------------------------
+
+    async def split(self, topic: str, partition: int, at: int) -> None:
+        """Cut the worker that owns point ``at`` in two, the second one from there on; returns when it is committed.
+
+        Handlers go on meanwhile. Raises ValueError when that is not possible, CancelledError when the run ends before.
+        """
+        await self._working().split((topic, partition), at)
+
+    async def merge(self, topic: str, partition: int, within: KeyRange) -> None:
+        """Make one worker of those that make up a key range; returns when it is committed.
+
+        They wait for each other for ``merge_hold_ms`` at most. Raises as ``split`` does.
+        """
+        await self._working().merge((topic, partition), within)
+
+    async def release(self, topic: str, partition: int, within: KeyRange) -> None:
+        """Give up a key range of a source partition: its records wait until it is granted again, here or by a restart.
+
+        Returns when what runs there is through and committed. Raises as ``split`` does.
+        """
+        await self._working().release((topic, partition), within)
+
+    async def grant(self, topic: str, partition: int, within: KeyRange) -> None:
+        """Take up a key range that was released; returns when its state is here and its workers are. Raises as
+        ``split`` does.
+        """
+        await self._working().grant((topic, partition), within)
+
+    def _working(self) -> Member:
+        if self._member is None or self._state != "running":
+            raise ValueError(f"application {self.name!r} does not run: it is {self._state}")
+        return self._member
 
     def _lag_ms(self) -> float:
         return 0.0 if self._watch is None else self._watch.lag_max_s * 1000

@@ -33,6 +33,7 @@ from .generation import Generation, StructuralEvent, committed, take
 from .handlers import DeadLetter
 from .history import History
 from .keeper import Keeper
+from .level import Level
 from .logs import LogReader, offsets_topic, places_of
 from .outputs import build_dead_letter
 from .reshape import Arriving, Reshape, share_buffer
@@ -69,6 +70,8 @@ class CommitCycle:
         self.tiles = 0
         self.event_bytes = 0
         self.last_commit_s: float | None = None
+        self.level: Level | None = None
+        """Hears which topics are written to, before the edges of the records that did move."""
         self.is_sending = False
         """A generation was taken and is not committed yet: no other may be taken, or a tile would be skipped."""
         self._producer: Producer | None = office.producer
@@ -200,6 +203,9 @@ class CommitCycle:
         assert self._producer is not None, "a producer was made"
         self.transaction += 1
         transaction = self.transaction
+        if self.level is not None:
+            for source, destination in generation.writes():
+                self.level.discover(source, destination)
         changes = generation.changes()
         changelog, changed = self.keeper.records(changes, self.incarnation, transaction)
         events = [*generation.events(transaction), *changed]

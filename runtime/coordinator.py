@@ -23,6 +23,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..keyrange.hashing import HASH_NAME
+from ..keyrange.ranges import KeyRange
 from ..offsets.codec import encode
 from ..offsets.control import Member
 from ..offsets.decide import StoreSpec, decide_grant, decide_opening, decide_stores
@@ -37,7 +38,7 @@ from ..offsets.events import (
     StoreDeclared,
 )
 from ..offsets.ledger import Ledger, Place
-from .bounded import bounded
+from .bounded import Patience, bounded
 from .brokers.protocol import Broker, BrokerTimeout, Outgoing, Producer, ProducerFenced, TopicPartition, Watermarks
 from .errors import FencedError, LogError, SettingsError, SourceError
 from .logs import LogReader, offsets_topic
@@ -125,6 +126,20 @@ class Coordinator:
             )
         if control.coordinator != self.instance:
             raise FencedError(f"another process of {self.app!r} took office (term {control.term}); this one stops")
+
+    async def grant(self, ledger: Ledger, place: Place, incarnation: int, within: KeyRange) -> int:
+        """Grant points of a partition that nobody holds; the new epoch. ``ledger``: with all that was committed there.
+
+        A grant that stands in the log twice, because the first answer was lost, is one grant.
+        """
+        events = decide_grant(ledger, self.term, place, incarnation, within)
+        patience = Patience(self.settings.broker_retry_ms, f"granting {within} of {place[0]}[{place[1]}]")
+        while True:
+            try:
+                await self._append(events)
+                return ledger.partition(place).epoch_next
+            except BrokerTimeout as error:
+                await patience.wait(error)
 
     async def _elect(self, sources: Iterable[Place], stores: Sequence[StoreSpec]) -> Ledger:
         ledger = await self.logs.read_control(Ledger())

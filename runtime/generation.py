@@ -73,6 +73,10 @@ class Generation:
         """The bytes of all outputs and of the records that they were made of, about."""
         return sum(done.size for share in self.shares for done in share.done)
 
+    def writes(self) -> set[tuple[str, str]]:
+        """(source topic, destination topic) of all outputs."""
+        return {(s.dispatch.topic, output.topic) for s in self.shares for done in s.done for output in done.outputs}
+
     def changes(self) -> list[StateChanges]:
         """What changes of the state, in order of partitions."""
         found: dict[PartitionDispatch, StateChanges] = {}

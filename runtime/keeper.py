@@ -24,7 +24,7 @@ from ..state.rocks import RocksError
 from ..state.tables import Copies, Copy, Mark, Marker, StoreInfo
 from .brokers.protocol import Broker, Outgoing, Record, TopicDescription, TopicPartition
 from .coordinator import birth
-from .errors import SettingsError, StateError, StoreError
+from .errors import SettingsError, StateError, StateNotReady, StoreError
 from .generation import StateChanges
 from .handlers import Handler
 from .outputs import RECORD_FRAME_BYTES, destination_of
@@ -186,6 +186,14 @@ class Keeper:
             check_beacon(None if stored is None else decode_beacon(stored), expected)
         except (ChangelogUnfit, ValueError) as error:
             raise StateError(f"{changelog_topic(self.app, place[0])}[{place[1]}]: {error}") from error
+
+    def find(self, name: str) -> tuple[str, Binding, Mapping[Place, PartitionState]]:
+        """The topic of a store, the store, and the states of all partitions; raises StateNotReady."""
+        info = self.infos.get(name)
+        if info is None:
+            raise StateNotReady(f"store {name!r} can't be read yet: the application is starting")
+        declared = next(d for d in self.handlers[info.topic].stores if d.name == name)
+        return info.topic, Binding(info.number, declared), self.states
 
     # --- while it runs -----------------------------------------------------------------------------------------------
 

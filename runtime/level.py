@@ -4,8 +4,8 @@ A source that only others write to ends where it ended at the start. A source th
 handler's ``to`` is another handler's topic) ends where everything upstream of it, done to its end, has left it: it is
 *pinned anew* as soon as all of that is level. So records that others go on sending keep nobody from coming to an end.
 
-Topics that write to each other in a circle are upstream of themselves. They are pinned anew together, again and again,
-until nothing came: done below the pins means that all their outputs were there when the last pin was taken.
+Topics that write to each other in a circle are upstream of themselves: what they make of their own records never ends.
+They are judged together, and pinned anew only for what lies upstream of all of them.
 
 Order matters: first look at the edges, then ask the broker for the watermarks of ``to_pin``, then ``pin``. A write that
 no handler declares has to be told by ``discover`` before the edge of its record is committed.
@@ -19,11 +19,10 @@ from .brokers.protocol import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Sources that are judged together: one, or some that write to each other in a circle."""
+    """Sources that are judged together: one, or some that write to each other in a circle; and who writes to them."""
 
     topics: frozenset[str]
     upstream: frozenset[str]
-    is_circle: bool
 
 
 class Level:
@@ -43,8 +42,6 @@ class Level:
         self._groups = _groups(self._writes)
         self._pinned: set[str] = set()
         """Pinned when all their upstream was level."""
-        self._quiet: set[str] = set()
-        """Of circles: pinned anew, and nothing had come."""
 
     @property
     def ends(self) -> Mapping[TopicPartition, int]:
@@ -57,9 +54,7 @@ class Level:
             return False
         self._writes[source].add(destination)
         self._groups = _groups(self._writes)
-        stale = {destination, *_downstream(destination, self._writes)}
-        self._pinned -= stale
-        self._quiet -= stale
+        self._pinned -= {destination, *_downstream(destination, self._writes)}
         return True
 
     def is_level(self, edges: Mapping[TopicPartition, int]) -> bool:
@@ -78,23 +73,15 @@ class Level:
             if not group.upstream <= level:
                 continue
             if not self._is_final(group):
-                wanted |= group.topics if group.topics <= reached or not group.topics <= self._pinned else set()
+                wanted |= group.topics
             elif group.topics <= reached:
                 level |= group.topics
         return sorted(source for source in self._ends if source.topic in wanted)
 
     def pin(self, ends: Mapping[TopicPartition, int]) -> None:
         """The high watermarks of what ``to_pin`` named, taken after that."""
-        topics = {source.topic for source in ends}
-        grown = {source.topic for source, end in ends.items() if end > self._ends[source]}
-        for group in self._groups:
-            if not group.topics <= topics:
-                continue
-            is_known = group.topics <= self._pinned
-            if group.is_circle and is_known and not group.topics & grown:
-                self._quiet |= group.topics
-            self._pinned |= group.topics
         for source, end in ends.items():
+            self._pinned.add(source.topic)
             self._ends[source] = max(self._ends[source], end)
 
     def _reached(self, edges: Mapping[TopicPartition, int]) -> set[str]:
@@ -103,8 +90,6 @@ class Level:
 
     def _is_final(self, group: _Group) -> bool:
         """Whether the ends of a group stay as they are."""
-        if group.is_circle:
-            return group.topics <= self._quiet
         return not group.upstream or group.topics <= self._pinned
 
 
@@ -116,7 +101,7 @@ def _groups(writes: Mapping[str, Iterable[str]]) -> list[_Group]:
         circle = frozenset({topic} | {other for other in reach[topic] if topic in reach[other]})
         if topic == min(circle):
             upstream = frozenset(other for other in writes if topic in reach[other]) - circle
-            found.append(_Group(circle, upstream, topic in reach[topic]))
+            found.append(_Group(circle, upstream))
     # Whatever is upstream of a group has less upstream than the group itself.
     return sorted(found, key=lambda group: (len(group.upstream), min(group.topics)))
 

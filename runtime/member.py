@@ -21,6 +21,7 @@ from .errors import BrokerUnavailable, FatalError, InvariantBroken, SourceError
 from .generation import Generation, StructuralEvent
 from .handlers import Handler
 from .keeper import Keeper, OpenCopies, open_state_folder
+from .level import Level
 from .logs import LogReader, offsets_topic
 from .outputs import destination_of, place_of
 from .readers import CatchUp, MainReader
@@ -82,6 +83,7 @@ class Member:
         self._level = asyncio.Event()
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._granting: dict[Place, asyncio.Lock] = {}
 
     # --- the run ---------------------------------------------------------------------------------------------------
 
@@ -110,6 +112,42 @@ class Member:
         await settled
         self.keeper.give_up(place, within)
 
+    async def grant(self, place: Place, within: KeyRange) -> None:
+        """Grant this process a range that it released, and work on it; returns when its cut into workers is committed.
+
+        Raises ValueError when part of it is held here, or is being given up, CancelledError when the run ends before.
+        """
+        assert self.cycle is not None, "the start is through"
+        run = self._run_of(place)
+        async with self._granting.setdefault(place, asyncio.Lock()):
+            # Whatever is held here is held by a grant in force: another one over it would end that one in mid-work.
+            held = [w for w in run.dispatch.workers if w.first < within.end and within.first < w.end]
+            if held:
+                raise ValueError(f"{run.label}: not all of {within} was released: worker {held[0].number} holds a part")
+            epoch = await self.coordinator.grant(self.cycle.ledger, place, self.cycle.incarnation, within)
+            await self.take_up(place, epoch)
+
+    async def split(self, place: Place, at: int) -> None:
+        """Cut the worker that owns a point in two, the second beginning there; returns when that is committed.
+
+        Raises ValueError when no worker owns the points on both sides, CancelledError when the run ends before.
+        """
+        assert self.cycle is not None, "the start is through"
+        settled = self.cycle.reshape.ask_split(self._run_of(place), at)
+        self.cycle.wake()
+        await settled
+
+    async def merge(self, place: Place, within: KeyRange) -> None:
+        """Make one worker of those that make up a range; returns when that is committed.
+
+        They are held until they are level, at most ``merge_hold_ms``. Raises ValueError when they do not make it up,
+        are of several grants, or did not get level; CancelledError when the run ends before.
+        """
+        assert self.cycle is not None, "the start is through"
+        settled = self.cycle.reshape.ask_merge(self._run_of(place), within)
+        self.cycle.wake()
+        await settled
+
     async def take_up(self, place: Place, epoch: int) -> None:
         """Work on a grant that stands in the control log; returns when its cut into workers is committed.
 
@@ -122,7 +160,10 @@ class Member:
         await settled
 
     def _run_of(self, place: Place) -> PartitionRun:
-        return next(run for run in self.runs if (run.dispatch.topic, run.dispatch.partition) == place)
+        for run in self.runs:
+            if (run.dispatch.topic, run.dispatch.partition) == place:
+                return run
+        raise ValueError(f"{place[0]}[{place[1]}] is no source partition of application {self.app!r}")
 
     def fail(self, error: BaseException) -> None:
         """End the run with an error; the first one counts."""
@@ -215,7 +256,11 @@ class Member:
         self._spawn(self.reader.run())
         for run in self.runs:
             self._spawn(self.catch_up.run(run))
-        self._spawn(self._watch(until_level=until_level))
+        level = None
+        if until_level:
+            writes = [(handler.topic, to) for handler in self.handlers for to in destinations_of([handler])]
+            level = self.cycle.level = Level(self.ends, writes)
+        self._spawn(self._watch(level))
         self._spawn(self._watch_control())
         self._spawn(self._watch_sources())
         committing = self._spawn(self.cycle.run())
@@ -240,7 +285,7 @@ class Member:
 
     # --- watching --------------------------------------------------------------------------------------------------
 
-    async def _watch(self, *, until_level: bool) -> None:
+    async def _watch(self, level: Level | None) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(WATCH_INTERVAL_MS / 1000)
@@ -254,18 +299,35 @@ class Member:
                     self.settings.stall_ms,
                     self.slots.oldest_running(),
                 )
-            if until_level and self.is_level():
+            if level is not None and await self._has_reached(level):
                 self.slots.is_stopping = True  # what is queued beyond the ends is for the next start
                 self._ended.set()
                 return
 
     def is_level(self) -> bool:
-        """Whether everything up to the ends that were found at the start is committed."""
-        return all(
-            w.edge >= self.ends[TopicPartition(run.dispatch.topic, run.dispatch.partition)]
+        """Whether everything up to ``ends`` is committed; at first those are what was found at the start."""
+        return all(edge >= self.ends[source] for source, edge in self._edges().items())
+
+    def _edges(self) -> dict[TopicPartition, int]:
+        """The least edge of each source partition; of one of which nothing is held, its end."""
+        return {
+            source: min((worker.edge for worker in run.dispatch.workers), default=self.ends[source])
             for run in self.runs
-            for w in run.dispatch.workers
-        )
+            for source in (TopicPartition(run.dispatch.topic, run.dispatch.partition),)
+        }
+
+    async def _has_reached(self, level: Level) -> bool:
+        """Whether all is done, also in sources that this application writes to itself."""
+        wanted = level.to_pin(self._edges())
+        if wanted:
+            try:
+                limit = self.settings.request_timeout_ms
+                marks = await bounded(self.broker.watermarks(wanted), limit, "watermarks of the sources")
+            except BrokerError as error:
+                logger.warning("the ends of the sources can't be read: %s", error)
+                return False
+            level.pin({source: m.high for source, m in marks.items()})
+        return level.is_level(self._edges())
 
     async def _watch_control(self) -> None:
         """An idle process learns here that another one took over; a busy one mostly at its next commit."""

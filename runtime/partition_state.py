@@ -79,9 +79,12 @@ class PartitionState:
 
     def scan_committed(self, within: KeyRange) -> Iterator[tuple[bytes, bytes]]:
         """The committed entries of a key range in order of state keys; raises StateNotReady."""
+        return self.span_committed(*bounds_of(within), within)
+
+    def span_committed(self, first: bytes, end: bytes | None, within: KeyRange) -> Iterator[tuple[bytes, bytes]]:
+        """The committed entries of ``[first, end)``, which lies in a key range; raises StateNotReady."""
         if not self.ready.is_constant(within.first, within.end, True):
             raise StateNotReady(f"{self.label}: not all of {within} is restored, or held here")
-        first, end = bounds_of(within)
         return self._walk(first, end, self.overlay.committed_within(first, end))
 
     # --- reading ahead -----------------------------------------------------------------------------------------------
