@@ -79,7 +79,9 @@ class Overlay:
 
     def entries(self, prefix: bytes) -> list[Change]:
         """What is done of the map whose keys begin with a prefix (see ``map_prefix``), in order."""
-        return [(key, self._newest[key]) for key in sorted(self._maps.get(prefix, ()))]
+        found = [(key, self._newest.get(key, ABSENT)) for key in sorted(self._maps.get(prefix, ()))]
+        # A handler looks from a thread: what was settled in between is in the table now.
+        return [(key, value) for key, value in found if not isinstance(value, Absent)]
 
     def committed_within(self, first: bytes, end: bytes | None) -> list[Change]:
         """What is committed of ``[first, end)`` (None: to the last one), in order."""
