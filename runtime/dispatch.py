@@ -22,6 +22,7 @@ from itertools import pairwise
 
 from ..keyrange.hashing import point_of
 from .brokers.protocol import Batch, Outgoing, Record
+from .load import Load
 
 RECORD_OVERHEAD_BYTES = 200
 """What a queued record costs beside its key and value: objects, headers, its place in the queue."""
@@ -77,6 +78,7 @@ class Worker:
     active: bool = False
     awaited_bytes: int = 0
     retired: bool = False
+    load: Load = field(default_factory=Load)
 
     def first_not_done(self) -> int | None:
         """The offset of the first record that was handed over and is not done."""

@@ -12,6 +12,7 @@ from typing import Any
 from ..keyrange.ranges import KeyRange
 from ..offsets.ledger import Ledger, Place
 from ..state.tables import TABLE_CONFIG
+from .balance import Balance
 from .bounded import bounded, fatal_of
 from .brokers.protocol import Broker, BrokerError, TopicPartition, Watermarks
 from .commit import CommitCycle
@@ -77,6 +78,7 @@ class Member:
         self.cycle: CommitCycle | None = None
         self.reader: MainReader | None = None
         self.catch_up: CatchUp | None = None
+        self.balance: Balance | None = None
         self.error: BaseException | None = None
         self.is_ready = asyncio.Event()
         self._ended = asyncio.Event()
@@ -262,6 +264,9 @@ class Member:
             level = self.cycle.level = Level(self.ends, writes)
         self._spawn(self._watch(level))
         self._spawn(self._watch_control())
+        if self.settings.split_hot_ranges:
+            self.balance = Balance(self.runs, self.cycle.reshape, self.settings)
+            self._spawn(self.balance.run())
         self._spawn(self._watch_sources())
         committing = self._spawn(self.cycle.run())
         await self._ended.wait()

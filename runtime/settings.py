@@ -88,6 +88,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     handler_timeout_ms: Milliseconds = 60_000  # one attempt; named aloud after it
     threads: Annotated[int, Meta(ge=1, le=1_024)] = 16  # for sync handlers; any free one takes the next record
     merge_hold_ms: Milliseconds = 1_000  # neighbours that shall become one are held so long to become level
+    split_hot_ranges: bool = True  # while it runs: hot ranges are split, and merged back when they have become cold
+    balance_interval_ms: Milliseconds = 1_000  # between two looks at what workers cost
+    workers_factor_max: Positive = 4  # splits make at most so many times the workers that were declared
     transaction_timeout_ms: Milliseconds = 10_000  # the broker aborts a dead app's transaction: readers wait so long
     request_timeout_ms: Milliseconds = 30_000  # one request to the broker
     broker_retry_ms: Milliseconds = 120_000  # a commit is tried again so long, then the app stops

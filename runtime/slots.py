@@ -16,7 +16,7 @@ from ..keyrange.ranges import even_bounds
 from .bounded import Patience, fatal_of
 from .brokers.protocol import Broker, BrokerError, BrokerTimeout, Record, TopicSpec
 from .context import Context, Output
-from .dispatch import Done, PartitionDispatch, Worker
+from .dispatch import Done, PartitionDispatch, Worker, bytes_of
 from .errors import (
     DecodeFailed,
     FatalError,
@@ -178,6 +178,8 @@ class Slots:
                 run.catch_up_room.set()
             done = await self._process(run, worker, record)
             dispatch.finish(worker, done)
+            worker.load.records += 1
+            worker.load.bytes += bytes_of(record)
             self.records_done += 1
             if done is not None:
                 self.done_bytes += done.size
@@ -243,6 +245,7 @@ class Slots:
         finally:
             sent = () if context is None else context.close()
             changes = None if scope is None else scope.close()
+            worker.load.spend(worker.started_s, asyncio.get_running_loop().time(), dispatch.partition, record)
             worker.started_s = math.inf
             if worker.timed_out and not self._is_closing:
                 _forget_cancels()

@@ -23,7 +23,7 @@ def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> WorkerSplit:
     """One worker becomes two at a point: queue, running and done records go to the child that owns their point.
 
     The child that owns the running record stays the same object, for it is being run under that name. Both inherit
-    ``dropped_from``. Raises ValueError for a point that is not strictly inside.
+    ``dropped_from``, and their parts of the histogram. Raises ValueError for a point that is not strictly inside.
     """
     if not worker.first < at < worker.end:
         raise ValueError(f"worker {worker.number} can be split strictly inside its range; seen {at:08x}")
@@ -36,6 +36,8 @@ def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> WorkerSplit:
     def stays(record: Record) -> bool:
         return (_point(dispatch, record) < at) is stays_left
 
+    left_load, right_load = worker.load.part(at)
+    worker.load, other.load = (left_load, right_load) if stays_left else (right_load, left_load)
     first, end = worker.first, worker.end
     for part, is_left in ((worker, stays_left), (other, not stays_left)):
         part.first, part.end = (first, at) if is_left else (at, end)

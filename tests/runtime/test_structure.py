@@ -11,6 +11,7 @@ from keylanes.runtime.brokers.protocol import Batch, TopicPartition
 from keylanes.runtime.brokers.simulated import SimulatedRecord
 from keylanes.runtime.dispatch import Done, Numbers, PartitionDispatch, Worker
 from keylanes.runtime.generation import take
+from keylanes.runtime.load import Points
 from keylanes.runtime.structure import (
     are_level,
     are_through,
@@ -97,6 +98,17 @@ def test_both_children_inherit_what_was_dropped() -> None:
     dispatch.workers[0].dropped_from = 1
     split(dispatch, dispatch.workers[0], HALF)
     assert [w.dropped_from for w in dispatch.workers] == [1, 1]
+
+
+@pytest.mark.parametrize("runs_left", [True, False])
+def test_each_child_inherits_its_part_of_the_histogram(runs_left: bool) -> None:
+    """Whichever of them is the new object."""
+    dispatch = dispatch_of(1, [LEFT[0] if runs_left else RIGHT[0]])
+    parent = dispatch.workers[0]
+    dispatch.next_record(parent)
+    parent.load.points = Points([(1, 5), (HALF, 7)])
+    split(dispatch, parent, HALF)
+    assert [w.load.points and w.load.points.costs for w in dispatch.workers] == [{1: 5}, {HALF: 7}]
 
 
 @pytest.mark.parametrize("at", [0, HALF])

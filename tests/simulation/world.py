@@ -35,6 +35,8 @@ APP = "sim"
 LEVEL_LIMIT_S = 120.0
 END_LIMIT_S = 60.0
 IDLE_S = 2.0
+CALM_LOOKS = 12
+"""Nothing was split or merged in so many looks at an idle application: nothing will be."""
 TROUBLE_ECHO_S = 4.0
 """So long after its faults ended the cluster may still be called unavailable: requests then under way time out."""
 FACTORS = (1, 1, 2, 3, 4, 7, 12, 24)
@@ -71,6 +73,7 @@ def draw_mix(rng: random.Random) -> Mix:
         full_wait_ms=rng.choice((10, 100, 1_000)),
         handler_timeout_ms=rng.choice((250, 600)),
         merge_hold_ms=rng.choice((20, 200)),
+        balance_interval_ms=rng.choice((20, 100, 1_000)),
         transaction_timeout_ms=rng.choice((500, 2_000)),
         request_timeout_ms=3_000,
         broker_retry_ms=rng.choice((2_000, 60_000)),
@@ -464,6 +467,9 @@ class World:
     def count(self, logs: Logs) -> None:
         """What this seed came across."""
         for process in self.processes:
+            if process.member.balance is not None:
+                self.reached["split as hot"] += process.member.balance.splits
+                self.reached["merged as cold"] += process.member.balance.merges
             for run in process.member.runs:
                 self.reached["dropped"] += run.dispatch.records_dropped
                 self.reached["caught up"] += run.dispatch.records_caught_up
@@ -489,7 +495,9 @@ class World:
 def is_quiet(member: Member) -> bool:
     """Whether nothing is sent, held or still to be merged."""
     assert member.cycle is not None, "it works"
-    return not (member.cycle.is_sending or member.cycle.reshape.holds or any(run.wanted_bounds for run in member.runs))
+    is_calm = member.balance is None or member.balance.calm_looks >= CALM_LOOKS
+    is_merging = member.cycle.reshape.holds or any(run.wanted_bounds for run in member.runs)
+    return is_calm and not (member.cycle.is_sending or is_merging)
 
 
 def fold_of(cluster: Cluster, app: str) -> Ledger:

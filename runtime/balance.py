@@ -1,0 +1,190 @@
+"""Hot ranges are split and cold ones merged back while the process runs: looks, decides by policy.py, asks.
+
+In every interval each worker's window is closed, the policy says what is to be done about the workers of a partition,
+and the commit cycle does it between two transactions. While something that was asked for is under way, nothing more is
+asked of that partition: the policy sees the workers as they are, never as they are about to be.
+
+A partition that was declared with one worker keeps it: whoever declares that wants one record at a time.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from ..keyrange.policy import FULL, Decision, Limits, Merge, Split, Unsplittable, Watch, WorkerLoad, decide
+from ..keyrange.ranges import KeyRange
+from .dispatch import Worker
+from .reshape import Reshape
+from .settings import Settings
+from .slots import PartitionRun
+
+logger = logging.getLogger("keylanes")
+
+SAY_LOOKS = 3
+"""A hot key is said when it was hot in so many looks one after the other: while splits go on, many are for a moment."""
+
+SAID_LOOKS = 600
+"""One that was not hot for so many looks is said again."""
+
+
+class HotKey(NamedTuple):
+    """A point with all of a busy worker's load, and its part of the partition's handler time: it can't be split."""
+
+    topic: str
+    partition: int
+    point: int
+    share: float
+
+
+class Balance:
+    """What the workers of all partitions cost, and who is split and merged for it."""
+
+    def __init__(self, runs: Sequence[PartitionRun], reshape: Reshape, settings: Settings) -> None:
+        self.runs, self.reshape, self.settings = runs, reshape, settings
+        self.looks = 0
+        self.calm_looks = 0
+        """For so many looks no worker was busy and nothing was asked for."""
+        self.splits = 0
+        self.merges = 0
+        self._hot: dict[PartitionRun, dict[HotKey, int]] = {}
+        self._said: dict[tuple[str, int], int] = {}
+        self._asked: dict[PartitionRun, set[asyncio.Future[None]]] = {}
+
+    @property
+    def hot_keys(self) -> list[HotKey]:
+        """The keys that are the bottleneck of their partition, as of the last look."""
+        return [key for run in self.runs for key in self._hot.get(run, ())]
+
+    async def run(self) -> None:
+        """Look in intervals until cancelled, with a breath for others between partitions."""
+        loop = asyncio.get_running_loop()
+        looked_s = dict.fromkeys(self.runs, loop.time())
+        while True:
+            await asyncio.sleep(self.settings.balance_interval_ms / 1000)
+            self.looks += 1
+            self.calm_looks += 1
+            for run in self.runs:
+                now = loop.time()
+                self.look(run, now, now - looked_s[run])
+                looked_s[run] = now
+                await asyncio.sleep(0)
+            self._said = {key: look for key, look in self._said.items() if look > self.looks - SAID_LOOKS}
+
+    def look(self, run: PartitionRun, now: float, seconds: float) -> None:
+        """Close the windows of a partition's workers, which lasted so long, and ask for what the policy decides."""
+        factor = run.handler.parallelising_factor
+        if factor == 1:
+            return
+        workers = list(run.dispatch.workers)
+        loads = [measured(run, worker, now, seconds) for worker in workers]
+        if any(load.busy for load in loads):
+            self.calm_looks = 0
+        if not self._asked.get(run):
+            limits = Limits(workers_max=factor * self.settings.workers_factor_max)
+            self._carry_out(run, workers, decide(loads, run.cut, limits))
+
+    def _carry_out(self, run: PartitionRun, workers: Sequence[Worker], decisions: Sequence[Decision]) -> None:
+        by_number = {worker.number: worker for worker in workers}
+        before = {key.point: looks for key, looks in self._hot.get(run, {}).items()}
+        hot = self._hot[run] = {}
+        for decision in decisions:
+            match decision:
+                case Split():
+                    logger.info("%s: a hot range is split at %08x", run.label, decision.at)
+                    self._ask(run, partial(self.reshape.ask_split, run, decision.at), self._has_split)
+                case Merge():
+                    group = [by_number[number] for number in decision.workers]
+                    within = KeyRange(group[0].first, group[-1].end)
+                    logger.info("%s: %d workers of %s have little to do and are merged", run.label, len(group), within)
+                    self._ask(
+                        run, partial(self.reshape.ask_merge, run, within), self._has_merged, partial(_unsettle, group)
+                    )
+                case Unsplittable():
+                    key = HotKey(run.dispatch.topic, run.dispatch.partition, decision.point, decision.share)
+                    hot[key] = before.get(key.point, 0) + 1
+                    if hot[key] >= SAY_LOOKS:
+                        self._say(run, key)
+                case Watch():
+                    for worker in workers:
+                        if worker.number in decision.workers:
+                            worker.load.watch(run.dispatch.partition, worker.queue)
+                        else:
+                            worker.load.unwatch()
+
+    def _ask(
+        self,
+        run: PartitionRun,
+        ask: "Callable[[], asyncio.Future[None]]",
+        done: Callable[[], None],
+        refused: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Ask. What is refused, because the range is being given up or does not become level, is looked at again."""
+        asked = self._asked.setdefault(run, set())
+
+        def answered(settled: "asyncio.Future[None]") -> None:
+            asked.discard(settled)
+            if settled.cancelled():
+                return
+            if (refusal := settled.exception()) is None:
+                done()
+            else:
+                logger.info("not done: %s", refusal)
+                refused()
+
+        try:
+            settled = ask()
+        except ValueError as refusal:
+            logger.info("not done: %s", refusal)
+            refused()
+            return
+        self.calm_looks = 0
+        asked.add(settled)
+        settled.add_done_callback(answered)
+
+    def _has_split(self) -> None:
+        self.splits += 1
+
+    def _has_merged(self) -> None:
+        self.merges += 1
+
+    def _say(self, run: PartitionRun, key: HotKey) -> None:
+        if (run.label, key.point) not in self._said:
+            logger.warning(
+                "%s: the key at point %08x is a bottleneck that can't be split: it takes %.0f%% of the partition's "
+                "handler time, and a worker all to itself",
+                run.label,
+                key.point,
+                100 * key.share,
+            )
+        self._said[run.label, key.point] = self.looks
+
+
+def _unsettle(workers: Sequence[Worker]) -> None:
+    """They count as busy for a while: whoever is held in vain again and again would serve its keys late."""
+    for worker in workers:
+        worker.load.average = FULL
+
+
+def measured(run: PartitionRun, worker: Worker, now: float, seconds: float) -> WorkerLoad:
+    """A worker's window, closed now, as the policy sees it."""
+    dispatch, load = run.dispatch, worker.load
+    if worker.running is not None:
+        load.spend(worker.started_s, now, dispatch.partition, worker.running)
+    window = load.end_window(seconds)
+    return WorkerLoad(
+        worker.number,
+        worker.first,
+        worker.end,
+        worker.epoch,
+        window.busy,
+        window.average,
+        window.records,
+        window.bytes,
+        len(worker.queue),
+        worker.queue_bytes,
+        is_behind=worker.dropped_from is not None or 2 * worker.queue_bytes >= dispatch.quota_bytes,
+        is_held=worker.hold_at is not None,
+        points=window.points,
+    )

@@ -1,0 +1,383 @@
+"""Ranges that are split and merged while an application runs, on the simulated broker in virtual time."""
+
+import asyncio
+import logging
+import random
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from keylanes.keyrange.hashing import SPACE_END, point_of_key
+from keylanes.keyrange.ranges import KeyRange, even_bounds
+from keylanes.offsets.codec import decode
+from keylanes.offsets.events import Event, WorkersMerged, WorkerSplit
+from keylanes.offsets.ledger import Ledger, evolve_all
+from keylanes.runtime.balance import Balance
+from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
+from keylanes.runtime.brokers.simulated import EPOCH_MS, SimulatedBroker
+from keylanes.runtime.context import Context
+from keylanes.runtime.dispatch import Worker
+from keylanes.runtime.handlers import Handler, declare
+from keylanes.runtime.member import Member
+from keylanes.runtime.reshape import Reshape
+from keylanes.runtime.settings import Settings
+from keylanes.runtime.slots import PartitionRun
+from keylanes.runtime.virtual_loop import run_virtual
+
+LIMIT_S = 600.0
+HALF = SPACE_END // 2
+
+
+class Running:
+    """One process of an application with one source partition; its handler takes ``cost_s`` seconds a record."""
+
+    def __init__(
+        self,
+        cost_s: Callable[[bytes], float],
+        factor: int = 4,
+        **settings: object,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.cluster = SimulatedBroker(7)
+        for topic in ("src", "out"):
+            self.cluster.create_topic(topic, 1)
+        self.running: dict[bytes, int] = {}
+        self.connection = self.cluster.connect("app")
+
+        async def work(value: bytes, ctx: Context) -> bytes:
+            key = ctx.key or b""
+            assert key not in self.running, "two records of one key run at once"
+            self.running[key] = ctx.offset
+            await asyncio.sleep(cost_s(key))
+            del self.running[key]
+            return value
+
+        handler: Handler = declare(
+            work, "src", to="out", parallelising_factor=factor, retry=None, on_failure=None, codec=None
+        )
+        self.member = Member(
+            "app",
+            [handler],
+            self.connection,
+            Settings.of(**{"compression_type": None, **settings}),
+            instance="one",
+            wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
+        )
+        self.task = loop.create_task(self.member.run())
+
+    @property
+    def balance(self) -> Balance:
+        """What looks at the loads."""
+        assert self.member.balance is not None, "it is on, and the start is through"
+        return self.member.balance
+
+    @property
+    def reshape(self) -> Reshape:
+        """Who splits and merges."""
+        assert self.member.cycle is not None, "the start is through"
+        return self.member.cycle.reshape
+
+    @property
+    def part(self) -> PartitionRun:
+        """The only partition."""
+        (run,) = self.member.runs
+        return run
+
+    @property
+    def workers(self) -> list[Worker]:
+        """Its workers."""
+        return self.part.dispatch.workers
+
+    async def write(self, keys: Sequence[bytes]) -> None:
+        """One record each; the values are numbered."""
+        high = self.cluster.watermarks(TopicPartition("src", 0)).high
+        records = [Outgoing("src", 0, key, b"%d" % (high + i)) for i, key in enumerate(keys)]
+        await self.cluster.connect("writer").append(records)
+
+    async def reached(self, condition: Callable[[], bool]) -> None:
+        """Let virtual time pass until then."""
+        async with asyncio.timeout(LIMIT_S):
+            while not condition():
+                if self.task.done():
+                    await self.task
+                await asyncio.sleep(0.05)
+
+    async def level(self) -> None:
+        """Until everything that was written is committed."""
+        source = TopicPartition("src", 0)
+        self.member.ends = {source: self.cluster.watermarks(source).high}
+        await self.reached(self.member.is_level)
+
+    def check(self) -> None:
+        """Every record's output is there once, those of each key in order; the log is sound."""
+        seen = defaultdict(list)
+        for output in self.cluster.committed("out"):
+            seen[output.key].append(int(output.value or b""))
+        assert all(values == sorted(values) for values in seen.values())
+        written = [int(record.value or b"") for record in self.cluster.committed("src")]
+        assert sorted(value for values in seen.values() for value in values) == written
+        ledger = self.ledger()
+        assert not ledger.violations()
+        assert not ledger.waiting()
+
+    def events(self) -> list[Event]:
+        """What the offset log tells, partition after partition."""
+        return [decode(record.value or b"") for record in self.cluster.committed("app.offsets")]
+
+    def ledger(self) -> Ledger:
+        """The fold of both logs."""
+        control = [decode(record.value or b"") for record in self.cluster.committed("app.control")]
+        return evolve_all(Ledger(), [*control, *self.events()])
+
+
+def running(
+    test: Callable[[Running], Awaitable[None]], cost_s: Callable[[bytes], float], factor: int = 4, **settings: object
+) -> None:
+    """Run a test on an application in virtual time, and stop it in order."""
+
+    async def main() -> None:
+        app = Running(cost_s, factor, **settings)
+        await app.reached(app.member.is_ready.is_set)
+        await asyncio.sleep(0)
+        try:
+            await test(app)
+        finally:
+            app.member.stop()
+            await app.task
+
+    run_virtual(main(), seed=3)
+
+
+def zipf(count: int, keys: int, exponent: float = 1.0) -> list[bytes]:
+    """Keys of records, the first one the hottest."""
+    weights = [1 / (rank + 1) ** exponent for rank in range(keys)]
+    return random.Random(5).choices([b"key %d" % i for i in range(keys)], weights, k=count)
+
+
+def keys_below(bound: int, count: int = 1, *, above: int = 0) -> list[bytes]:
+    """Keys whose points lie in ``[above, bound)``."""
+    return [key for i in range(1_000) if above <= point_of_key(key := b"%d" % i) < bound][:count]
+
+
+def bounds_of(app: Running) -> list[int]:
+    """Where the workers' ranges begin, and the end of the last one."""
+    return [*(w.first for w in app.workers), app.workers[-1].end]
+
+
+# --- the whole -----------------------------------------------------------------------------------------------------
+
+
+def test_hot_ranges_are_split_and_merged_back_when_idle() -> None:
+    """Zipf keys: workers are split while they run, order and exactly-once are kept, the hottest key works alone,
+    so that the whole takes little longer than that key alone; idle, the declared cut comes back.
+    """
+    keys = zipf(6_000, 60)
+    cost_s = 0.01
+
+    async def test(app: Running) -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        await app.write(keys)
+        await app.level()
+        seconds = loop.time() - begun
+        assert app.balance.splits > 3
+        assert len(app.workers) > 6
+        assert len(app.workers) <= 4 * 4
+        assert seconds <= keys.count(b"key 0") * cost_s / 0.8 + 4, "the first looks have to find out"
+        app.check()
+        await app.reached(lambda: bounds_of(app) == list(even_bounds(4)))
+        assert app.balance.merges > 0
+        kinds = [type(event) for event in app.events()]
+        assert kinds.count(WorkerSplit) == kinds.count(WorkersMerged) == app.balance.splits
+        await app.write(keys[:200])
+        await app.level()
+        app.check()
+
+    running(test, lambda key: cost_s)
+
+
+def test_a_slow_key_comes_to_work_alone_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """A key that takes a second a record gets a worker to itself, others of its range pass it; said once, by its point,
+    never by its name.
+    """
+    point = point_of_key(b"slow")
+    others = [b"other %d" % i for i in range(400)]
+    near = [key for key in others if (point_of_key(key) < HALF) is (point < HALF)]
+    keys = [key for other in others[:40] for key in (b"slow", other)] + others
+
+    async def test(app: Running) -> None:
+        await app.write(keys)
+        await app.reached(lambda: len(app.cluster.committed("out")) >= 430)
+        assert sum(1 for output in app.cluster.committed("out") if output.key == b"slow") < 12
+        assert len(near) > 100
+        await app.reached(lambda: bool(app.balance.hot_keys))
+        (hot,) = app.balance.hot_keys
+        assert (hot.topic, hot.partition, hot.point) == ("src", 0, point)
+        assert hot.share > 0.5
+        await app.level()
+        app.check()
+        await app.reached(lambda: app.balance.hot_keys == [])
+
+    with caplog.at_level(logging.INFO):
+        running(test, lambda key: 1.0 if key == b"slow" else 0.001, factor=2)
+    said = [record for record in caplog.records if "bottleneck" in record.getMessage()]
+    assert len(said) == 1
+    assert said[0].levelno == logging.WARNING
+    assert f"src[0]: the key at point {point:08x}" in said[0].getMessage()
+    assert "slow" not in said[0].getMessage()
+
+
+@pytest.mark.parametrize(("factor", "settings"), [(1, {}), (4, {"split_hot_ranges": False})])
+def test_who_does_not_want_it_is_left_alone(factor: int, settings: dict[str, object]) -> None:
+    """One declared worker stays one, and a setting turns it off."""
+
+    async def test(app: Running) -> None:
+        await app.write(zipf(1_000, 20))
+        await app.level()
+        assert len(app.workers) == factor
+        assert app.member.balance is None or app.member.balance.splits == 0
+        app.check()
+
+    running(test, lambda key: 0.01, factor, **settings)
+
+
+def test_a_merge_that_failed_is_not_tried_again_at_once() -> None:
+    """Its workers count as busy for some looks; nobody holds them in vain all the time."""
+
+    async def test(app: Running) -> None:
+        await app.reshape.ask_split(app.part, 9)
+        await app.reached(lambda: bool(app.reshape.merging))
+        await app.write(keys_below(SPACE_END // 4))
+        await app.reached(lambda: bool(app.reshape.holds))
+        assert app.running, "it began before the hold"
+        await app.reached(lambda: not app.reshape.holds)
+        assert app.balance.merges == 0
+        refused = app.balance.looks
+        await app.reached(lambda: bool(app.reshape.merging))
+        assert app.balance.looks >= refused + 5
+        await app.reached(lambda: app.balance.merges == 1)
+        app.check()
+
+    running(test, lambda key: 3.0, commit_interval_ms=900)
+
+
+# --- what can be asked ---------------------------------------------------------------------------------------------
+
+
+def test_a_split_that_is_asked_for() -> None:
+    """It is there when the answer is; a point that no worker's range holds inside is refused."""
+
+    async def test(app: Running) -> None:
+        await app.reshape.ask_split(app.part, 5)
+        assert bounds_of(app) == [0, 5, *even_bounds(4)[1:]]
+        assert [event.at for event in app.events() if isinstance(event, WorkerSplit)] == [5]
+        for at in (5, 0, SPACE_END):
+            with pytest.raises(ValueError, match="strictly inside no worker"):
+                await app.reshape.ask_split(app.part, at)
+
+    running(test, lambda key: 0.0)
+
+
+def test_a_merge_that_is_asked_for() -> None:
+    """It is there when the answer is, also while records come; what is no row of whole workers is refused."""
+
+    async def test(app: Running) -> None:
+        await app.write(zipf(500, 50))
+        await app.reshape.ask_merge(app.part, KeyRange(0, HALF))
+        assert bounds_of(app) == [0, *even_bounds(4)[2:]]
+        for first, end in ((0, HALF), (0, HALF + 5), (5, SPACE_END)):
+            with pytest.raises(ValueError, match="not made up of two or more whole workers"):
+                await app.reshape.ask_merge(app.part, KeyRange(first, end))
+        await app.level()
+        app.check()
+
+    running(test, lambda key: 0.001, split_hot_ranges=False)
+
+
+def test_a_merge_that_does_not_become_level_is_refused() -> None:
+    """A record that runs too long for it: its workers go on, and the next attempt may succeed."""
+
+    async def test(app: Running) -> None:
+        await app.write(keys_below(SPACE_END // 4))
+        await app.reached(lambda: bool(app.running))
+        with pytest.raises(ValueError, match="did not become level within 100 ms"):
+            await app.reshape.ask_merge(app.part, KeyRange(0, HALF))
+        assert all(worker.hold_at is None for worker in app.workers)
+        await app.level()
+        await app.reshape.ask_merge(app.part, KeyRange(0, HALF))
+        app.check()
+
+    running(test, lambda key: 2.0, merge_hold_ms=100, split_hot_ranges=False)
+
+
+def test_a_split_waits_while_its_worker_is_held() -> None:
+    """The merge ends first, here for lack of time; then the split is done."""
+
+    async def test(app: Running) -> None:
+        await app.write(keys_below(SPACE_END // 4))
+        await app.reached(lambda: bool(app.running))
+        merge = app.reshape.ask_merge(app.part, KeyRange(0, HALF))
+        await app.reached(lambda: bool(app.reshape.holds))
+        split = app.reshape.ask_split(app.part, 9)
+        await asyncio.wait([split])
+        assert merge.done()
+        assert isinstance(merge.exception(), ValueError)
+        assert bounds_of(app)[:2] == [0, 9]
+        await app.level()
+        app.check()
+
+    running(test, lambda key: 2.0, merge_hold_ms=300, split_hot_ranges=False)
+
+
+def test_a_release_comes_first() -> None:
+    """From when it is asked for, splits and merges of its points are refused, also those asked for before; others go
+    on.
+    """
+
+    async def test(app: Running) -> None:
+        await app.write(keys_below(SPACE_END // 4))
+        await app.reached(lambda: bool(app.running))
+        merge = app.reshape.ask_merge(app.part, KeyRange(0, HALF))
+        await app.reached(lambda: bool(app.reshape.holds))
+        split = app.reshape.ask_split(app.part, 9)
+        elsewhere = app.reshape.ask_split(app.part, HALF + 9)
+        release = app.reshape.give_up(app.part, KeyRange(0, HALF))
+        with pytest.raises(ValueError, match="is being given up"):
+            app.reshape.ask_split(app.part, 9)
+        with pytest.raises(ValueError, match="is being given up"):
+            app.reshape.ask_merge(app.part, KeyRange(0, HALF))
+        answers = await asyncio.gather(merge, split, elsewhere, release, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [ValueError, ValueError, type(None), type(None)]
+        assert bounds_of(app) == [HALF, HALF + 9, *even_bounds(4)[3:]]
+        app.check()
+
+    running(test, lambda key: 1.0, split_hot_ranges=False)
+
+
+def test_what_is_asked_for_ends_with_the_run() -> None:
+    """Nobody waits for ever."""
+    asked: list[asyncio.Future[None]] = []
+
+    async def test(app: Running) -> None:
+        await app.write(keys_below(SPACE_END // 4))
+        await app.reached(lambda: bool(app.running))
+        asked.append(app.reshape.ask_merge(app.part, KeyRange(0, HALF)))
+        await app.reached(lambda: bool(app.reshape.holds))
+        asked.append(app.reshape.ask_split(app.part, 9))
+        asked.append(app.reshape.ask_merge(app.part, KeyRange(0, SPACE_END)))
+
+    running(test, lambda key: 60.0, merge_hold_ms=100_000, drain_timeout_ms=100, handler_timeout_ms=100_000)
+    assert [future.cancelled() for future in asked] == [True] * 3
+
+
+def test_a_split_is_not_undone_by_merges_to_the_declared_cut() -> None:
+    """After a start with fewer workers than before, neighbours merge to the new cut; what is split meanwhile stays."""
+
+    async def test(app: Running) -> None:
+        app.part.wanted_bounds = (0, HALF, SPACE_END)
+        await app.reshape.ask_split(app.part, 9)
+        await app.reached(lambda: not app.part.wanted_bounds)
+        assert bounds_of(app) == [0, 9, HALF, SPACE_END]
+
+    running(test, lambda key: 0.0, split_hot_ranges=False)
