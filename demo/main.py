@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..runtime.brokers.protocol import Broker, BrokerError
+from ..runtime.brokers.protocol import Broker, BrokerError, TopicSpec
 from ..runtime.connect import connect
 from ..runtime.errors import BrokerUnavailable
 from ..runtime.java import cache_folder, java_home
@@ -26,16 +27,26 @@ from ..runtime.kafka_jars import KAFKA_VERSION, damaged_jars, pinned_jars
 from ..runtime.kafka_server import KafkaServer
 from ..runtime.progress import ProgressShown
 from ..runtime.settings import Settings
-from .application import APP, DEAD_TOPIC, LATE_TOPIC, PARALLELISING_FACTOR, make_app
+from .application import (
+    APP,
+    ARRIVALS,
+    DEAD_TOPIC,
+    LATE_TOPIC,
+    PARALLELISING_FACTOR,
+    PARALLELISING_FACTOR_ARRIVALS,
+    make_app,
+)
 from .figures import Collected, Counts, collect, counts_expected
 from .flights import FLIGHTS, PARTITIONS, data_file
-from .loader import Loader
-from .logbook import read_logbook
+from .loader import KEEP, SOURCE, Loader
+from .logbook import Logbook, read_logbook
 from .place import DemoPlace
+from .unrest import Unrest
 
 HANDLER_MS = 5.0
 EXIT_WRONG, EXIT_INTERRUPTED = 1, 130
 SHOWN_EVERY_S = 0.25
+NEAR_END_SHARE = 0.9
 
 Say = Callable[[str], None]
 
@@ -136,21 +147,37 @@ class _Demo:
             await _with_broker(address, self.settings, loading)
 
     def _process(self, address: str) -> None:
-        book = asyncio.run(_with_broker(address, self.settings, lambda broker: read_logbook(broker, APP)))
+        book: Logbook = asyncio.run(_with_broker(address, self.settings, _prepare))
         before = sum(book.areas().values()) >> 32
-        app = make_app(address, self.settings, handler_ms=self.options.handler_ms)
+        settings = self.settings
+        if self.options.broker == "kafka":  # the embedded broker keeps state itself
+            settings = msgspec.structs.replace(settings, state_folder=str(self.place.copies))
+        app = make_app(address, settings, handler_ms=self.options.handler_ms)
+        handled = 2 * self.options.rows  # about: almost every flight also arrives
+        unrest: list[asyncio.Task[None]] = []
         shown_s = 0.0
-        with ProgressShown("processing flights", self.options.rows) as shown:
+
+        def done() -> int:
+            return before + app.statistics().records_done
+
+        with ProgressShown("processing flights and arrivals", handled) as shown:
 
             def on_step(step: str) -> None:
                 nonlocal shown_s
                 self._note_step(step)
                 now = time.monotonic()
+                if step == "applied" and not unrest and app.health().state == "running":
+                    cuts = {SOURCE: PARALLELISING_FACTOR, ARRIVALS: PARALLELISING_FACTOR_ARRIVALS}
+                    work = Unrest(app, cuts, random.Random(before), lambda: done() > NEAR_END_SHARE * handled)
+                    unrest.append(asyncio.get_running_loop().create_task(work.run()))
                 if step == "applied" and now - shown_s >= SHOWN_EVERY_S:
                     shown_s = now
-                    shown.move(before + app.statistics().records_done)
+                    shown.move(done())
 
             app.run(until="level", on_step=on_step)
+        for task in unrest:
+            if task.done() and not task.cancelled():
+                task.result()
 
     def _judge(self, address: str, collected: Collected) -> int:
         expected = counts_expected(self.options.rows)
@@ -160,7 +187,11 @@ class _Demo:
             drawing.result()
         wrong = _differences(collected.figures.counts, expected)
         if audit is not None:
-            seen = {"records_done": expected.records, "outputs": expected.late, "dead_letters": expected.dead_letters}
+            seen = {
+                "records_done": expected.records + expected.arrivals,
+                "outputs": expected.late + expected.arrivals,
+                "dead_letters": expected.dead_letters,
+            }
             wrong += [
                 f"{name}: the audit counts {audit['figures'][name]:,}, expected are {want:,}"
                 for name, want in seen.items()
@@ -177,18 +208,19 @@ class _Demo:
         with self._phase("start Spark"):
             from ..spark.audit import AuditSpec, audit
             from ..spark.job import session
-            from .expectation import expected_outputs
+            from .expectation import expected_outputs, expected_state
 
-            self.say("The audit: Spark reads logs, source and outputs again, and proves the run from them.")
+            self.say("The audit: Spark reads logs, sources, outputs and state again, and proves the run from them.")
             spark = session()
         try:
             with self._phase("audit"):
                 spec = AuditSpec(
                     app=APP,
                     broker=address,
-                    outputs=[LATE_TOPIC],
+                    outputs=[LATE_TOPIC, ARRIVALS],
                     dead_letters=[DEAD_TOPIC],
                     expected=expected_outputs,
+                    state=expected_state,
                     level=True,
                 )
                 report = audit(spark, spec)
@@ -206,13 +238,17 @@ class _Demo:
             ("late, published by aircraft", f"{counts.late:,}"),
             ("left and never arrived: dead letters", f"{counts.dead_letters:,}"),
             ("cancelled, no output", f"{counts.cancelled:,}"),
+            ("arrivals, handled by destination", f"{counts.arrivals:,}"),
             ("workers", f"{figures.workers:,} on {PARTITIONS} partitions, {self.options.handler_ms:g} ms a record"),
             ("throughput", f"{figures.records_per_s:,.0f} records/s in {figures.seconds:.1f} s of processing"),
             ("tiles", f"{figures.tiles:,} in {figures.commits:,} commits"),
+            ("ranges, while it ran", ", ".join(f"{n} {kind}s" for kind, n in figures.changes.items())),
             ("offset log", f"{figures.log_bytes_per_record:.1f} bytes a record"),
             ("the plane", str(self.place.picture)),
-            ("verdict", verdict),
         ]
+        if audit is not None:
+            lines.append(("state: running totals", _state_verdict(audit)))
+        lines.append(("verdict", verdict))
         self.say("\n".join(f"  {name:<38}{value}" for name, value in lines))
         for difference in wrong:
             self.say(f"  WRONG: {difference}")
@@ -292,11 +328,27 @@ def _draw(path: Path, collected: Collected) -> None:
     from .picture import draw_plane
 
     figures = collected.figures
+    tiles = [tile for tile in collected.book.tiles if tile.topic == SOURCE]
+    changes = [change for change in collected.book.changes if change[0].topic == SOURCE]
     title = (
         f"{figures.counts.records:,} flights, {figures.workers:,} workers, {figures.commits:,} commits: "
-        f"{figures.tiles:,} tiles"
+        f"{len(tiles):,} tiles"
     )
-    draw_plane(collected.book.tiles, path, title=title, stretch=collected.stretch, records=collected.records)
+    shown = collected.stretch, collected.records
+    draw_plane(tiles, path, title=title, stretch=shown[0], records=shown[1], changes=changes)
+
+
+async def _prepare(broker: Broker) -> Logbook:
+    await broker.create([TopicSpec(ARRIVALS, PARTITIONS, KEEP)])
+    return await read_logbook(broker, APP)
+
+
+def _state_verdict(audit: dict[str, Any]) -> str:
+    keys = audit["figures"].get("state_keys", 0)
+    unlike = next((check["violations"] for check in audit["checks"] if check["name"] == "state"), 0)
+    if unlike:
+        return f"{unlike:,} of {keys:,} keys DIFFER from what Spark computes from the flights"
+    return f"{keys:,} keys, each equal to what Spark computes from the flights"
 
 
 def _differences(seen: Counts, expected: Counts) -> list[str]:

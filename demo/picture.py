@@ -6,6 +6,7 @@ the stretch become shapes. Needs matplotlib and numpy, which come with the extra
 """
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,20 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from ..keyrange.hashing import SPACE_END
-from .tiles import STRETCH_WORKERS, PlaneTile, Stretch, choose_stretch
+from .tiles import STRETCH_WORKERS, Change, PlaneTile, Stretch, choose_stretch
 
 WIDTH_INCHES, HEIGHT_INCHES, DPI = 15.0, 9.4, 110
 PANEL_PIXELS = (900, 1_024)  # offsets, points
 PANELS_MAX = 8
 SHADES = 3
 INK, PALE = "#1d2733", "#f4f5f7"
+SIGNS = {
+    "split": ("<", "a worker is split"),
+    "merge": (">", "neighbours merge"),
+    "release": ("s", "a range is given up"),
+    "grant": ("o", "and taken up again"),
+}
+SIGN_STYLE: dict[str, Any] = {"c": "white", "edgecolors": "black", "linewidths": 0.8, "zorder": 3}
 
 HOW_TO_READ = (
     "Each record is a point: its offset to the right, the hash of its key upwards. A worker owns a horizontal band",
@@ -41,10 +49,12 @@ def draw_plane(
     title: str,
     stretch: Stretch | None = None,
     records: Sequence[tuple[int, int]] = (),
+    changes: Sequence[tuple[Change, int]] = (),
 ) -> Path:
     """Draw the tiles of an application into a PNG file; returns its path.
 
-    ``stretch`` None: one is chosen. ``records`` are the (offset, point) of the records in the stretch, drawn as dots.
+    ``stretch`` None: one is chosen. ``records`` are the (offset, point) of the records in the stretch, drawn as dots;
+    ``changes`` of who works on what, each with its offset, are drawn as small signs.
     """
     path = Path(path)
     with mpl.rc_context({"font.family": "sans-serif", "font.size": 9, "axes.edgecolor": INK, "text.color": INK}):
@@ -53,7 +63,8 @@ def draw_plane(
         figure.suptitle(title, x=0.045, y=0.975, ha="left", fontsize=15, fontweight="bold")
         figure.text(0.045, 0.022, "\n".join(HOW_TO_READ), fontsize=9.5, linespacing=1.35)
         stretch = stretch or choose_stretch(tiles)
-        _overview(figure, tiles, stretch)
+        _overview(figure, tiles, stretch, changes)
+        _legend_of_signs(figure, changes)
         if stretch is not None:
             _near(figure, [tile for tile in tiles if stretch.meets(tile)], stretch, records)
         partial = path.with_name(f"{path.name}.partial")
@@ -65,7 +76,9 @@ def draw_plane(
 # --- all of it -----------------------------------------------------------------------------------------------------
 
 
-def _overview(figure: Figure, tiles: Sequence[PlaneTile], stretch: Stretch | None) -> None:
+def _overview(
+    figure: Figure, tiles: Sequence[PlaneTile], stretch: Stretch | None, changes: Sequence[tuple[Change, int]]
+) -> None:
     places = sorted({(tile.topic, tile.partition) for tile in tiles})
     shown = places[:PANELS_MAX]
     columns = 1 if len(shown) <= 1 else 2
@@ -82,9 +95,40 @@ def _overview(figure: Figure, tiles: Sequence[PlaneTile], stretch: Stretch | Non
         axes.set_title(f"{topic}, partition {partition}", fontsize=9.5, loc="left")
         _name_axes(axes, is_left=number % columns == 0, is_low=number // columns == rows - 1)
         axes.set_yticks([0, SPACE_END // 2, SPACE_END], ["0", "½", "1"])
+        axes.set_xlim(start, end)
+        axes.set_ylim(0, SPACE_END)
+        _signs(axes, [change for change in changes if (change[0].topic, change[0].partition) == (topic, partition)])
         if stretch is not None and (topic, partition) == stretch[:2]:
             size = stretch.offset_to - stretch.offset_from, stretch.end - stretch.first
             axes.add_patch(Rectangle((stretch.offset_from, stretch.first), *size, fill=False, ec="black", lw=1.6))
+
+
+def _signs(axes: Any, changes: Sequence[tuple[Change, int]]) -> None:
+    """A split and a merge where the border came or went, a release and a grant in the middle of the range."""
+    for kind, (marker, _) in SIGNS.items():
+        places = [
+            (offset, change.first if kind in ("split", "merge") else (change.first + change.end) / 2)
+            for change, offset in changes
+            if change.kind == kind
+        ]
+        if places:
+            size = 30 if kind == "release" else 12  # a grant lies where the release was
+            axes.scatter(*zip(*places, strict=True), marker=marker, s=size, **SIGN_STYLE)
+
+
+def _legend_of_signs(figure: Figure, changes: Sequence[tuple[Change, int]]) -> None:
+    counts = Counter(change.kind for change, _ in changes)
+    handles = [
+        Line2D([], [], ls="", marker=marker, ms=5, mfc="white", mec="black", mew=0.8, label=f"{label} ({counts[kind]})")
+        for kind, (marker, label) in SIGNS.items()
+        if counts[kind]
+    ]
+    if handles:
+        figure.legend(
+            handles=handles, loc="lower left", bbox_to_anchor=(0.6, 0.012), ncols=2, frameon=False, fontsize=8.5,
+            handletextpad=0.4, columnspacing=1.5, title="who works on what, changed while it ran",
+            title_fontsize=8.5, alignment="left",
+        )  # fmt: skip
 
 
 def paint(tiles: Sequence[PlaneTile], start: int, end: int) -> Any:

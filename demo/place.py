@@ -2,7 +2,7 @@
 
     demo-<broker>/state.json      the run, its size, and the phase it is in      lock          held while a demo runs
                   broker-<run>/   the broker's data                             demo.log      what the runtime said
-                  plane.png, report.json                                        the results
+                  copies-<run>/   local copies of state, beside a Kafka         plane.png, report.json   the results
 
 A demo without a readable state, with a finished one, or of another size starts afresh. The data of each run have a
 folder of their own: a broker that is still stopping never writes into the data of the next run.
@@ -46,6 +46,11 @@ class DemoPlace:
         return self.folder / f"broker-{self.state.run}"
 
     @property
+    def copies(self) -> Path:
+        """Where the application of this run keeps copies of its state."""
+        return self.folder / f"copies-{self.state.run}"
+
+    @property
     def picture(self) -> Path:
         """The plane."""
         return self.folder / "plane.png"
@@ -81,7 +86,7 @@ class DemoPlace:
         (self.folder / "state.json").unlink(missing_ok=True)
         for left in (self.picture, self.report, self.log):
             left.unlink(missing_ok=True)
-        for data in self.folder.glob("broker-*"):
+        for data in (*self.folder.glob("broker-*"), *self.folder.glob("copies-*")):
             shutil.rmtree(data, ignore_errors=True)
         self.state = DemoState(uuid.uuid4().hex[:8], rows, "load")
         self._write()

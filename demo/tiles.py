@@ -1,12 +1,14 @@
 """PURE. Tiles for people: what the picture is made of, and which stretch of it is worth a nearer look."""
 
 from collections.abc import Sequence
+from statistics import median_low
 from typing import NamedTuple
 
 from ..keyrange.hashing import SPACE_END
 
 STRETCH_WORKERS = 12
 STRETCH_TILES = 110
+CHANGES = ("split", "merge", "release", "grant")
 
 
 class PlaneTile(NamedTuple):
@@ -25,6 +27,18 @@ class PlaneTile(NamedTuple):
     end: int
     offset_from: int
     offset_to: int
+
+
+class Change(NamedTuple):
+    """Who works on what changed over ``[first, end)``: a split, a merge, a release or a grant."""
+
+    kind: str
+    topic: str
+    partition: int
+    incarnation: int
+    transaction: int
+    first: int
+    end: int
 
 
 class Stretch(NamedTuple):
@@ -56,13 +70,34 @@ class Stretch(NamedTuple):
         return self.offset_from <= offset < self.offset_to and self.first <= point < self.end
 
 
+def offset_of(change: Change, tiles: Sequence[PlaneTile], near: int) -> int:
+    """Where a change lies: the edge of its range's lower end. ``near``: the place in ``tiles`` at which it was written.
+
+    ``tiles`` are in the order of the log.
+    """
+    moment = change.incarnation, change.transaction
+
+    def holds(tile: PlaneTile) -> bool:
+        return (tile.topic, tile.partition) == (
+            change.topic,
+            change.partition,
+        ) and tile.first <= change.first < tile.end
+
+    at = near
+    while at < len(tiles) and (tiles[at].incarnation, tiles[at].transaction) == moment:
+        if holds(tiles[at]):  # in the transaction that carries the change, behind it
+            return tiles[at].offset_to
+        at += 1
+    return next((tile.offset_to for tile in reversed(tiles[:near]) if holds(tile)), 0)
+
+
 def choose_stretch(tiles: Sequence[PlaneTile]) -> Stretch | None:
     """A stretch that shows some workers over several commits; the same for the same tiles. None when there are none."""
     if not tiles:
         return None
     topic, partition = min((tile.topic, tile.partition) for tile in tiles)
     own = [tile for tile in tiles if (tile.topic, tile.partition) == (topic, partition)]
-    height = min((tile.end - tile.first) // tile.workers for tile in own)
+    height = median_low((tile.end - tile.first) // tile.workers for tile in own)
     bands = max(1, min(STRETCH_WORKERS, SPACE_END // height))
     first = (SPACE_END - bands * height) // 2 // height * height
     end = first + bands * height

@@ -112,7 +112,8 @@ def _report(run: Run, spec: AuditSpec) -> Report:
     with ThreadPoolExecutor(1, "plane") as beside:
         planned = beside.submit(tiling)
         with run.phase("records"):
-            records = read_places(run, history, tiles)
+            has_hooks = spec.expected is not None or spec.state is not None
+            records = read_places(run, history, tiles, for_hooks=has_hooks)
         with run.phase("outputs"):
             outputs = judge_outputs(run, tiles, records, spec.dead_letters, spec.expected)
         with run.phase("state"):

@@ -3,6 +3,9 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
 from ..keyrange.steps import Steps
 from ..offsets.codec import decode
 from ..offsets.events import Event, LogOpened, SnapshotTaken
@@ -19,6 +22,8 @@ class History:
     snapshots: dict[int, Snapshot]
     workers: list[WorkerSpan]
     left: dict[Source, Steps[int]]
+    changed: dict[Source, tuple[int, int]]
+    """(incarnation, transaction) that changed the state of a source partition last."""
 
     def position_from(self, log_partition: int) -> int:
         """Events of a log partition count from this position on."""
@@ -30,9 +35,11 @@ def judge_logs(run: Run, app: str) -> History:
     """Judge that the logs are whole and do not contradict themselves."""
     pins = run.pins
     rare: dict[int, list[tuple[int, Event]]] = defaultdict(list)
-    read = run.read("keylanes_events", pins.logs, "log_partition,position,kind,event", only="others")
-    rows = read.where("event is not null and kind <> 'state_changed'").collect()
-    for log_partition, position, _, data in sorted(rows, key=lambda row: (row[0], row[1])):
+    columns = "log_partition,position,kind,topic,partition,incarnation,transaction,event"
+    read = run.keep(run.read("keylanes_events", pins.logs, columns, only="others"))
+    others = read.where("event is not null and kind <> 'state_changed'")
+    rows = others.select("log_partition", "position", "event").collect()
+    for log_partition, position, data in sorted(rows, key=lambda row: (row[0], row[1])):
         rare[log_partition].append((position, decode(bytes(data))))
     snapshots: dict[int, Snapshot] = {}
     problems: list[Example] = list(pins.problems)
@@ -57,9 +64,29 @@ def judge_logs(run: Run, app: str) -> History:
         len(problems),
         problems,
     )
-    history = History(snapshots, [], {})
+    history = History(snapshots, [], {}, {})
+    if pins.grants.stores:
+        history.changed = _changed_last(history, read)
     _judge_control(run, history, rare)
     return history
+
+
+def _changed_last(history: History, others: DataFrame) -> dict[Source, tuple[int, int]]:
+    changed: dict[Source, tuple[int, int]] = {
+        (event.topic, event.partition): (event.changed_incarnation, event.changed_transaction)
+        for snapshot in history.snapshots.values()
+        for event in snapshot.taken
+        if event.topic and (event.changed_incarnation or event.changed_transaction)
+    }
+    last = (
+        others.where("kind = 'state_changed'")
+        .groupBy("log_partition", "topic", "partition")
+        .agg(F.max(F.struct("position", "incarnation", "transaction")).alias("last"))
+    )
+    for log_partition, topic, partition, (position, incarnation, transaction) in last.collect():
+        if position >= history.position_from(log_partition):
+            changed[topic, partition] = incarnation, transaction
+    return changed
 
 
 def _judge_control(run: Run, history: History, rare: dict[int, list[tuple[int, Event]]]) -> None:

@@ -9,7 +9,6 @@ from pyspark.sql import functions as F
 
 from . import checks
 from .brokers import Span
-from .history import Source
 from .judge_logs import History
 from .judge_plane import Plane, Tiles
 from .plane import Band
@@ -21,19 +20,20 @@ from .run import Run
 class Records:
     """``places``: see checks.py. ``counts``: per number of a source partition, the row of what was counted.
 
-    ``spans``: what was read. ``all_done``: every record is in one tile whose outputs are all in view.
+    ``all_done``: every record is in one tile whose outputs are all in view.
     """
 
     places: DataFrame
     counts: dict[int, Any]
-    spans: dict[Source, Span]
     all_done: bool
+    source: DataFrame | None
+    """The records themselves, where hooks want them."""
     done: DataFrame | None = None
     """See ``done_records``."""
 
 
-def read_places(run: Run, history: History, tiles: Tiles) -> Records:
-    """Every record from the start of the audit on, with the tiles that hold it."""
+def read_places(run: Run, history: History, tiles: Tiles, *, for_hooks: bool) -> Records:
+    """Every record from the start of the audit on, with the tiles that hold it. ``for_hooks``: its value is wanted."""
     pins = run.pins
     _note_trimmed(run)
     spans = {
@@ -42,9 +42,11 @@ def read_places(run: Run, history: History, tiles: Tiles) -> Records:
         if source in pins.grants.starts
     }
     point = checks.point(F.col("key"), F.col("partition"), F.col("offset")).alias("point")
-    records = run.read("keylanes_records", spans, "source,partition,offset,key").select(
-        "source", "offset", "key", point
-    )
+    whole = None
+    if for_hooks:  # kept: it is read once for all
+        whole = run.keep(run.read("keylanes_records", spans, "source,topic,partition,offset,timestamp,key,value"))
+    read = whole or run.read("keylanes_records", spans, "source,partition,offset,key")
+    records = read.select("source", "offset", "key", point)
     held = _with_before(run, history, tiles.tiles)
     offset_max = max((span.end for span in spans.values()), default=0)
     widest = max((span.end - span.start for span in spans.values()), default=0)
@@ -64,18 +66,18 @@ def read_places(run: Run, history: History, tiles: Tiles) -> Records:
         .collect()
     )
     all_done = all(row["settled"] == row["records"] for row in counts)
-    return Records(places, {row["source"]: row for row in counts}, spans, all_done)
+    return Records(places, {row["source"]: row for row in counts}, all_done, whole)
 
 
 def done_records(run: Run, records: Records) -> DataFrame:
     """For hooks: topic, partition, offset, timestamp, key and value of every record whose outputs are all in view."""
+    assert records.source is not None, "they were read for hooks"
     if records.done is None:
-        read = run.read("keylanes_records", records.spans, "source,topic,partition,offset,timestamp,key,value")
-        if not records.all_done:
+        records.done = records.source
+        if not records.all_done:  # kept: a hook of several branches would look for them as often
             done = records.places.where("tiles = 1 and judged").select("source", "offset")
-            read = read.join(done, ["source", "offset"], "left_semi")
-        records.done = run.keep(read.drop("source"))  # a hook of several branches would read it as often
-    return records.done
+            records.done = run.keep(records.source.join(done, ["source", "offset"], "left_semi"))
+    return records.done.drop("source")
 
 
 def judge_records(run: Run, records: Records, plane: Plane, *, level: bool) -> tuple[SourceFigures, ...]:

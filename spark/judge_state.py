@@ -6,7 +6,8 @@ between: while one goes on committing the keys alone are judged, and a hook is r
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import reduce
+from typing import NamedTuple, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -37,6 +38,13 @@ class _Changelog:
     stores: Mapping[str, int]
 
 
+class _Found(NamedTuple):
+    """What one partition of a changelog holds. ``beacon``: incarnation and transaction, None, or nulls in it."""
+
+    keys: int
+    beacon: tuple[int | None, ...] | None
+
+
 def judge_state(
     run: Run,
     history: History,
@@ -57,17 +65,18 @@ def judge_state(
     try:
         changelogs = _pin(run, broker, app, stores)
         read = {log.source: run.keep(state.newest(run.spark, url, security, log.places)) for log in changelogs}
-        keys = _judge_keys(run, changelogs, read)
-        now = broker.spans(run.pins.logs)  # reading is through: the frames are kept
-        goes_on = any(now[place].end != span.end for place, span in run.pins.logs.items())
+        there = _looked_at(read)  # reading is through: the frames are kept
+        now = broker.spans(run.pins.logs)
     finally:
         broker.close()
-    if goes_on:
+    keys = sum(found.keys for found in there.values())
+    _judge_keys(run, changelogs, read, keys)
+    if any(now[place].end != span.end for place, span in run.pins.logs.items()):
         if expected is not None:
             raise AuditError(f"state: {app} went on committing while it was read; compare it when all is level")
         run.notes.append("the application went on committing: its state was not compared with its logs")
         return keys
-    _judge_beacons(run, history, changelogs, read)
+    _judge_beacons(run, history, changelogs, there)
     if expected is not None:
         _judge_expected(run, records, changelogs, read, keys, expected)
     return keys
@@ -82,61 +91,35 @@ def _pin(run: Run, broker: WitnessBroker, app: str, stores: Mapping[str, StoreDe
     return found
 
 
-def _judge_keys(run: Run, changelogs: list[_Changelog], read: Mapping[str, DataFrame]) -> int:
+def _looked_at(read: Mapping[str, DataFrame]) -> dict[Source, _Found]:
+    looked = [state.overview(frame).select(F.lit(source).alias("topic"), "*") for source, frame in read.items()]
+    rows = reduce(DataFrame.unionAll, looked).collect()
+    return {(topic, partition): _Found(keys, beacon and tuple(beacon)) for topic, partition, keys, beacon in rows}
+
+
+def _judge_keys(run: Run, changelogs: list[_Changelog], read: Mapping[str, DataFrame], keys: int) -> None:
     statement = "every key of state lies at the point of its record's key, in a declared store"
-    total, bad = 0, None
-    for log in changelogs:
-        found = state.entries(read[log.source])
-        total += found.count()
-        wrong = state.misplaced(found, list(log.stores.values())).select(F.lit(log.source).alias("topic"), "*")
-        bad = wrong if bad is None else bad.unionAll(wrong)
-    assert bad is not None  # there is a store, so there is a changelog
-    run.judge_rows("state-key", statement, total, bad, ["topic", "partition", "point", "store", "raw"])
-    return total
+    wrong = [
+        state.misplaced(state.entries(read[log.source]), list(log.stores.values())).select(
+            F.lit(log.source).alias("topic"), "*"
+        )
+        for log in changelogs
+    ]
+    bad = reduce(DataFrame.unionAll, wrong)
+    run.judge_rows("state-key", statement, keys, bad, ["topic", "partition", "point", "store", "raw"])
 
 
-def _judge_beacons(run: Run, history: History, changelogs: list[_Changelog], read: Mapping[str, DataFrame]) -> None:
-    named = _changed_last(run, history)
+def _judge_beacons(run: Run, history: History, changelogs: list[_Changelog], there: Mapping[Source, _Found]) -> None:
     problems: list[Example] = []
-    checked = 0
     for log in changelogs:
-        there = {row[0]: (row[1], row[2]) for row in state.beacons(read[log.source]).collect()}
-        has_keys = {row[0] for row in state.entries(read[log.source]).select("partition").distinct().collect()}
         for _, partition in log.places:
-            last, beacon = named.get((log.source, partition)), there.get(partition)
-            checked += last is not None
-            if last != beacon or (partition in has_keys and last is None):
-                problems.append(
-                    {
-                        "topic": log.source,
-                        "partition": partition,
-                        "changed_last_by": str(last),
-                        "beacon": str(beacon),
-                    }
-                )
+            last = history.changed.get((log.source, partition))
+            found = there.get((log.source, partition), _Found(0, None))
+            if last != found.beacon or (found.keys and last is None):
+                shown = {"changed_last_by": str(last), "beacon": str(found.beacon)}
+                problems.append({"topic": log.source, "partition": partition, **shown})
     statement = "the beacon of each changelog names the transaction that the log names last"
-    run.judge("state-beacon", statement, checked, len(problems), problems)
-
-
-def _changed_last(run: Run, history: History) -> dict[Source, tuple[int, int]]:
-    """(incarnation, transaction) that changed the state of a source partition last, as the offset log says."""
-    named: dict[Source, tuple[int, int]] = {
-        (event.topic, event.partition): (event.changed_incarnation, event.changed_transaction)
-        for snapshot in history.snapshots.values()
-        for event in snapshot.taken
-        if event.topic and (event.changed_incarnation or event.changed_transaction)
-    }
-    columns = "log_partition,position,kind,topic,partition,incarnation,transaction"
-    read = run.read("keylanes_events", run.pins.logs, columns, only="others")
-    last = (
-        read.where("kind = 'state_changed'")
-        .groupBy("log_partition", "topic", "partition")
-        .agg(F.max(F.struct("position", "incarnation", "transaction")).alias("last"))
-    )
-    for log_partition, topic, partition, (position, incarnation, transaction) in last.collect():
-        if position >= history.position_from(log_partition):
-            named[topic, partition] = incarnation, transaction
-    return named
+    run.judge("state-beacon", statement, len(history.changed), len(problems), problems)
 
 
 def _judge_expected(
@@ -163,14 +146,12 @@ def _judge_expected(
         F.col("value").cast("binary").alias("value"),
         *(F.col(name).cast("bigint").alias(name) for name in values[1:]),
     )
-    seen = None
+    seen = []
     for log in changelogs:
         names = F.create_map(*(F.lit(part) for name, number in log.stores.items() for part in (number, name)))
         named = F.coalesce(names[F.col("store")], F.col("store").cast("string"))
         found = state.entries(read[log.source]).where("is_whole").withColumn("store", named)
-        found = found.select(*KEY_COLUMNS, *values)
-        seen = found if seen is None else seen.unionAll(found)
-    assert seen is not None  # there is a store, so there is a changelog
-    unlike = state.unlike(plain, seen, KEY_COLUMNS, values)
+        seen.append(found.select(*KEY_COLUMNS, *values))
+    unlike = state.unlike(plain, reduce(DataFrame.unionAll, seen), KEY_COLUMNS, values)
     shown = [*KEY_COLUMNS, "expected", "seen", *(f"{side}_{name}" for side in ("expected", "seen") for name in values)]
     run.judge_rows("state", "the state is what the sources give, key by key", keys, unlike, shown)

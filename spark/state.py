@@ -113,14 +113,19 @@ def entries(read: DataFrame) -> DataFrame:
     return read.where(key != F.lit(BEACON_KEY)).select("partition", F.inline(F.array(parts)))
 
 
-def beacons(read: DataFrame) -> DataFrame:
-    """partition, incarnation, transaction of each beacon; null where it is none."""
-    value = F.col("value")
-    is_beacon = F.length(value) == 16
-    return read.where(F.col("key") == F.lit(BEACON_KEY)).select(
-        "partition",
-        F.when(is_beacon, _number(value, 1, 8)).alias("incarnation"),
-        F.when(is_beacon, _number(value, 9, 8)).alias("transaction"),
+def overview(read: DataFrame) -> DataFrame:
+    """partition, keys, beacon: how many keys there are beside it, and the beacon's incarnation and transaction.
+
+    ``beacon`` is null where there is none, and holds nulls where it is not whole.
+    """
+    value, is_beacon = F.col("value"), F.col("key") == F.lit(BEACON_KEY)
+    is_whole = F.length(value) == 16
+    parts = F.struct(
+        F.when(is_whole, _number(value, 1, 8)).alias("incarnation"),
+        F.when(is_whole, _number(value, 9, 8)).alias("transaction"),
+    )
+    return read.groupBy("partition").agg(
+        F.count_if(~is_beacon).alias("keys"), F.max(F.when(is_beacon, parts)).alias("beacon")
     )
 
 

@@ -7,14 +7,18 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from keylanes.demo.figures import counts_expected
-from keylanes.demo.flights import source_rows
+from keylanes.demo.flights import Flight, Totals, source_rows
 from keylanes.demo.logbook import read_topic
 from keylanes.offsets.provenance import HEADER
 from keylanes.runtime.brokers.embedded import EmbeddedBroker
 from keylanes.runtime.brokers.protocol import Record
+from keylanes.state.changelog import decode_stored
+from keylanes.state.keys import parse_key
+from keylanes.state.topics import TopicStore
 
 from .conftest import Start
 
@@ -46,7 +50,10 @@ def records_of(data: Path, topic: str) -> dict[int, list[Record]]:
 
 
 def assert_right(report: dict[str, Any], folder: Path, rows: int) -> None:
-    """The figures are those of the flights, the source holds each row once and in order, no output is there twice."""
+    """The figures are those of the flights, the source holds each row once and in order, no output is there twice.
+
+    The state is what a loop over both sources gives.
+    """
     counts = counts_expected(rows)
     assert report["is_right"], report
     assert report["wrong"] == []
@@ -57,9 +64,47 @@ def assert_right(report: dict[str, Any], folder: Path, rows: int) -> None:
     for partition in range(4):
         rows_there = [(row.key, row.value) for row in source_rows(0, rows) if row.partition == partition]
         assert [(record.key, record.value) for record in loaded[partition]] == rows_there
-    for topic in ("late", "flights.dead"):
+    for topic in ("late", "flights.dead", "flights.by-destination"):
         outputs = [dict(r.headers)[HEADER] for records in records_of(data, topic).values() for r in records]
         assert max(Counter(outputs).values()) == 1
+    flights = [(p, row.key, decode(row.value).arr_delay) for p, own in loaded.items() for row in own]
+    arrivals = [
+        (p, row.key, msgspec.json.decode(row.value or b"")["minutes"])
+        for p, own in records_of(data, "flights.by-destination").items()
+        for row in own
+    ]
+    assert totals_of(data, "flights") == folded([each for each in flights if each[2] is not None])
+    assert totals_of(data, "flights.by-destination") == folded(arrivals)
+    assert Counter(minutes for _, _, minutes in arrivals) == Counter(each[2] for each in flights if each[2] is not None)
+
+
+decode = msgspec.json.Decoder(Flight).decode
+Minutes = tuple[int, bytes | None, int]
+
+
+def folded(arrivals: list[Minutes]) -> dict[tuple[int, bytes], list[int]]:
+    """Flights, minutes, late ones in a row and the longest such chain by partition and key; by a loop."""
+    totals: dict[tuple[int, bytes], list[int]] = {}
+    for partition, key, minutes in arrivals:
+        assert key is not None
+        flights, total, in_a_row, longest = totals.get((partition, key), [0, 0, 0, 0])
+        in_a_row = in_a_row + 1 if minutes > 15 else 0
+        totals[partition, key] = [flights + 1, total + minutes, in_a_row, max(longest, in_a_row)]
+    return totals
+
+
+def totals_of(data: Path, source: str) -> dict[tuple[int, bytes], list[int]]:
+    """The state of the application for a source topic, as the broker keeps it."""
+    store = TopicStore.open_read_only(data)
+    found: dict[tuple[int, bytes], list[int]] = {}
+    for partition in range(4):
+        table = store.table(f"flights-demo.changelog.{source}", partition)
+        assert table is not None
+        for key, value in table.page(b"\0\0", None, 100_000):  # behind the beacon
+            totals = msgspec.json.decode(decode_stored(value).payload, type=Totals)
+            found[partition, parse_key(key).key] = list(msgspec.structs.astuple(totals))
+    store.close()
+    return found
 
 
 def test_a_small_demo_comes_out_right(demo: Start, tmp_path: Path) -> None:
@@ -108,7 +153,10 @@ def test_the_audit_proves_a_small_demo(demo: Start, tmp_path: Path) -> None:
     assert answer.returncode == 0, answer.stderr
     report = json.loads(answer.stdout)
     assert report["verdict"] == "exactly once: proven"
-    assert {check["name"]: check["violations"] for check in report["audit"]["checks"]}["expected"] == 0
+    checks = {check["name"]: check for check in report["audit"]["checks"]}
+    assert checks["expected"]["violations"] == checks["state"]["violations"] == 0
+    assert checks["state"]["checked"] == report["audit"]["figures"]["state_keys"] > 500
+    assert "keys, each equal to what Spark computes from the flights" in answer.stderr
     state = tmp_path / FOLDER / "state.json"
     state.write_text(state.read_text().replace("3000", "2999").replace("finished", "audit"))
     answer = demo("--rows", "2999", "--no-audit")

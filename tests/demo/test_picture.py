@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from keylanes.demo.tiles import PlaneTile, Stretch, choose_stretch
+from keylanes.demo.logbook import Structure
+from keylanes.demo.tiles import Change, PlaneTile, Stretch, choose_stretch, offset_of
 from keylanes.keyrange.ranges import even_bounds
+from keylanes.offsets.events import RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
 
 WORKERS = 64
 
@@ -51,12 +53,60 @@ def test_one_tile_is_its_own_stretch() -> None:
     assert not stretch.holds(9, 0)
 
 
+def test_a_stretch_is_not_made_narrow_by_a_split() -> None:
+    """A few workers of half the height change nothing about the height of what is shown."""
+    tiles = plane()
+    whole = choose_stretch(tiles)
+    assert whole is not None
+    halves = [tile._replace(end=(tile.first + tile.end) // 2) for tile in tiles if tile.worker == 3]
+    assert choose_stretch([*tiles, *halves]) == whole
+
+
+def test_changes_are_told_by_their_ranges() -> None:
+    """Workers that come later are known by what they were made of; a cut behind the start is a range taken up again."""
+    structure = Structure()
+    place = 1, "t", 0
+    events = [
+        WorkersCut(1, 1, *place, 0, (0, 100, 200)),
+        WorkerSplit(1, 5, *place, 0, 40, 2),
+        WorkersMerged(1, 6, *place, 3, 1, 4),
+        RangeReleased(1, 7, *place, 40, 200),
+        WorkersCut(1, 8, *place, 5, (40, 100, 200)),
+        WorkersCut(2, 1, 2, "t", 0, 0, (0, 100, 200)),
+    ]
+    for number, event in enumerate(events):
+        structure.take(event, number)
+    assert [(change.kind, change.first, change.end, at) for change, at in structure.changes] == [
+        ("split", 40, 100, 1),
+        ("merge", 100, 200, 2),
+        ("release", 40, 200, 3),
+        ("grant", 40, 200, 4),
+    ]
+    assert structure.is_at_start(WorkersCut(2, 1, 2, "t", 1, 0, (0, 100)))
+
+
+def test_a_change_lies_at_the_edge_that_its_range_had() -> None:
+    """The last tile before it counts, or the one of its own transaction, which may stand behind it."""
+    half = 1 << 31
+    tiles = [
+        PlaneTile("t", 0, 1, 1, 0, 1, 0, half, 0, 10),
+        PlaneTile("t", 1, 1, 1, 9, 1, 0, half, 0, 99),
+        PlaneTile("t", 0, 1, 2, 1, 1, half, 2 * half, 0, 20),
+        PlaneTile("t", 0, 1, 3, 0, 1, 0, half, 10, 30),
+    ]
+    assert offset_of(Change("split", "t", 0, 1, 2, 7, half), tiles, 2) == 10
+    assert offset_of(Change("split", "t", 0, 1, 3, 7, half), tiles, 3) == 30
+    assert offset_of(Change("merge", "t", 0, 1, 4, half, 2 * half), tiles, 4) == 20
+    assert offset_of(Change("grant", "t", 2, 1, 4, 0, half), tiles, 4) == 0
+
+
 @pytest.mark.slow
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
     """A PNG of some size comes out, also of an application without tiles, and nothing else is left."""
     from keylanes.demo.picture import draw_plane
 
-    path = draw_plane(plane(), tmp_path / "plane.png", title="a plane", records=[(420, 1 << 31)])
+    changes = [(Change(kind, "t", 1, 1, 2, 7, 1 << 31), 300) for kind in ("split", "merge", "release", "grant")]
+    path = draw_plane(plane(), tmp_path / "plane.png", title="a plane", records=[(420, 1 << 31)], changes=changes)
     assert path.read_bytes().startswith(b"\x89PNG")
     assert path.stat().st_size > 20_000
     draw_plane([], tmp_path / "empty.png", title="nothing yet")

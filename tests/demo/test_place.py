@@ -18,6 +18,7 @@ def opened(folder: Path, rows: int = 10, *, reset: bool = False) -> tuple[DemoPl
 def used(place: DemoPlace) -> Path:
     """Data of a broker in the place."""
     place.data.mkdir()
+    place.copies.mkdir()
     (place.data / "data").write_text("records")
     place.report.write_text("{}")
     return place.data
@@ -40,6 +41,7 @@ def test_an_interrupted_demo_goes_on_with_its_data(tmp_path: Path) -> None:
     assert goes_on
     assert second.state == first.state
     assert second.data == data
+    assert second.copies.exists()
     assert (data / "data").read_text() == "records"
 
 
@@ -55,6 +57,7 @@ def test_otherwise_it_starts_afresh(tmp_path: Path, why: str) -> None:
     assert not goes_on
     assert second.state.phase == "load"
     assert not data.exists()
+    assert not first.copies.exists()
     assert not second.report.exists()
     assert second.data != data
 
