@@ -75,6 +75,8 @@ class Rocks:
         # Also when it is never closed: at the end of the process at the latest.
         self._forget_scratch = None if scratch is None else weakref.finalize(self, shutil.rmtree, scratch, True)
         self._process = os.getpid()
+        self._reading = 0
+        self._read = threading.Condition()
         self._sync = rocksdict.WriteOptions()
         self._sync.sync = True
 
@@ -91,14 +93,14 @@ class Rocks:
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of keys, in their order, None for one that is missing. Other threads run meanwhile."""
-        with _in_words(self.folder):
+        with self._reads(), _in_words(self.folder):
             values = self._open().get(list(keys))
             assert isinstance(values, list)
             return values
 
     def page(self, first: bytes, end: bytes, entries_max: int) -> list[tuple[bytes, bytes]]:
         """At most so many keys and values of ``[first, end)`` in order, as they are at one moment."""
-        with self.entries(first, end) as entries:
+        with self._reads(), self.entries(first, end) as entries:
             return list(islice(entries, entries_max))
 
     def write(self, writes: Writes, *, sync: bool = False) -> None:
@@ -138,18 +140,32 @@ class Rocks:
 
     def flush(self) -> None:
         """Write what is in memory to files, and return when it is done. Other threads run meanwhile."""
-        with _in_words(self.folder):
+        with self._reads(), _in_words(self.folder):
             self._open().flush()
 
     def close(self) -> None:
-        """Let go of the folder; a second call does nothing."""
+        """Let go of the folder, when the reads that other threads are in have ended; a second call does nothing."""
         database, self._database = self._database, None
         # A forked child would wait for ever for threads that only its parent has.
         if database is not None and os.getpid() == self._process:
+            with self._read:
+                self._read.wait_for(lambda: not self._reading)
             with _in_words(self.folder):
                 database.close()
         if self._forget_scratch is not None:
             self._forget_scratch()
+
+    @contextlib.contextmanager
+    def _reads(self) -> Iterator[None]:
+        """A read during which other threads run: rocksdict refuses to close the database meanwhile."""
+        with self._read:
+            self._reading += 1
+        try:
+            yield
+        finally:
+            with self._read:
+                self._reading -= 1
+                self._read.notify_all()
 
     def _open(self) -> rocksdict.Rdict:
         if self._database is None:

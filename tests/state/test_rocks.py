@@ -352,6 +352,31 @@ def test_an_unfinished_walk_does_not_keep_the_lock(tmp_path: Path) -> None:
     open_things(tmp_path / "data").close()
 
 
+def test_closing_waits_for_reads_in_other_threads(tmp_path: Path) -> None:
+    """A close in the middle of a batch of reads in another thread lets go of the folder; the next batch is refused."""
+    rocks = open_rocks(tmp_path / "data", "things", 1)
+    keys = [b"%d" % number for number in range(50_000)]
+    writes = Writes()
+    for key in keys:
+        writes.put(key, b"value")
+    rocks.write(writes)
+    batches = threading.Semaphore(0)
+
+    def read() -> None:
+        while True:
+            batches.release()
+            rocks.get_many(keys)
+
+    with ThreadPoolExecutor(1) as reader:
+        reading = reader.submit(read)
+        for _ in range(2):
+            batches.acquire()
+        rocks.close()
+        with pytest.raises(RocksError, match="was closed"):
+            reading.result()
+    open_rocks(tmp_path / "data", "things", 1).close()
+
+
 def test_a_closed_database_says_so(tmp_path: Path) -> None:
     """Calls after close raise RocksError; a second close does nothing."""
     rocks = open_things(tmp_path / "data")
