@@ -16,6 +16,7 @@ import msgspec
 
 from ..keyrange.ranges import KeyRange
 from ..offsets.ledger import Place
+from .balance import HotKey
 from .brokers.protocol import Broker
 from .connect import connect
 from .errors import HandlerFailed, KeylanesError, SettingsError, StateNotReady
@@ -77,6 +78,11 @@ class Statistics(msgspec.Struct, frozen=True):
     oldest_running: tuple[str, int, float] | None
     last_commit_age_s: float | None
     loop_lag_ms_max: float
+    splits: int = 0
+    """Of hot ranges, by themselves; as ``merges`` of cold ones."""
+    merges: int = 0
+    hot_keys: tuple[HotKey, ...] = ()
+    """Keys that are the bottleneck of their partition: no split helps."""
 
 
 class App:
@@ -306,6 +312,9 @@ class App:
             oldest_running=slots.oldest_running(),
             last_commit_age_s=None if cycle.last_commit_s is None else _loop_time() - cycle.last_commit_s,
             loop_lag_ms_max=self._lag_ms(),
+            splits=0 if member.balance is None else member.balance.splits,
+            merges=0 if member.balance is None else member.balance.merges,
+            hot_keys=() if member.balance is None else tuple(member.balance.hot_keys),
         )
 
     def store(self, name: str) -> StoreView:
