@@ -1,0 +1,157 @@
+"""One process of a stateful application on a simulated cluster, with its local copies in a test's hands.
+
+What ``app.test()`` does, for tests that look inside: ranges that change, copies that are lost or old, folded logs.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from keylanes import App, Settings
+from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
+from keylanes.runtime.brokers.simulated import EPOCH_MS, Latency
+from keylanes.runtime.member import Member
+from keylanes.runtime.store_view import StoreView
+from keylanes.state.changelog import BEACON_KEY, changelog_topic
+from keylanes.state.memory import MemoryCopies
+from keylanes.state.tables import Copies
+
+from .cluster import Cluster
+
+SOURCE, OUT, DEAD = "in", "out", "dead"
+LEVEL_LIMIT_S = 600.0
+BY_KEY_ENTRIES_MAX = 1_000_000
+
+
+def application(name: str = "app", **settings: Any) -> App:
+    """An application whose broker is never opened; ``Engine`` runs its handlers."""
+    return App(name, broker="embedded:never-opened", settings=Settings.of(compression_type=None, **settings))
+
+
+class Engine:
+    """See the module. ``copies`` may be changed while it does not run."""
+
+    def __init__(
+        self, app: App, *, seed: int = 0, partitions: int = 1, sources: Sequence[str] = (SOURCE,), cluster: Any = None
+    ) -> None:
+        self.app = app
+        self.cluster: Cluster = cluster or Cluster(seed, Latency())
+        for topic in (*sources, OUT, DEAD):
+            self.cluster.create_topic(topic, partitions)
+        self.copies: Copies = MemoryCopies()
+        self.starts = 0
+
+    # --- the process -----------------------------------------------------------------------------------------------
+
+    async def start(self, app: App | None = None) -> Member:
+        """Start; returns when it works, raises what ended its start."""
+        self.app = app or self.app
+        loop = asyncio.get_running_loop()
+        self.connection = self.cluster.connect(f"process-{self.starts}")
+        self.member = Member(
+            self.app.name,
+            list(self.app.handlers.values()),
+            self.connection,
+            self.app.settings,
+            instance=f"process-{self.starts}",
+            wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
+            open_copies=lambda _: self.copies,
+        )
+        self.starts += 1
+        self.task = loop.create_task(self.member.run())
+        ready = loop.create_task(self.member.is_ready.wait())
+        await asyncio.wait([ready, self.task], return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if self.task.done():
+            self.task.result()
+        return self.member
+
+    async def crash(self) -> None:
+        """Kill -9."""
+        self.connection.sever()
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+    async def stop(self) -> None:
+        """Stop in order; raises what ended it."""
+        self.member.stop()
+        await self.task
+
+    async def level(self) -> None:
+        """Wait until everything in the sources is committed and settled; raises what stopped it."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LEVEL_LIMIT_S
+        while loop.time() < until:
+            if self.task.done():
+                self.task.result()
+            sources = [TopicPartition(r.dispatch.topic, r.dispatch.partition) for r in self.member.runs]
+            self.member.ends = {source: self.cluster.watermarks(source).high for source in sources}
+            cycle = self.member.cycle
+            if self.member.is_level() and cycle is not None and not cycle.is_sending:
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"not level after {LEVEL_LIMIT_S} s")
+
+    def view(self, name: str) -> StoreView:
+        """A store as readers beside the application see it."""
+        return StoreView(name, lambda: self.member.keeper.find(name))
+
+    # --- the cluster -----------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        at_ms: int | None = None,
+        *,
+        partition: int = 0,
+        topic: str = SOURCE,
+    ) -> None:
+        """Write a record at once."""
+        self.cluster.write([Outgoing(topic, partition, key, value, (), at_ms)], ())
+
+    def values(self, topic: str = OUT) -> dict[bytes | None, list[bytes | None]]:
+        """The committed values of a topic by key."""
+        found: dict[bytes | None, list[bytes | None]] = {}
+        for record in self.cluster.committed(topic):
+            found.setdefault(record.key, []).append(record.value)
+        return found
+
+    def changelog(self, topic: str = SOURCE) -> str:
+        """The name of a source's changelog."""
+        return changelog_topic(self.app.name, topic)
+
+    def folded(self, topic: str = SOURCE) -> dict[int, dict[bytes, bytes]]:
+        """The committed state by partition, from what a reader of the changelog sees now."""
+        state: dict[int, dict[bytes, bytes]] = {}
+        for record in self.cluster.committed(self.changelog(topic)):
+            fold([record], state.setdefault(record.partition, {}))
+        return state
+
+    def copied(self, topic: str = SOURCE) -> dict[int, dict[bytes, bytes]]:
+        """What the local copies hold, by partition."""
+        partitions = range(self.cluster.topics()[topic].partitions)
+        found = {p: dict(self.copies.copy(topic, p).page(b"", None, BY_KEY_ENTRIES_MAX)) for p in partitions}
+        return {p: entries for p, entries in found.items() if entries}
+
+
+def fold(rows: Iterable[Any], state: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Apply a changelog's records to a state."""
+    for row in rows:
+        if row.key is None or row.key == BEACON_KEY:
+            continue
+        if row.value is None:
+            state.pop(row.key, None)
+        else:
+            state[row.key] = row.value
+    return state
+
+
+def duplicate(copies: MemoryCopies, topics: Mapping[str, int]) -> MemoryCopies:
+    """A copy of copies as they are now: what a folder that was saved holds."""
+    saved = MemoryCopies()
+    for topic, partitions in topics.items():
+        for partition in range(partitions):
+            old = copies.copy(topic, partition)
+            saved.copy(topic, partition).write(old.page(b"", None, BY_KEY_ENTRIES_MAX), old.markers().pieces())
+    return saved
