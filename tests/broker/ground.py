@@ -3,27 +3,41 @@
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 from keylanes import App, Settings
 from keylanes.runtime.brokers.protocol import Broker, Outgoing, Record, TopicPartition, TopicSpec
 from keylanes.runtime.connect import connect
+from keylanes.state.changelog import BEACON_KEY, changelog_topic
+from keylanes.state.copies import open_copies
+from keylanes.state.topics import TopicStore
 
 _numbers = itertools.count(1)
 
 
 class Ground:
-    """An address, names that nobody else uses, and plain reading and writing."""
+    """An address, names that nobody else uses, and plain reading and writing. ``state_folder``: where state is copied
+    to; the embedded broker keeps it itself.
+    """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, state_folder: Path | None = None) -> None:
         self.address = address
+        self.is_embedded = address.startswith("embedded:")
+        self.state_folder = None if self.is_embedded else state_folder
         self.source = f"src-{next(_numbers)}"
         self.name = f"app-{next(_numbers)}"
         self.late, self.dead = f"late-{next(_numbers)}", f"dead-{next(_numbers)}"
 
     def app(self, name: str | None = None, **settings: object) -> App:
         """An application with short limits."""
-        values = {"commit_interval_ms": 50, "request_timeout_ms": 5_000, "broker_retry_ms": 10_000, **settings}
-        return App(name or self.name, broker=self.address, settings=Settings.of(**values))
+        return App(name or self.name, broker=self.address, settings=Settings.of(**self.settings(**settings)))
+
+    def settings(self, **settings: object) -> dict[str, object]:
+        """Settings with short limits."""
+        values: dict[str, object] = {"commit_interval_ms": 50, "request_timeout_ms": 5_000, "broker_retry_ms": 10_000}
+        if self.state_folder is not None:
+            values["state_folder"] = str(self.state_folder)
+        return {**values, **settings}
 
     def connect(self, compression_type: str | None = None) -> Broker:
         """A connection of one's own."""
@@ -65,6 +79,43 @@ class Ground:
 
         self._with(read)
         return found
+
+    def scatter(self, records: Sequence[tuple[int, bytes, bytes]], partitions: int) -> None:
+        """Write (partition, key, value) records to the source, made when it is missing."""
+        self.create(self.source, partitions)
+
+        async def scatter(broker: Broker) -> None:
+            await broker.append([Outgoing(self.source, partition, key, value) for partition, key, value in records])
+
+        self._with(scatter)
+
+    def kept(self, partitions: int) -> dict[tuple[int, bytes], bytes]:
+        """What is kept of the state while nobody works, as bytes: (partition, state key) → stored value."""
+        kept: dict[tuple[int, bytes], bytes] = {}
+        if self.is_embedded:
+            store = TopicStore.open_read_only(self.address.removeprefix("embedded:"))
+            for partition in range(partitions):
+                table = store.table(changelog_topic(self.name, self.source), partition)
+                assert table is not None, "the embedded broker keeps changelogs by key"
+                kept |= {(partition, k): v for k, v in table.page(b"", None, 1 << 30) if k != BEACON_KEY}
+            store.close()
+            return kept
+        assert self.state_folder is not None, "the application has a folder for its state"
+        copies = open_copies(self.state_folder, app=self.name, mode="beside")
+        for partition in range(partitions):
+            page = copies.copy(self.source, partition).page(b"", None, 1 << 30)
+            kept |= {(partition, key): value for key, value in page}
+        copies.close()
+        return kept
+
+    def logged(self, partitions: int) -> dict[tuple[int, bytes], bytes]:
+        """The same, from the changelog; of a broker that keeps it as a log."""
+        kept: dict[tuple[int, bytes], bytes | None] = {}
+        for partition in range(partitions):
+            for record in self.read(changelog_topic(self.name, self.source), partition):
+                if record.key != BEACON_KEY:
+                    kept[partition, record.key or b""] = record.value
+        return {place: value for place, value in kept.items() if value is not None}
 
     def values(self, topic: str) -> list[bytes | None]:
         """The values in a partition 0."""
