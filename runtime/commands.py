@@ -24,6 +24,7 @@ from .java import java_home
 from .kafka_jars import KAFKA_VERSION, pinned_jars
 from .kafka_server import KafkaServer, serve
 from .progress import ProgressShown
+from .state_commands import state as state_commands
 from .topics import creation_commands
 
 EXIT_USAGE = 2
@@ -42,6 +43,7 @@ cli = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+cli.add_typer(state_commands)
 
 
 class Until(StrEnum):

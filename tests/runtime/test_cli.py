@@ -91,7 +91,7 @@ def test_the_commands_are_named(folder: Path) -> None:
     """The help names every command, and no command at all is wrong usage that shows it too."""
     answer = keylanes(folder, "--help")
     assert answer.returncode == 0
-    assert all(command in answer.stdout for command in ("run", "demo", "audit", "broker", "topics"))
+    assert all(command in answer.stdout for command in ("run", "demo", "audit", "broker", "topics", "state"))
     assert keylanes(folder).returncode == 2
 
 

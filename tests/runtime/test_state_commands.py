@@ -1,0 +1,209 @@
+"""``keylanes state``: what is printed of a folder of local copies and of an embedded broker's, and what is refused."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+
+from keylanes import App, Context, MapState, State
+from keylanes.keyrange.hashing import SPACE_END, point_of_key
+from keylanes.runtime.brokers.embedded import EmbeddedBroker
+from keylanes.runtime.brokers.protocol import Outgoing, TopicSpec
+from keylanes.runtime.commands import run_command
+from keylanes.runtime.stores import Store
+from keylanes.runtime.values import MsgpackCodec
+from keylanes.state.changelog import encode_stored
+from keylanes.state.copies import open_copies
+from keylanes.state.keys import encode_map_key, state_key
+from keylanes.state.rocks import open_rocks
+from keylanes.state.tables import Marker, StoreInfo
+
+STORES = [
+    StoreInfo(0, "seen", "orders", "value", "", "int", "json"),
+    StoreInfo(1, "by_day", "orders", "map", "str", "float", "json"),
+    StoreInfo(2, "raw", "orders", "map", "bytes", "bytes", "json"),
+    StoreInfo(3, "packed", "orders", "map", "int", "object", "msgpack"),
+    StoreInfo(4, "own", "orders", "value", "", "object", "Protobuf"),
+    StoreInfo(5, "name", "orders", "value", "", "str", "json"),
+]
+
+
+class Answer:
+    """What a command printed, and its exit code."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> None:
+        capsys.readouterr()
+        self.code = run_command(list(arguments))
+        said = capsys.readouterr()
+        self.entries = [json.loads(line) for line in said.out.splitlines()]
+        self.errors = said.err
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Path:
+    """A folder of copies: two partitions of a topic, the second one restored for its upper half only."""
+    opened = open_copies(tmp_path / "state", app="shop", birth="b")
+    opened.declare(STORES)
+
+    def at(store: int, key: bytes, map_key: bytes = b"") -> bytes:
+        return state_key(point_of_key(key), store, key) + map_key
+
+    opened.copy("orders", 0).write(
+        [
+            (at(0, b"anna"), encode_stored(b"3")),
+            (at(0, b"both"), encode_stored(b"1")),
+            (at(1, b"anna", b"mon"), encode_stored(b"1.5")),
+            (at(1, b"anna", b"tue"), encode_stored(b"2.5", 1_700)),
+            (at(2, b"\xff", b"\xfe"), encode_stored(b"\x00\x01")),
+            (at(3, b"anna", encode_map_key(-7, "int")), encode_stored(MsgpackCodec().encode({"a": [1]}))),
+            (at(4, b"anna"), encode_stored(b"\x08\x01")),
+            (at(5, b"anna"), encode_stored(b"Anna")),
+        ],
+        [(0, SPACE_END, Marker(9, 0))],
+    )
+    upper = point_of_key(b"both")
+    left_over = next(b"k%d" % i for i in range(100) if point_of_key(b"k%d" % i) < upper)
+    opened.copy("orders", 1).write(
+        [(at(0, b"both"), encode_stored(b"2")), (at(0, left_over), encode_stored(b"666"))],
+        [(upper, SPACE_END, Marker(4, 0))],
+    )
+    opened.close()
+    return tmp_path / "state"
+
+
+def test_a_value_is_printed_with_where_it_lies(copies: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Values of codecs that are known are decoded; what is no text is base64; a deadline is there when there is one."""
+    get = ("state", "get", str(copies))
+    anna = {"partition": 0, "key": "anna"}
+    for arguments, entries in (
+        (("seen", "anna"), [{**anna, "value": 3}]),
+        (("name", "anna"), [{**anna, "value": "Anna"}]),
+        (("by_day", "anna", "--map-key", "mon"), [{**anna, "map_key": "mon", "value": 1.5}]),
+        (("packed", "anna", "--map-key", "-7"), [{**anna, "map_key": -7, "value": {"a": [1]}}]),
+        (("own", "anna"), [{**anna, "value_base64": "CAE="}]),
+        (
+            ("raw", "/w==", "--base64"),
+            [{"partition": 0, "key_base64": "/w==", "map_key_base64": "/g==", "value_base64": "AAE="}],
+        ),
+        (
+            ("by_day", "anna"),
+            [
+                {**anna, "map_key": "mon", "value": 1.5},
+                {**anna, "map_key": "tue", "value": 2.5, "deadline_ms": 1_700},
+            ],
+        ),
+        (("seen", "both", "--partition", "1"), [{"partition": 1, "key": "both", "value": 2}]),
+    ):
+        answer = Answer(capsys, (*get, *arguments))
+        assert (answer.code, answer.entries) == (0, entries), answer.errors
+    nothing = Answer(capsys, (*get, "seen", "nobody", "--partition", "0"))
+    assert (nothing.code, nothing.entries) == (1, [])
+    assert "store 'seen' has nothing for this key" in nothing.errors
+
+
+def test_a_scan_prints_what_is_held(copies: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All partitions or one, at most so many; what lies in a range that is not restored is left over and not shown."""
+    scan = ("state", "scan", str(copies), "seen")
+    everything = Answer(capsys, scan).entries
+    assert sorted((e["partition"], e["key"], e["value"]) for e in everything) == [
+        (0, "anna", 3), (0, "both", 1), (1, "both", 2),
+    ]  # fmt: skip
+    assert [e["partition"] for e in Answer(capsys, (*scan, "--partition", "1")).entries] == [1]
+    assert Answer(capsys, (*scan, "--limit", "1")).entries == everything[:1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("get", "STATE", "sen", "anna"), 2, "application 'shop' has no store 'sen' here; it has ['by_day', 'name', "),
+        (("scan", "STATE", "sen"), 2, "no store 'sen'"),
+        (("get", "STATE", "seen", "both"), 2, "partitions [0, 1] of 'orders' have this key; name one with --partition"),
+        (
+            ("get", "STATE", "seen", "anna", "--partition", "7"),
+            2,
+            "partition 7 of 'orders' is not here; there are [0, 1]",
+        ),
+        (("get", "STATE", "seen", "k", "--map-key", "a"), 2, "--map-key: store 'seen' has one value for each key"),
+        (("get", "STATE", "packed", "k", "--map-key", "a"), 2, "--map-key: the keys of 'packed' are int: "),
+        (("get", "STATE", "seen", "?", "--base64"), 2, "--base64: '?' is none"),
+        (("get", "STATE", "seen", "anna", "--app", "other"), 8, "holds the state of application 'shop'"),
+        (("get", "FOREIGN", "seen", "anna"), 8, "was not made by keylanes"),
+        (("scan", "NONE", "seen"), 8, "does not exist or is not a folder"),
+        (("scan", "NEWER", "seen"), 8, "has format 2; this version of keylanes reads format 1"),
+        (("scan", "EMPTY", "seen"), 2, "no application keeps state here"),
+    ],
+)
+def test_what_can_not_be_read_is_told_in_words(
+    copies: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    """No such store, key, partition or folder: a sentence that names what there is, and the code of errors.py."""
+    places = {name: copies.parent / name.lower() for name in ("FOREIGN", "NONE", "NEWER", "EMPTY")} | {"STATE": copies}
+    places["FOREIGN"].mkdir()
+    (places["FOREIGN"] / "precious").touch()
+    open_rocks(places["NEWER"], "state", 2).close()
+    open_rocks(places["EMPTY"], "topics", 1).close()
+    answer = Answer(capsys, ("state", *(str(places.get(argument, argument)) for argument in arguments)))
+    assert answer.code == code, answer.errors
+    assert says in answer.errors
+    assert answer.entries == []
+
+
+def test_a_key_that_is_not_restored_is_no_missing_key(copies: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a partition holds nothing of a point, it is said; it is not said that there is no value."""
+    low = next(b"k%d" % i for i in range(100) if point_of_key(b"k%d" % i) < point_of_key(b"both"))
+    answer = Answer(capsys, ("state", "get", str(copies), "seen", low.decode(), "--partition", "1"))
+    assert answer.code == 2
+    assert "it is not restored" in answer.errors
+
+
+def stateful(name: str, folder: Path) -> App:
+    """An application that counts and remembers, on an embedded broker."""
+    app = App(name, broker=f"embedded:{folder}")
+
+    @app.handler("orders")
+    async def count(
+        value: int, ctx: Context, seen: State[int], by: Annotated[MapState[str, int], Store(ttl_ms=1_000)]
+    ) -> None:
+        seen.put((seen.get() or 0) + 1)
+        by.put(f"of {value % 2}", value)
+
+    return app
+
+
+async def fill(folder: Path, first: int) -> None:
+    """Ten orders more of two customers, one in each partition."""
+    broker = EmbeddedBroker(folder)
+    await broker.open()
+    await broker.create([TopicSpec("orders", 2, {})])
+    values = range(first, first + 10)
+    await broker.append([Outgoing("orders", i % 2, b"c%d" % (i % 2), b"%d" % i, (), 5_000) for i in values])
+    await broker.close()
+
+
+async def test_the_folder_of_an_embedded_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Tables of changelogs are read while the application runs, too; with several applications one is named."""
+    folder = tmp_path / "data"
+    await fill(folder, 0)
+    for name in ("shop", "other"):
+        await asyncio.to_thread(stateful(name, folder).run, until="level")
+    get = ("state", "get", str(folder), "seen", "c1")
+    answer = await asyncio.to_thread(Answer, capsys, get)
+    assert answer.code == 2
+    assert "the applications that keep state here are ['other', 'shop']; name one with --app" in answer.errors
+    assert "seen --app none" in (await asyncio.to_thread(Answer, capsys, (*get, "--app", "none"))).errors
+    app = stateful("shop", folder)
+    async with app:
+        await fill(folder, 10)
+        async with asyncio.timeout(20):
+            while any(app.store("seen").get(b"c%d" % i) != 10 for i in range(2)):  # noqa: ASYNC110  # no event tells it
+                await asyncio.sleep(0.01)
+        entries = (await asyncio.to_thread(Answer, capsys, (*get, "--app", "shop"))).entries
+        assert entries == [{"partition": 1, "key": "c1", "value": 10}]
+        scan = ("state", "scan", str(folder), "by", "--app", "shop")
+        entries = (await asyncio.to_thread(Answer, capsys, scan)).entries
+    assert entries == [
+        {"partition": p, "key": f"c{p}", "map_key": f"of {p}", "value": 18 + p, "deadline_ms": 6_000} for p in range(2)
+    ]
