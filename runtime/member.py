@@ -112,7 +112,6 @@ class Member:
         settled = self.cycle.reshape.give_up(self._run_of(place), within)
         self.cycle.wake()
         await settled
-        self.keeper.give_up(place, within)
 
     async def grant(self, place: Place, within: KeyRange) -> None:
         """Grant this process a range that it released, and work on it; returns when its cut into workers is committed.
@@ -122,6 +121,8 @@ class Member:
         assert self.cycle is not None, "the start is through"
         run = self._run_of(place)
         async with self._granting.setdefault(place, asyncio.Lock()):
+            if (leaving := self.cycle.reshape.is_leaving(run, within)) is not None:
+                raise ValueError(f"{run.label}: {within} overlaps {leaving}, which is being given up")
             # Whatever is held here is held by a grant in force: another one over it would end that one in mid-work.
             held = [w for w in run.dispatch.workers if w.first < within.end and within.first < w.end]
             if held:
@@ -345,9 +346,11 @@ class Member:
                     if not is_open:
                         await watch.open(self.logs.log_partitions)
                         is_open = True
+                    asked_ms = self.wall_ms()
                     ledger = await watch.read_control(ledger)
                     assert self.cycle is not None, "the start is through"
                     self.coordinator.check_in_office(ledger, self.cycle.incarnation)
+                    self.keeper.was_in_office(asked_ms)
                 except BrokerError as error:
                     logger.warning("the control log can't be read: %s", error)
                 await asyncio.sleep(CONTROL_CHECK_MS / 1000)

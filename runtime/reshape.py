@@ -105,6 +105,8 @@ class Reshape:
     arriving: list[Arriving] = field(default_factory=list)
     splitting: list[Splitting] = field(default_factory=list)
     merging: list[Merging] = field(default_factory=list)
+    _released: list[Leaving] = field(default_factory=list)
+    """No worker holds these any more; that they were given up is not committed yet."""
     _settling: "list[asyncio.Future[None]]" = field(default_factory=list)
 
     # --- what the member asks for ------------------------------------------------------------------------------------
@@ -120,6 +122,11 @@ class Reshape:
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.leaving.append(Leaving(run, within, settled))
         return settled
+
+    def is_leaving(self, run: PartitionRun, within: KeyRange) -> KeyRange | None:
+        """What overlaps a range and is being given up: as long as that is not committed, nobody knows its edges."""
+        leaving = [*self.leaving, *self._released]
+        return next((other.within for other in leaving if other.run is run and other.within.overlaps(within)), None)
 
     def take_up(self, run: PartitionRun, epoch: int) -> "asyncio.Future[None]":
         """Work on a grant; the result is there when its cut is committed, ValueError when it is not ours to take."""
@@ -218,6 +225,7 @@ class Reshape:
     def settle(self) -> None:
         """The generation was committed, and with it what was asked for."""
         settling, self._settling = self._settling, []
+        self._released.clear()
         for settled in settling:
             if not settled.done():
                 settled.set_result(None)
@@ -236,7 +244,7 @@ class Reshape:
             held = sum(part.size for w in run.dispatch.workers if (part := overlap(leaving.within, w)) is not None)
             if held < leaving.within.size:
                 self.leaving.remove(leaving)
-                leaving.settled.set_exception(ValueError(f"{run.label}: not all of {leaving.within} is held here"))
+                refuse(leaving.settled, f"{run.label}: not all of {leaving.within} is held here")
                 return
             for hold_now in [h for h in self.holds if h.run is run]:
                 hold_now.refuse(f"is not merged while {leaving.within} is being given up")
@@ -248,6 +256,7 @@ class Reshape:
         if are_through(leaving.workers):
             generation.structure += release(run.dispatch, leaving.workers)
             self.leaving.remove(leaving)
+            self._released.append(leaving)
             self._settling.append(leaving.settled)
 
     def _split(self, generation: Generation, splitting: Splitting) -> bool:
