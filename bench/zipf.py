@@ -129,7 +129,9 @@ def main() -> int:
     parser.add_argument("--records", type=int, help="records (default 20,000; with --full 100,000)")
     parser.add_argument("--keys", type=int, default=10_000)
     parser.add_argument("--exponent", type=float, default=1.0, help="of the distribution (default 1)")
-    parser.add_argument("--workers", type=int, default=16, help="the parallelising factor that is declared (default 16)")
+    parser.add_argument(
+        "--workers", type=int, default=16, help="the parallelising factor that is declared (default 16)"
+    )
     parser.add_argument("--handler-ms", type=float, default=10.0)
     parsed = parser.parse_args()
     options = {
