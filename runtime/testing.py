@@ -138,12 +138,13 @@ class SimulatedApp:
             wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
             open_copies=lambda _: self._copies,
         )
+        self.app._member = self._member  # what is asked of the application, its stores for one, is asked of this run
         self._run = loop.create_task(self._member.run())
         ready = loop.create_task(self._member.is_ready.wait())
         await asyncio.wait([ready, self._run], return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
         if self._run.done():
-            self._member = None
+            self._member = self.app._member = None
             await self._run
 
     async def _stop(self) -> BaseException | None:
@@ -151,7 +152,7 @@ class SimulatedApp:
         if self._member is None:
             return None
         self._member.stop()
-        self._member = None
+        self._member = self.app._member = None
         await asyncio.wait([self._run])
         error = None if self._run.cancelled() else self._run.exception()
         return None if error is self._told else error
@@ -164,7 +165,7 @@ class SimulatedApp:
         await asyncio.wait([self._run])
         if not self._run.cancelled():
             self._run.exception()
-        self._member = None
+        self._member = self.app._member = None
         self._crashes += 1
 
     async def _send(

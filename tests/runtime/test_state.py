@@ -1,0 +1,949 @@
+"""State as handlers see it: values and maps of a record's key, alike on the simulated and the embedded broker."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeAlias
+
+import msgspec
+import pytest
+
+from keylanes import (
+    App,
+    ContextClosed,
+    DeadLetter,
+    HandlerFailed,
+    MapState,
+    MsgpackCodec,
+    Retry,
+    SettingsError,
+    SourceError,
+    State,
+    StateNotReady,
+    Store,
+)
+from keylanes.keyrange.hashing import SPACE_END, point_of_key
+from keylanes.keyrange.ranges import KeyRange
+from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
+from keylanes.runtime.brokers.simulated import EPOCH_MS
+from keylanes.runtime.context import Context
+from keylanes.runtime.outputs import ERROR_HEADER
+from keylanes.runtime.partition_state import PartitionState
+from keylanes.runtime.virtual_loop import run_virtual
+from keylanes.state.changelog import BEACON_KEY, decode_beacon, decode_stored, encode_stored
+from keylanes.state.keys import parse_key, state_key
+from keylanes.state.memory import MemoryCopies, MemoryCopy
+
+from ..broker.ground import Ground
+from ..simulation.engine import DEAD, OUT, SOURCE, Engine, application, fold
+
+Source: TypeAlias = tuple[bytes | None, Any] | tuple[bytes | None, Any, int]
+"""(key, value as JSON), and the timestamp if it matters."""
+Declare: TypeAlias = Callable[[App], None]
+ONCE: dict[str, Any] = {
+    "to": OUT,
+    "retry": Retry(attempts=1),
+    "on_failure": DeadLetter(DEAD),
+    "parallelising_factor": 8,
+}
+
+
+class Played(NamedTuple):
+    """What came out: values by key, and causes of dead letters by key."""
+
+    out: dict[bytes | None, list[Any]]
+    dead: dict[bytes | None, list[str]]
+
+
+Play: TypeAlias = Callable[[Declare, Sequence[Source]], Played]
+
+
+@pytest.fixture(params=["simulated", "embedded"])
+def play(request: pytest.FixtureRequest, tmp_path: Path) -> Play:
+    """Work through records with handlers, to the end; called again, it goes on where it stood."""
+    if request.param == "simulated":
+        engine: list[Engine] = []
+
+        async def simulated(declare: Declare, records: Sequence[Source]) -> Played:
+            app = application()
+            declare(app)
+            if not engine:
+                engine.append(Engine(app))
+            await engine[0].start(app)
+            for key, value, *at in records:
+                engine[0].send(key, encoded(value), at[0] if at else None)
+            await engine[0].level()
+            await engine[0].crash()
+            return played(engine[0].cluster.committed(OUT), engine[0].cluster.committed(DEAD))
+
+        return lambda declare, records: run_virtual(simulated(declare, records))
+    return lambda declare, records: embedded(Ground(f"embedded:{tmp_path / 'data'}"), declare, records)
+
+
+def embedded(ground: Ground, declare: Declare, records: Sequence[Source]) -> Played:
+    """The same on an embedded broker."""
+    for topic in (SOURCE, OUT, DEAD):
+        ground.create(topic)
+
+    async def fill(broker: Any) -> None:
+        await broker.append([Outgoing(SOURCE, 0, k, encoded(v), (), *at) for k, v, *at in records])
+
+    ground._with(fill)
+    ground.name = "app"
+    app = ground.app(compression_type=None)
+    declare(app)
+    app.run(until="level")
+    return played(ground.read(OUT), ground.read(DEAD))
+
+
+def encoded(value: Any) -> bytes:
+    """A value as handlers take it: text as it is, all else as JSON."""
+    return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+
+
+def played(out: Sequence[Any], dead: Sequence[Any]) -> Played:
+    """Values and causes by key, in order."""
+    found = Played({}, {})
+    for record in out:
+        found.out.setdefault(record.key, []).append(msgspec.json.decode(record.value or b""))
+    for record in dead:
+        found.dead.setdefault(record.key, []).append(dict(record.headers)[ERROR_HEADER].decode())
+    return found
+
+
+# --- values and maps ---------------------------------------------------------------------------------------------------
+
+
+def test_values_by_key_across_a_restart(play: Play) -> None:
+    """Each key has its own value, which is there again after a crash; what is deleted is not."""
+
+    def declare(app: App) -> None:
+        @app.handler(SOURCE, **ONCE)
+        async def count(what: str, ctx: Context, seen: State[int], names: State[list[str]]) -> dict[str, Any]:
+            if what == "forget":
+                seen.delete()
+            else:
+                seen.put((seen.get() or 0) + 1)
+                names.put([*(names.get() or []), what])
+            return {"seen": seen.get(), "names": names.get()}
+
+    assert play(declare, [(b"a", "x"), (b"b", "y"), (b"a", "z")]).out == {
+        b"a": [{"seen": 1, "names": ["x"]}, {"seen": 2, "names": ["x", "z"]}],
+        b"b": [{"seen": 1, "names": ["y"]}],
+    }
+    again = play(declare, [(b"a", "forget"), (b"a", "w"), (b"b", "w")]).out
+    assert again[b"a"][2:] == [{"seen": None, "names": ["x", "z"]}, {"seen": 1, "names": ["x", "z", "w"]}]
+    assert again[b"b"][1:] == [{"seen": 2, "names": ["y", "w"]}]
+
+
+def test_maps_in_order_of_their_keys(play: Play) -> None:
+    """str, bytes and int keys come in their order, negative numbers first; own writes are among them, and a listing
+    that has begun is not disturbed by what is written meanwhile.
+    """
+
+    def declare(app: App) -> None:
+        @app.handler(SOURCE, **ONCE)
+        async def work(
+            value: int, texts: MapState[str, int], data: MapState[bytes, int], numbers: MapState[int, str]
+        ) -> dict[str, Any]:
+            if value == 0:
+                for text in ("b", "aa", "ä", "a"):
+                    texts.put(text, len(text))
+                data.put(b"\xff\xff", 1)
+                data.put(b"\x00", 2)
+                for number in (5, -1, 1 << 62, -(1 << 63), 0):
+                    numbers.put(number, str(number))
+            else:
+                texts.put("aaa", 3)
+                texts.delete("b")
+                numbers.delete(0)
+                data.put(b"\xff", 3)
+            listed = []
+            for number in numbers:
+                numbers.delete(number)
+                numbers.put(number + 10 if number < 100 else number, "later")
+                listed.append(number)
+            for number in listed:
+                numbers.delete(number + 10 if number < 100 else number)
+            for number in listed:
+                numbers.put(number, str(number))
+            assert list(numbers.keys()) == listed
+            assert list(numbers.values()) == [str(n) for n in listed]
+            assert "aa" in texts and "zz" not in texts
+            return {"texts": list(texts.items()), "data": [[k.hex(), v] for k, v in data.items()], "numbers": listed}
+
+    out = play(declare, [(b"k", 0), (b"other", 0)]).out
+    texts = [["a", 1], ["aa", 2], ["b", 1], ["ä", 1]]
+    numbers = [-(1 << 63), -1, 0, 5, 1 << 62]
+    assert out[b"k"] == out[b"other"] == [{"texts": texts, "data": [["00", 2], ["ffff", 1]], "numbers": numbers}]
+    again = play(declare, [(b"k", 1)]).out[b"k"][1]
+    assert again == {
+        "texts": [["a", 1], ["aa", 2], ["aaa", 3], ["ä", 1]],
+        "data": [["00", 2], ["ff", 3], ["ffff", 1]],
+        "numbers": [-(1 << 63), -1, 5, 1 << 62],
+    }
+
+
+def test_map_of_many_pages(play: Play) -> None:
+    """A map of more entries than a page is listed whole, with what is deleted and added on its pages' edges."""
+
+    def declare(app: App) -> None:
+        @app.handler(SOURCE, **ONCE)
+        def work(value: int, entries: MapState[int, int]) -> dict[str, list[int]]:
+            if value == 0:
+                for number in range(0, 2_000, 2):
+                    entries.put(number, number)
+            else:
+                for number in (0, 510, 512, 1_022, 1_998):
+                    entries.delete(number)
+                for number in (-1, 511, 513, 1_023, 2_001):
+                    entries.put(number, number)
+            return {"keys": list(entries)}
+
+    assert play(declare, [(b"k", 0), (b"l", 0)]).out[b"k"] == [{"keys": list(range(0, 2_000, 2))}]
+    right = sorted({*range(0, 2_000, 2)} - {0, 510, 512, 1_022, 1_998} | {-1, 511, 513, 1_023, 2_001})
+    again = play(declare, [(b"k", 1), (b"k", 2), (b"l", 1)]).out
+    assert again[b"k"][1:] == [{"keys": right}, {"keys": right}]
+    assert again[b"l"][1] == {"keys": right}
+
+
+def test_keys_and_maps_of_alike_names_stay_apart(play: Play) -> None:
+    """Keys that begin alike, or hash alike in length, never see each other's maps."""
+    keys = [b"", b"\x00", b"\x00\x00", b"a", b"aa", b"a" * 300, b"\xff" * 12]
+
+    def declare(app: App) -> None:
+        @app.handler(SOURCE, **ONCE)
+        async def work(value: int, own: MapState[bytes, int], total: State[int]) -> list[Any]:
+            own.put(b"\x00", value)
+            own.put(b"a", value)
+            total.put((total.get() or 0) + value)
+            return [{"own": [v for _, v in own.items()], "total": total.get()}]
+
+    out = play(declare, [(key, i) for i, key in enumerate(keys)]).out
+    assert out == {key: [{"own": [i, i], "total": i}] for i, key in enumerate(keys)}
+
+
+def test_two_topics_with_the_same_key() -> None:
+    """State belongs to a source topic: the same key of another one has another."""
+
+    async def main() -> None:
+        app = application()
+
+        @app.handler(SOURCE, to=OUT)
+        async def one(value: int, first: State[int]) -> int:
+            first.put((first.get() or 0) + 1)
+            return first.get() or 0
+
+        @app.handler("in2", to=OUT)
+        def two(value: int, second: State[int]) -> int:
+            second.put((second.get() or 100) + 1)
+            return second.get() or 0
+
+        engine = Engine(app, sources=(SOURCE, "in2"))
+        await engine.start()
+        for _ in range(2):
+            engine.send(b"k", b"1")
+            engine.send(b"k", b"1", topic="in2")
+        await engine.level()
+        assert sorted(engine.values()[b"k"], key=str) == [b"1", b"101", b"102", b"2"]
+        assert engine.view("first").get(b"k") == 2
+        assert engine.view("second").get("k") == 102
+        await engine.stop()
+
+    run_virtual(main())
+
+
+# --- failures ----------------------------------------------------------------------------------------------------------
+
+
+def test_failed_attempt_leaves_nothing(play: Play) -> None:
+    """Neither an attempt that raised nor one whose record is given up changes the state; the next attempt begins anew."""
+
+    def declare(app: App) -> None:
+        @app.handler(SOURCE, **{**ONCE, "retry": Retry(attempts=2, backoff_ms=1)})
+        async def work(value: int, ctx: Context, seen: State[int], by: MapState[int, int]) -> dict[str, Any]:
+            seen.put((seen.get() or 0) + 1)
+            by.put(value, ctx.attempt)
+            for number in list(by):
+                if value == 9:
+                    by.delete(number)
+            if value == 9 or (value % 2 and ctx.attempt == 1):
+                raise ValueError("as asked")
+            return {"seen": seen.get(), "by": list(by.items())}
+
+    found = play(declare, [(b"k", 1), (b"k", 9), (b"k", 2)])
+    assert found.out == {b"k": [{"seen": 1, "by": [[1, 2]]}, {"seen": 2, "by": [[1, 2], [2, 1]]}]}
+    assert found.dead == {b"k": ["ValueError: as asked"]}
+
+
+def test_what_is_written_after_the_attempt_is_refused() -> None:
+    """State that an attempt left to a task that outlives it, because it timed out, can't be used any more."""
+    errors: list[Exception] = []
+
+    async def main() -> None:
+        app = application(handler_timeout_ms=200)
+
+        async def later(seen: State[int], by: MapState[str, int]) -> None:
+            await asyncio.sleep(0.5)
+            for use in (seen.get, seen.delete, lambda: seen.put(5), lambda: by.put("a", 1), lambda: list(by)):
+                try:
+                    use()
+                except ContextClosed as error:
+                    errors.append(error)
+
+        tasks: list[asyncio.Task[None]] = []
+
+        @app.handler(SOURCE, to=OUT, retry=Retry(attempts=2, backoff_ms=1), on_failure=DeadLetter(DEAD))
+        async def work(value: int, ctx: Context, seen: State[int], by: MapState[str, int]) -> int:
+            if ctx.attempt == 1:
+                seen.put(77)
+                by.put("x", 77)
+                tasks.append(asyncio.get_running_loop().create_task(later(seen, by)))
+                await asyncio.sleep(60)
+            return seen.get() or len(list(by))
+
+        engine = Engine(app)
+        await engine.start()
+        engine.send(b"k", b"1")
+        await engine.level()
+        await asyncio.sleep(1)
+        await tasks[0]
+        assert engine.values() == {b"k": [b"0"]}
+        assert engine.folded() == {}
+        await engine.stop()
+
+    run_virtual(main())
+    assert len(errors) == 5
+    assert "has ended" in str(errors[0])
+
+
+def test_record_without_a_key_has_no_state(play: Play) -> None:
+    """Any use raises, and no other attempt is made; a handler that does not use it is not disturbed."""
+    attempts: list[int] = []
+
+    def declare(app: App) -> None:
+        @app.handler(SOURCE, **{**ONCE, "retry": Retry(attempts=5)})
+        async def work(what: str, ctx: Context, seen: State[int], by: MapState[str, int]) -> dict[str, str]:
+            attempts.append(ctx.attempt)
+            uses: dict[str, Callable[[], Any]] = {
+                "get": seen.get,
+                "put": lambda: seen.put(1),
+                "delete": seen.delete,
+                "map": lambda: list(by),
+                "in": lambda: "a" in by,
+                "entry": lambda: by.put("a", 1),
+            }
+            if what in uses:
+                uses[what]()
+            return {"what": what}
+
+    whats = ["get", "put", "delete", "map", "in", "entry", "nothing"]
+    found = play(declare, [(None, what) for what in whats])
+    assert len(found.dead[None]) == 6
+    assert all(cause.startswith("NoKey: the record has no key") for cause in found.dead[None])
+    assert attempts == [1] * 7
+    assert len(found.out[None]) == 1
+
+
+def test_impossible_values_fail_their_record_only(play: Play) -> None:
+    """None, a value that is too large, one that can't be encoded, and keys of a wrong kind: a dead letter, and whatever
+    else the record changed is as it was.
+    """
+
+    def declare(app: App) -> None:
+        @app.handler(SOURCE, **ONCE)
+        def work(what: str, seen: State[Any], by: MapState[int, str]) -> dict[str, Any]:
+            seen.put((seen.get() or 0) + 1)
+            by.put(1, "one")
+            impossible: dict[str, Callable[[], Any]] = {
+                "none": lambda: seen.put(None),
+                "map none": lambda: by.put(2, None),  # type: ignore[arg-type]  # what is tested
+                "large": lambda: seen.put("x" * 2_000_000),
+                "object": lambda: seen.put(object()),
+                "text key": lambda: by.put("a", "b"),  # type: ignore[arg-type]  # what is tested
+                "wide key": lambda: by.get(1 << 64),
+            }
+            if what in impossible:
+                impossible[what]()
+            return {"seen": seen.get(), "by": list(by)}
+
+    whats = ["ok", "none", "map none", "large", "object", "text key", "wide key", "ok"]
+    found = play(declare, [(b"k", what) for what in whats])
+    assert found.out == {b"k": [{"seen": 1, "by": [1]}, {"seen": 2, "by": [1]}]}
+    causes = [cause.partition(":") for cause in found.dead[b"k"]]
+    assert [name for name, _, _ in causes] == [
+        "TypeError",
+        "TypeError",
+        "StateValueTooLarge",
+        "TypeError",
+        "TypeError",
+        "ValueError",
+    ]
+    assert "None is no value of store 'seen'" in causes[0][2]
+    assert "a value for the state has 2000012 bytes with its key" in causes[2][2]
+    assert "the map's keys are int; seen str" in causes[4][2]
+
+
+def test_sync_handlers_have_state_on_threads(tmp_path: Path) -> None:
+    """Handlers on real threads count each key alone, and change the same state as those on the loop."""
+
+    def declare(app: App) -> None:
+        @app.handler(SOURCE, **{**ONCE, "parallelising_factor": 64})
+        def count(value: int, seen: State[int], by: MapState[str, int]) -> int:
+            seen.put((seen.get() or 0) + 1)
+            name = str(value % 3)
+            by.put(name, (by.get(name) or 0) + 1)
+            assert sum(v for _, v in by.items()) == seen.get()
+            return seen.get() or 0
+
+    keys = [b"k%d" % i for i in range(20)]
+    found = embedded(Ground(f"embedded:{tmp_path / 'data'}"), declare, [(key, i) for i in range(30) for key in keys])
+    assert found.dead == {}
+    assert found.out == {key: list(range(1, 31)) for key in keys}
+
+
+# --- time to live --------------------------------------------------------------------------------------------------------
+
+
+def brief(app: App) -> None:
+    """Values and entries for 100 ms, counted in the records' own time; what is seen goes out."""
+
+    @app.handler(SOURCE, **ONCE)
+    async def work(
+        what: str,
+        kept: Annotated[State[str], Store(ttl_ms=100)],
+        log: Annotated[MapState[str, str], Store(name="log-of", ttl_ms=100)],
+    ) -> dict[str, Any]:
+        seen = {"kept": kept.get(), "log": list(log), "x": log.get("x"), "in": "x" in log}
+        if what != "look":
+            kept.put(what)
+            log.put(what, what)
+        return seen
+
+
+def test_time_to_live_in_record_time(play: Play) -> None:
+    """A value is seen below its deadline and gone at it, by the timestamps of records, whatever the clock says; once
+    met over its time it is deleted, also for a record that is older. A restart changes nothing about it.
+    """
+    nothing = {"kept": None, "log": [], "x": None, "in": False}
+    there = {"kept": "x", "log": ["x"], "x": "x", "in": True}
+    found = play(
+        brief,
+        [
+            (b"k", "x", 1_000),
+            (b"k", "look", 1_099),
+            (b"k", "look", 10),
+            (b"k", "look", 1_100),
+            (b"k", "look", 1_050),
+            (b"m", "x", 1_000),
+            (b"n", "x", 1_000),
+            (b"n", "y", 1_050),
+        ],
+    )
+    assert found.out[b"k"] == [nothing, there, there, nothing, nothing]
+    again = play(brief, [(b"m", "look", 1_099), (b"m", "look", 5_000), (b"n", "look", 1_120)]).out
+    assert again[b"m"][1:] == [there, nothing]
+    assert again[b"n"][2] == {"kept": "y", "log": ["y"], "x": None, "in": False}
+
+
+def test_what_is_over_its_time_is_deleted_by_its_owner() -> None:
+    """The record that meets it writes an ordinary delete, in its own transaction; nobody else does, however late."""
+
+    async def main() -> None:
+        app = application()
+        brief(app)
+        engine = Engine(app)
+        await engine.start()
+        engine.send(b"k", b"x", 1_000)
+        engine.send(b"other", b"x", 1_000)
+        await engine.level()
+        assert len(engine.folded()[0]) == 4
+        await asyncio.sleep(60)
+        engine.send(b"other", b"look", 1_010)
+        await engine.level()
+        assert len(engine.folded()[0]) == 4
+        engine.send(b"k", b"look", 1_100)
+        await engine.level()
+        assert len(engine.folded()[0]) == 2
+        assert [r.value for r in engine.cluster.committed(engine.changelog()) if r.key != BEACON_KEY][-2:] == [None] * 2
+        assert engine.copied() == engine.folded()
+        (entry,) = engine.view("kept").scan()
+        assert (entry.key, entry.value, entry.deadline_ms) == (b"other", "x", 1_100)
+        await engine.stop()
+
+    run_virtual(main())
+
+
+# --- the changelog -------------------------------------------------------------------------------------------------------
+
+
+def counting(app: App, gate: asyncio.Event | None = None) -> None:
+    """Counts by key; the second number waits for a gate."""
+
+    @app.handler(SOURCE, **ONCE)
+    async def count(value: int, seen: State[int], by: MapState[int, int]) -> int:
+        if gate is not None and value == 99:
+            await gate.wait()
+        seen.put((seen.get() or 0) + 1)
+        by.put(value % 3, value)
+        return seen.get() or 0
+
+
+def test_changelog_of_a_transaction() -> None:
+    """It holds the last value of each key and one beacon, with the outputs in one transaction; the event counts them."""
+
+    async def main() -> None:
+        app = application(commit_interval_ms=500)
+        counting(app)
+        engine = Engine(app)
+        await engine.start()
+        for i in range(30):
+            engine.send(b"k%d" % (i % 2), b"%d" % i)
+        await engine.level()
+        changelog = engine.cluster.rows(TopicPartition(engine.changelog(), 0))
+        by_transaction: dict[int | None, list[Any]] = {}
+        for row in changelog:
+            by_transaction.setdefault(row.transaction, []).append(row)
+        for rows in by_transaction.values():
+            assert len({row.key for row in rows}) == len(rows), "the last value only"
+            assert [row.key == BEACON_KEY for row in rows].count(True) == 1
+            assert rows[-1].key == BEACON_KEY
+        assert len(by_transaction) <= 2
+        (beacon,) = [row for row in changelog if row.key == BEACON_KEY][-1:]
+        ledger = engine.member.cycle.ledger if engine.member.cycle else None
+        assert ledger is not None
+        assert decode_beacon(beacon.value) == ledger.partition((SOURCE, 0)).changed_by
+        assert len(fold(changelog, {})) == 2 + 2 * 3
+        await engine.stop()
+
+    run_virtual(main())
+
+
+def test_refused_output_of_a_record_that_changed_state() -> None:
+    """It stops the application with a clear error: later records of its key have seen what it wrote. Nothing of it is
+    visible, and when the broker takes it again, it is worked once.
+    """
+
+    async def main() -> None:
+        app = application(commit_interval_ms=300)
+
+        @app.handler(SOURCE, **ONCE)
+        async def count(value: int, seen: State[int]) -> str:
+            seen.put((seen.get() or 0) + 1)
+            return str(seen.get()) + "." * (3_000 if value == 2 else 0)
+
+        engine = Engine(app)
+        await engine.start()
+        engine.cluster.limit(OUT, 2_000)
+        for value in (b"1", b"2", b"3"):
+            engine.send(b"k", value)
+            engine.send(b"l" + value, b"1")
+        with pytest.raises(HandlerFailed, match=r"the broker refuses its output.*it changed state"):
+            await engine.level()
+        assert engine.values(DEAD) == {}
+        before = engine.values()
+        assert before.get(b"k", []) in ([], [b"1"])
+        engine.cluster.limit(OUT, None)
+        await engine.start()
+        await engine.level()
+        assert [(v or b"").rstrip(b".") for v in engine.values()[b"k"]] == [b"1", b"2", b"3"]
+        assert engine.view("seen").get(b"k") == 3
+        assert engine.view("seen").get(b"l1") == 1
+        await engine.stop()
+
+    run_virtual(main())
+
+
+# --- starts that are refused -------------------------------------------------------------------------------------------
+
+
+def one_store(annotation: Any, topic: str = SOURCE, name: str = "kept") -> Declare:
+    """A handler with one store."""
+
+    def declare(app: App) -> None:
+        async def work(value: bytes, store: Any) -> None:
+            if app.name == "app" and annotation == State[int]:
+                store.put(7)
+
+        work.__annotations__["store"] = Annotated[annotation, Store(name=name)]
+        app.handler(topic, on_failure=DeadLetter(DEAD))(work)
+
+    return declare
+
+
+@pytest.mark.parametrize(
+    ("annotation", "topic", "said"),
+    [
+        (State[str], SOURCE, "was a value of int"),
+        (MapState[str, int], SOURCE, "it is a map of int by str"),
+        (State[int], "in2", "it is a value of int for in2"),
+        (Annotated[State[int], Store(name="kept", codec=MsgpackCodec())], SOURCE, "as msgpack"),
+    ],
+)
+def test_changed_store_is_refused(annotation: Any, topic: str, said: str) -> None:
+    """A store of another type, kind, topic or codec than before: an error that says so, and nothing was changed."""
+
+    async def main() -> None:
+        first = application()
+        one_store(State[int])(first)
+        engine = Engine(first, sources=(SOURCE, "in2"))
+        await engine.start()
+        engine.send(b"k", b"1")
+        await engine.level()
+        await engine.crash()
+        ends = {t: engine.cluster.watermarks(TopicPartition(t, 0)).high for t in engine.cluster.topics()}
+        folded, copied = engine.folded(), engine.copied()
+        changed = application()
+        one_store(annotation, topic)(changed)
+        with pytest.raises(SettingsError, match=said):
+            await engine.start(changed)
+        now = {t: engine.cluster.watermarks(TopicPartition(t, 0)).high for t in engine.cluster.topics()}
+        assert {t: end for t, end in now.items() if t in ends} == ends
+        assert (engine.folded(), engine.copied()) == (folded, copied)
+        again = application()
+        one_store(State[int])(again)
+        await engine.start(again)
+        await engine.level()
+        assert engine.view("kept").get(b"k") == 7
+        await engine.stop()
+
+    run_virtual(main())
+
+
+def test_source_that_has_grown() -> None:
+    """A stateful source with more partitions than before is refused at the start, and stops an application that runs."""
+
+    def grow(engine: Engine) -> None:
+        topic = engine.cluster._state.topics[SOURCE]
+        topic.logs.append(type(topic.logs[0])())
+        grown = topic.description._replace(partitions=len(topic.logs))
+        engine.cluster._state.topics[SOURCE] = topic._replace(description=grown)
+
+    async def main() -> None:
+        app = application()
+        counting(app)
+        engine = Engine(app)
+        await engine.start()
+        engine.send(b"k", b"1")
+        await engine.level()
+        grow(engine)
+        with pytest.raises(SourceError, match="in has 2 partitions now and had 1: keys moved"):
+            await engine.task
+        with pytest.raises((SettingsError, SourceError), match="partitions"):
+            await engine.start()
+        assert engine.values() == {b"k": [b"1"]}
+
+    run_virtual(main())
+
+
+# --- reading beside the handlers -----------------------------------------------------------------------------------------
+
+
+def test_store_shows_what_is_committed() -> None:
+    """`get`, `items` and `scan` see whole transactions: not what is merely done, and all of it once it is committed."""
+
+    async def main() -> None:
+        app = application(commit_interval_ms=60_000, commit_lead_ms=0)
+        counting(app)
+        engine = Engine(app, partitions=2)
+        member = await engine.start()
+        seen, by = engine.view("seen"), engine.view("by")
+        engine.send(b"k", b"1")
+        engine.send(b"k", b"5", partition=1)
+        engine.send(b"l", b"4")
+        while member.slots.records_done < 3:
+            await asyncio.sleep(0.01)
+        assert (seen.get(b"k"), by.items(b"k"), list(seen.scan()), list(by.scan())) == (None, [], [], [])
+        assert member.cycle is not None
+        member.cycle.wake()
+        await engine.level()
+        with pytest.raises(ValueError, match=r"partitions \[0, 1\]"):
+            seen.get(b"k")
+        assert (seen.get("k", partition=0), seen.get(b"l"), seen.get("none")) == (1, 1, None)
+        assert (by.items("k", partition=1), by.get(b"l", 1), by.get(b"l", 2)) == ([(2, 5)], 4, None)
+        assert {(e.partition, e.key, e.value) for e in seen.scan()} == {(0, b"k", 1), (1, b"k", 1), (0, b"l", 1)}
+        point = point_of_key(b"l")
+        within = KeyRange(point, point + 1)
+        assert [(e.key, e.map_key, e.value) for e in by.scan(within=within)] == [(b"l", 1, 4)]
+        with pytest.raises(ValueError, match="store 'by' is a map"):
+            by.get(b"k")
+        with pytest.raises(ValueError, match="store 'seen' is a value"):
+            seen.items(b"k")
+        with pytest.raises(StateNotReady, match="partition 7"):
+            seen.get(b"k", partition=7)
+        await engine.stop()
+
+    run_virtual(main())
+
+
+def test_app_store_in_a_simulated_application() -> None:
+    """`app.store` reads the application that a test runs, and says when there is none."""
+
+    async def main() -> None:
+        app = application()
+        counting(app)
+        with pytest.raises(SettingsError, match=r"no store 'what'; it has \['by', 'seen'\]"):
+            app.store("what")
+        with pytest.raises(StateNotReady, match="does not run"):
+            app.store("seen").get("k")
+        async with app.test(seed=1) as broker:
+            await broker.send(SOURCE, 1, key="k")
+            await broker.read(OUT)
+            assert app.store("seen").get("k") == 1
+            await broker.crash()
+            with pytest.raises(StateNotReady, match="does not run"):
+                app.store("seen").get("k")
+            await broker.restart()
+            await broker.send(SOURCE, 2, key="k")
+            await broker.read(OUT)
+            assert app.store("by").items("k") == [(1, 1), (2, 2)]
+
+    asyncio.run(main())
+
+
+class SlowCopies(MemoryCopies):
+    """Copies that a test looks into between two writes."""
+
+    def __init__(self, hears: Callable[[], None]) -> None:
+        super().__init__()
+        self.hears = hears
+
+    def copy(self, topic: str, partition: int) -> MemoryCopy:
+        """One that tells of its writes."""
+        found = super().copy(topic, partition)
+        write = type(found).write
+
+        def told(changes: Any, marks: Any = ()) -> None:
+            self.hears()
+            write(found, changes, marks)
+
+        found.write = told  # type: ignore[method-assign]  # the copy's own, heard
+        return found
+
+
+def test_store_before_and_during_a_restore() -> None:
+    """Before the restore nothing is answered; while one range is restored, the others go on answering."""
+    heard: list[str] = []
+
+    async def main() -> None:
+        app = application()
+        counting(app)
+        engine = Engine(app)
+        member = await engine.start()
+        keys = [b"k%d" % i for i in range(40)]
+        for key in keys:
+            engine.send(key, b"1")
+        await engine.level()
+        lower = KeyRange(0, SPACE_END // 2)
+        low = next(key for key in keys if lower.contains(point_of_key(key)))
+        high = next(key for key in keys if not lower.contains(point_of_key(key)))
+        seen = engine.view("seen")
+        await member.release((SOURCE, 0), lower)
+        with pytest.raises(StateNotReady, match="not restored yet, or not held here"):
+            seen.get(low)
+        with pytest.raises(StateNotReady, match="not all of"):
+            list(seen.scan())
+        assert seen.get(high) == 1
+        assert len(list(seen.scan(within=KeyRange(SPACE_END // 2, SPACE_END)))) > 0
+        await member.grant((SOURCE, 0), lower)
+        assert (seen.get(low), seen.get(high)) == (1, 1)
+        await engine.crash()
+
+        def hears() -> None:
+            try:
+                heard.append(str(engine.view("seen").get(high)))
+            except StateNotReady as error:
+                heard.append(type(error).__name__)
+
+        engine.copies = SlowCopies(hears)
+        await engine.start()
+        assert heard
+        assert set(heard) == {"StateNotReady"}
+        assert engine.view("seen").get(high) == 1
+        await engine.stop()
+
+    run_virtual(main())
+
+
+def test_stale_copy_of_a_range_that_comes_back() -> None:
+    """A range that is granted again is restored from the changelog above its marker, though it was here before: another
+    one may have changed it. What was read ahead of it meanwhile is forgotten.
+    """
+
+    async def main() -> None:
+        app = application()
+        counting(app)
+        engine = Engine(app)
+        member = await engine.start()
+        engine.send(b"k", b"1")
+        await engine.level()
+        point = point_of_key(b"k")
+        within = KeyRange(point, point + 1)
+        await member.release((SOURCE, 0), within)
+        copy = engine.copies.copy(SOURCE, 0)
+        now = copy.markers().at(point)
+        assert now is not None
+        (at,) = [key for key, _ in copy.page(b"", None, 9) if parse_key(key).map_key == b""]
+        copy.write([(at, encode_stored(b"40"))], [(point, point + 1, now._replace(position=0))])
+        engine.send(b"k", b"2")  # it waits, and its values are read ahead
+        await asyncio.sleep(1)
+        await member.grant((SOURCE, 0), within)
+        await engine.level()
+        assert engine.values()[b"k"] == [b"1", b"2"]
+        assert engine.copied() == engine.folded()
+        await engine.stop()
+
+    run_virtual(main())
+
+
+def test_grant_while_the_release_is_being_committed() -> None:
+    """Until a release is committed the range's edges are not known: it is not granted on those of before."""
+    refused: list[ValueError] = []
+
+    async def main() -> None:
+        app = application()
+        counting(app)
+        engine = Engine(app)
+        member = await engine.start()
+        within = KeyRange(0, SPACE_END // 2)
+        tasks: list[asyncio.Task[None]] = []
+
+        async def grant() -> None:
+            try:
+                await member.grant((SOURCE, 0), within)
+            except ValueError as error:
+                refused.append(error)
+
+        def hears(step: str) -> None:
+            if step == "transact":
+                tasks.append(asyncio.get_running_loop().create_task(grant()))
+
+        assert member.cycle is not None
+        member.cycle._on_step = hears
+        for i in range(20):
+            engine.send(b"k%d" % i, b"1")
+        await member.release((SOURCE, 0), within)
+        member.cycle._on_step = lambda step: None
+        await asyncio.wait(tasks)
+        assert refused
+        await member.grant((SOURCE, 0), within)
+        await engine.level()
+        assert sum(map(len, engine.values().values())) == 20
+        await engine.crash()
+        await engine.start()
+        await engine.stop()
+
+    run_virtual(main())
+
+
+# --- reading ahead -------------------------------------------------------------------------------------------------------
+
+
+class HeldTable(MemoryCopy):
+    """A table whose ``get_many`` is begun and ended by a test."""
+
+    def look(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """What a thread read a while ago."""
+        return self.get_many(keys)
+
+
+def test_older_read_never_hides_what_was_settled() -> None:
+    """A read ahead that began before a transaction was written and ends after it brings nothing that is old."""
+    table = HeldTable()
+    key = state_key(5, 0, b"k")
+    table.write([(key, b"old")])
+    state = PartitionState("in[0]", table, entry_bytes_max=1_000, ahead_bytes_max=10_000)
+    settled = state.begin_reading()
+    values = table.look([key])
+    state.overlay.add({key: b"new"})
+    assert state.read(key) == b"new"
+    state.overlay.commit([(key, b"new")])
+    table.write([(key, b"new")])
+    state.settle([{key: b"new"}], {key: b"new"})
+    state.end_reading(settled, [key], values)
+    assert state.read(key) == b"new"
+
+
+def test_read_ahead_before_a_change_is_changed_with_it() -> None:
+    """What was read ahead, and what is read between done and settled, is the newest after it was settled."""
+    table = HeldTable()
+    key = state_key(5, 0, b"k")
+    table.write([(key, b"old")])
+    state = PartitionState("in[0]", table, entry_bytes_max=1_000, ahead_bytes_max=10_000)
+    first = state.begin_reading()
+    state.end_reading(first, [key], table.look([key]))
+    assert state.lacks([key, key]) == []
+    state.overlay.add({key: b"new"})
+    second = state.begin_reading()
+    values = table.look([key])
+    state.end_reading(second, [key], values)
+    state.overlay.commit([(key, b"new")])
+    table.write([(key, b"new")])
+    state.settle([{key: b"new"}], {key: b"new"})
+    assert state.read(key) == b"new"
+    state.overlay.add({key: None})
+    state.overlay.commit([(key, None)])
+    table.write([(key, None)])
+    state.settle([{key: None}], {key: None})
+    assert state.read(key) is None
+
+
+def test_read_ahead_stays_within_its_bytes() -> None:
+    """What is read ahead is bounded; what came first goes first, and is read from the table then."""
+    table = HeldTable()
+    keys = [state_key(i, 0, b"k") for i in range(100)]
+    table.write([(key, b"v" * 100) for key in keys])
+    state = PartitionState("in[0]", table, entry_bytes_max=1_000, ahead_bytes_max=5_000)
+    for key in keys:
+        settled = state.begin_reading()
+        state.end_reading(settled, [key], table.look([key]))
+    assert 0 < len(keys) - len(state.lacks(keys)) < 20
+    assert keys[0] in state.lacks(keys)
+    assert state.read(keys[0]) == b"v" * 100
+
+
+def test_nothing_is_read_ahead_twice_and_old() -> None:
+    """The same through an application: a thread that reads a key's value while the key's records are committed."""
+    outputs: list[Any] = []
+
+    async def main() -> None:
+        app = application(fetch_records_max=1, commit_interval_ms=10, commit_lead_ms=0, buffer_bytes_max=1 << 20)
+        counting(app)
+        engine = Engine(app)
+        member = await engine.start()
+        keeper = member.keeper
+        in_thread = keeper._in_thread
+
+        async def late(step: Callable[..., Any], *arguments: object) -> Any:
+            found = await in_thread(step, *arguments)
+            if getattr(step, "__name__", "") == "get_many":
+                await asyncio.sleep(0.05)
+            return found
+
+        keeper._in_thread = late  # type: ignore[method-assign]  # a disk that answers late
+        for i in range(30):
+            engine.send(b"k", b"%d" % i)
+            await asyncio.sleep(0.013)
+        await engine.level()
+        outputs.extend(engine.values()[b"k"])
+        await engine.stop()
+
+    run_virtual(main())
+    assert [json.loads(value) for value in outputs] == list(range(1, 31))
+
+
+def test_stored_time_is_the_records_own() -> None:
+    """The deadline that is stored comes from the record's timestamp and the store's time to live."""
+
+    async def main() -> None:
+        app = application()
+        brief(app)
+        engine = Engine(app)
+        await engine.start()
+        engine.send(b"k", b"x", EPOCH_MS + 12_345)
+        await engine.level()
+        assert {decode_stored(data).deadline_ms for data in engine.folded()[0].values()} == {EPOCH_MS + 12_445}
+        await engine.stop()
+
+    run_virtual(main())
