@@ -23,6 +23,7 @@ from .errors import HandlerFailed, KeylanesError, SettingsError, StateNotReady
 from .handlers import PARALLELISING_FACTOR, DeadLetter, Handler, Retry, Stop, check_topic_name, declare
 from .member import Member, unheard
 from .partition_state import PartitionState
+from .restore import Progress
 from .settings import Settings
 from .store_view import StoreView
 from .stores import Binding
@@ -83,6 +84,8 @@ class Statistics(msgspec.Struct, frozen=True):
     merges: int = 0
     hot_keys: tuple[HotKey, ...] = ()
     """Keys that are the bottleneck of their partition: no split helps."""
+    restoring: Progress | None = None
+    """How far a restore of state is, while there is one."""
 
 
 class App:
@@ -299,7 +302,8 @@ class App:
         """Where the run stands; all zero before the first one."""
         member = self._member
         if member is None or member.cycle is None:
-            return Statistics((), 0, 0, 0, 0, 0, 0, None, None, 0.0)
+            restoring = None if member is None else member.keeper.restoring
+            return Statistics((), 0, 0, 0, 0, 0, 0, None, None, 0.0, restoring=restoring)
         cycle, slots = member.cycle, member.slots
         return Statistics(
             partitions=tuple(_partition_statistics(run.dispatch) for run in member.runs),
@@ -314,6 +318,7 @@ class App:
             loop_lag_ms_max=self._lag_ms(),
             splits=0 if member.balance is None else member.balance.splits,
             merges=0 if member.balance is None else member.balance.merges,
+            restoring=member.keeper.restoring,
             hot_keys=() if member.balance is None else tuple(member.balance.hot_keys),
         )
 

@@ -21,7 +21,7 @@ from ..state.changelog import BEACON_KEY, Beacon, changelog_topic, decode_beacon
 from ..state.keys import state_key
 from ..state.restore import ChangelogUnfit, check_beacon
 from ..state.rocks import RocksError
-from ..state.tables import Copies, Copy, Mark, Marker, StoreInfo
+from ..state.tables import Copies, Copy, Mark, Marker, StoreInfo, Table
 from .brokers.protocol import Broker, Outgoing, Record, TopicDescription, TopicPartition
 from .coordinator import birth
 from .errors import SettingsError, StateError, StateNotReady, StoreError
@@ -29,7 +29,7 @@ from .generation import StateChanges
 from .handlers import Handler
 from .outputs import RECORD_FRAME_BYTES, destination_of
 from .partition_state import PartitionState
-from .restore import Restore, Restoring
+from .restore import Progress, Restore, Restoring
 from .settings import Settings
 from .slots import PartitionRun
 from .stores import Binding, codec_of
@@ -68,12 +68,15 @@ class Keeper:
         self.states: dict[Place, PartitionState] = {}
         self.infos: dict[str, StoreInfo] = {}
         """Stores by name."""
+        self.restoring: Progress | None = None
+        """How far a restore is; None when there is none."""
         self._open_copies = open_copies
         self._copies: Copies | None = None
         self._followers: dict[Place, Copy] = {}
         self._positions: dict[Place, int] = {}
         """Of each changelog partition: all changes below it are in the copy."""
         self._marked_s = 0.0
+        self._asked_ms = self._in_office_ms = wall_ms()
         self._threads = DaemonThreads(2, "keylanes-state")
 
     @property
@@ -98,9 +101,10 @@ class Keeper:
             changelog = topics[changelog_topic(self.app, topic)]
             limit = destination_of(changelog, None).bytes_max - RECORD_FRAME_BYTES
             for partition in range(changelog.partitions):
-                table = self.broker.table(changelog.name, partition)
+                table: Table | None = self.broker.table(changelog.name, partition)
                 if table is None:
-                    table = self._followers[topic, partition] = await self._copy(ledger, infos, topic, partition)
+                    copy = self._followers[topic, partition] = await self._copy(ledger, infos, topic, partition)
+                    table = _CopyTable(copy)
                 self.states[topic, partition] = PartitionState(
                     f"{topic}[{partition}]",
                     table,
@@ -168,6 +172,7 @@ class Keeper:
         state = self.states[place]
 
         def is_ready() -> None:
+            state.forget_ahead()  # records of a range that is restored are read ahead, too
             state.ready = state.ready.replace((within.first, within.end, True) for within in ranges)
             markers = copy.markers()
             positions = [m.position for r in ranges for _, _, m in markers.pieces(r.first, r.end)]
@@ -176,9 +181,23 @@ class Keeper:
 
         return Restoring(changelog, copy, tuple(ranges), expected, is_ready)
 
+    def was_in_office(self, at_ms: int) -> None:
+        """Nobody but this process had changed the state when the clock (``wall_ms``) stood there.
+
+        Markers carry this time, not that of their writing: a process that was suspended for days, and was replaced
+        meanwhile, must not make its copy look young when it wakes up.
+        """
+        self._in_office_ms = at_ms
+
     async def _restored(self, restoring: Sequence[Restoring]) -> None:
-        await Restore(self.broker, self.settings, now_ms=self.wall_ms).run(restoring)
+        try:
+            await Restore(self.broker, self.settings, self._hear, self.wall_ms).run(restoring)
+        finally:
+            self.restoring = None
         self._marked_s = asyncio.get_running_loop().time()
+
+    def _hear(self, progress: Progress) -> None:
+        self.restoring = progress
 
     async def _check_table(self, place: Place, state: PartitionState, expected: tuple[int, int] | None) -> None:
         stored = await self._in_thread(state.table.get, BEACON_KEY)
@@ -221,6 +240,7 @@ class Keeper:
         self, changes: Sequence[StateChanges], incarnation: int, transaction: int
     ) -> tuple[list[Outgoing], list[StateChanged]]:
         """What a transaction carries of the state: changelog records with their beacons, and the events of it."""
+        self._asked_ms = self.wall_ms()
         records: list[Outgoing] = []
         events: list[StateChanged] = []
         beacon = encode_beacon(Beacon(incarnation, transaction))
@@ -237,6 +257,7 @@ class Keeper:
 
         ``positions``: behind its records, where that is known.
         """
+        self.was_in_office(self._asked_ms)
         for changed in changes:
             self._state_of(changed).overlay.commit(changed.last.items())
         for changed in changes:
@@ -277,7 +298,7 @@ class Keeper:
         self._positions[place] = position
 
     def _marks(self, place: Place, position: int) -> list[Mark]:
-        marker = Marker(position, self.wall_ms())
+        marker = Marker(position, self._in_office_ms)
         return [(first, end, marker) for first, end, _ in self.states[place].ready.pieces()]
 
     def _renew_marks(self) -> None:
@@ -289,6 +310,31 @@ class Keeper:
     async def _in_thread(self, step: Callable[..., T], *arguments: object) -> T:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, step, *arguments)
+        except RocksError as error:
+            raise StoreError(str(error)) from error
+
+
+class _CopyTable:
+    """A copy as handlers and readers outside see it. Raises StoreError, which no handler's policy passes over."""
+
+    def __init__(self, copy: Copy) -> None:
+        self._copy = copy
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            return self._copy.get(key)
+        except RocksError as error:
+            raise StoreError(str(error)) from error
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        try:
+            return self._copy.get_many(keys)
+        except RocksError as error:
+            raise StoreError(str(error)) from error
+
+    def page(self, first: bytes, end: bytes | None, entries_max: int) -> list[tuple[bytes, bytes]]:
+        try:
+            return self._copy.page(first, end, entries_max)
         except RocksError as error:
             raise StoreError(str(error)) from error
 
