@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..keyrange.ranges import KeyRange
 from ..offsets.codec import encode
-from ..offsets.events import OffsetEvent
+from ..offsets.events import OffsetEvent, RangeReleased
 from ..offsets.ledger import Ledger, evolve_all
 from ..offsets.snapshots import take_snapshot
 from .bounded import bounded, fatal_of
@@ -123,14 +123,16 @@ class CommitCycle:
         if all(a in self._restoring and not self._restoring[a].done() for a in waiting):
             return []
         self.reshape.arriving = []  # one that is asked for from here on may be written behind what is read now
+        whole: list[Arriving] = []
         try:
-            await self._read_logs()
-        except BrokerError as error:
-            logger.warning("grants that arrived wait: %s", error)
-            self.reshape.arriving = [*waiting, *self.reshape.arriving]
-            return []
-        whole = [arrival for arrival in waiting if self._is_whole(arrival)]
-        self.reshape.arriving = [*(a for a in waiting if a not in whole), *self.reshape.arriving]
+            try:
+                await self._read_logs()
+            except BrokerError as error:
+                logger.warning("grants that arrived wait: %s", error)
+                return []
+            whole = [arrival for arrival in waiting if self._is_whole(arrival)]
+        finally:  # also of a run that ends here: whoever waits for a grant is told
+            self.reshape.arriving = [*(a for a in waiting if a not in whole), *self.reshape.arriving]
         return self.reshape.arrive(whole, self.ledger, self.incarnation)
 
     def _is_whole(self, arrival: Arriving) -> bool:
@@ -141,6 +143,10 @@ class CommitCycle:
             del self._restoring[arrival]
             restoring.result()
             return True
+        if any(other.run is arrival.run for other in self._restoring):
+            # Of a grant that nobody waits for any more, maybe over the same points: what it reads of the changelog must
+            # not be written behind what is committed under this one.
+            return False
         place = arrival.run.dispatch.topic, arrival.run.dispatch.partition
         part = self.ledger.partition(place).parts.get(arrival.epoch)
         if arrival.run.state is None or part is None or part.incarnation != self.incarnation:
@@ -239,6 +245,9 @@ class CommitCycle:
         for place, epoch in [*self.ledger.violations(), *self.ledger.waiting()]:
             raise InvariantBroken(f"a commit of epoch {epoch} at {place} lies outside what was granted")
         committed(generation)
+        for event in generation.structure:
+            if isinstance(event, RangeReleased):
+                self.keeper.give_up((event.topic, event.partition), KeyRange(event.first, event.end))
         self.slots.done_bytes -= generation.size
         self.slots.resume()
         self.commits += 1

@@ -102,11 +102,23 @@ class PartitionState:
 
     def end_reading(self, settled: set[bytes], keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """What the table held of keys. What was settled meanwhile is newer than that, and passed over."""
-        self._reading = [other for other in self._reading if other is not settled]
+        going_on = [other for other in self._reading if other is not settled]
+        is_void, self._reading = len(going_on) == len(self._reading), going_on
+        if is_void:
+            return
         for key, value in zip(keys, values, strict=True):
             if key not in settled and key not in self._ahead:
                 self._ahead[key] = value
                 self._ahead_bytes += _ahead_bytes(key, value)
+        self._keep_bound()
+
+    def forget_ahead(self) -> None:
+        """The table was written by a restore: what was read before, or is being read, may be half of it."""
+        self._ahead.clear()
+        self._ahead_bytes = 0
+        self._reading = []
+
+    def _keep_bound(self) -> None:
         while self._ahead_bytes > self.ahead_bytes_max:
             oldest = next(iter(self._ahead))
             self._ahead_bytes -= _ahead_bytes(oldest, self._ahead.pop(oldest))
@@ -119,6 +131,7 @@ class PartitionState:
             if key in self._ahead:
                 self._ahead_bytes += _ahead_bytes(key, value) - _ahead_bytes(key, self._ahead[key])
                 self._ahead[key] = value
+        self._keep_bound()
         for settled in self._reading:
             settled.update(changes)
         self.overlay.settle(records)
