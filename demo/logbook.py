@@ -13,7 +13,7 @@ from ..offsets.events import Committed, Event, RangeReleased, WorkersCut, Worker
 from ..runtime.brokers.protocol import Batch, Broker, TopicPartition, UnknownTopic
 from ..runtime.errors import LogError
 from ..runtime.logs import offsets_topic
-from .tiles import Change, PlaneTile, offset_of
+from .tiles import Change, PlaneTile, WorkerName, offset_of
 
 FETCH_RECORDS_MAX = 5_000
 _Structural: TypeAlias = WorkersCut | WorkerSplit | WorkersMerged | RangeReleased
@@ -32,6 +32,8 @@ class Logbook:
     """By source topic: as the last incarnation cut them at its start."""
     changes: list[tuple[Change, int]] = field(default_factory=list)
     """Splits, merges, releases and grants, each with the offset at which it happened."""
+    ranges: dict[WorkerName, tuple[int, int]] = field(default_factory=dict)
+    """The range of every worker there ever was."""
 
     def areas(self) -> dict[TopicPartition, int]:
         """The area of the tiles of each source partition, in offsets times points.
@@ -75,6 +77,7 @@ async def read_logbook(broker: Broker, app: str) -> Logbook:
                 transactions.add((event.incarnation, event.transaction))
                 ended[event.incarnation] = max(ended.get(event.incarnation, 0), record.timestamp)
                 book.tiles += tiles_of(event)
+    book.ranges = structure.ranges
     book.changes = [(change, offset_of(change, book.tiles, near)) for change, near in structure.changes]
     book.commits = len(transactions)
     book.workers = dict(cut[max(cut)]) if cut else {}
@@ -88,7 +91,7 @@ class Structure:
     def __init__(self) -> None:
         self.changes: list[tuple[Change, int]] = []
         """Each with the number of tiles that were read before it."""
-        self._ranges: dict[tuple[str, int, int, int], tuple[int, int]] = {}
+        self.ranges: dict[WorkerName, tuple[int, int]] = {}
         self._starts: dict[int, int] = {}
 
     def is_at_start(self, event: WorkersCut) -> bool:
@@ -101,23 +104,23 @@ class Structure:
             case WorkersCut():
                 self._starts.setdefault(event.incarnation, event.transaction)
                 for i in range(len(event.bounds) - 1):
-                    self._ranges[self._key(event, event.worker + i)] = event.bounds[i], event.bounds[i + 1]
+                    self.ranges[self._key(event, event.worker + i)] = event.bounds[i], event.bounds[i + 1]
                 if not self.is_at_start(event):
                     self._add("grant", event, event.bounds[0], event.bounds[-1], tiles)
             case WorkerSplit():
-                first, end = self._ranges[self._key(event, event.worker)]
-                self._ranges[self._key(event, event.left)] = first, event.at
-                self._ranges[self._key(event, event.left + 1)] = event.at, end
+                first, end = self.ranges[self._key(event, event.worker)]
+                self.ranges[self._key(event, event.left)] = first, event.at
+                self.ranges[self._key(event, event.left + 1)] = event.at, end
                 self._add("split", event, event.at, end, tiles)
             case WorkersMerged():
-                first, _ = self._ranges[self._key(event, event.left)]
-                middle, end = self._ranges[self._key(event, event.right)]
-                self._ranges[self._key(event, event.worker)] = first, end
+                first, _ = self.ranges[self._key(event, event.left)]
+                middle, end = self.ranges[self._key(event, event.right)]
+                self.ranges[self._key(event, event.worker)] = first, end
                 self._add("merge", event, middle, end, tiles)
             case RangeReleased():
                 self._add("release", event, event.first, event.end, tiles)
 
-    def _key(self, event: WorkersCut | WorkerSplit | WorkersMerged, worker: int) -> tuple[str, int, int, int]:
+    def _key(self, event: WorkersCut | WorkerSplit | WorkersMerged, worker: int) -> WorkerName:
         return event.topic, event.partition, event.incarnation, worker
 
     def _add(self, kind: str, event: _Structural, first: int, end: int, tiles: int) -> None:

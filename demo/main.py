@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -168,7 +167,7 @@ class _Demo:
                 now = time.monotonic()
                 if step == "applied" and not unrest and app.health().state == "running":
                     cuts = {SOURCE: PARALLELISING_FACTOR, ARRIVALS: PARALLELISING_FACTOR_ARRIVALS}
-                    work = Unrest(app, cuts, random.Random(before), lambda: done() > NEAR_END_SHARE * handled)
+                    work = Unrest(app, cuts, before, lambda: done() > NEAR_END_SHARE * handled)
                     unrest.append(asyncio.get_running_loop().create_task(work.run()))
                 if step == "applied" and now - shown_s >= SHOWN_EVERY_S:
                     shown_s = now
@@ -328,14 +327,15 @@ def _draw(path: Path, collected: Collected) -> None:
     from .picture import draw_plane
 
     figures = collected.figures
-    tiles = [tile for tile in collected.book.tiles if tile.topic == SOURCE]
-    changes = [change for change in collected.book.changes if change[0].topic == SOURCE]
+    book, stretch = collected.book, collected.stretch
+    tiles = [tile for tile in book.tiles if tile.topic == SOURCE]
+    changes = [change for change in book.changes if change[0].topic == SOURCE]
     title = (
         f"{figures.counts.records:,} flights, {figures.workers:,} workers, {figures.commits:,} commits: "
         f"{len(tiles):,} tiles"
     )
-    shown = collected.stretch, collected.records
-    draw_plane(tiles, path, title=title, stretch=shown[0], records=shown[1], changes=changes)
+    records = collected.records
+    draw_plane(tiles, path, title=title, stretch=stretch, records=records, changes=changes, ranges=book.ranges)
 
 
 async def _prepare(broker: Broker) -> Logbook:

@@ -7,7 +7,7 @@ the stretch become shapes. Needs matplotlib and numpy, which come with the extra
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,16 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from ..keyrange.hashing import SPACE_END
-from .tiles import STRETCH_WORKERS, Change, PlaneTile, Stretch, choose_stretch
+from .tiles import (
+    NOTHING_KNOWN,
+    STRETCH_WORKERS,
+    Change,
+    PlaneTile,
+    Stretch,
+    WorkerName,
+    choose_stretch,
+    workers_of,
+)
 
 WIDTH_INCHES, HEIGHT_INCHES, DPI = 15.0, 9.4, 110
 PANEL_PIXELS = (900, 1_024)  # offsets, points
@@ -50,11 +59,13 @@ def draw_plane(
     stretch: Stretch | None = None,
     records: Sequence[tuple[int, int]] = (),
     changes: Sequence[tuple[Change, int]] = (),
+    ranges: Mapping[WorkerName, tuple[int, int]] = NOTHING_KNOWN,
 ) -> Path:
     """Draw the tiles of an application into a PNG file; returns its path.
 
     ``stretch`` None: one is chosen. ``records`` are the (offset, point) of the records in the stretch, drawn as dots;
-    ``changes`` of who works on what, each with its offset, are drawn as small signs.
+    ``changes`` of who works on what, each with its offset, are drawn as small signs. ``ranges``: those of workers that
+    are not all alike.
     """
     path = Path(path)
     with mpl.rc_context({"font.family": "sans-serif", "font.size": 9, "axes.edgecolor": INK, "text.color": INK}):
@@ -66,7 +77,7 @@ def draw_plane(
         _overview(figure, tiles, stretch, changes)
         _legend_of_signs(figure, changes)
         if stretch is not None:
-            _near(figure, [tile for tile in tiles if stretch.meets(tile)], stretch, records)
+            _near(figure, [tile for tile in tiles if stretch.meets(tile)], stretch, records, ranges)
         partial = path.with_name(f"{path.name}.partial")
         figure.savefig(partial, format="png")
         partial.replace(path)
@@ -162,21 +173,25 @@ def colour(hue: float, shade: int) -> tuple[float, float, float]:
 # --- one stretch of it ---------------------------------------------------------------------------------------------
 
 
-def _near(figure: Figure, tiles: Sequence[PlaneTile], stretch: Stretch, records: Sequence[tuple[int, int]]) -> None:
+def _near(
+    figure: Figure,
+    tiles: Sequence[PlaneTile],
+    stretch: Stretch,
+    records: Sequence[tuple[int, int]],
+    ranges: Mapping[WorkerName, tuple[int, int]],
+) -> None:
     axes = figure.add_axes((0.605, 0.215, 0.335, 0.67))
     figure.text(0.605, 0.925, "The black frame, seen from near: single tiles and their records", fontsize=11)
     axes.set_facecolor(PALE)
-    bands: dict[tuple[int, int], int] = {}
+    bands: dict[tuple[int, int], tuple[int, int]] = {}
     commits = _numbered(tiles)
     for tile in tiles:
-        height = (tile.end - tile.first) // tile.workers
         width = tile.offset_to - tile.offset_from
-        for number in range(tile.workers):
-            first = tile.first + number * height
-            bands[first, first + height] = tile.worker + number
-            place = (first / max(1, height) * 0.381966) % 1.0
+        for worker, first, end in workers_of(tile, ranges):
+            bands[first, end] = max(bands.get((first, end), (0, 0)), (tile.offset_to, worker))
+            place = (first / max(1, end - first) * 0.381966) % 1.0
             face = colour(place, commits[tile.incarnation, tile.transaction])
-            axes.add_patch(Rectangle((tile.offset_from, first), width, height, fc=face, ec="white", lw=0.4))
+            axes.add_patch(Rectangle((tile.offset_from, first), width, end - first, fc=face, ec="white", lw=0.4))
         corner = tile.offset_from, tile.first
         axes.add_patch(Rectangle(corner, width, tile.end - tile.first, fill=False, ec=INK, lw=0.9))
     if records:
@@ -190,9 +205,18 @@ def _near(figure: Figure, tiles: Sequence[PlaneTile], stretch: Stretch, records:
     axes.set_title(f"{stretch.topic}, partition {stretch.partition}", fontsize=9.5, loc="left")
     _legend(axes, has_records=bool(records))
     beside = axes.get_yaxis_transform()
-    seen = [(band, worker) for band, worker in sorted(bands.items()) if stretch.first <= band[0] < stretch.end]
-    for (first, end), worker in seen[: 2 * STRETCH_WORKERS]:
+    for (first, end), worker in _last_of(bands, stretch)[: 2 * STRETCH_WORKERS]:
         axes.text(1.01, (first + end) / 2, f"worker {worker}", transform=beside, va="center", fontsize=8)
+
+
+def _last_of(bands: dict[tuple[int, int], tuple[int, int]], stretch: Stretch) -> list[tuple[tuple[int, int], int]]:
+    """The bands that were there last, with their workers: of those that overlap, the one with the later tile."""
+    kept: list[tuple[tuple[int, int], int]] = []
+    for (first, end), (_, worker) in sorted(bands.items(), key=lambda item: item[1], reverse=True):
+        is_free = all(end <= other[0] or other[1] <= first for other, _ in kept)
+        if is_free and stretch.first <= (first + end) // 2 < stretch.end:
+            kept.append(((first, end), worker))
+    return sorted(kept)
 
 
 def _legend(axes: Any, *, has_records: bool) -> None:

@@ -1,14 +1,20 @@
 """PURE. Tiles for people: what the picture is made of, and which stretch of it is worth a nearer look."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median_low
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
 from ..keyrange.hashing import SPACE_END
 
 STRETCH_WORKERS = 12
 STRETCH_TILES = 110
 CHANGES = ("split", "merge", "release", "grant")
+
+
+WorkerName: TypeAlias = tuple[str, int, int, int]
+"""Topic, partition, incarnation, number."""
+NOTHING_KNOWN: Mapping[WorkerName, tuple[int, int]] = MappingProxyType({})
 
 
 class PlaneTile(NamedTuple):
@@ -68,6 +74,17 @@ class Stretch(NamedTuple):
     def holds(self, offset: int, point: int) -> bool:
         """Whether a record of the partition lies inside."""
         return self.offset_from <= offset < self.offset_to and self.first <= point < self.end
+
+
+def workers_of(tile: PlaneTile, ranges: Mapping[WorkerName, tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """(worker, first, end) of each worker of a tile; of those whose range is not known, as if all were alike."""
+    height = (tile.end - tile.first) // tile.workers
+    found = []
+    for number in range(tile.workers):
+        worker = tile.worker + number
+        even = tile.first + number * height, tile.first + (number + 1) * height
+        found.append((worker, *ranges.get((tile.topic, tile.partition, tile.incarnation, worker), even)))
+    return found
 
 
 def offset_of(change: Change, tiles: Sequence[PlaneTile], near: int) -> int:

@@ -1,6 +1,7 @@
 """Changes who works on what while the demo runs: splits, merges, releases and grants of ranges, as an operator might.
 
-None of it may be seen in outputs or state: the audit proves that.
+None of it may be seen in outputs or state: the audit proves that. What the runtime splits and merges by itself comes on
+top.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from .flights import PARTITIONS
 
 logger = logging.getLogger("keylanes")
 
-PAUSE_S = 0.1
+PAUSE_S = 0.3
 RELEASED_WORKERS = 4
 
 
@@ -24,38 +25,41 @@ class Unrest:
     ``cuts`` names topics and into how many workers each of their partitions is cut.
     """
 
-    def __init__(self, app: App, cuts: dict[str, int], chance: random.Random, is_near_end: Callable[[], bool]) -> None:
-        self._app, self._chance, self._is_near_end = app, chance, is_near_end
-        self._cuts = sorted(cuts.items())
+    def __init__(self, app: App, cuts: dict[str, int], seed: int, is_near_end: Callable[[], bool]) -> None:
+        self._app, self._is_near_end = app, is_near_end
+        self._cuts, self._seed = cuts, seed
 
     async def run(self) -> None:
-        """Round after round: one split, one merge, one range that is given up and taken up again."""
+        """All source partitions side by side; in each one after the other."""
+        async with asyncio.TaskGroup() as group:
+            for topic, workers in self._cuts.items():
+                for partition in range(PARTITIONS):
+                    chance = random.Random(f"{self._seed} {topic} {partition}")
+                    group.create_task(self._disturb(topic, partition, even_bounds(workers), chance))
+
+    async def _disturb(self, topic: str, partition: int, bounds: tuple[int, ...], chance: random.Random) -> None:
+        """Round after round: a range is given up and taken up again, a worker split, and two made one."""
+        last = len(bounds) - 2 - RELEASED_WORKERS
         while not self._is_near_end():
-            topic, workers = self._chance.choice(self._cuts)
-            partition = self._chance.randrange(PARTITIONS)
-            bounds = even_bounds(workers)
-            i = self._chance.randrange(workers - RELEASED_WORKERS - 1)
-            own = KeyRange(bounds[i], bounds[i + 1])
-            await self._tried(self._app.split(topic, partition, _middle(own)))
-            await self._tried(
-                self._app.merge(topic, partition, self._chance.choice([own, KeyRange(*bounds[i : i + 3 : 2])]))
-            )
-            i = self._chance.randrange(workers - RELEASED_WORKERS - 1)
+            i = chance.randrange(last)
             # Through the middle of workers: they have to be split at both borders.
-            middles = [_middle(KeyRange(bounds[j], bounds[j + 1])) for j in (i, i + RELEASED_WORKERS)]
-            given_up = KeyRange(*middles)
+            given_up = KeyRange(_middle(bounds, i), _middle(bounds, i + RELEASED_WORKERS))
             if await self._tried(self._app.release(topic, partition, given_up)):
                 await self._tried(self._app.grant(topic, partition, given_up))
-            await asyncio.sleep(PAUSE_S)
+            i = chance.randrange(last)
+            await self._tried(self._app.split(topic, partition, _middle(bounds, i)))
+            within = KeyRange(bounds[i], bounds[i + chance.choice([1, 2])])  # the halves again, or with a neighbour
+            await self._tried(self._app.merge(topic, partition, within))
+            await asyncio.sleep(PAUSE_S * (1 + chance.random()))
 
     async def _tried(self, change: Awaitable[None]) -> bool:
         try:
             await change
-        except ValueError as error:  # merged before, or not level in time: then it is something else's turn
+        except ValueError as error:  # the runtime was faster, or they were not level in time
             logger.info("a change was not possible: %s", error)
             return False
         return True
 
 
-def _middle(within: KeyRange) -> int:
-    return (within.first + within.end) // 2
+def _middle(bounds: tuple[int, ...], worker: int) -> int:
+    return (bounds[worker] + bounds[worker + 1]) // 2

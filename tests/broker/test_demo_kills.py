@@ -20,7 +20,7 @@ KILLS = 10
 HANDLER_MS = 60
 RUN_SECONDS_MIN = 60
 WAIT_SECONDS = 240
-CHANGES_MIN = 20
+CHANGES_MIN = 10
 """Of each kind: splits, merges, releases, grants."""
 STATE_KEYS_MIN = 4_000
 

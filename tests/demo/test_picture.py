@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from keylanes.demo.logbook import Structure
-from keylanes.demo.tiles import Change, PlaneTile, Stretch, choose_stretch, offset_of
+from keylanes.demo.tiles import Change, PlaneTile, Stretch, choose_stretch, offset_of, workers_of
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.events import RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
 
@@ -83,6 +83,14 @@ def test_changes_are_told_by_their_ranges() -> None:
         ("grant", 40, 200, 4),
     ]
     assert structure.is_at_start(WorkersCut(2, 1, 2, "t", 1, 0, (0, 100)))
+
+
+def test_the_workers_of_a_tile_have_their_own_ranges() -> None:
+    """Where they are known; else they are taken for alike."""
+    tile = PlaneTile("t", 0, 1, 2, 7, 2, 0, 100, 0, 10)
+    assert workers_of(tile, {}) == [(7, 0, 50), (8, 50, 100)]
+    known = {("t", 0, 1, 7): (0, 20), ("t", 0, 1, 8): (20, 100), ("t", 0, 2, 7): (0, 9)}
+    assert workers_of(tile, known) == [(7, 0, 20), (8, 20, 100)]
 
 
 def test_a_change_lies_at_the_edge_that_its_range_had() -> None:

@@ -40,7 +40,9 @@ def test_what_can_not_be_audited_ends_with_2_before_spark_starts(
     assert "applications seen: flights" in shown.err
     assert "applications seen: flights" in json.loads(shown.out)["error"]
     assert main(["--broker", url, "--app", APP, "--expected", "nowhere:nothing"]) == 2
-    assert "module:function" in capsys.readouterr().err
+    assert "expected: module:function" in capsys.readouterr().err
+    assert main(["--broker", url, "--app", APP, "--state", "nowhere:nothing"]) == 2
+    assert "state: module:function" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("url", ["", "flights", "http://x", "kafka:x", "kafka://", "embedded:"])
