@@ -3,8 +3,8 @@
 A worker runs one record at a time, so one that is busy most of the time while records wait for it is the bottleneck of
 its keys. The rules, in the order in which decisions come out:
 
-- *Split*, the busiest first: a hot worker of which a histogram is there. A point with half of the load or more gets a
-  band of its own, by a cut on each side on which there is load; otherwise the cut halves the load.
+- *Split*, who has the most to do first: a hot worker of which a histogram is there. A point with half of the load or
+  more gets a band of its own, by a cut on each side on which there is load; otherwise the cut halves the load.
 - *Merge*, in order of points: neighbours that together cost next to nothing, for which nothing waits, inside one range
   of the declared cut and under one grant. So what was split comes back, and never less than was declared.
 - *Unsplittable*, in order of points: a hot worker all of whose load is at one point.
@@ -109,7 +109,7 @@ Decision: TypeAlias = Split | Merge | Unsplittable | Watch
 def decide(workers: Iterable[WorkerLoad], declared: Sequence[int], limits: Limits) -> list[Decision]:
     """What is to be done about the workers of one partition; ``declared`` are the rising bounds of its declared cut."""
     ordered = sorted(workers, key=lambda w: w.first)
-    hot = sorted((w for w in ordered if is_hot(w, limits)), key=lambda w: (-w.busy, w.first))
+    hot = sorted((w for w in ordered if is_hot(w, limits)), key=lambda w: (-demand(w), w.first))
     room = min(limits.splits_max, limits.workers_max - len(ordered))
     splits: list[Split] = []
     stuck: list[Unsplittable] = []
@@ -129,6 +129,16 @@ def is_hot(worker: WorkerLoad, limits: Limits) -> bool:
     """Whether it is busy, and more waits for it than half of what it did in the last window."""
     waits = worker.is_behind or 2 * worker.backlog_records > worker.records
     return worker.busy >= limits.split_share * FULL and waits and not worker.is_held
+
+
+def demand(worker: WorkerLoad) -> int:
+    """What it did in the last window and all that waits for it, as a load.
+
+    Of workers that are busy all of the time it tells who will be through last. Splits are few: the bottleneck gets both
+    of its cuts before others get theirs.
+    """
+    records = max(worker.records, 1)
+    return worker.busy * (records + worker.backlog_records) // records
 
 
 def cuts_of(worker: WorkerLoad) -> tuple[int, ...]:

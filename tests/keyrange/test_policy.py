@@ -97,7 +97,7 @@ def test_a_worker_that_readers_wait_for_has_a_backlog() -> None:
 
 
 def test_splits_are_bounded() -> None:
-    """By their number in one look, and by how many workers there may be; the busiest come first."""
+    """By their number in one look, and by how many workers there may be; who has the most to do comes first."""
     workers = [replace(hot(i, 10 * i, 10 * i + 10, (10 * i, 5), (10 * i + 9, 5)), busy=FULL - i) for i in range(6)]
     cut = tuple(range(0, 70, 10))
     few = replace(LIMITS, splits_max=2)
@@ -105,6 +105,14 @@ def test_splits_are_bounded() -> None:
     assert without_watch(decide(workers, cut, replace(LIMITS, workers_max=7))) == [Split(0, 1)]
     assert without_watch(decide(workers, cut, replace(LIMITS, workers_max=3))) == []
     assert decide(workers, cut, replace(LIMITS, workers_max=3, watched_max=1)) == [Watch((0,))]
+
+
+def test_who_has_the_most_to_do_is_split_first() -> None:
+    """Where all are busy, the one with the longest backlog gets both cuts of its band before others get one."""
+    few, many = hot(1, 0, 50, (10, 1), (20, 1)), hot(2, 50, 100, (60, 1), (70, 8), (80, 1))
+    many = replace(many, backlog_records=11)
+    splits = decide([few, many], (0, 50, 100), replace(LIMITS, splits_max=2))[:-1]
+    assert splits == [Split(2, 70), Split(2, 71)]
 
 
 def test_cold_neighbours_merge_back_to_the_declared_cut() -> None:
