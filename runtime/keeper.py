@@ -90,6 +90,22 @@ class Keeper:
 
     # --- from the start to the first record --------------------------------------------------------------------------
 
+    async def check(self) -> None:
+        """Before the process takes office, so that a start that is refused disturbs no running one: state can be kept.
+
+        The changelogs are there. Raises SettingsError, StoreError.
+        """
+        changelogs = [changelog_topic(self.app, topic) for topic in self.handlers]
+        if all(self.broker.table(changelog, 0) is not None for changelog in changelogs):
+            return
+        if self._open_copies is None:
+            raise SettingsError(
+                f"application {self.app!r} keeps state, and this broker can't: give Settings.state_folder, a local "
+                "folder of its own for each process"
+            )
+        if isinstance(self._open_copies, StateFolder):
+            await self._in_thread(self._open_copies.check)
+
     async def open(self, ledger: Ledger, topics: Mapping[str, TopicDescription]) -> None:
         """Find the tables of all source partitions with stores. Raises SettingsError, StoreError, StateError."""
         if not self.handlers:
@@ -114,11 +130,7 @@ class Keeper:
 
     async def _copy(self, ledger: Ledger, infos: Sequence[StoreInfo], topic: str, partition: int) -> Copy:
         if self._copies is None:
-            if self._open_copies is None:
-                raise SettingsError(
-                    f"application {self.app!r} keeps state, and this broker can't: give Settings.state_folder, a local "
-                    "folder of its own for each process"
-                )
+            assert self._open_copies is not None, "that was checked before"
             self._copies = await self._in_thread(self._open_copies, birth(ledger))
             await self._in_thread(self._copies.declare, infos)
         return await self._in_thread(self._copies.copy, topic, partition)
@@ -346,15 +358,26 @@ def _written(copy: Copy, changes: Sequence[tuple[bytes, bytes | None]], marks: S
         raise StoreError(str(error)) from error
 
 
-def open_state_folder(app: str, settings: Settings) -> OpenCopies | None:
-    """How the copies in ``Settings.state_folder`` are opened; None when none is named."""
-    folder = settings.state_folder
-    if folder is None:
-        return None
+class StateFolder:
+    """An ``OpenCopies`` of ``Settings.state_folder``."""
 
-    def opened(birth_text: str) -> Copies:
+    def __init__(self, app: str, folder: str, cache_bytes: int) -> None:
+        self.app, self.folder, self.cache_bytes = app, Path(folder), cache_bytes
+
+    def __call__(self, birth_text: str) -> Copies:
+        """The copies; raises RocksError."""
         from ..state.copies import open_copies
 
-        return open_copies(Path(folder), app=app, birth=birth_text, cache_bytes=settings.state_cache_bytes_max)
+        return open_copies(self.folder, app=self.app, birth=birth_text, cache_bytes=self.cache_bytes)
 
-    return opened
+    def check(self) -> None:
+        """Raises RocksError when the folder is in use, damaged, or holds something else."""
+        from ..state.copies import check_copies
+
+        check_copies(self.folder, app=self.app, cache_bytes=self.cache_bytes)
+
+
+def open_state_folder(app: str, settings: Settings) -> StateFolder | None:
+    """How the copies in ``Settings.state_folder`` are opened; None when none is named."""
+    folder = settings.state_folder
+    return None if folder is None else StateFolder(app, folder, settings.state_cache_bytes_max)

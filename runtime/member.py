@@ -204,6 +204,7 @@ class Member:
         await self.broker.open()
         stateful = list(self.keeper.handlers)
         topics = await prepare_topics(self.app, self.handlers, self.broker, self.settings, stateful, TABLE_CONFIG)
+        await self.keeper.check()
         self.slots.reserved = reserved_topics(self.app, stateful)
         for name in destinations_of(self.handlers):
             self.slots.destinations[name] = destination_of(topics[name], self.settings.output_bytes_max)

@@ -255,6 +255,22 @@ def open_copies(
         raise
 
 
+def check_copies(folder: Path | str, *, app: str, cache_bytes: int = CACHE_BYTES) -> None:
+    """Open the folder, which is made if there is none, for this application, and let go of it: for who has to know that
+    this is possible before it knows for which logs. Raises RocksError as ``open_copies`` does.
+    """
+    rocks = open_rocks(Path(folder), KIND, FORMAT, "write", cache_bytes=cache_bytes, follower=True)
+    try:
+        identity = _identity(rocks)
+        if identity is not None and identity[0] != app:
+            raise RocksError(
+                f"{rocks.folder} holds the state of application {identity[0]!r}, born {identity[1]}; this is "
+                f"application {app!r}: name another folder, or {_REBUILT}"
+            )
+    finally:
+        rocks.close()
+
+
 def _identity(rocks: Rocks) -> tuple[str, str] | None:
     """Whose copies are in a database; None: it is empty."""
     stored = rocks.get(_IDENTITY)

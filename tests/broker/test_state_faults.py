@@ -286,6 +286,29 @@ def test_a_state_folder_in_use(kafka: Ground) -> None:
 
 
 @pytest.mark.broker
+async def test_a_start_that_can_not_keep_state_disturbs_nobody(kafka: Ground, tmp_path: Path) -> None:
+    """Without a folder, with that of the running process or with a foreign one, a second process is refused before it
+    takes over: the first goes on.
+    """
+    await asyncio.to_thread(fill, kafka)
+    open_rocks(tmp_path / "topics", "topics", 1).close()
+    first = counting(kafka)
+    async with first:
+        for folder, kind, says in (
+            (None, SettingsError, "Settings.state_folder"),
+            (str(kafka.state_folder), StoreError, "is already open in this process"),
+            (str(tmp_path / "topics"), StoreError, "holds keylanes topics, not state"),
+        ):
+            await asyncio.to_thread(stops_with, kind, counting(kafka, state_folder=folder), says)
+        await asyncio.to_thread(fill, kafka)
+        async with asyncio.timeout(30):
+            while [first.store("seen").get(b"k%d" % i) for i in range(3)] != [8, 8, 8]:  # noqa: ASYNC110  # no event
+                await asyncio.sleep(0.01)
+        assert first.health().is_good
+    assert await asyncio.to_thread(counts, kafka) == all_at(8)
+
+
+@pytest.mark.broker
 async def test_a_state_folder_is_read_beside_the_application(kafka: Ground, capsys: pytest.CaptureFixture[str]) -> None:
     """`keylanes state` tells what the running application keeps."""
     await asyncio.to_thread(fill, kafka)
