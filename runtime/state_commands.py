@@ -18,9 +18,9 @@ from ..keyrange.hashing import point_of_key
 from ..keyrange.ranges import WHOLE, KeyRange
 from ..offsets.codec import EventError, decode
 from ..offsets.ledger import Ledger, evolve_all
-from ..state.changelog import changelog_topic, decode_stored
+from ..state.changelog import BEACON_KEY, changelog_topic, decode_stored
 from ..state.copies import RocksCopies, open_copies
-from ..state.keys import bounds_of, decode_map_key, encode_map_key, parse_key, prefix_end, state_key
+from ..state.keys import bounds_of, decode_map_key, encode_map_key, is_state_key, parse_key, prefix_end, state_key
 from ..state.rocks import MARKER, RocksError
 from ..state.tables import StoreInfo, Table
 from ..state.topics import TopicStore
@@ -211,12 +211,16 @@ def _map_key_bytes(store: StoreInfo, map_key: str | None) -> bytes:
 
 
 def all_entries(kept: Kept, name: str, partition: int | None) -> Iterator[dict[str, object]]:
-    """All values of a store, or those of one partition; in order of partitions and points."""
+    """All values of a store, or those of one partition; in order of partitions and points. Raises StateError."""
     store, partitions = chosen(kept, name, partition)
     for number, held in partitions.items():
         for within in held.ranges:
             for at, value in _walk(held.table, *bounds_of(within)):
-                if len(at) > 1 and parse_key(at).store == store.number:  # the beacon has one byte
+                if at == BEACON_KEY:
+                    continue
+                if not is_state_key(at):
+                    raise StateError(f"{store.topic}[{number}] holds the key {at[:40]!r}, which is none of a state")
+                if parse_key(at).store == store.number:
                     yield shown(store, number, at, value)
 
 

@@ -18,11 +18,11 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from keylanes import App, Context, DeadLetter, MapState, Retry, State
 from keylanes.runtime.brokers.protocol import Broker, Outgoing, Record, TopicPartition
 from keylanes.runtime.commands import run_command
-from keylanes.runtime.errors import KeylanesError, SettingsError, SourceError, StateError, StoreError
+from keylanes.runtime.errors import FencedError, KeylanesError, SettingsError, SourceError, StateError, StoreError
 from keylanes.runtime.kafka_server import KafkaServer
 from keylanes.runtime.stores import Store
 from keylanes.runtime.values import MsgpackCodec
-from keylanes.state.changelog import BEACON_KEY, CHANGELOG_CONFIG, changelog_topic, decode_stored
+from keylanes.state.changelog import BEACON_KEY, CHANGELOG_CONFIG, Beacon, changelog_topic, decode_stored, encode_beacon
 from keylanes.state.keys import parse_key
 from keylanes.state.rocks import open_rocks
 
@@ -283,6 +283,47 @@ def test_a_state_folder_in_use(kafka: Ground) -> None:
         holder.stdout.readline()
         stops_with(StoreError, counting(kafka), f"{kafka.state_folder} is in use by another process")
     counting(kafka).run(until="level")
+
+
+@pytest.mark.broker
+async def test_a_second_process_takes_over_the_state(kafka: Ground, tmp_path: Path) -> None:
+    """With a folder of its own it has the state that the first one committed; the folder of that is good later on."""
+    records = [(b"k%d" % (i % 3), b"%d" % i) for i in range(900)]
+    await asyncio.to_thread(kafka.fill, records)
+    folders = [str(tmp_path / name) for name in ("first", "second")]
+    started = asyncio.Event()
+
+    def declared(folder: str) -> App:
+        app = kafka.app(None, state_folder=folder, commit_interval_ms=10, commit_lead_ms=1)
+
+        @app.handler(kafka.source, to=kafka.late, parallelising_factor=4)
+        async def slow(value: int, seen: State[int]) -> int:
+            await asyncio.sleep(0.002)
+            seen.put((seen.get() or 0) + 1)
+            if value == 300:
+                started.set()
+            return seen.get() or 0
+
+        return app
+
+    async def work_until_expelled(app: App) -> None:
+        ended = asyncio.Event()
+        app.on_fatal = lambda error: ended.set()
+        async with app:
+            await ended.wait()
+
+    first, second = declared(folders[0]), declared(folders[1])
+    running = asyncio.get_running_loop().create_task(work_until_expelled(first))
+    await started.wait()
+    async with second:
+        with pytest.raises(FencedError):
+            await running
+    for folder in folders:
+        await asyncio.to_thread(declared(folder).run, until="level")
+        kafka.state_folder = Path(folder)
+        assert await asyncio.to_thread(counts, kafka) == all_at(300)
+    published = [int(value or b"") for value in await asyncio.to_thread(kafka.values, kafka.late)]
+    assert sorted(published) == sorted(3 * list(range(1, 301)))
 
 
 @pytest.mark.broker
@@ -569,6 +610,16 @@ def wait_for_cleaner(ground: Ground, records_max: int) -> None:
     while len(ground.read(changelog_of(ground))) > records_max:
         assert time.monotonic() < until, "the cleaner did not run"
         threading.Event().wait(0.5)  # it has no event for us
+
+
+def test_a_changelog_of_something_else(ground: Ground) -> None:
+    """When it ends at a transaction that the offset log does not know, nothing is worked with it."""
+    fill(ground)
+    counting(ground).run(until="level")
+    append(ground, changelog_of(ground), [(BEACON_KEY, encode_beacon(Beacon(9, 9)))])
+    stops_with(StateError, counting(ground), "it holds state up to transaction 9 of incarnation 9, and the offset log")
+    append(ground, changelog_of(ground), [(BEACON_KEY, b"junk")])
+    stops_with(StateError, counting(ground), "a beacon has 16 bytes; seen 4")
 
 
 @pytest.mark.broker

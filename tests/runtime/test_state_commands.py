@@ -159,6 +159,23 @@ def test_a_key_that_is_not_restored_is_no_missing_key(copies: Path, capsys: pyte
     assert "it is not restored" in answer.errors
 
 
+def test_what_is_no_state_is_told(copies: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A key or a value in the place of state that is none: an error; a value of other code: base64."""
+    opened = open_copies(copies, app="shop", birth="b")
+    at = state_key(point_of_key(b"anna"), 0, b"anna")
+    for stored, says in ((b"", "the state of store 'seen' is damaged: "), (b"\x07", "damaged: ")):
+        opened.copy("orders", 0).write([(at, stored)])
+        answer = Answer(capsys, ("state", "get", str(copies), "seen", "anna"))
+        assert (answer.code, says in answer.errors) == (9, True), answer.errors
+    opened.copy("orders", 0).write([(at, encode_stored(b"{"))])
+    (entry,) = Answer(capsys, ("state", "get", str(copies), "seen", "anna")).entries
+    assert entry["value_base64"] == "ew=="
+    opened.copy("orders", 0).write([(b"stray", b"1")])
+    opened.close()
+    answer = Answer(capsys, ("state", "scan", str(copies), "seen"))
+    assert (answer.code, "holds the key b'stray', which is none of a state" in answer.errors) == (9, True)
+
+
 def stateful(name: str, folder: Path) -> App:
     """An application that counts and remembers, on an embedded broker."""
     app = App(name, broker=f"embedded:{folder}")
