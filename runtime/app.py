@@ -148,7 +148,7 @@ class App:
                 raise SettingsError(
                     f"topic {topic!r} has the handler {self.handlers[topic].name}; a topic has one handler"
                 )
-            self.handlers[topic] = declare(
+            declared = declare(
                 function,
                 topic,
                 to=to,
@@ -157,6 +157,15 @@ class App:
                 on_failure=on_failure,
                 codec=codec,
             )
+            names = {store.name for store in declared.stores}
+            for other in self.handlers.values():
+                for store in other.stores:
+                    if store.name in names:
+                        raise SettingsError(
+                            f"handler {declared.name} of topic {topic!r}: store {store.name!r} belongs to the handler "
+                            f"of {other.topic!r}; a store has one handler, and its name is unique in an application"
+                        )
+            self.handlers[topic] = declared
             return function
 
         return register

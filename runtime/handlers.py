@@ -1,5 +1,6 @@
 """What a user declares about a handler, checked before anything starts."""
 
+import functools
 import inspect
 import types
 import typing
@@ -137,13 +138,22 @@ def check_topic_name(topic: str, where: str) -> None:
         raise SettingsError(f"{where}: a topic name has 1 to 249 of a-z A-Z 0-9 . _ -; seen {topic!r}")
 
 
+def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What a partial function calls."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
 def _is_async(function: Callable[..., Any]) -> bool:
+    function = _inner(function)
     if inspect.isroutine(function):
         return inspect.iscoroutinefunction(function)
     return inspect.iscoroutinefunction(type(function).__call__)
 
 
 def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
+    function = _inner(function)
     target = function if inspect.isroutine(function) else type(function).__call__
     try:
         return typing.get_type_hints(target, include_extras=True)
@@ -159,10 +169,14 @@ def _arguments(
     def is_ours(name: str) -> bool:
         return hints.get(name) is Context or is_store(hints.get(name))
 
-    parameters = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty or is_ours(p.name)]
+    listed = list(inspect.signature(function).parameters.values())
+    parameters = [p for p in listed if p.default is p.empty or is_ours(p.name)]
     allowed = "a handler takes (value), then in any order ctx: Context and stores, as in seen: State[int]"
     if not parameters or any(p.kind in (p.VAR_KEYWORD, p.KEYWORD_ONLY) for p in parameters):
         raise SettingsError(f"{where}: {allowed}; seen {len(parameters)} arguments")
+    if listed[: len(parameters)] != parameters:
+        skipped = next(p.name for p in listed if p not in parameters)
+        raise SettingsError(f"{where}: {allowed}; {skipped} has a default of its own and has to come behind them")
     value, *rest = parameters
     further: list[StoreDeclaration | None] = []
     for i, parameter in enumerate(rest):

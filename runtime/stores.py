@@ -6,6 +6,7 @@ Store(name="seen", ttl_ms=60_000)]`` says otherwise. What is put becomes visible
 or not at all. A record without a key has no state: any use raises NoKey.
 """
 
+import types
 import typing
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final, Generic, TypeVar
@@ -48,6 +49,7 @@ class StoreDeclaration(msgspec.Struct, frozen=True):
     value_type: str
     ttl_ms: int | None
     codec: Codec
+    encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
 
 
@@ -58,10 +60,16 @@ class Binding(msgspec.Struct, frozen=True):
     declaration: StoreDeclaration
 
     def encode(self, value: Any) -> bytes:
-        """A value's bytes; raises TypeError for None, and what the codec raises."""
+        """A value's bytes; raises TypeError for None and what could not be read again, and what the codec raises."""
         if value is None:
             raise TypeError(f"None is no value of store {self.declaration.name!r}; delete() says that there is none")
-        return self.declaration.codec.encode(value)
+        payload = self.declaration.encode(value)
+        try:
+            self.declaration.decode(payload)  # or the next record of the key would stop the application for ever
+        except Exception as error:  # a codec may raise anything
+            what = f"a {type(value).__name__} is no value of store {self.declaration.name!r} as it is declared"
+            raise TypeError(f"{what}, it could not be read again: {error}") from error
+        return payload
 
     def decode(self, payload: bytes) -> Any:
         """The value of some bytes; raises StateError: they were written by other code, and nothing may be guessed."""
@@ -168,7 +176,13 @@ def _map_key(key: bytes, kind: str) -> MapKey:
 def is_store(annotation: Any) -> bool:
     """Whether an annotation asks for state, be it rightly or not."""
     bare = typing.get_args(annotation)[0] if typing.get_origin(annotation) is Annotated else annotation
+    if _is_union(bare):
+        return any(is_store(part) for part in typing.get_args(bare))
     return bare in (State, MapState) or typing.get_origin(bare) in (State, MapState)
+
+
+def _is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (types.UnionType, typing.Union)
 
 
 def declare_store(parameter: str, annotation: Any, where: str) -> StoreDeclaration:
@@ -182,32 +196,35 @@ def declare_store(parameter: str, annotation: Any, where: str) -> StoreDeclarati
     where = f"{where}: store {name!r}"
     if not name.isascii() or not all(c.isalnum() or c in "._-" for c in name) or len(name) > NAME_CHARS_MAX:
         raise SettingsError(f"{where}: a store's name has 1 to {NAME_CHARS_MAX} of a-z A-Z 0-9 . _ -")
-    if options.ttl_ms is not None and not 1 <= options.ttl_ms <= TTL_MS_MAX:
+    if options.ttl_ms is not None and not (isinstance(options.ttl_ms, int) and 1 <= options.ttl_ms <= TTL_MS_MAX):
         raise SettingsError(f"{where}: ttl_ms is 1 to {TTL_MS_MAX}, or None; seen {options.ttl_ms}")
-    types = typing.get_args(bare)
+    if _is_union(bare):
+        raise SettingsError(f"{where}: a store is always there: State[int], not in a union; seen {bare!r}")
+    wanted = typing.get_args(bare)
     is_map = typing.get_origin(bare) is MapState
-    if not types:
+    if not wanted:
         raise SettingsError(f"{where}: it needs its types: State[int], MapState[str, int]; seen {bare!r}")
     key_type = ""
     if is_map:
-        key_type = next((kind for kind, known in MAP_KEY_TYPES.items() if known is types[0]), "")
+        key_type = next((kind for kind, known in MAP_KEY_TYPES.items() if known is wanted[0]), "")
         if not key_type:
-            raise SettingsError(f"{where}: a map's keys are str, bytes or int; seen {types[0]!r}")
-    value = types[-1]
+            raise SettingsError(f"{where}: a map's keys are str, bytes or int; seen {wanted[0]!r}")
+    value = wanted[-1]
     if is_optional(value):
         raise SettingsError(f"{where}: None says that there is no value, so it can't be one; seen {value!r}")
     codec = options.codec or JsonCodec()
     try:
-        decode = codec.decoder(value)
+        decode, value_type = codec.decoder(value), shape_of(value)
     except TypeError as error:
         raise SettingsError(f"{where}: values can't be decoded as {value!r}: {error}") from None
     return StoreDeclaration(
         name=name,
         kind="map" if is_map else "value",
         key_type=key_type,
-        value_type=shape_of(value),
+        value_type=value_type,
         ttl_ms=options.ttl_ms,
         codec=codec,
+        encode=codec.encoder(value) if isinstance(codec, JsonCodec) else codec.encode,
         decode=decode,
     )
 
@@ -219,6 +236,8 @@ def shape_of(annotation: Any) -> str:
     if annotation in (bytes, bytearray):
         return "bytes"
     info = msgspec.inspect.type_info(annotation)
+    while isinstance(info, msgspec.inspect.Metadata):
+        info = info.type
     if isinstance(info, msgspec.inspect.StructType):
         return "array" if info.array_like else "object"
     if isinstance(info, msgspec.inspect.DataclassType | msgspec.inspect.TypedDictType | msgspec.inspect.DictType):
@@ -226,8 +245,8 @@ def shape_of(annotation: Any) -> str:
     arrays = msgspec.inspect.CollectionType | msgspec.inspect.TupleType | msgspec.inspect.NamedTupleType
     if isinstance(info, arrays):
         return "array"
-    if isinstance(info, msgspec.inspect.Metadata):
-        return shape_of(info.type)
+    if annotation is not str and isinstance(info, msgspec.inspect.StrType | msgspec.inspect.BytesType):
+        return "quoted"  # with a constraint it is JSON, and not the text or the bytes as they are
     return type(info).__name__.removesuffix("Type").lower()
 
 

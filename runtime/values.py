@@ -52,6 +52,21 @@ class JsonCodec:
             return bytes(value)
         return self._encoder.encode(value)
 
+    def encoder(self, annotation: Any) -> Callable[[Any], bytes]:
+        """What ``decoder`` of the same annotation reads: a str as it is only where nothing else is asked for. The
+        function raises TypeError for a value of another type that could be read as one of this.
+        """
+        if annotation not in (bytes, bytearray, str):
+            return self._encoder.encode
+        allowed = (str,) if annotation is str else (bytes, bytearray, memoryview)
+
+        def encode(value: Any) -> bytes:
+            if not isinstance(value, allowed):
+                raise TypeError(f"{annotation.__name__} is asked for; seen {type(value).__name__}")
+            return self.encode(value)
+
+        return encode
+
 
 class MsgpackCodec:
     """Everything as msgpack by msgspec; bytes and str too."""

@@ -37,7 +37,7 @@ def counting(**settings: Any) -> App:
     @app.handler(
         SOURCE, to=OUT, parallelising_factor=2, retry=Retry(attempts=1, backoff_ms=1), on_failure=DeadLetter(DEAD)
     )
-    async def count(value: bytes, seen: State[int]) -> int:  # a handler has a value
+    async def count(value: bytes, seen: State[int]) -> int:
         n = (seen.get() or 0) + 1
         seen.put(n)
         return n
@@ -247,7 +247,7 @@ def test_whoever_waits_for_a_grant_is_told_when_the_run_ends() -> None:
 
 
 def test_a_process_that_slept_while_another_took_over_does_not_make_its_copy_look_young() -> None:
-    """Its markers keep the time until which it was in office: deletes of after that may be gone when it starts again."""
+    """Its markers keep the time until which it was in office: deletes of after that may be gone at its next start."""
 
     async def main() -> None:
         engine = Engine(counting())
