@@ -21,6 +21,7 @@ from keylanes.offsets.events import (
     RangeReleased,
     RangesGranted,
     SnapshotTaken,
+    StateChanged,
     Tile,
     WorkersCut,
     WorkersMerged,
@@ -30,6 +31,8 @@ from keylanes.offsets.provenance import DIGEST_MASK, HEADER, decode_provenance, 
 from keylanes.runtime.brokers.protocol import TopicPartition
 
 from .cluster import Cluster, Row
+from .state_checker import Wrote, check_changelog, numbers_of
+from .twin import Twin
 from .workload import AUDIT, DEAD, OUT, expected
 
 
@@ -63,9 +66,12 @@ class Logs:
     outputs: list[Produced]
     grants: dict[tuple[str, int], list[RangesGranted]] = field(default_factory=lambda: defaultdict(list))
     started: dict[tuple[str, int], int] = field(default_factory=dict)
+    stateful: bool = False
+    wrote: dict[TopicPartition, Wrote] = field(default_factory=dict)
+    """What the checker's own twin of the state says that records wrote."""
 
 
-def read_logs(cluster: Cluster, app: str, sources: Iterable[str]) -> Logs:
+def read_logs(cluster: Cluster, app: str, sources: Iterable[str], *, stateful: bool = False) -> Logs:
     """Read and decode everything."""
     control = [decode(row.value or b"") for row in cluster.rows(TopicPartition(f"{app}.control", 0))]
     placed = [
@@ -86,6 +92,7 @@ def read_logs(cluster: Cluster, app: str, sources: Iterable[str]) -> Logs:
         {place: cluster.rows(place) for place in places},
         {place: cluster.watermarks(place).high for place in places},
         outputs,
+        stateful=stateful,
     )
     term = 0
     for event in control:
@@ -225,15 +232,18 @@ def check_outputs(logs: Logs) -> None:
     found: dict[tuple[str, int, int], list[Produced]] = defaultdict(list)
     for output in logs.outputs:
         found[(*output.source, output.offset)].append(output)
+    stores = numbers_of(logs.control)
     for place, rows in logs.sources.items():
         tiles = [(placed.transaction, tile) for placed, _, tile in commits_of(logs, place)]
+        twin = Twin(place.topic, stores) if logs.stateful else None
+        wrote = logs.wrote[place] = Wrote()
         for row in rows:
             where = f"{place.topic}[{place.partition}]@{row.offset}"
             outputs = sorted(found.pop((*place, row.offset), []), key=lambda o: o.i)
             numbers = [(o.i, o.n) for o in outputs]
             assert numbers == [(i, len(outputs)) for i in range(len(outputs))], f"{where} has outputs {numbers}"
             seen = [(o.topic, o.row.key, o.row.value) for o in outputs]
-            allowed = expected(row.key, row.value)
+            allowed, writes = expected(row.key, row.value, row.timestamp, twin)
             assert seen in allowed, f"{where} {row.value!r} led to {seen}, right is {allowed}"
             point = point_of(row.key, place.partition, row.offset)
             homes = [
@@ -243,7 +253,22 @@ def check_outputs(logs: Logs) -> None:
             ]
             assert len(homes) == 1, f"{where} lies in {len(homes)} tiles"
             assert all(o.row.transaction == homes[0] for o in outputs), f"{where}: outputs outside their transaction"
+            if twin is not None:
+                twin.apply(writes)
+                wrote.by_transaction[homes[0]].update(writes)
+                wrote.state = twin.state
     assert not found, f"outputs of records that do not exist: {sorted(found)}"
+
+
+def check_state(logs: Logs, cluster: Cluster, app: str) -> None:
+    """After ``check``: the changelogs are what the records wrote, transaction by transaction."""
+    for place in logs.sources:
+        changed = {
+            placed.transaction: placed.event
+            for placed in logs.offsets
+            if isinstance(placed.event, StateChanged) and (placed.event.topic, placed.event.partition) == place
+        }
+        check_changelog(cluster, app, place, logs.wrote[place], changed)
 
 
 def check_counts(logs: Logs) -> None:

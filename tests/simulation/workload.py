@@ -8,7 +8,22 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from keylanes.runtime.context import Context, Output, Record
+from keylanes.runtime.errors import NoKey
 from keylanes.runtime.handlers import DeadLetter, Handler, Retry, declare
+
+from .twin import (
+    BillsBy,
+    BillsRecent,
+    BillsSeen,
+    Entries,
+    OrdersBy,
+    OrdersRecent,
+    OrdersSeen,
+    Twin,
+    Value,
+    Writes,
+    change,
+)
 
 ORDERS, BILLS = "orders", "bills"
 """Two sources: the first has an async handler, the second a sync one."""
@@ -73,34 +88,69 @@ def draw_work(rng: random.Random, number: int, *, is_sync: bool, trouble: float)
     return msgspec.json.encode(work)
 
 
-def handlers(factors: dict[str, int], observer: Observer) -> list[Handler]:
-    """The application's handlers, with so many workers for each source."""
+def outputs(work: Work, ctx: Context, saw: str) -> Output | bytes | list[bytes] | None:
+    """What a handler sends and returns; raises when it shall fail."""
+    for i in range(work.sent):
+        ctx.send(AUDIT, _sent(work, i), key=ctx.key)
+    if ctx.attempt <= work.fails:
+        raise ValueError(f"work {work.number} fails on attempt {ctx.attempt}")
+    values = [_returned(work, i, saw) for i in range(work.returned)]
+    if len(values) == 1:
+        return values[0] if work.number % 2 else Record(values[0])
+    return values or None
 
-    def outputs(work: Work, ctx: Context) -> Output | bytes | list[bytes] | None:
-        for i in range(work.sent):
-            ctx.send(AUDIT, _sent(work, i), key=ctx.key)
-        if ctx.attempt <= work.fails:
-            raise ValueError(f"work {work.number} fails on attempt {ctx.attempt}")
-        values = [_returned(work, i) for i in range(work.returned)]
-        if len(values) == 1:
-            return values[0] if work.number % 2 else Record(values[0])
-        return values or None
+
+async def dawdle(work: Work, ctx: Context) -> None:
+    """Take as long as the record says."""
+    if work.wait_ms:
+        await asyncio.sleep(work.wait_ms / 1000)
+    if ctx.attempt <= work.hangs:
+        await asyncio.sleep(3_600)
+
+
+def handlers(factors: dict[str, int], observer: Observer, *, stateful: bool) -> list[Handler]:
+    """The application's handlers, with so many workers for each source."""
+    nothing: tuple[()] = ()
+
+    def worked(
+        work: Work, ctx: Context, stores: tuple[Value, Entries, Entries] | tuple[()]
+    ) -> Output | bytes | list[bytes] | None:
+        saw = change(work.number, ctx.key, work.is_big, *stores) if stores else ""
+        return outputs(work, ctx, saw)
 
     async def on_order(work: Work, ctx: Context) -> Output | bytes | list[bytes] | None:
         observer.begins(ctx)
         try:
-            if work.wait_ms:
-                await asyncio.sleep(work.wait_ms / 1000)
+            await dawdle(work, ctx)
+            return worked(work, ctx, nothing)
+        finally:
+            observer.ends(ctx)
+
+    async def on_order_with_state(
+        work: Work, ctx: Context, seen: OrdersSeen, by: OrdersBy, recent: OrdersRecent
+    ) -> Output | bytes | list[bytes] | None:
+        observer.begins(ctx)
+        try:
             if ctx.attempt <= work.hangs:
-                await asyncio.sleep(3_600)
-            return outputs(work, ctx)
+                worked(work, ctx, (seen, by, recent))  # what an attempt wrote that is timed out is nothing
+            await dawdle(work, ctx)
+            return worked(work, ctx, (seen, by, recent))
         finally:
             observer.ends(ctx)
 
     def on_bill(work: Work, ctx: Context) -> Output | bytes | list[bytes] | None:
         observer.begins(ctx)
         try:
-            return outputs(work, ctx)
+            return worked(work, ctx, nothing)
+        finally:
+            observer.ends(ctx)
+
+    def on_bill_with_state(
+        work: Work, ctx: Context, seen: BillsSeen, by: BillsBy, recent: BillsRecent
+    ) -> Output | bytes | list[bytes] | None:
+        observer.begins(ctx)
+        try:
+            return worked(work, ctx, (seen, by, recent))
         finally:
             observer.ends(ctx)
 
@@ -115,27 +165,39 @@ def handlers(factors: dict[str, int], observer: Observer) -> list[Handler]:
         )
 
     known: dict[str, Callable[..., object]] = {ORDERS: on_order, BILLS: on_bill}
+    if stateful:
+        known = {ORDERS: on_order_with_state, BILLS: on_bill_with_state}
     return [declared(known[topic], topic) for topic in factors]
 
 
-def expected(key: bytes | None, value: bytes | None) -> list[list[Expected]]:
-    """The records that a source record leads to, in order; several lists when more than one outcome is right."""
+def expected(
+    key: bytes | None, value: bytes | None, at_ms: int, twin: Twin | None
+) -> tuple[list[list[Expected]], Writes]:
+    """The records that a source record leads to, in order; several lists when more than one outcome is right. And what
+    it writes to the state of its partition, as ``twin`` has it after the records before.
+    """
     dead = [Expected(DEAD, key, value)]
     try:
         work = msgspec.json.decode(value or b"", type=Work)
     except msgspec.DecodeError:
-        return [dead]
+        return [dead], {}
     if max(work.fails, work.hangs) >= ATTEMPTS:
-        return [dead]
+        return [dead], {}
+    saw, writes = "", dict[bytes, bytes | None]()
+    if twin is not None:
+        try:
+            saw, writes = twin.work(work.number, key, work.is_big, at_ms)
+        except NoKey:
+            return [dead], {}
     sent = [Expected(AUDIT, key, _sent(work, i)) for i in range(work.sent)]
-    returned = [Expected(OUT, key, _returned(work, i)) for i in range(work.returned)]
-    return [[*sent, *returned], dead] if work.is_big else [[*sent, *returned]]
+    returned = [Expected(OUT, key, _returned(work, i, saw)) for i in range(work.returned)]
+    return ([[*sent, *returned], dead] if work.is_big else [[*sent, *returned]]), writes
 
 
 def _sent(work: Work, i: int) -> bytes:
     return b"sent %d of %d" % (i, work.number)
 
 
-def _returned(work: Work, i: int) -> bytes:
-    value = b"returned %d of %d" % (i, work.number)
+def _returned(work: Work, i: int, saw: str) -> bytes:
+    value = b"returned %d of %d" % (i, work.number) + saw.encode()
     return value + b"." * BIG_BYTES if work.is_big and i else value

@@ -17,21 +17,23 @@ from keylanes.keyrange.ranges import KeyRange
 from keylanes.offsets.codec import decode, encode
 from keylanes.offsets.decide import decide_grant
 from keylanes.offsets.ledger import Ledger, evolve_all
+from keylanes.runtime import keeper
 from keylanes.runtime.brokers.protocol import BrokerTimeout, Outgoing, TopicPartition
 from keylanes.runtime.brokers.simulated import EPOCH_MS, Latency
-from keylanes.runtime.context import Context
-from keylanes.runtime.dispatch import bytes_of
 from keylanes.runtime.errors import BrokerUnavailable, FencedError
 from keylanes.runtime.member import Member
 from keylanes.runtime.outputs import ERROR_HEADER
 from keylanes.runtime.settings import Settings
 from keylanes.runtime.virtual_loop import VirtualLoop
 
-from .checker import Logs, check, check_trimmed, read_logs
+from .checker import Logs, check, check_state, check_trimmed, read_logs
 from .cluster import Cluster
-from .workload import AUDIT, BIG_BYTES, BILLS, DEAD, ORDERS, OUT, draw_work, handlers
+from .folders import Folders
+from .process import APP, Process
+from .state_checker import check_copies
+from .twin import TTL_MS
+from .workload import AUDIT, BIG_BYTES, BILLS, DEAD, ORDERS, OUT, draw_work
 
-APP = "sim"
 LEVEL_LIMIT_S = 120.0
 END_LIMIT_S = 60.0
 IDLE_S = 2.0
@@ -39,7 +41,6 @@ CALM_LOOKS = 12
 """Nothing was split or merged in so many looks at an idle application: nothing will be."""
 TROUBLE_ECHO_S = 4.0
 """So long after its faults ended the cluster may still be called unavailable: requests then under way time out."""
-FACTORS = (1, 1, 2, 3, 4, 7, 12, 24)
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,9 @@ class Mix:
     happenings: int
     span_s: float
     settings: Settings
+    stateful: bool
+    slice_changes: int
+    offsets_unknown: float
 
 
 def draw_mix(rng: random.Random) -> Mix:
@@ -90,80 +94,10 @@ def draw_mix(rng: random.Random) -> Mix:
         happenings=rng.choice((0, 2, 5, 8)),
         span_s=rng.choice((0.5, 2.0, 4.0)),
         settings=settings,
+        stateful=rng.random() < 0.5,
+        slice_changes=rng.choice((1, 2, 200)),
+        offsets_unknown=rng.choice((0.0, 0.0, 0.5)),
     )
-
-
-class Process:
-    """One process of the application, from its start to its end."""
-
-    def __init__(self, world: "World", number: int) -> None:
-        loop = asyncio.get_running_loop()
-        self.world = world
-        self.connection = world.cluster.connect(f"{APP}-{number}")
-        factors = {topic: world.rng.choice(FACTORS) for topic in world.mix.sources}
-        self.member = Member(
-            APP,
-            handlers(factors, self),
-            self.connection,
-            world.mix.settings,
-            instance=f"p{number}",
-            wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
-            on_step=self.hears,
-        )
-        self.started_s = loop.time()
-        self.was_killed = False
-        self.was_stopped = False
-        self.lacks = 0
-        """Ranges that it released and was not granted again."""
-        self._running: dict[tuple[str, int, bytes], int] = {}
-        self._last: dict[tuple[str, int, bytes], int] = {}
-        self.ended_s = math.inf
-        self.task = loop.create_task(self.member.run())
-        self.task.add_done_callback(self._ended)
-
-    def begins(self, context: Context) -> None:
-        """One record of a key at a time, in offset order, each once in a process's life but for its attempts."""
-        if context.key is None:
-            return
-        lane = (context.topic, context.partition, context.key)
-        last = self._last.get(lane, -1)
-        if lane in self._running:
-            self.world.wrong.append(f"{lane}: {self._running[lane]} and {context.offset} run at once")
-        if context.offset <= last and (context.attempt == 1 or context.offset < last):
-            self.world.wrong.append(f"{lane}: {context.offset} is run after {last}")
-        self._running[lane] = self._last[lane] = context.offset
-
-    def ends(self, context: Context) -> None:
-        """The attempt is over, however it ended."""
-        if context.key is not None:
-            self._running.pop((context.topic, context.partition, context.key), None)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self.ended_s = asyncio.get_running_loop().time()
-        if not self.was_killed and not task.cancelled():
-            self.world.reached[f"ended with {type(task.exception()).__name__}"] += 1
-
-    def hears(self, step: str) -> None:
-        """A step of the commit cycle. All queues together are within their limit, but for one record each.
-
-        When workers become fewer or more, the shares change while queues are still filled by the old ones.
-        """
-        workers = [worker for run in self.member.runs for worker in run.dispatch.workers]
-        held = sum(worker.queue_bytes for worker in workers)
-        spared = sum(max(map(bytes_of, worker.queue), default=0) for worker in workers)
-        assert held <= 2 * self.world.mix.settings.buffer_bytes_max + spared, f"{held} bytes are queued"
-
-    @property
-    def is_working(self) -> bool:
-        """Started and not ended."""
-        return self.member.is_ready.is_set() and not self.task.done()
-
-    async def kill(self) -> None:
-        """Kill -9: nothing it does from here on has an effect."""
-        self.was_killed = True
-        self.connection.sever()
-        self.task.cancel()
-        await asyncio.wait([self.task])
 
 
 class World:
@@ -181,6 +115,9 @@ class World:
             self.cluster.create_topic(topic, partitions)
         for topic in (OUT, AUDIT, DEAD):
             self.cluster.create_topic(topic, self.rng.randint(1, 3))
+        self.cluster.faults.offsets_unknown = self.mix.offsets_unknown
+        self.folders = Folders(self.rng)
+        self.is_happening = False
         self.processes: list[Process] = []
         self.trouble_until_s = -math.inf
         self.passings: list[asyncio.Task[None]] = []
@@ -214,6 +151,7 @@ class World:
                 partition,
                 self._draw_key(),
                 draw_work(rng, number + i, is_sync=topic == BILLS, trouble=self.mix.trouble),
+                timestamp=self._draw_time(),
             )
             for i in range(size)
         ]
@@ -225,6 +163,10 @@ class World:
         self._writers += 1
         name = f"writer-{self._writers}"
         await self.cluster.write_together(name, records, commit=kind == "together", rng=rng)
+
+    def _draw_time(self) -> int | None:
+        """Records of stateful mixes bring times of their own, which are not the clock's."""
+        return EPOCH_MS + self.rng.randrange(4 * TTL_MS) if self.mix.stateful else None
 
     def _draw_key(self) -> bytes | None:
         draw = self.rng.random()
@@ -278,6 +220,7 @@ class World:
             "limit",
             "release",
             "release",
+            *(("compact", "compact", "split", "merge", "crash") if self.mix.stateful else ()),
         )
         for _ in range(self.mix.happenings):
             await asyncio.sleep(self.rng.random() * 2 * self.mix.span_s / self.mix.happenings)
@@ -288,7 +231,7 @@ class World:
                 self.start()
 
     async def _happen(self, kind: str) -> None:
-        faults, rng = self.cluster.faults, self.rng
+        rng = self.rng
         if kind == "crash":
             for process in self.alive():
                 await process.kill()
@@ -305,24 +248,39 @@ class World:
                 self.start()
         elif kind == "release":
             self.passings.append(asyncio.get_running_loop().create_task(self._pass_on()))
+        elif kind in ("split", "merge"):
+            self.passings.append(asyncio.get_running_loop().create_task(self._reshape(kind)))
+        elif kind == "compact":
+            self._compact()
         elif kind == "limit":
             self.cluster.limit(OUT, BIG_BYTES - 500 if rng.random() < 0.7 else None)
         else:
-            self.trouble_until_s = math.inf
-            if kind == "aborted":
-                faults.transact_aborted = rng.choice((0.3, 0.9))
-            elif kind == "unknown":
-                faults.transact_unknown = rng.choice((0.3, 0.9))
-            elif kind == "slow":
-                faults.reply_slow, faults.reply_slow_ms = 0.2, rng.choice((50.0, 700.0))
-            else:
-                faults.away = True
-                await asyncio.sleep(rng.choice((0.05, 0.5, 2.5)))
-                faults.away = False
-            if rng.random() < 0.5:
-                await asyncio.sleep(rng.random())
-                self.heal()
-            self.judge_ended()
+            await self._trouble(kind)
+
+    def _compact(self) -> None:
+        for place in self.sources():
+            changelog = TopicPartition(f"{APP}.changelog.{place.topic}", place.partition)
+            if changelog.topic in self.cluster.topics():
+                self.cluster.compact(changelog, partly=self.rng.random() < 0.7)
+
+    async def _trouble(self, kind: str) -> None:
+        """The cluster misbehaves, for some time or until it is healed in the end."""
+        faults, rng = self.cluster.faults, self.rng
+        self.trouble_until_s = math.inf
+        if kind == "aborted":
+            faults.transact_aborted = rng.choice((0.3, 0.9))
+        elif kind == "unknown":
+            faults.transact_unknown = rng.choice((0.3, 0.9))
+        elif kind == "slow":
+            faults.reply_slow, faults.reply_slow_ms = 0.2, rng.choice((50.0, 700.0))
+        else:
+            faults.away = True
+            await asyncio.sleep(rng.choice((0.05, 0.5, 2.5)))
+            faults.away = False
+        if rng.random() < 0.5:
+            await asyncio.sleep(rng.random())
+            self.heal()
+        self.judge_ended()
 
     async def _pass_on(self) -> None:
         """A range is released by the process that works, and granted to it again some time later; unless it ends."""
@@ -341,6 +299,24 @@ class World:
         if not passing.cancelled() and not process.task.done():
             passing.result()
             self.reached["range passed on"] += 1
+
+    async def _reshape(self, kind: str) -> None:
+        """A split or a merge is asked for in the process that works; what comes of it is said by the logs."""
+        rng = self.rng
+        process = next((p for p in self.alive() if p.is_working and not p.was_stopped), None)
+        if process is None:
+            return
+        place = rng.choice(self.sources())
+        first, end = sorted(rng.sample((0, 1 << 28, 1 << 30, 1 << 31, 3 << 30, SPACE_END), 2))
+        member = process.member
+        asked = member.split(place, end - 1) if kind == "split" else member.merge(place, KeyRange(first, end))
+        changing = asyncio.get_running_loop().create_task(asked)
+        await asyncio.wait([changing, process.task], return_when=asyncio.FIRST_COMPLETED)
+        changing.cancel()
+        await asyncio.wait([changing])
+        if not changing.cancelled() and not isinstance(changing.exception(), ValueError):
+            changing.result()
+            self.reached[f"asked for a {kind}"] += 1
 
     async def _append(self, records: list[Outgoing]) -> None:
         """Append until it is acknowledged: a grant that stands there twice is one grant."""
@@ -449,16 +425,23 @@ class World:
     async def run(self) -> None:
         """From the first start to the last check."""
         self.start()
+        self.is_happening = True
         await asyncio.gather(self.write_all(), self.happen())
+        self.is_happening = False
         self.heal()
         for passing in self.passings:
             await passing
         process = await self.stay_idle()
         await self.finish(process)
         assert not self.wrong, self.wrong[:5]
-        logs = read_logs(self.cluster, APP, self.mix.sources)
+        logs = read_logs(self.cluster, APP, self.mix.sources, stateful=self.mix.stateful)
         self.count(logs)
         check(logs)
+        if self.mix.stateful:
+            check_state(logs, self.cluster, APP)
+            for place in self.sources():
+                for folder in self.folders.all:
+                    self.reached["entries in copies"] += check_copies(self.cluster, APP, place, folder)
         check_trimmed(self.cluster, APP)
         ledger = fold_of(self.cluster, APP)
         assert not ledger.violations()
@@ -512,9 +495,11 @@ def run_seed(seed: int) -> tuple[str, Counter[str]]:
 
     async def main() -> tuple[str, Counter[str]]:
         world = World(seed)
+        keeper.SLICE_CHANGES = world.mix.slice_changes  # type: ignore[misc]  # small, so that a crash falls between
         await world.run()
         return world.trace(), world.reached
 
+    slice_changes = keeper.SLICE_CHANGES
     try:
         asyncio.set_event_loop(loop)
         return loop.run_until_complete(main())
@@ -522,4 +507,5 @@ def run_seed(seed: int) -> tuple[str, Counter[str]]:
         try:
             loop.close()
         finally:
+            keeper.SLICE_CHANGES = slice_changes  # type: ignore[misc]  # as it was
             asyncio.set_event_loop(None)

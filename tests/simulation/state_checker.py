@@ -1,0 +1,93 @@
+"""What must be true of state in the end: each transaction's changelog is what its records wrote, and copies hold it."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from keylanes.offsets.events import CoordinatorElected, Event, StateChanged, StoreDeclared
+from keylanes.runtime.brokers.protocol import TopicPartition
+from keylanes.state.changelog import BEACON_KEY, changelog_topic, decode_beacon
+from keylanes.state.keys import point_in
+from keylanes.state.memory import MemoryCopies
+
+from .cluster import Cluster, Row
+from .twin import Writes
+
+ENTRIES_MAX = 1_000_000
+
+
+@dataclass
+class Wrote:
+    """What the records of one source partition wrote, by the transaction that committed them, in order of offsets."""
+
+    by_transaction: dict[int | None, Writes] = field(default_factory=lambda: defaultdict(dict))
+    state: dict[bytes, bytes] = field(default_factory=dict)
+
+
+def numbers_of(control: list[Event]) -> dict[str, int]:
+    """The numbers of stores; the first declaration of a name by whoever was in office counts."""
+    term = 0
+    numbers: dict[str, int] = {}
+    for event in control:
+        if isinstance(event, CoordinatorElected):
+            term = max(term, event.term)
+        elif isinstance(event, StoreDeclared) and event.term == term:
+            numbers.setdefault(event.name, event.number)
+    return numbers
+
+
+def check_changelog(
+    cluster: Cluster, app: str, place: TopicPartition, wrote: Wrote, changed: dict[int | None, StateChanged]
+) -> None:
+    """Each transaction has the last value of each key that its records wrote, one beacon, and the event of both."""
+    rows: dict[int | None, list[Row]] = defaultdict(list)
+    changelog = TopicPartition(changelog_topic(app, place.topic), place.partition)
+    for row in cluster.rows(changelog):
+        rows[row.transaction].append(row)
+    right = {transaction: writes for transaction, writes in wrote.by_transaction.items() if writes}
+    assert set(rows) == set(right), f"{place}: {len(rows)} transactions changed the state, {len(right)} had records"
+    for transaction, mine in rows.items():
+        *changes, beacon = mine
+        seen = {row.key: row.value for row in changes}
+        assert len(seen) == len(changes), f"{place}: a key is in a transaction twice"
+        assert seen == right[transaction], f"{place}: the changelog has {seen}, records wrote {right[transaction]}"
+        event = changed[transaction]
+        assert beacon.key == BEACON_KEY, f"{place}: a transaction ends with {beacon}"
+        assert decode_beacon(beacon.value) == (event.incarnation, event.transaction), f"{place}: beacon and {event}"
+        assert event.changes == len(changes), f"{place}: {event} counts wrongly: {len(changes)}"
+    assert folded(cluster.rows(changelog)) == wrote.state, f"{place}: the changelog is not what the records make"
+    left = [row for row in cluster.committed(changelog.topic) if row.partition == changelog.partition]
+    assert folded([Row(*row[1:], None) for row in left]) == wrote.state, (
+        f"{place}: what compaction left is another state"
+    )
+
+
+def folded(rows: list[Row], before: float = float("inf")) -> dict[bytes, bytes]:
+    """The state of a changelog, up to a position."""
+    state: dict[bytes, bytes] = {}
+    for row in rows:
+        if row.key is None or row.key == BEACON_KEY or row.offset >= before:
+            continue
+        if row.value is None:
+            state.pop(row.key, None)
+        else:
+            state[row.key] = row.value
+    return state
+
+
+def check_copies(cluster: Cluster, app: str, place: TopicPartition, folder: MemoryCopies) -> int:
+    """A copy holds everything below its marker, and above it nothing but what was committed; how much it holds."""
+    changelog = TopicPartition(changelog_topic(app, place.topic), place.partition)
+    rows = cluster.rows(changelog)
+    copy = folder.copy(place.topic, place.partition)
+    held = dict(copy.page(b"", None, ENTRIES_MAX))
+    above: dict[bytes, list[tuple[int, bytes | None]]] = defaultdict(list)
+    for row in rows:
+        above[row.key or b""].append((row.offset, row.value))
+    for first, end, marker in copy.markers().pieces():
+        assert marker.position <= cluster.watermarks(changelog).high, f"{place}: {marker} lies ahead of the changelog"
+        below = folded(rows, marker.position)
+        for key in {*below, *held}:
+            if first <= point_in(key) < end:
+                later = [value for offset, value in above[key] if offset >= marker.position]
+                assert held.get(key) in [below.get(key), *later], f"{place}: {key!r} is {held.get(key)!r} at {marker}"
+    return len(held)
