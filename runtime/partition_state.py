@@ -109,7 +109,7 @@ class PartitionState:
         for key, value in zip(keys, values, strict=True):
             if key not in settled and key not in self._ahead:
                 self._ahead[key] = value
-                self._ahead_bytes += _ahead_bytes(key, value)
+                self._ahead_bytes += entry_bytes(key, value)
         self._keep_bound()
 
     def forget_ahead(self) -> None:
@@ -121,7 +121,7 @@ class PartitionState:
     def _keep_bound(self) -> None:
         while self._ahead_bytes > self.ahead_bytes_max:
             oldest = next(iter(self._ahead))
-            self._ahead_bytes -= _ahead_bytes(oldest, self._ahead.pop(oldest))
+            self._ahead_bytes -= entry_bytes(oldest, self._ahead.pop(oldest))
 
     # --- what the commit cycle does ----------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class PartitionState:
         """The table holds these changes: what these records of one transaction wrote."""
         for key, value in changes.items():
             if key in self._ahead:
-                self._ahead_bytes += _ahead_bytes(key, value) - _ahead_bytes(key, self._ahead[key])
+                self._ahead_bytes += entry_bytes(key, value) - entry_bytes(key, self._ahead[key])
                 self._ahead[key] = value
         self._keep_bound()
         for settled in self._reading:
@@ -137,7 +137,8 @@ class PartitionState:
         self.overlay.settle(records)
 
 
-def _ahead_bytes(key: bytes, value: bytes | None) -> int:
+def entry_bytes(key: bytes, value: bytes | None) -> int:
+    """What an entry takes in memory, about."""
     return ENTRY_OVERHEAD_BYTES + len(key) + (0 if value is None else len(value))
 
 

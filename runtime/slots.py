@@ -29,7 +29,7 @@ from .errors import (
 )
 from .handlers import DeadLetter, Handler, check_topic_name
 from .outputs import Destination, Place, UnknownDestination, build, build_dead_letter, destination_of, returned
-from .partition_state import PartitionState, Scope
+from .partition_state import PartitionState, Scope, entry_bytes
 from .settings import Settings
 from .stores import Binding, MapState, State
 from .threads import DaemonThreads
@@ -255,7 +255,7 @@ class Slots:
         done = await self._build(list(outputs), record, run)
         if changes:
             done.changes = changes
-            done.size += sum(len(key) + (0 if value is None else len(value)) for key, value in changes.items())
+            done.size += sum(map(entry_bytes, changes, changes.values()))
         return done
 
     async def _in_thread(self, worker: Worker, handler: Handler, arguments: tuple[Any, ...]) -> Any:
