@@ -1,7 +1,9 @@
 """Looking at state from inside the process, beside the handlers: what is committed, nothing that only is done.
 
 A read is one step on the event loop: as long as nothing is awaited between two of them, or while a scan is consumed,
-they see the same transactions. A range that is not restored yet raises StateNotReady; the others answer meanwhile.
+they see the same transactions. A table that the broker keeps is written by the broker, large transactions in a thread:
+there two reads, and two pages of a scan, may lie before and behind one. A range that is not restored yet raises
+StateNotReady; the others answer meanwhile.
 """
 
 from collections.abc import Callable, Iterator, Mapping
