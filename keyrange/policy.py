@@ -4,7 +4,8 @@ A worker runs one record at a time, so one that is busy most of the time while r
 its keys. The rules, in the order in which decisions come out:
 
 - *Split*, who has the most to do first: a hot worker of which a histogram is there. A point with half of the load or
-  more gets a band of its own, by a cut on each side on which there is load; otherwise the cut halves the load.
+  more gets a band of its own, by a cut on each side, the one with more load first: also where no load was seen, for a
+  key that comes there seldom would wait behind it each time. Otherwise the cut halves the load.
 - *Merge*, in order of points: neighbours that together cost next to nothing, for which nothing waits, inside one range
   of the declared cut and under one grant. So what was split comes back, and never less than was declared.
 - *Unsplittable*, in order of points: a hot worker all of whose load is at one point.
@@ -116,7 +117,8 @@ def decide(workers: Iterable[WorkerLoad], declared: Sequence[int], limits: Limit
     total = sum(w.busy for w in ordered)
     for worker in hot:
         cuts = cuts_of(worker)
-        splits += [Split(worker.number, at) for at in cuts[: max(0, room - len(splits))]]
+        cuts = cuts[: max(0, room - len(splits))]
+        splits += [Split(worker.number, at) for at in cuts]
         if not cuts and (point := only_point(worker)) is not None:
             stuck.append(Unsplittable(worker.number, point, worker.busy / total))
     merges = [Merge(group) for group in _cold_groups(ordered, declared, limits)]
@@ -144,14 +146,14 @@ def demand(worker: WorkerLoad) -> int:
 def cuts_of(worker: WorkerLoad) -> tuple[int, ...]:
     """Where a worker's range is to be cut: at no, one or two points, the one that parts more load first."""
     points = _inside(worker)
-    if len(points) < 2:
+    if not points:
         return ()
     total = sum(cost for _, cost in points)
     heaviest, cost = max(points, key=lambda p: (p[1], -p[0]))
     if 2 * cost >= total:
         left = sum(c for p, c in points if p < heaviest)
         sides = ((left, heaviest), (total - cost - left, heaviest + 1))
-        return tuple(at for load, at in sorted(sides, key=lambda s: (-s[0], s[1])) if load)
+        return tuple(at for _, at in sorted(sides, key=lambda s: (-s[0], s[1])) if worker.first < at < worker.end)
     best, best_gap, below = 0, total, 0
     for (point, cost), (after, _) in pairwise(points):
         below += cost

@@ -63,21 +63,28 @@ def test_a_hot_worker_is_watched_first() -> None:
         (((10, 2), (20, 8), (30, 2)), (20, 21)),
         (((0, 8), (30, 2)), (1,)),
         (((30, 2), (99, 8)), (99,)),
-        (((20, 8),), ()),
-        (((20, 8), (100, 5), (200, 9)), ()),
+        (((10, 5), (20, 5)), (11, 10)),
+        (((20, 8),), (20, 21)),
+        (((20, 8), (100, 5), (200, 9)), (20, 21)),
         ((), ()),
     ],
 )
 def test_where_a_range_is_cut(points: tuple[tuple[int, int], ...], cuts: tuple[int, ...]) -> None:
-    """At the point that halves the load; around a point that has half of it; never where one side would have none."""
+    """At the point that halves the load; on both sides of a point that has half of it, the side with more load first,
+    also where there is none yet.
+    """
     assert cuts_of(hot(1, 0, 100, *points)) == cuts
 
 
 def test_one_point_with_all_of_the_load_is_told() -> None:
-    """With its part of the partition's time; in a band of its own it needs no histogram, and is not watched."""
+    """With its part of the partition's time; in a band of its own it needs no histogram, and is not watched. One that
+    has none yet gets it if there is room for more workers.
+    """
     busy = replace(hot(2, 50, 100), busy=FULL // 2, points=((70, 9),))
-    decisions = decide([hot(1, 7, 8), busy], (7, 8, 50, 100), LIMITS)
-    assert decisions == [Unsplittable(1, 7, 2 / 3), Unsplittable(2, 70, 1 / 3), Watch((2,))]
+    workers, cut = [hot(1, 7, 8), busy], (7, 8, 50, 100)
+    told = [Unsplittable(1, 7, 2 / 3), Unsplittable(2, 70, 1 / 3)]
+    assert decide(workers, cut, replace(LIMITS, workers_max=2)) == [*told, Watch((2,))]
+    assert decide(workers, cut, LIMITS) == [Split(2, 70), Split(2, 71), told[0], Watch((2,))]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +100,7 @@ def test_who_is_not_split(change: dict[str, Any]) -> None:
 def test_a_worker_that_readers_wait_for_has_a_backlog() -> None:
     """However few records its queue may hold."""
     worker = replace(hot(1, 0, 100, (10, 5), (20, 5)), backlog_records=0, is_behind=True)
-    assert without_watch(decide([worker], (0, 100), LIMITS)) == [Split(1, 11)]
+    assert without_watch(decide([worker], (0, 100), LIMITS)) == [Split(1, 11), Split(1, 10)]
 
 
 def test_splits_are_bounded() -> None:
@@ -201,8 +208,8 @@ def test_the_order_of_the_input_does_not_matter(
 
 @given(partitions())
 def test_decisions_can_be_carried_out(drawn: tuple[list[WorkerLoad], tuple[int, ...], Limits]) -> None:
-    """Splits lie strictly inside, each at a point of its own and with load on both sides; merges are of cold neighbours
-    of one grant in one declared range, each in one group; all within the limits.
+    """Splits lie strictly inside, each at a point of its own, between loads or beside half of it; merges are of cold
+    neighbours of one grant in one declared range, each in one group; all within the limits.
     """
     workers, declared, limits = drawn
     by_number = {w.number: w for w in workers}
@@ -216,8 +223,9 @@ def test_decisions_can_be_carried_out(drawn: tuple[list[WorkerLoad], tuple[int, 
         assert worker.first < split.at < worker.end
         assert not worker.is_held
         costs = [(p, cost) for p, cost in worker.points or () if worker.first <= p < worker.end]
-        assert sum(cost for p, cost in costs if p < split.at) > 0
-        assert sum(cost for p, cost in costs if p >= split.at) > 0
+        left, right = (sum(cost for p, cost in costs if (p < split.at) is below) for below in (True, False))
+        beside = max(cost for p, cost in [*costs, (split.at, 0)] if p in (split.at - 1, split.at))
+        assert (left and right) or 2 * beside >= left + right > 0
     merged = [number for d in decisions if isinstance(d, Merge) for number in d.workers]
     assert len(set(merged)) == len(merged)
     assert not set(merged) & {split.worker for split in splits}
