@@ -1,5 +1,6 @@
 """The simulation's own test: a defect of each kind, planted into the runtime, is found by its seeds."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -7,16 +8,22 @@ from typing import Any
 import pytest
 
 from keylanes.offsets.ledger import Ledger
-from keylanes.runtime import commit, reshape, structure
+from keylanes.runtime import commit, reshape, restore, structure
 from keylanes.runtime.brokers.protocol import Batch, BrokerError
-from keylanes.runtime.brokers.simulated import SimulatedConnection
+from keylanes.runtime.brokers.simulated import EPOCH_MS, SimulatedConnection
 from keylanes.runtime.commit import CommitCycle
 from keylanes.runtime.context import Context
 from keylanes.runtime.coordinator import Coordinator
 from keylanes.runtime.dispatch import PartitionDispatch, Worker
 from keylanes.runtime.history import History
+from keylanes.runtime.keeper import Keeper
 from keylanes.runtime.logs import LogReader
+from keylanes.runtime.partition_state import PartitionState, Scope
+from keylanes.state.overlay import Overlay
+from keylanes.state.restore import Plan
+from keylanes.state.tables import Change
 
+from ..runtime import test_state_running
 from .world import run_seed
 
 SEEDS_SEARCHED = 1_000
@@ -211,6 +218,122 @@ def failed_is_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CommitCycle, "_transact", trust)
 
 
+# --- state -----------------------------------------------------------------------------------------------------------
+
+
+def written_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    """The copy takes what a transaction changes before it is committed."""
+    records = Keeper.records
+
+    def write_first(self: Keeper, changes: Any, incarnation: int, transaction: int) -> Any:
+        for changed in changes:
+            self._followers[changed.dispatch.topic, changed.dispatch.partition].write(changed.last.items())
+        return records(self, changes, incarnation, transaction)
+
+    patch.setattr(Keeper, "records", write_first)
+
+
+def marker_with_the_first_slice(patch: pytest.MonkeyPatch) -> None:
+    """The copy's marker is written ahead of the data that it speaks of."""
+    follow = Keeper._follow
+
+    async def mark_first(self: Keeper, place: Any, copy: Any, last: Any, position: int) -> None:
+        copy.write((), self._marks(place, position))
+        await follow(self, place, copy, last, position)
+
+    patch.setattr(Keeper, "_follow", mark_first)
+
+
+def map_of_all_keys(patch: pytest.MonkeyPatch) -> None:
+    """What is done of a map is looked for by the store alone, not by the record's key."""
+
+    def entries(self: Overlay, prefix: bytes) -> list[Change]:
+        return sorted((at, value) for at, value in self._newest.items() if at[4:6] == prefix[4:6])
+
+    patch.setattr(Overlay, "entries", entries)
+
+
+def attempts_share_writes(patch: pytest.MonkeyPatch) -> None:
+    """What a failed attempt wrote is there for the next one."""
+    kept: dict[str, Any] = {}
+    make, close = Scope.__init__, Scope.close
+
+    def init(self: Scope, state: PartitionState, where: str, timestamp_ms: int) -> None:
+        make(self, state, where, timestamp_ms)
+        self.writes.update(kept.pop(where, {}))
+
+    def close_and_keep(self: Scope) -> Any:
+        kept[self._where] = dict(self.writes)
+        return close(self)
+
+    patch.setattr(Scope, "__init__", init)
+    patch.setattr(Scope, "close", close_and_keep)
+
+
+def restored_to_the_last_but_one(patch: pytest.MonkeyPatch) -> None:
+    """A restore leaves out the last change below the high watermark."""
+    apply = Plan.apply
+
+    def early(self: Plan, records: Any) -> list[Change]:
+        is_end = bool(records) and records[-1].offset >= self.high - 2
+        changes = apply(self, records)
+        return changes[:-1] if is_end else changes
+
+    patch.setattr(Plan, "apply", early)
+
+
+def time_of_the_clock(patch: pytest.MonkeyPatch) -> None:
+    """Time to live is counted from the clock, not from the records' timestamps."""
+    make = Scope.__init__
+
+    def init(self: Scope, state: PartitionState, where: str, timestamp_ms: int) -> None:
+        make(self, state, where, EPOCH_MS + int(asyncio.get_running_loop().time() * 1000))
+
+    patch.setattr(Scope, "__init__", init)
+
+
+def no_tombstones(patch: pytest.MonkeyPatch) -> None:
+    """A delete is made in the copy and left out of the changelog."""
+    records = Keeper.records
+
+    def without(self: Keeper, changes: Any, incarnation: int, transaction: int) -> Any:
+        outgoing, events = records(self, changes, incarnation, transaction)
+        return [record for record in outgoing if record.value is not None], events
+
+    patch.setattr(Keeper, "records", without)
+
+
+def beacon_not_checked(patch: pytest.MonkeyPatch) -> None:
+    """A changelog is taken for the state without asking who changed it last."""
+    patch.setattr(restore, "check_beacon", lambda found, expected: None)
+
+
+def older_read_wins(patch: pytest.MonkeyPatch) -> None:
+    """What was read ahead is kept, though something newer was settled meanwhile."""
+    end = PartitionState.end_reading
+
+    def keep(self: PartitionState, settled: Any, keys: Any, values: Any) -> None:
+        settled.clear()
+        end(self, settled, keys, values)
+
+    patch.setattr(PartitionState, "end_reading", keep)
+
+
+def copy_trusted_after_a_grant(patch: pytest.MonkeyPatch) -> None:
+    """A range that comes back is worked with whatever the copy holds of it."""
+
+    async def trust(self: Keeper, place: Any, ranges: Any) -> None:
+        state = self.states[place]
+        state.ready = state.ready.replace((within.first, within.end, True) for within in ranges)
+
+    patch.setattr(Keeper, "take_up", trust)
+
+
+def granted_too_early(patch: pytest.MonkeyPatch) -> None:
+    """A range is granted from the edges of before, while its release is being committed."""
+    patch.setattr(reshape.Reshape, "is_leaving", lambda self, run, within: None)
+
+
 PLANTS: dict[str, Plant] = {
     "no fence": no_fence,
     "offset log read before the fence": read_before_fence,
@@ -228,7 +351,42 @@ PLANTS: dict[str, Plant] = {
     "log trimmed with its newest snapshot": trimmed_too_far,
     "attempts share what they send": attempts_share_a_context,
     "failed transaction taken for committed": failed_is_committed,
+    "state written before the commit": written_before_the_commit,
+    "marker ahead of the data": marker_with_the_first_slice,
+    "map read across keys": map_of_all_keys,
+    "failed attempt's state kept": attempts_share_writes,
+    "restore stops one change early": restored_to_the_last_but_one,
+    "time to live by the clock": time_of_the_clock,
+    "delete without a tombstone": no_tombstones,
 }
+
+NAMED: dict[str, tuple[Plant, Callable[[], None]]] = {
+    "beacon not checked": (beacon_not_checked, test_state_running.test_truncated_changelog_is_noticed),
+    "older read wins": (older_read_wins, test_state_running.test_older_read_never_hides_what_was_settled),
+    "older read wins, seen by a handler": (
+        older_read_wins,
+        test_state_running.test_nothing_is_read_ahead_twice_and_old,
+    ),
+    "copy trusted after a grant": (
+        copy_trusted_after_a_grant,
+        test_state_running.test_stale_copy_of_a_range_that_comes_back,
+    ),
+    "granted while its release is being committed": (
+        granted_too_early,
+        test_state_running.test_grant_while_the_release_is_being_committed,
+    ),
+}
+"""Found by a test of their own: their interleavings need a second process, a slow disk, or a damaged topic."""
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_planted_defect_is_found_by_its_test(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test passes without the defect, and fails with it."""
+    plant, test = NAMED[name]
+    test()
+    plant(monkeypatch)
+    with pytest.raises((Exception, pytest.fail.Exception)):
+        test()
 
 
 @pytest.mark.parametrize("name", PLANTS)
