@@ -76,6 +76,7 @@ class Keeper:
         self._positions: dict[Place, int] = {}
         """Of each changelog partition: all changes below it are in the copy."""
         self._marked_s = 0.0
+        self._restores = 0
         self._asked_ms = self._in_office_ms = wall_ms()
         self._threads = DaemonThreads(2, "keylanes-state")
 
@@ -157,6 +158,7 @@ class Keeper:
             else:
                 restoring.append(self._restoring(place, copy, (WHOLE,), expected))
         await self._restored(restoring)
+        self._marked_s = asyncio.get_running_loop().time()
 
     async def take_up(self, place: Place, ranges: Sequence[KeyRange]) -> None:
         """Make the state of ranges whole that were granted just now, while others of their partition are worked on.
@@ -202,11 +204,12 @@ class Keeper:
         self._in_office_ms = at_ms
 
     async def _restored(self, restoring: Sequence[Restoring]) -> None:
+        self._restores += 1
         try:
             await Restore(self.broker, self.settings, self._hear, self.wall_ms).run(restoring)
         finally:
+            self._restores -= 1
             self.restoring = None
-        self._marked_s = asyncio.get_running_loop().time()
 
     def _hear(self, progress: Progress) -> None:
         self.restoring = progress
@@ -301,13 +304,22 @@ class Keeper:
         size = 0
         for change in last.items():
             if len(part) >= SLICE_CHANGES or size >= SLICE_BYTES:
-                _written(copy, part)
+                await self._slice(copy, part, ())
                 await asyncio.sleep(0)
                 part, size = [], 0
             part.append(change)
             size += len(change[0]) + len(change[1] or b"")
-        _written(copy, part, self._marks(place, position))
+        await self._slice(copy, part, self._marks(place, position))
         self._positions[place] = position
+
+    async def _slice(self, copy: Copy, part: Sequence[tuple[bytes, bytes | None]], marks: Sequence[Mark]) -> None:
+        """A thread is worth its while only beside a restore: RocksDB takes one write after the other, and its batches
+        are large.
+        """
+        if self._restores:
+            await self._in_thread(_written, copy, part, marks)
+        else:
+            _written(copy, part, marks)
 
     def _marks(self, place: Place, position: int) -> list[Mark]:
         marker = Marker(position, self._in_office_ms)
