@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from keylanes.runtime.brokers.kafka import KafkaBroker
 from keylanes.runtime.brokers.protocol import TopicPartition, TopicSpec
 from keylanes.runtime.kafka_server import KafkaServer
 
+from .ground import Ground
 from .proxy import Proxy
 
 REQUEST_TIMEOUT_MS = 5_000
@@ -53,3 +55,18 @@ async def place(broker: KafkaBroker, name: str) -> TopicPartition:
     """The only partition of a new topic."""
     await broker.create([TopicSpec(name, 1, {})])
     return TopicPartition(name, 0)
+
+
+@pytest.fixture
+def kafka(kafka_server: KafkaServer, tmp_path: Path) -> Ground:
+    """A real Kafka, and a folder for the state."""
+    return Ground(f"kafka://{kafka_server.bootstrap}", tmp_path / "state")
+
+
+@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.broker)])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
+    """Both brokers, one after the other, with a folder for the state."""
+    if request.param == "embedded":
+        return Ground(f"embedded:{tmp_path / 'data'}")
+    found: Ground = request.getfixturevalue("kafka")
+    return found

@@ -5,141 +5,23 @@ import json
 import shutil
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from keylanes import App, Context, DeadLetter, MapState, Retry, State
-from keylanes.runtime.brokers.protocol import Broker, Outgoing, Record, TopicPartition
 from keylanes.runtime.commands import run_command
-from keylanes.runtime.errors import FencedError, KeylanesError, SettingsError, SourceError, StateError, StoreError
-from keylanes.runtime.kafka_server import KafkaServer
+from keylanes.runtime.errors import FencedError, SettingsError, StateError, StoreError
 from keylanes.runtime.stores import Store
 from keylanes.runtime.values import MsgpackCodec
-from keylanes.state.changelog import BEACON_KEY, CHANGELOG_CONFIG, Beacon, changelog_topic, decode_stored, encode_beacon
+from keylanes.state.changelog import decode_stored
 from keylanes.state.keys import parse_key
 from keylanes.state.rocks import open_rocks
 
 from .ground import Ground
-
-
-@pytest.fixture
-def kafka(kafka_server: KafkaServer, tmp_path: Path) -> Ground:
-    """A real Kafka, and a folder for the state."""
-    return Ground(f"kafka://{kafka_server.bootstrap}", tmp_path / "state")
-
-
-@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.broker)])
-def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
-    """Both brokers, one after the other."""
-    if request.param == "embedded":
-        return Ground(f"embedded:{tmp_path / 'data'}")
-    found: Ground = request.getfixturevalue("kafka")
-    return found
-
-
-def counting(ground: Ground, **settings: object) -> App:
-    """An application that counts the records of each key."""
-    app = ground.app(None, **settings)
-
-    @app.handler(ground.source, to=ground.late, parallelising_factor=4)
-    async def count(value: int, seen: State[int]) -> int:
-        seen.put((seen.get() or 0) + 1)
-        return seen.get() or 0
-
-    return app
-
-
-def fill(ground: Ground, times: int = 4) -> None:
-    """So many records more of each of three keys."""
-    ground.fill([(b"k%d" % (i % 3), b"%d" % i) for i in range(3 * times)])
-
-
-def counts(ground: Ground) -> dict[bytes, int]:
-    """What is kept, of the first store."""
-    kept = [(parse_key(key), json.loads(decode_stored(value).payload)) for (_, key), value in ground.kept(1).items()]
-    return {place.key: value for place, value in kept if place.store == 0}
-
-
-def all_at(times: int) -> dict[bytes, int]:
-    """Each key was seen so often."""
-    return {b"k%d" % i: times for i in range(3)}
-
-
-def stops_with(kind: type[KeylanesError], app: App, says: str) -> None:
-    """Run the application: it ends with an error of this kind, whose exit code the process would have."""
-    with pytest.raises(SystemExit) as ended:
-        app.run(until="level")
-    assert isinstance(ended.value.__cause__, kind), ended.value.__cause__
-    assert ended.value.code == getattr(kind, "exit_code", None)
-    assert says in str(ended.value.__cause__)
-
-
-def changelog_of(ground: Ground) -> str:
-    """The name of the changelog of the source."""
-    return changelog_topic(ground.name, ground.source)
-
-
-def append(ground: Ground, topic: str, records: Sequence[tuple[bytes | None, bytes | None]]) -> None:
-    """Write to partition 0 of a topic that exists."""
-
-    async def write() -> None:
-        broker: Broker = ground.connect()
-        await broker.open()
-        await broker.append([Outgoing(topic, 0, key, value) for key, value in records])
-        await broker.close()
-
-    asyncio.run(write())
-
-
-def administer(ground: Ground, work: Callable[[AIOKafkaAdminClient], Any]) -> None:
-    """Do something to a Kafka that only people do."""
-
-    async def run() -> None:
-        admin = AIOKafkaAdminClient(bootstrap_servers=ground.address.removeprefix("kafka://"))
-        await admin.start()
-        try:
-            await work(admin)
-        finally:
-            await admin.close()
-
-    asyncio.run(run())
-
-
-def delete_topics(ground: Ground, *topics: str) -> None:
-    """Delete topics; returns when they are gone."""
-
-    async def delete(admin: AIOKafkaAdminClient) -> None:
-        await admin.delete_topics(list(topics))
-        async with asyncio.timeout(30):
-            while set(topics) & set(await admin.list_topics()):  # noqa: ASYNC110  # what is waited for has no event
-                await asyncio.sleep(0.02)
-
-    administer(ground, delete)
-
-
-def configure(ground: Ground, topic: str, **config: str) -> None:
-    """Set the settings of a changelog; underscores stand for dots."""
-    settings = {**CHANGELOG_CONFIG, **{name.replace("_", "."): value for name, value in config.items()}}
-
-    async def alter(admin: AIOKafkaAdminClient) -> None:
-        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, settings)])
-
-    administer(ground, alter)
-
-
-def make_changelog(ground: Ground, records: Sequence[Record] = (), partitions: int = 1) -> None:
-    """The changelog anew, with these records."""
-    ground.create(changelog_of(ground), partitions, **CHANGELOG_CONFIG)
-    if records:
-        append(ground, changelog_of(ground), [(record.key, record.value) for record in records])
-
+from .stateful import all_at, changelog_of, counting, counts, delete_topics, fill, stops_with
 
 # --- declarations and settings ---------------------------------------------------------------------------------------
 
@@ -183,45 +65,45 @@ def changed(ground: Ground, kind: str) -> App:
     return app
 
 
-def test_a_store_that_was_changed(ground: Ground) -> None:
+def test_a_store_that_was_changed(either: Ground) -> None:
     """Another codec, type, kind or topic under an old name is refused at the start; as it was, it goes on."""
-    fill(ground)
-    counting(ground).run(until="level")
+    fill(either)
+    counting(either).run(until="level")
     for kind in ("codec", "type", "kind", "topic"):
-        stops_with(SettingsError, changed(ground, kind), "store 'seen' was a value of int for")
-    fill(ground)
-    counting(ground).run(until="level")
-    assert counts(ground) == all_at(8)
+        stops_with(SettingsError, changed(either, kind), "store 'seen' was a value of int for")
+    fill(either)
+    counting(either).run(until="level")
+    assert counts(either) == all_at(8)
 
 
-def test_a_store_that_is_gone(ground: Ground) -> None:
+def test_a_store_that_is_gone(either: Ground) -> None:
     """A store that no handler asks for any more is no fault; whoever asks for it again finds what it held."""
-    fill(ground)
-    counting(ground).run(until="level")
-    fill(ground)
-    without = ground.app()
+    fill(either)
+    counting(either).run(until="level")
+    fill(either)
+    without = either.app()
 
-    @without.handler(ground.source)
+    @without.handler(either.source)
     async def pass_by(value: int) -> None:
         """Keeps nothing."""
 
     without.run(until="level")
-    fill(ground, 1)
-    counting(ground).run(until="level")
-    assert counts(ground) == all_at(5)
+    fill(either, 1)
+    counting(either).run(until="level")
+    assert counts(either) == all_at(5)
 
 
-def test_a_state_value_that_is_too_large(ground: Ground) -> None:
+def test_a_state_value_that_is_too_large(either: Ground) -> None:
     """Its record is dead-lettered and the state is as it was; the others go on."""
-    ground.fill([(b"a", b"3"), (b"a", b"3000000"), (b"a", b"4"), (b"b", b"5")])
-    app = ground.app()
+    either.fill([(b"a", b"3"), (b"a", b"3000000"), (b"a", b"4"), (b"b", b"5")])
+    app = either.app()
 
     @app.handler(
-        ground.source,
-        to=ground.late,
+        either.source,
+        to=either.late,
         parallelising_factor=4,
         retry=Retry(attempts=2, backoff_ms=1),
-        on_failure=DeadLetter(ground.dead),
+        on_failure=DeadLetter(either.dead),
     )
     async def grow(size: int, ctx: Context, kept: State[str]) -> int:
         before = len(kept.get() or "")
@@ -229,10 +111,44 @@ def test_a_state_value_that_is_too_large(ground: Ground) -> None:
         return before
 
     app.run(until="level")
-    assert sorted(value or b"" for value in ground.values(ground.late)) == [b"0", b"0", b"3"]
-    (letter,) = ground.read(ground.dead)
+    assert sorted(value or b"" for value in either.values(either.late)) == [b"0", b"0", b"3"]
+    (letter,) = either.read(either.dead)
     assert letter.value == b"3000000"
     assert dict(letter.headers)["kl-error"].decode().startswith("StateValueTooLarge: ")
+
+
+class Place(msgspec.Struct):
+    """What one version of an application keeps."""
+
+    gate: int
+
+
+class PlaceRenamed(msgspec.Struct):
+    """What the next one takes it for: an object as well, so that the declaration tells no difference."""
+
+    gate_name: str
+
+
+def test_a_state_value_of_other_code(either: Ground) -> None:
+    """One that can't be decoded as declared stops the application; the code that wrote it goes on."""
+    fill(either)
+
+    def build(kind: Any) -> App:
+        app = either.app()
+
+        async def keep(value: int, place: State[Any]) -> None:
+            place.get()
+            place.put(Place(value))
+
+        keep.__annotations__["place"] = State[kind]
+        app.handler(either.source, parallelising_factor=4, on_failure=DeadLetter(either.dead))(keep)
+        return app
+
+    build(Place).run(until="level")
+    fill(either)
+    stops_with(StateError, build(PlaceRenamed), "a value of store 'place' (10 bytes) can't be decoded as declared")
+    build(Place).run(until="level")
+    assert either.values(either.dead) == []
 
 
 # --- the folder ------------------------------------------------------------------------------------------------------
@@ -396,23 +312,23 @@ def damage_tables(folder: Path) -> None:
         table.write_bytes(content)
 
 
-def test_a_damaged_table(ground: Ground) -> None:
+def test_a_damaged_table(either: Ground) -> None:
     """A read that meets damage stops the application; a folder of copies may be deleted then, and is made anew."""
     records = noise(400)
-    ground.fill(records)
-    remembering(ground).run(until="level")
-    if ground.is_embedded:
-        damage_tables(Path(ground.address.removeprefix("embedded:")))
-        stops_with(StoreError, remembering(ground), "is damaged")
+    either.fill(records)
+    remembering(either).run(until="level")
+    if either.is_embedded:
+        damage_tables(Path(either.address.removeprefix("embedded:")))
+        stops_with(StoreError, remembering(either), "is damaged")
         return
-    folder = ground.state_folder
+    folder = either.state_folder
     assert folder is not None
     damage_tables(folder)
-    ground.fill(records)
-    stops_with(StoreError, remembering(ground), f"{folder} is damaged")
+    either.fill(records)
+    stops_with(StoreError, remembering(either), f"{folder} is damaged")
     shutil.rmtree(folder)
-    remembering(ground).run(until="level")
-    kept = {parse_key(key).key: decode_stored(value).payload for (_, key), value in ground.kept(1).items()}
+    remembering(either).run(until="level")
+    kept = {parse_key(key).key: decode_stored(value).payload for (_, key), value in either.kept(1).items()}
     assert kept == dict(records)
 
 
@@ -460,15 +376,15 @@ print(sizes == [4 * ((40_000 + i + 2) // 3) for i in range(1000)])
 """
 
 
-def test_a_full_disk(ground: Ground, tmp_path: Path) -> None:
+def test_a_full_disk(either: Ground, tmp_path: Path) -> None:
     """The application stops and says that the disk is full; with room it goes on, and nothing is missing."""
     shell = 'mount -t tmpfs -o size=170m keylanes "$0" || exit 77; exec "$1" -c "$2" "$3" "$4" "$5" "$0"'
     disk = tmp_path / "disk"
     disk.mkdir()
-    address = "" if ground.is_embedded else ground.address
-    if not ground.is_embedded:
-        ground.fill([(b"k%d" % i, b"%d" % i) for i in range(1_000)])
-    told = [str(disk), sys.executable, FULL, address, ground.name, ground.source]
+    address = "" if either.is_embedded else either.address
+    if not either.is_embedded:
+        either.fill([(b"k%d" % i, b"%d" % i) for i in range(1_000)])
+    told = [str(disk), sys.executable, FULL, address, either.name, either.source]
     if shutil.which("unshare") is None:
         pytest.skip("no small disk can be made here: there is no `unshare`")
     command = ["unshare", "--map-root-user", "--mount", "sh", "-c", shell, *told]
@@ -479,173 +395,3 @@ def test_a_full_disk(ground: Ground, tmp_path: Path) -> None:
     full, level, right = answer.stdout.splitlines()
     assert full.startswith(f"8 the disk that holds {disk / 'state'} is full")
     assert (level, right) == ("level stopped", "True")
-
-
-# --- the changelog ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.broker
-@pytest.mark.parametrize("folder", ["kept", "deleted"])
-def test_a_changelog_that_was_deleted(kafka: Ground, folder: str) -> None:
-    """It is made anew, empty, and the start is refused: also with a folder that still has the state, which stays."""
-    fill(kafka)
-    counting(kafka).run(until="level")
-    delete_topics(kafka, changelog_of(kafka))
-    assert kafka.state_folder is not None
-    if folder == "deleted":
-        shutil.rmtree(kafka.state_folder)
-    stops_with(
-        SettingsError,
-        counting(kafka, create_topics=False),
-        f"topics are missing and create_topics is off: {changelog_of(kafka)}",
-    )
-    for _ in range(2):
-        stops_with(StateError, counting(kafka), "it holds state up to no transaction, and the offset log says")
-    if folder == "kept":
-        assert counts(kafka) == all_at(4)
-
-
-@pytest.mark.broker
-def test_a_changelog_put_back(kafka: Ground, caplog: pytest.LogCaptureFixture) -> None:
-    """Part of it is refused. All of it, newest values only: a folder that is ahead of it is thrown away, said aloud."""
-    fill(kafka)
-    counting(kafka).run(until="level")
-    early = kafka.read(changelog_of(kafka))
-    fill(kafka)
-    counting(kafka).run(until="level")
-    newest = list({record.key: record for record in kafka.read(changelog_of(kafka))}.values())
-    for records in (early, [record for record in newest if record.key != BEACON_KEY]):
-        delete_topics(kafka, changelog_of(kafka))
-        make_changelog(kafka, records)
-        stops_with(StateError, counting(kafka), "it holds state up to")
-        assert counts(kafka) == all_at(8)
-    delete_topics(kafka, changelog_of(kafka))
-    make_changelog(kafka, newest)
-    fill(kafka, 1)
-    counting(kafka).run(until="level")
-    assert "is thrown away and made anew: it is at position" in caplog.text
-    assert counts(kafka) == all_at(9)
-
-
-@pytest.mark.broker
-def test_a_changelog_that_may_lose_records(kafka: Ground) -> None:
-    """One that is not only compacted is refused; so is one whose head was deleted, with or without a folder."""
-    fill(kafka)
-    counting(kafka).run(until="level")
-    configure(kafka, changelog_of(kafka), cleanup_policy="compact,delete")
-    stops_with(SettingsError, counting(kafka), "must have cleanup.policy=compact and nothing else")
-
-    async def trim() -> None:
-        broker: Broker = kafka.connect()
-        await broker.open()
-        await broker.trim({TopicPartition(changelog_of(kafka), 0): 2})
-        await broker.close()
-
-    asyncio.run(trim())
-    configure(kafka, changelog_of(kafka))
-    stops_with(StateError, counting(kafka), "it begins at position 2: records were deleted from its head")
-    assert counts(kafka) == all_at(4)
-    assert kafka.state_folder is not None
-    shutil.rmtree(kafka.state_folder)
-    stops_with(StateError, counting(kafka), "it begins at position 2: records were deleted from its head")
-
-
-def test_a_changelog_with_other_partitions(ground: Ground) -> None:
-    """It is refused at the start: state is kept by partition and key."""
-    fill(ground)
-    make_changelog(ground, partitions=3)
-    stops_with(SettingsError, counting(ground), f"{changelog_of(ground)} has 3 partitions, its source 1")
-
-
-@pytest.mark.broker
-def test_a_source_with_state_that_has_grown(kafka: Ground) -> None:
-    """Its changelog shows it at the next start; when that has grown, too, the logs do. Nothing is read."""
-    fill(kafka)
-    counting(kafka).run(until="level")
-    for topic, kind, says in (
-        (kafka.source, SettingsError, "has 1 partitions, its source 2"),
-        (changelog_of(kafka), SourceError, "has 2 partitions now; its state was begun with 1"),
-    ):
-
-        async def grow(admin: AIOKafkaAdminClient, topic: str = topic) -> None:
-            await admin.create_partitions({topic: NewPartitions(2)})
-
-        administer(kafka, grow)
-        stops_with(kind, counting(kafka), says)
-    assert counts(kafka) == all_at(4)
-
-
-@pytest.mark.broker
-def test_a_foreign_record_in_a_changelog(kafka: Ground) -> None:
-    """Whoever reads it refuses it: the folder that has it to come, and a new one."""
-    fill(kafka)
-    counting(kafka).run(until="level")
-    append(kafka, changelog_of(kafka), [(b"customer-7", b"hello")])
-    assert kafka.state_folder is not None
-    for _ in range(2):
-        stops_with(StateError, counting(kafka), "is no state: it has the key b'customer-7' of 10 bytes. Something else")
-        shutil.rmtree(kafka.state_folder)
-    fill(kafka)
-    stops_with(StateError, counting(kafka), "is no state")
-
-
-def forgetting(ground: Ground) -> App:
-    """An application that counts the records of each key, and forgets it at every tenth value."""
-    app = ground.app(commit_interval_ms=5, commit_lead_ms=1)
-
-    @app.handler(ground.source, parallelising_factor=8)
-    async def count(value: int, seen: State[int]) -> None:
-        await asyncio.sleep(0.002)
-        if value % 10 == 0:
-            seen.delete()
-        else:
-            seen.put((seen.get() or 0) + 1)
-
-    return app
-
-
-def wait_for_cleaner(ground: Ground, records_max: int) -> None:
-    """Wait until the changelog holds so few records."""
-    until = time.monotonic() + 90
-    while len(ground.read(changelog_of(ground))) > records_max:
-        assert time.monotonic() < until, "the cleaner did not run"
-        threading.Event().wait(0.5)  # it has no event for us
-
-
-def test_a_changelog_of_something_else(ground: Ground) -> None:
-    """When it ends at a transaction that the offset log does not know, nothing is worked with it."""
-    fill(ground)
-    counting(ground).run(until="level")
-    append(ground, changelog_of(ground), [(BEACON_KEY, encode_beacon(Beacon(9, 9)))])
-    stops_with(StateError, counting(ground), "it holds state up to transaction 9 of incarnation 9, and the offset log")
-    append(ground, changelog_of(ground), [(BEACON_KEY, b"junk")])
-    stops_with(StateError, counting(ground), "a beacon has 16 bytes; seen 4")
-
-
-@pytest.mark.broker
-def test_a_compacted_changelog(kafka: Ground) -> None:
-    """When Kafka's cleaner has taken most records what is restored is the same state, deleted keys among the rest."""
-    config = {"segment.ms": "50", "min.cleanable.dirty.ratio": "0.001", "max.compaction.lag.ms": "50"}
-    kafka.create(changelog_of(kafka), 1, **{**CHANGELOG_CONFIG, **config})
-    values = [(i, b"k%d" % (i % 7)) for i in range(1_001)]
-    kafka.fill([(key, b"%d" % i) for i, key in values])
-    twin: dict[bytes, int] = {}
-    for i, key in values:
-        if i % 10 == 0:
-            twin.pop(key, None)
-        else:
-            twin[key] = twin.get(key, 0) + 1
-    assert len(twin) == 6
-    forgetting(kafka).run(until="level")
-    assert counts(kafka) == twin
-    written = len(kafka.read(changelog_of(kafka)))
-    assert written > 60
-    kafka.fill([(b"k1", b"1")])
-    forgetting(kafka).run(until="level")  # so that the segment before it is closed
-    twin[b"k1"] += 1
-    wait_for_cleaner(kafka, written // 2)
-    assert kafka.state_folder is not None
-    shutil.rmtree(kafka.state_folder)
-    forgetting(kafka).run(until="level")
-    assert counts(kafka) == twin
-    assert kafka.logged(1) == kafka.kept(1)

@@ -1,0 +1,115 @@
+"""An application with state on a ground, and what is done to its topics and folders in tests of faults."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from keylanes import App, State
+from keylanes.runtime.brokers.protocol import Broker, Outgoing, Record
+from keylanes.runtime.errors import KeylanesError
+from keylanes.state.changelog import CHANGELOG_CONFIG, changelog_topic, decode_stored
+from keylanes.state.keys import parse_key
+
+from .ground import Ground
+
+
+def counting(ground: Ground, **settings: object) -> App:
+    """An application that counts the records of each key."""
+    app = ground.app(None, **settings)
+
+    @app.handler(ground.source, to=ground.late, parallelising_factor=4)
+    async def count(value: int, seen: State[int]) -> int:
+        seen.put((seen.get() or 0) + 1)
+        return seen.get() or 0
+
+    return app
+
+
+def fill(ground: Ground, times: int = 4) -> None:
+    """So many records more of each of three keys."""
+    ground.fill([(b"k%d" % (i % 3), b"%d" % i) for i in range(3 * times)])
+
+
+def counts(ground: Ground) -> dict[bytes, int]:
+    """What is kept, of the first store."""
+    kept = [(parse_key(key), json.loads(decode_stored(value).payload)) for (_, key), value in ground.kept(1).items()]
+    return {place.key: value for place, value in kept if place.store == 0}
+
+
+def all_at(times: int) -> dict[bytes, int]:
+    """Each key was seen so often."""
+    return {b"k%d" % i: times for i in range(3)}
+
+
+def stops_with(kind: type[KeylanesError], app: App, says: str) -> None:
+    """Run the application: it ends with an error of this kind, whose exit code the process would have."""
+    with pytest.raises(SystemExit) as ended:
+        app.run(until="level")
+    assert isinstance(ended.value.__cause__, kind), ended.value.__cause__
+    assert ended.value.code == getattr(kind, "exit_code", None)
+    assert says in str(ended.value.__cause__)
+
+
+def changelog_of(ground: Ground) -> str:
+    """The name of the changelog of the source."""
+    return changelog_topic(ground.name, ground.source)
+
+
+def append(ground: Ground, topic: str, records: Sequence[tuple[bytes | None, bytes | None]]) -> None:
+    """Write to partition 0 of a topic that exists."""
+
+    async def write() -> None:
+        broker: Broker = ground.connect()
+        await broker.open()
+        await broker.append([Outgoing(topic, 0, key, value) for key, value in records])
+        await broker.close()
+
+    asyncio.run(write())
+
+
+def administer(ground: Ground, work: Callable[[AIOKafkaAdminClient], Any]) -> None:
+    """Do something to a Kafka that only people do."""
+
+    async def run() -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=ground.address.removeprefix("kafka://"))
+        await admin.start()
+        try:
+            await work(admin)
+        finally:
+            await admin.close()
+
+    asyncio.run(run())
+
+
+def delete_topics(ground: Ground, *topics: str) -> None:
+    """Delete topics; returns when they are gone."""
+
+    async def delete(admin: AIOKafkaAdminClient) -> None:
+        await admin.delete_topics(list(topics))
+        async with asyncio.timeout(30):
+            while set(topics) & set(await admin.list_topics()):  # noqa: ASYNC110  # what is waited for has no event
+                await asyncio.sleep(0.02)
+
+    administer(ground, delete)
+
+
+def configure(ground: Ground, topic: str, **config: str) -> None:
+    """Set the settings of a changelog; underscores stand for dots."""
+    settings = {**CHANGELOG_CONFIG, **{name.replace("_", "."): value for name, value in config.items()}}
+
+    async def alter(admin: AIOKafkaAdminClient) -> None:
+        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, settings)])
+
+    administer(ground, alter)
+
+
+def make_changelog(ground: Ground, records: Sequence[Record] = (), partitions: int = 1) -> None:
+    """The changelog anew, with these records."""
+    ground.create(changelog_of(ground), partitions, **CHANGELOG_CONFIG)
+    if records:
+        append(ground, changelog_of(ground), [(record.key, record.value) for record in records])
