@@ -108,7 +108,7 @@ def test_a_store_is_always_there() -> None:
 def test_what_is_asked_for_comes_before_defaults_of_the_handler() -> None:
     """Arguments are given by place: one behind a default would take its place."""
 
-    async def work(value: bytes, limit: int = 3, ctx: Context = None) -> None: ...  # type: ignore[assignment]
+    async def work(value: bytes, limit: int = 3, ctx: Context = None) -> None: ...  # type: ignore[assignment]  # what is tested
 
     with pytest.raises(SettingsError, match="limit has a default of its own"):
         declare(work, "t")
@@ -117,7 +117,7 @@ def test_what_is_asked_for_comes_before_defaults_of_the_handler() -> None:
 def test_a_time_to_live_is_a_whole_number() -> None:
     """A fraction of a millisecond could not be written down."""
 
-    async def work(value: bytes, seen: Annotated[State[int], Store(ttl_ms=1.5)]) -> None: ...  # type: ignore[arg-type]
+    async def work(value: bytes, seen: Annotated[State[int], Store(ttl_ms=1.5)]) -> None: ...  # type: ignore[arg-type]  # what is tested
 
     with pytest.raises(SettingsError, match=r"ttl_ms is 1 to .*seen 1\.5"):
         declare(work, "t")
