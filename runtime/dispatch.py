@@ -230,10 +230,11 @@ class PartitionDispatch:
 
     def catch_up_start(self) -> int | None:
         """Where a pass should begin: the least ``dropped_from`` among workers with room; None when none waits."""
-        starts = [
-            w.dropped_from for w in self.workers if w.dropped_from is not None and w.queue_bytes * 2 <= self.quota_bytes
-        ]
-        return min(starts, default=None)
+        quota = self.quota_bytes
+        return min(
+            (w.dropped_from for w in self.workers if w.dropped_from is not None and w.queue_bytes * 2 <= quota),
+            default=None,
+        )
 
     def begin_pass(self, position: int) -> None:
         """A pass starts to read at ``position``."""
@@ -242,6 +243,11 @@ class PartitionDispatch:
     def end_pass(self) -> None:
         """The pass is over; who is still dropped waits for the next one."""
         self.pass_position = None
+
+    def should_begin_anew(self) -> bool:
+        """Whether a pass that stands at a full worker is over: one that it left behind has room, and would be idle."""
+        start = self.catch_up_start()
+        return self.pass_position is not None and start is not None and start < self.pass_position
 
     def followers(self) -> list[Worker]:
         """Workers that the pass serves now or on its way to the front: it has not yet passed what they lack."""

@@ -2,7 +2,9 @@
 
 The main reader waits while the workers, not the reading, are what is slow; it goes past a worker that holds back the
 others. One pass per partition then serves all workers that were passed, from the least place on; it never waits for one
-full worker, and stops at the front. What decides all this is in dispatch.py; here is only the fetching.
+full worker, and stops at the front. Where it would have to wait and a worker that it left behind has room, it begins
+anew: the one that is furthest behind is the bottleneck, and must not be idle while others are served. What decides all
+this is in dispatch.py; here is only the fetching.
 """
 
 import asyncio
@@ -211,8 +213,16 @@ class CatchUp:
                 return
             index = blocked.index
             has_room = await wait_for_room(
-                run, run.catch_up_room, blocked, dispatch.followers, self.settings.full_wait_ms
+                run,
+                run.catch_up_room,
+                blocked,
+                dispatch.followers,
+                self.settings.full_wait_ms,
+                dispatch.should_begin_anew,
             )
+            if not has_room and dispatch.should_begin_anew():
+                dispatch.end_pass()
+                return
             if not has_room:
                 dispatch.drop_again(blocked, batch)
                 if not dispatch.followers():
@@ -221,9 +231,14 @@ class CatchUp:
 
 
 async def wait_for_room(
-    run: PartitionRun, room: asyncio.Event, blocked: Blocked, fed: Callable[[], Sequence[Worker]], full_wait_ms: int
+    run: PartitionRun,
+    room: asyncio.Event,
+    blocked: Blocked,
+    fed: Callable[[], Sequence[Worker]],
+    full_wait_ms: int,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Wait until the full worker has room (True), or until its reader should go on without it (False)."""
+    """Wait until the full worker has room (True), or until its reader should go on without it or is over (False)."""
     loop = asyncio.get_running_loop()
     worker, size = blocked.worker, blocked.size
     until = loop.time() + full_wait_ms / 1000
@@ -245,7 +260,7 @@ async def wait_for_room(
         if queued < queued_least:
             queued_least, still_from = queued, now + full_wait_ms / 1000
         waits = {"waited_long": now >= until, "is_stuck": now >= stuck_from, "stands_still": now >= still_from}
-        if run.dispatch.may_drop(worker, workers, **waits):
+        if is_over() or run.dispatch.may_drop(worker, workers, **waits):
             return False
     return True
 

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import random
-from collections import defaultdict
+from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
@@ -195,6 +196,28 @@ def test_hot_ranges_are_split_and_merged_back_when_idle() -> None:
         app.check()
 
     running(test, lambda key: cost_s)
+
+
+def test_the_bottleneck_is_not_idle_while_others_catch_up() -> None:
+    """With queues of a few records readers go past the worker that has the most to do, and past others; it always gets
+    its next records before it has none: the whole takes little longer than its records do.
+    """
+    keys, cost_s, factor = zipf(3_000, 300), 0.01, 16
+    cut = even_bounds(factor)
+    of_worker = Counter(bisect_right(cut, point_of_key(key)) for key in keys)
+    (_, most), (_, second) = of_worker.most_common(2)
+    assert most > 1.2 * second
+
+    async def test(app: Running) -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        await app.write(keys)
+        await app.level()
+        assert app.part.dispatch.records_dropped > 0
+        assert loop.time() - begun <= 1.1 * most * cost_s
+        app.check()
+
+    running(test, lambda key: cost_s, factor, buffer_bytes_max=50_000, split_hot_ranges=False)
 
 
 def test_a_slow_key_comes_to_work_alone_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
