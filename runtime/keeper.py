@@ -282,6 +282,9 @@ class Keeper:
                 changelog = TopicPartition(changelog_topic(self.app, place[0]), place[1])
                 await self._follow(place, copy, changed.last, positions.get(changelog, self._positions[place]))
             self._state_of(changed).settle(changed.records, changed.last)
+
+    def renew_marks_when_due(self) -> None:
+        """The markers of what nothing changes get old, too, and an old one means a restore from the start."""
         if asyncio.get_running_loop().time() - self._marked_s > MARKS_EVERY_S:
             self._renew_marks()
 

@@ -352,6 +352,7 @@ class Member:
                     assert self.cycle is not None, "the start is through"
                     self.coordinator.check_in_office(ledger, self.cycle.incarnation)
                     self.keeper.was_in_office(asked_ms)
+                    self.keeper.renew_marks_when_due()
                 except BrokerError as error:
                     logger.warning("the control log can't be read: %s", error)
                 await asyncio.sleep(CONTROL_CHECK_MS / 1000)

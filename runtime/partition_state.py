@@ -5,8 +5,8 @@ table. An attempt sees its own writes, then what is done, then what was read ahe
 locks. A key belongs to one worker, and a worker runs one record at a time.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias, TypeVar
 
 from ..keyrange.ranges import KeyRange
 from ..keyrange.steps import Steps
@@ -14,7 +14,10 @@ from ..state.changelog import Stored, decode_stored, encode_stored
 from ..state.keys import bounds_of, prefix_end
 from ..state.overlay import ABSENT, Absent, Overlay, laid_over
 from ..state.tables import Change, Table
-from .errors import ContextClosed, StateError, StateNotReady, StateValueTooLarge
+from .errors import ContextClosed, FatalError, StateError, StateNotReady, StateValueTooLarge
+
+A = TypeVar("A")
+T = TypeVar("T")
 
 PAGE_ENTRIES: Final = 256
 ENTRY_OVERHEAD_BYTES: Final = 200  # what an entry in memory costs beside its key and value
@@ -142,32 +145,47 @@ def entry_bytes(key: bytes, value: bytes | None) -> int:
     return ENTRY_OVERHEAD_BYTES + len(key) + (0 if value is None else len(value))
 
 
-class Scope:
-    """What one attempt at a record sees and writes. ``prefix_of`` a store is its key for this record."""
+def _following(entries: Iterator[tuple[bytes, bytes]]) -> tuple[bytes, bytes] | None:
+    return next(entries, None)
 
-    __slots__ = ("_closed", "_state", "_where", "timestamp_ms", "writes")
+
+class Scope:
+    """What one attempt at a record sees and writes.
+
+    ``failed``: the error of a state that can't be used. It ends the run, also where a handler catches everything.
+    """
+
+    __slots__ = ("_closed", "_state", "_where", "failed", "timestamp_ms", "writes")
 
     def __init__(self, state: PartitionState, where: str, timestamp_ms: int) -> None:
         self._state, self._where, self.timestamp_ms = state, where, timestamp_ms
         self.writes: Writes = {}
+        self.failed: FatalError | None = None
         self._closed = False
 
     def read(self, key: bytes) -> bytes | None:
         """The payload that this record sees, None when there is none or its time is over; raises ContextClosed."""
         self._check()
         found: bytes | Absent | None = self.writes.get(key, ABSENT)
-        stored = self._state.read(key) if isinstance(found, Absent) else found
+        stored = self.tried(self._state.read, key) if isinstance(found, Absent) else found
         return None if stored is None else self._visible(key, stored)
 
+    def tried(self, step: Callable[[A], T], argument: A) -> T:
+        """What a step gives; that the state can't be used is noted, whatever becomes of the exception."""
+        try:
+            return step(argument)
+        except FatalError as error:
+            self.failed = error
+            raise
+
     def _visible(self, key: bytes, data: bytes) -> bytes | None:
-        stored = self.decode(data)
+        stored = self.tried(self._decode, data)
         if stored.deadline_ms is not None and self.timestamp_ms >= stored.deadline_ms:
             self.writes[key] = None  # its owner met it: an ordinary delete, the same in every replay
             return None
         return stored.payload
 
-    def decode(self, data: bytes) -> Stored:
-        """The parts of a stored value; raises StateError."""
+    def _decode(self, data: bytes) -> Stored:
         try:
             return decode_stored(data)
         except ValueError as error:
@@ -188,14 +206,16 @@ class Scope:
     def delete(self, key: bytes) -> None:
         """Delete a value; one that is not there is no change."""
         self._check()
-        if key in self.writes or self._state.read(key) is not None:
+        if key in self.writes or self.tried(self._state.read, key) is not None:
             self.writes[key] = None
 
     def walk(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """(state key, payload) of what this record sees with a prefix, in order of keys, as it was when it began."""
         self._check()
-        for key, data in self._state.walk(prefix, self.writes):
+        entries = self._state.walk(prefix, self.writes)
+        while (entry := self.tried(_following, entries)) is not None:
             self._check()
+            key, data = entry
             payload = self._visible(key, data)
             if payload is not None:
                 yield key, payload

@@ -249,6 +249,8 @@ class Slots:
             worker.started_s = math.inf
             if worker.timed_out and not self._is_closing:
                 _forget_cancels()
+            if scope is not None and scope.failed is not None:  # in place of whatever a handler made of it
+                raise scope.failed
         outputs = [*sent, *returned(result, handler)] if sent or result is not None else ()
         if not outputs and not changes:
             return None

@@ -94,7 +94,7 @@ class State(Generic[T]):
     def get(self) -> T | None:
         """The value; None when there is none."""
         payload = self._scope.read(_keyed(self._at, self._binding))
-        return None if payload is None else self._binding.decode(payload)
+        return None if payload is None else self._scope.tried(self._binding.decode, payload)
 
     def put(self, value: T) -> None:
         """Set the value. Raises StateValueTooLarge, TypeError for None."""
@@ -118,7 +118,7 @@ class MapState(Generic[K, V]):
     def get(self, key: K) -> V | None:
         """The value of a key; None when there is none."""
         payload = self._scope.read(self._entry(key))
-        return None if payload is None else self._binding.decode(payload)
+        return None if payload is None else self._scope.tried(self._binding.decode, payload)
 
     def put(self, key: K, value: V) -> None:
         """Set the value of a key. Raises StateValueTooLarge, TypeError for None."""
@@ -133,7 +133,7 @@ class MapState(Generic[K, V]):
         prefix = _keyed(self._at, self._binding)
         kind = self._binding.declaration.key_type
         for key, payload in self._scope.walk(prefix):
-            yield typing.cast("K", _map_key(key, kind)), self._binding.decode(payload)
+            yield typing.cast("K", _map_key(key, kind)), self._scope.tried(self._binding.decode, payload)
 
     def keys(self) -> Iterator[K]:
         """The keys, in order."""
@@ -192,6 +192,10 @@ def declare_store(parameter: str, annotation: Any, where: str) -> StoreDeclarati
     if typing.get_origin(annotation) is Annotated:
         bare, *notes = typing.get_args(annotation)
         options = next((note for note in notes if isinstance(note, Store)), options)
+        if Store in notes:
+            raise SettingsError(
+                f"{where}: parameter {parameter}: Store is called: Annotated[State[int], Store(name=…)]"
+            )
     name = options.name or parameter
     where = f"{where}: store {name!r}"
     if not name.isascii() or not all(c.isalnum() or c in "._-" for c in name) or len(name) > NAME_CHARS_MAX:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from keylanes import App, Context, DeadLetter, Retry, SettingsError, State, Store
+from keylanes import App, Context, DeadLetter, Retry, SettingsError, State, StateError, Store
 from keylanes.runtime.handlers import declare
 from keylanes.runtime.stores import Binding, declare_store, shape_of
 
@@ -134,3 +134,59 @@ def test_a_store_has_one_handler() -> None:
 
         @app.handler("b")
         async def second(value: bytes, seen: State[int]) -> None: ...
+
+
+def test_options_of_a_store_are_called() -> None:
+    """The class in place of its options would be passed over, and with it what somebody meant to say."""
+
+    def handler(value: int, seen: Annotated[State[int], Store]) -> None:
+        """Forgot the parentheses."""
+
+    with pytest.raises(SettingsError, match="Store is called"):
+        declare(handler, "t")
+
+
+class Before(msgspec.Struct):
+    """A value as an older version kept it."""
+
+    count: int
+
+
+class After(msgspec.Struct):
+    """The same, changed in a way that no old value fits."""
+
+    count: str
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_who_catches_everything_does_not_hide_a_state_that_cannot_be_read(is_async: bool) -> None:
+    """The application stops: to go on as if there were no value would write a wrong one over it."""
+    app = App("kept", broker="embedded:unused")
+    options: dict[str, Any] = {"to": "out", "retry": Retry(attempts=1), "on_failure": DeadLetter("dead")}
+
+    @app.handler("in", **options)
+    async def keep(value: int, seen: State[Before]) -> int:
+        seen.put(Before(value))
+        return value
+
+    def catch(value: int, seen: State[After]) -> int:
+        try:
+            seen.get()
+        except Exception:  # noqa: BLE001  # that is what some handlers do
+            seen.put(After("none"))
+        return value
+
+    async def catch_async(value: int, seen: State[After]) -> int:
+        return catch(value, seen)
+
+    async with app.test() as broker:
+        await broker.send("in", 1, key="k")
+        assert await broker.read("out", int) == [1]
+        await broker.crash()
+        app.handlers.clear()
+        app.handler("in", **options)(catch_async if is_async else catch)
+        await broker.restart()
+        await broker.send("in", 2, key="k")
+        with pytest.raises(StateError, match="can't be decoded as declared"):
+            await broker.read("out", int)
+        assert [record.value for record in await broker.visible("out")] == [b"1"]
