@@ -29,8 +29,8 @@ class Process:
         self.world = world
         self.connection = world.cluster.connect(f"{APP}-{number}")
         self.folder = world.folders.take()
-        self.dies_at = world.rng.choice((None, None, None, None, *STEPS))
-        self.dies_after = world.rng.randint(1, 12)
+        self.dies_at = world.rng.choice((None, None, *STEPS))
+        self.dies_after = world.rng.randint(1, 8)
         factors = {topic: world.rng.choice(FACTORS) for topic in world.mix.sources}
         self.member = Member(
             APP,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from keylanes.offsets.ledger import Ledger
-from keylanes.runtime import commit, reshape, restore, structure
+from keylanes.offsets.ledger import Ledger, evolve_all
+from keylanes.runtime import reshape, restore, structure
 from keylanes.runtime.brokers.protocol import Batch, BrokerError
 from keylanes.runtime.brokers.simulated import EPOCH_MS, SimulatedConnection
 from keylanes.runtime.commit import CommitCycle
@@ -205,7 +205,6 @@ def attempts_share_a_context(patch: pytest.MonkeyPatch) -> None:
 
 def failed_is_committed(patch: pytest.MonkeyPatch) -> None:
     """A transaction that failed for sure is treated as if it had been committed."""
-    evolve_all = commit.evolve_all
     transact = CommitCycle._transact
 
     async def trust(self: CommitCycle, generation: Any, deadline: float) -> Any:

@@ -28,7 +28,6 @@ MUST_BE_REACHED = (
     "entries in copies",
     "died at write",
     "compact",
-    "asked for a split",
     "NoKey",
     "ValueError",
     "DecodeFailed",

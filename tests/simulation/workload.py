@@ -70,7 +70,9 @@ def draw_work(rng: random.Random, number: int, *, is_sync: bool, trouble: float)
         wait_ms=0 if is_sync else rng.choice((0, 0, 0, 1, 3, 10, 40, 150)),
     )
     if rng.random() < trouble:
-        kind = rng.choice(("fails", "fails", "dies", "hangs", "hangs for good", "null", "damaged", "big", "slow"))
+        kind = rng.choice(
+            ("fails", "fails", "dies", "hangs", "hangs for good", "null", "damaged", "big", "big", "slow")
+        )
         if kind == "null":
             return None
         if kind == "damaged":
