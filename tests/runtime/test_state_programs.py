@@ -5,11 +5,13 @@ and granted, of crashes, of copies that are lost or old, of changelogs that are 
 import asyncio
 import logging
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,7 +38,15 @@ GRID = 8
 Action: TypeAlias = tuple[Any, ...]
 Seen: TypeAlias = list[Any]
 
-logging.getLogger("keylanes").setLevel(logging.CRITICAL)
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet() -> Iterator[None]:
+    """Programs crash and go on for pages of warnings."""
+    logger = logging.getLogger("keylanes")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(before)
 
 
 def stateful() -> App:
