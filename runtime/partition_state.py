@@ -181,7 +181,9 @@ class Scope:
     def _visible(self, key: bytes, data: bytes) -> bytes | None:
         stored = self.tried(self._decode, data)
         if stored.deadline_ms is not None and self.timestamp_ms >= stored.deadline_ms:
-            self.writes[key] = None  # its owner met it: an ordinary delete, the same in every replay
+            # Its owner met it: an ordinary delete, the same in every replay. Not when it was put anew since a listing
+            # that meets its old value began: that would be lost.
+            self.writes.setdefault(key, None)
             return None
         return stored.payload
 

@@ -462,3 +462,27 @@ def test_what_is_over_its_time_is_deleted_by_its_owner() -> None:
         await engine.stop()
 
     run_virtual(main())
+
+
+def test_what_is_put_while_listing_stays(play: Play) -> None:
+    """An entry that is put anew while a listing goes on is not deleted when the listing meets its old value, whose time
+    is over.
+    """
+
+    def declare(app: App) -> None:
+        @app.handler(SOURCE, **ONCE)
+        async def work(value: str, log: Annotated[MapState[str, str], Store(ttl_ms=100)]) -> dict[str, Any]:
+            if value != "renew":
+                log.put(value, "old")
+                return {}
+            seen = []
+            for key in log:
+                seen.append(key)
+                log.put("x", "new")
+            return {"seen": seen, "then": list(log.items())}
+
+    play(declare, [(b"k", "x", 1_000), (b"k", "a", 1_080)])
+    assert play(declare, [(b"k", "renew", 1_120)]).out[b"k"][-1] == {
+        "seen": ["a"],
+        "then": [["a", "old"], ["x", "new"]],
+    }
