@@ -101,8 +101,10 @@ class CommitCycle:
         workers = sum(len(run.dispatch.workers) for run in self.runs)
         if lines is None or workers <= self.settings.commit_all_workers_max:
             lines = [run.dispatch.front for run in self.runs]
+        below = [(run.dispatch, line) for run, line in zip(self.runs, lines, strict=True)]
+        turn = self.commits % max(1, len(below))  # where the limits are what ends it, the last would never have a turn
         generation = take(
-            [(run.dispatch, line) for run, line in zip(self.runs, lines, strict=True)],
+            [*below[turn:], *below[:turn]],
             records_max=self.settings.generation_records_max,
             bytes_max=self.settings.generation_bytes_max,
         )

@@ -180,3 +180,21 @@ async def test_sync_handlers_are_simulated_too() -> None:
         for i in range(20):
             await broker.send("in", i, key=f"k{i % 3}")
         assert sorted(await broker.read("out", int)) == [2 * i for i in range(20)]
+
+
+async def test_every_partition_has_its_turn_when_a_transaction_is_full() -> None:
+    """Where the limit of records ends a transaction, the last partition does not wait for the first to be through."""
+    app = App("turns", broker="embedded:never-opened", settings=Settings(generation_records_max=5))
+
+    @app.handler("in", to="out", parallelising_factor=4)
+    async def same(value: int) -> int:
+        return value
+
+    async with app.test() as broker:
+        for number in range(400):
+            await broker.send("in", number, partition=number % 2)
+        await broker.advance(2.0)
+        seen = [int(record.value or b"") for record in await broker.visible("out")]
+        odd = sum(value % 2 for value in seen)
+        assert 20 < len(seen) < 400, "some transactions, not all"
+        assert len(seen) / 3 < odd < len(seen) * 2 / 3
