@@ -207,8 +207,8 @@ def report(options: dict[str, Any], rounds: list[dict[str, Any]], summary: dict[
     for arm, ratio in zip(ARMS, (on, off), strict=True):
         own = summary[arm]["ratio_in_run"]["median"]
         print(
-            f"{arm}: {ratio['median']:.3f} of the bound ({ratio['least']:.3f} to {ratio['greatest']:.3f}); {own:.3f} of "
-            "the bound by the handler times of the run, which a busy machine makes longer."
+            f"{arm}: {ratio['median']:.3f} of the bound ({ratio['least']:.3f} to {ratio['greatest']:.3f}); {own:.3f} "
+            "of the bound by the handler times of the run, which a busy machine makes longer."
         )
     results = [
         verdict(f"with splitting at least {REQUIRED} of the bound", on["median"] >= REQUIRED),
