@@ -10,7 +10,7 @@ import pytest
 from keylanes.offsets.ledger import Ledger, evolve_all
 from keylanes.runtime import reshape, restore, structure
 from keylanes.runtime.brokers.protocol import Batch, BrokerError
-from keylanes.runtime.brokers.simulated import EPOCH_MS, SimulatedConnection
+from keylanes.runtime.brokers.simulated import EPOCH_MS, ConnectionSevered, SimulatedConnection
 from keylanes.runtime.commit import CommitCycle
 from keylanes.runtime.context import Context
 from keylanes.runtime.coordinator import Coordinator
@@ -83,6 +83,8 @@ def unknown_is_aborted(patch: pytest.MonkeyPatch) -> None:
         while True:
             try:
                 self._producer = await self.coordinator.make_producer()
+            except ConnectionSevered:  # dead: it would try for ever
+                raise
             except BrokerError:
                 continue
             return
