@@ -359,7 +359,7 @@ def typed(engine: Engine, state: dict[int, dict[bytes, bytes]]) -> dict[tuple[in
     return found
 
 
-@settings(max_examples=150)
+@settings(max_examples=300)
 @given(program=st.lists(steps, max_size=25), seed=st.integers(0, 1 << 16))
 def test_state_is_what_the_records_make_of_it(program: list[Action], seed: int) -> None:
     """Whatever happens, the state is that of a dictionary to which each record is applied once, in its key's order."""
@@ -405,5 +405,5 @@ def random_program(rng: random.Random) -> list[Action]:
 
 def test_long_programs() -> None:
     """The same over programs that are longer than those that a search draws."""
-    for seed in range(12):
+    for seed in range(30):
         run_virtual(play(random_program(random.Random(seed)), seed), seed=seed)
