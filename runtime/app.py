@@ -363,7 +363,8 @@ class App:
     async def release(self, topic: str, partition: int, within: KeyRange) -> None:
         """Give up a key range of a source partition: its records wait until it is granted again, here or by a restart.
 
-        Returns when what runs there is through and committed. Raises as ``split`` does.
+        Returns when what runs there is through and committed; to cancel the call does not take it back. Raises as
+        ``split`` does.
         """
         await self._working().release((topic, partition), within)
 
