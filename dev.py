@@ -67,9 +67,10 @@ def test(rest: list[str]) -> int:
 
 
 def check(rest: list[str]) -> int:
-    """The fast part: no Java, no broker, no Spark."""
+    """The fast part: no Java, no broker, no Spark; on two cores, a file on one of them."""
     python = environment([SMALL])
-    return steps([*checks(python), pytest(python, "-m", NOT_FAST, *rest)], dict(os.environ))
+    tests = pytest(python, "-m", NOT_FAST, "-n", "2", "--dist", "loadfile", *rest)
+    return steps([*checks(python), tests], dict(os.environ))
 
 
 def bench(rest: list[str]) -> int:
