@@ -238,6 +238,7 @@ def test_every_other_succession_of_coordinators_doubles_a_tile(design: Design) -
     assert_wrong(design)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "coordinator",
     [

@@ -67,6 +67,7 @@ def test_every_interleaving_gives_the_same_ledger(control: list[ControlEvent], o
         assert evolve_all(Ledger(), merged(control, offsets, sorted(taken))) == wanted
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(control_logs(12, wrong=True), offset_logs(25), st.randoms(use_true_random=False))
 def test_random_interleavings_of_longer_logs_give_the_same_ledger(

@@ -289,6 +289,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_tears_no_transaction(tmp_path: Path) -> None:
     """After kill -9 at random moments transactions are there whole or not at all, all acknowledged ones among them."""
     drawn = random.Random(2)

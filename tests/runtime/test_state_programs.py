@@ -403,6 +403,7 @@ def random_program(rng: random.Random) -> list[Action]:
     return program
 
 
+@pytest.mark.slow
 def test_long_programs() -> None:
     """The same over programs that are longer than those that a search draws."""
     for seed in range(30):
