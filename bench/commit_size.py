@@ -83,7 +83,8 @@ def run_arm(address: str, app_name: str, load_kind: str, options: dict[str, Any]
     topic = f"{app_name}-source" if load_kind == "paced" else BACKLOG
     witness = Witness(keys)
     names = ("commit_lead_ms", "commit_interval_ms", "buffer_bytes_max")
-    settings = Settings(**{name: options[name] for name in names}, split_hot_ranges=False)  # the number of workers stays
+    # The number of workers stays what it is.
+    settings = Settings(**{name: options[name] for name in names}, split_hot_ranges=False)
     app = App(app_name, broker=address, settings=settings)
     observed = Observed(app, workers, options["keys"])
     pause = options["handler_ms"] / 1_000
