@@ -37,6 +37,7 @@ def expected_state(_spark: SparkSession, done: DataFrame) -> DataFrame:
     to their topic, so it is taken from there; what does not depend on it, from the flights.
     """
     flown = _flights(done, "partition", "offset", "key").where("arr_delay is not null")
+    flown = flown.select("partition", "offset", "key", "dest", "arr_delay").persist()  # parsed once for both stores
     arrived = F.inline(F.array(F.from_json(F.col("value").cast("string"), "minutes int")))
     arrivals = done.where("topic = 'flights.by-destination'").select("partition", "offset", "key", arrived)
     by_aircraft = _totals(flown.withColumnRenamed("arr_delay", "minutes"))

@@ -15,7 +15,7 @@ from .flights import PARTITIONS
 
 logger = logging.getLogger("keylanes")
 
-PAUSE_S = 0.3
+PAUSE_S = 2.0
 RELEASED_WORKERS = 4
 
 
