@@ -127,15 +127,21 @@ class CommitCycle:
         self.reshape.arriving = []  # one that is asked for from here on may be written behind what is read now
         whole: list[Arriving] = []
         try:
-            try:
-                await self._read_logs()
-            except BrokerError as error:
-                logger.warning("grants that arrived wait: %s", error)
-                return []
+            if not all(map(self._knows, waiting)):
+                try:
+                    await self._read_logs()
+                except BrokerError as error:
+                    logger.warning("grants that arrived wait: %s", error)
+                    return []
             whole = [arrival for arrival in waiting if self._is_whole(arrival)]
         finally:  # also of a run that ends here: whoever waits for a grant is told
             self.reshape.arriving = [*(a for a in waiting if a not in whole), *self.reshape.arriving]
         return self.reshape.arrive(whole, self.ledger, self.incarnation)
+
+    def _knows(self, arrival: Arriving) -> bool:
+        """Whether the ledger has the epoch of a grant."""
+        place = arrival.run.dispatch.topic, arrival.run.dispatch.partition
+        return arrival.epoch in self.ledger.partition(place).parts
 
     def _is_whole(self, arrival: Arriving) -> bool:
         """Whether the state of what arrives is here; it is restored beside the work on everything else."""
