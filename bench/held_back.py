@@ -120,7 +120,10 @@ def run_arm(address: str, app_name: str, is_held: bool, options: dict[str, Any])
     """One run of all records, to the end."""
     keys, others, is_other = source_keys(options), options["others"], other_keys(options)
     witness, held = Witness(keys), held_places(options) if is_held else {}
-    settings = Settings(buffer_bytes_max=options["buffer_bytes_max"], handler_timeout_ms=600_000)
+    # With splitting on, the other keys of the held range would be read again and served meanwhile: another question.
+    settings = Settings(
+        buffer_bytes_max=options["buffer_bytes_max"], handler_timeout_ms=600_000, split_hot_ranges=False
+    )
     app = App(app_name, broker=address, settings=settings)
     samples, released = Samples(app), asyncio.Event()
     pause = options["handler_ms"] / 1_000
