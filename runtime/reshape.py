@@ -10,7 +10,7 @@ another one holds one of its workers.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -116,17 +116,15 @@ class Reshape:
 
         Raises ValueError when part of it is being given up already.
         """
-        for other in self.leaving:
-            if other.run is run and other.within.overlaps(within):
-                raise ValueError(f"{run.label}: {within} overlaps {other.within}, which is being given up already")
+        if (other := overlapped(self.leaving, run, within)) is not None:
+            raise ValueError(f"{run.label}: {within} overlaps {other}, which is being given up already")
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.leaving.append(Leaving(run, within, settled))
         return settled
 
     def is_leaving(self, run: PartitionRun, within: KeyRange) -> KeyRange | None:
         """What overlaps a range and is being given up: as long as that is not committed, nobody knows its edges."""
-        leaving = [*self.leaving, *self._released]
-        return next((other.within for other in leaving if other.run is run and other.within.overlaps(within)), None)
+        return overlapped([*self.leaving, *self._released], run, within)
 
     def take_up(self, run: PartitionRun, epoch: int) -> "asyncio.Future[None]":
         """Work on a grant; the result is there when its cut is committed, ValueError when it is not ours to take."""
@@ -154,9 +152,8 @@ class Reshape:
         range is being given up, is not made up of whole neighbours of one grant, two or more, or when they do not
         become level in time.
         """
-        for leaving in self.leaving:
-            if leaving.run is run and leaving.within.overlaps(within):
-                raise ValueError(f"{run.label}: {within} can't be merged: {leaving.within} is being given up")
+        if (leaving := overlapped(self.leaving, run, within)) is not None:
+            raise ValueError(f"{run.label}: {within} can't be merged: {leaving} is being given up")
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.merging.append(Merging(run, within, settled))
         return settled
@@ -284,7 +281,7 @@ class Reshape:
         group = workers_within(run.dispatch, within)
         if settled.done():
             return True
-        if any(change.run is run and change.within.overlaps(within) for change in self.leaving):
+        if overlapped(self.leaving, run, within) is not None:
             refuse(settled, f"{run.label}: {within} can't be merged: it is being given up")
         elif len(group) < 2 or sum(w.end - w.first for w in group) != within.size:
             refuse(settled, f"{run.label}: {within} is not made up of two or more whole workers' ranges")
@@ -303,6 +300,11 @@ def refuse(settled: "asyncio.Future[None]", why: str) -> None:
     """Answer with a ValueError, unless nobody waits any more."""
     if not settled.done():
         settled.set_exception(ValueError(why))
+
+
+def overlapped(leaving: Iterable[Leaving], run: PartitionRun, within: KeyRange) -> KeyRange | None:
+    """The first range of a partition among those that leave which overlaps another one."""
+    return next((other.within for other in leaving if other.run is run and other.within.overlaps(within)), None)
 
 
 def overlap(within: KeyRange, worker: Worker) -> KeyRange | None:
