@@ -87,6 +87,16 @@ async def load(broker: Broker, topic: str, keys: Sequence[int]) -> None:
     await broker.append(waiting)
 
 
+def fill(address: str, topic: str, keys: Sequence[int]) -> None:
+    """``load``, from a process of its own."""
+
+    async def work() -> None:
+        async with connected(address) as broker:
+            await load(broker, topic, keys)
+
+    run_coroutine(work())
+
+
 def key_and_number(value: bytes) -> tuple[int, int]:
     """The number of a value's key and its own number within the key."""
     key, number = _place.unpack_from(value)

@@ -27,10 +27,10 @@ from _measure import (
     arguments,
     committed_events,
     connected,
+    fill,
     in_child,
     key_bytes,
     keys_of,
-    load,
     print_table,
     run_coroutine,
     running_broker,
@@ -238,7 +238,7 @@ def main() -> int:
     where = surroundings()
     rounds: list[dict[str, Any]] = []
     with running_broker(parsed.broker, "commit_size") as address:
-        in_child(fill, address, options)
+        in_child(fill, address, BACKLOG, keys_of(options["records"], options["keys"]))
         for number in range(parsed.rounds):
             for workers in parsed.workers:
                 for pause in handler_ms:
@@ -247,16 +247,6 @@ def main() -> int:
     summary = summarise(rounds)
     write_result("commit_size", {**where, "settings": options, "rounds": rounds, "summary": summary})
     return report(options, rounds, summary)
-
-
-def fill(address: str, options: dict[str, Any]) -> None:
-    """Write the backlog, once."""
-
-    async def work() -> None:
-        async with connected(address) as broker:
-            await load(broker, BACKLOG, keys_of(options["records"], options["keys"]))
-
-    run_coroutine(work())
 
 
 def run_pair(address: str, number: int, options: dict[str, Any]) -> list[dict[str, Any]]:

@@ -27,11 +27,11 @@ from _measure import (
     arguments,
     committed_events,
     connected,
+    fill,
     in_child,
     key_and_number,
     key_bytes,
     keys_of,
-    load,
     print_table,
     resident_bytes,
     run_coroutine,
@@ -256,7 +256,7 @@ def main() -> int:
     where = surroundings()
     rounds: list[dict[str, Any]] = []
     with running_broker(parsed.broker, "held_back") as address:
-        in_child(fill, address, options)
+        in_child(fill, address, TOPIC, source_keys(options))
         count = max(parsed.rounds, 5) if parsed.full else parsed.rounds
         for number in range(count):
             for arm in ARMS if number % 2 == 0 else ARMS[::-1]:
@@ -267,16 +267,6 @@ def main() -> int:
     summary = summarise(rounds)
     write_result("held_back", {**where, "settings": options, "rounds": rounds, "summary": summary})
     return report(options, rounds, summary)
-
-
-def fill(address: str, options: dict[str, Any]) -> None:
-    """Write the source records, once."""
-
-    async def work() -> None:
-        async with connected(address) as broker:
-            await load(broker, TOPIC, source_keys(options))
-
-    run_coroutine(work())
 
 
 def summarise(rounds: list[dict[str, Any]]) -> dict[str, Any]:

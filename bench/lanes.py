@@ -17,9 +17,9 @@ from _measure import (
     Witness,
     arguments,
     connected,
+    fill,
     in_child,
     keys_of,
-    load,
     print_table,
     run_coroutine,
     running_broker,
@@ -138,7 +138,7 @@ def main() -> int:
     where = surroundings()
     rounds: list[dict[str, Any]] = []
     with running_broker(parsed.broker, "lanes") as address:
-        in_child(fill, address, options)
+        in_child(fill, address, TOPIC, keys_of(options["records"], options["keys"]))
         for number in range(parsed.rounds):
             for arm, run in ARMS.items():
                 figures = in_child(run, address, f"lanes-{number}", options)
@@ -147,16 +147,6 @@ def main() -> int:
     summary = summarise(rounds)
     write_result("lanes", {**where, "settings": options, "rounds": rounds, "summary": summary})
     return report(options, rounds, summary)
-
-
-def fill(address: str, options: dict[str, Any]) -> None:
-    """Write the source records, once."""
-
-    async def work() -> None:
-        async with connected(address) as broker:
-            await load(broker, TOPIC, keys_of(options["records"], options["keys"]))
-
-    run_coroutine(work())
 
 
 def summarise(rounds: list[dict[str, Any]]) -> dict[str, Any]:

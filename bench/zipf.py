@@ -21,9 +21,8 @@ from _measure import (
     VALUE_BYTES,
     Witness,
     arguments,
-    connected,
+    fill,
     in_child,
-    load,
     print_table,
     run_coroutine,
     running_broker,
@@ -155,7 +154,7 @@ def main() -> int:
     where = surroundings()
     rounds: list[dict[str, Any]] = []
     with running_broker(parsed.broker, "zipf") as address:
-        in_child(fill, address, options)
+        in_child(fill, address, TOPIC, zipf_keys(options))
         for number in range(parsed.rounds):
             for arm in ARMS if number % 2 == 0 else ARMS[::-1]:
                 name = f"zipf-{number}-{ARMS.index(arm)}"
@@ -165,16 +164,6 @@ def main() -> int:
     summary = summarise(rounds)
     write_result("zipf", {**where, "settings": options, "rounds": rounds, "summary": summary})
     return report(options, rounds, summary)
-
-
-def fill(address: str, options: dict[str, Any]) -> None:
-    """Write the source records, once."""
-
-    async def work() -> None:
-        async with connected(address) as broker:
-            await load(broker, TOPIC, zipf_keys(options))
-
-    run_coroutine(work())
 
 
 def summarise(rounds: list[dict[str, Any]]) -> dict[str, Any]:
