@@ -1,33 +1,83 @@
-"""A proxy between a Kafka client and its broker that loses, holds or cuts single requests and replies, as told."""
+"""A proxy between a Kafka client and its broker that loses, cuts, delays or holds requests and replies.
+
+It knows where a message begins and ends and which kind it is. Faults are told (``arm``), or come by themselves at a
+rate (``Weather``); ``met`` counts what really happened.
+"""
 
 import asyncio
+import contextlib
+import random
 import struct
+from collections import Counter
 from collections.abc import Coroutine
 from enum import Enum, auto
 from typing import Any
 
-PRODUCE, END_TXN = 0, 26
+PRODUCE, FETCH, INIT_PRODUCER_ID, ADD_PARTITIONS, END_TXN = 0, 1, 22, 24, 26
+TRANSACTIONAL = frozenset({PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS, END_TXN})
+"""The kinds that a transaction consists of: where a fault matters most."""
 
 
 class Fault(Enum):
-    """What happens to the next request of a kind."""
+    """What happens to a request, or to the reply to it."""
 
     LOSE_REQUEST = auto()  # the connection breaks, the broker never sees the request
     LOSE_REPLY = auto()  # the broker carries it out, the connection breaks before the reply
+    CUT_REQUEST = auto()  # half of it arrives, then the connection breaks
+    CUT_REPLY = auto()  # half of the reply arrives, then the connection breaks
+    DELAY_REQUEST = auto()  # it and all behind it wait in the network for a while
+    DELAY_REPLY = auto()
+    SILENCE = auto()  # from this request on nothing passes on this connection, which stays open
     HOLD_REQUEST = auto()  # it waits in the network until ``release``, even if its sender has left
+    HOLD_TO_NEXT = auto()  # the same, until the next transaction of the same transactional id has begun
+
+
+class Weather:
+    """Faults by themselves: each request meets one with a chance of ``rate``, a tenth of that outside transactions."""
+
+    USUAL = (
+        Fault.LOSE_REQUEST,
+        Fault.LOSE_REPLY,
+        Fault.CUT_REQUEST,
+        Fault.CUT_REPLY,
+        Fault.DELAY_REQUEST,
+        Fault.DELAY_REPLY,
+    )
+
+    def __init__(self, seed: object, rate: float, delay_s_max: float = 0.5) -> None:
+        self._chance = random.Random(f"weather {seed}")
+        self._rate, self._delay_s_max = rate, delay_s_max
+
+    def draw(self, kind: int) -> Fault | None:
+        """What the next request of this kind meets."""
+        if self._chance.random() >= self._rate * (1 if kind in TRANSACTIONAL else 0.1):
+            return None
+        if kind == END_TXN and self._chance.random() < 0.3:
+            return Fault.HOLD_TO_NEXT
+        return Fault.SILENCE if self._chance.random() < 0.05 else self._chance.choice(self.USUAL)
+
+    def delay_s(self) -> float:
+        """How long something is late."""
+        return self._chance.uniform(0, self._delay_s_max)
 
 
 class Proxy:
-    """Forwards ``port`` to ``target``; faults are set by the kind of request (its API key)."""
+    """Forwards ``port`` to ``target``, which may change. ``weather`` None: only what was armed happens."""
 
     def __init__(self, port: int, target: int) -> None:
-        self._port, self._target = port, target
-        self._faults: dict[int, Fault] = {}
+        self._port, self.target = port, target
+        self._armed: dict[int, Fault] = {}
         self._caught = asyncio.Event()
         self._released = asyncio.Event()
+        self._begun: dict[str, asyncio.Event] = {}
+        """By transactional id: whom to tell when its next transaction has begun."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self.silent = False
+        self.weather: Weather | None = None
+        self.met: Counter[Fault] = Counter()
+        self.seen: Counter[int] = Counter()
+        """Requests by kind."""
 
     async def start(self) -> None:
         """Listen."""
@@ -45,30 +95,76 @@ class Proxy:
         """The next request of this kind meets the fault."""
         self._caught.clear()
         self._released.clear()
-        self._faults[kind] = fault
+        self._armed[kind] = fault
 
     async def caught(self) -> None:
         """Wait until the fault has happened."""
         await self._caught.wait()
 
     def release(self) -> None:
-        """Let the held request go on."""
+        """Let the held requests go on."""
         self._released.set()
+        for begun in self._begun.values():
+            begun.set()
+        self._begun.clear()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    def heal(self) -> None:
+        """No faults from here on; what is held goes on."""
+        self.weather = None
+        self._armed.clear()
+        self.release()
+
+    def begun(self, transactional_id: str) -> None:
+        """A transaction of this id has begun: what was held of the one before goes on."""
+        if (event := self._begun.pop(transactional_id, None)) is not None:
+            event.set()
+
+    async def hold(self, kind: int, frame: bytes, fault: Fault) -> None:
+        """Keep a request back until it is released, or the next transaction of its sender has begun."""
+        self._caught.set()
+        if fault is Fault.HOLD_REQUEST:
+            await self._released.wait()
+        else:
+            await self._begun.setdefault(_transactional_id(frame), asyncio.Event()).wait()
+
+    def meet(self, kind: int) -> Fault | None:
+        """The fault of the next request of a kind, counted."""
+        self.seen[kind] += 1
+        fault = self._armed.pop(kind, None)
+        if fault is None and self.weather is not None:
+            fault = self.weather.draw(kind)
+        if fault is not None:
+            self.met[fault] += 1
+        return fault
+
+    async def late(self) -> None:
+        """Something is late."""
+        self._caught.set()
+        await asyncio.sleep(self.weather.delay_s() if self.weather is not None else 0.5)
+
+    def told(self) -> None:
+        """An armed fault has happened."""
+        self._caught.set()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """A task that ``close`` ends."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._spawn(self._serve(reader, writer))
+        self.spawn(self._serve(reader, writer))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        broker_reader, broker_writer = await asyncio.open_connection("127.0.0.1", self._target)
-        lost: set[int] = set()
-        up = self._spawn(self._requests(reader, broker_writer, lost))
-        down = self._spawn(self._replies(broker_reader, writer, lost))
+        try:
+            broker_reader, broker_writer = await asyncio.open_connection("127.0.0.1", self.target)
+        except OSError:  # the broker is not there: neither are we
+            writer.close()
+            return
+        connection = _Connection(self)
+        up = self.spawn(connection.requests(reader, broker_writer))
+        down = self.spawn(connection.replies(broker_reader, writer))
         try:
             await asyncio.wait([up, down], return_when=asyncio.FIRST_COMPLETED)
             writer.close()
@@ -79,29 +175,77 @@ class Proxy:
             for one in (writer, broker_writer):
                 one.close()
 
-    async def _requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lost: set[int]) -> None:
+
+class _Connection:
+    """One connection of a client: which of its replies meet a fault, and which end the wait of a held request."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+        self._faults: dict[int, Fault] = {}
+        self._begins: dict[int, str] = {}
+        self._is_silent = False
+
+    async def requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """From the client to the broker, to the end or the first break."""
+        proxy = self._proxy
         while (frame := await _frame(reader)) is not None:
             kind, _version, number = struct.unpack_from(">hhi", frame, 4)
-            fault = self._faults.pop(kind, None)
+            fault = proxy.meet(kind)
             if fault is Fault.LOSE_REQUEST:
-                self._caught.set()
-                return
-            if fault is Fault.LOSE_REPLY:
-                lost.add(number)
-            if fault is Fault.HOLD_REQUEST:
-                self._caught.set()
-                await self._released.wait()
-            if not self.silent:
-                writer.write(frame)
+                proxy.told()
+                break
+            if fault is Fault.CUT_REQUEST:
+                await _write(writer, frame[: len(frame) // 2])
+                proxy.told()
+                break
+            if fault is Fault.SILENCE:
+                self._is_silent = True
+                proxy.told()
+            elif fault in (Fault.HOLD_REQUEST, Fault.HOLD_TO_NEXT):
+                await proxy.hold(kind, frame, fault)
+            elif fault is Fault.DELAY_REQUEST:
+                await proxy.late()
+            elif fault is not None:
+                self._faults[number] = fault
+            if kind == ADD_PARTITIONS:
+                self._begins[number] = _transactional_id(frame)
+            if not (proxy.silent or self._is_silent):
+                await _write(writer, frame)
 
-    async def _replies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lost: set[int]) -> None:
+    async def replies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """From the broker to the client, to the end or the first break."""
+        proxy = self._proxy
         while (frame := await _frame(reader)) is not None:
             (number,) = struct.unpack_from(">i", frame, 4)
-            if number in lost:
-                self._caught.set()
-                return
-            if not self.silent:
-                writer.write(frame)
+            if (transactional_id := self._begins.pop(number, None)) is not None:
+                proxy.begun(transactional_id)
+            fault = self._faults.pop(number, None)
+            if fault is Fault.LOSE_REPLY:
+                proxy.told()
+                break
+            if fault is Fault.CUT_REPLY:
+                await _write(writer, frame[: len(frame) // 2])
+                proxy.told()
+                break
+            if fault is Fault.DELAY_REPLY:
+                await proxy.late()
+            if not (proxy.silent or self._is_silent):
+                await _write(writer, frame)
+
+
+def _transactional_id(frame: bytes) -> str:
+    """That of an AddPartitionsToTxn or EndTxn request, version 0: the first field behind the client's name."""
+    (client,) = struct.unpack_from(">h", frame, 12)
+    at = 14 + max(client, 0)
+    (size,) = struct.unpack_from(">h", frame, at)
+    return frame[at + 2 : at + 2 + size].decode()
+
+
+async def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """As far as the other side takes it: it may have left."""
+    with contextlib.suppress(ConnectionError):
+        writer.write(data)
+        await writer.drain()
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes | None:

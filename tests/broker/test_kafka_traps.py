@@ -222,7 +222,11 @@ async def test_a_slow_transaction_that_was_taken_over_is_fenced(
     assert await visible(broker, place) == [2]
 
 
-@pytest.mark.parametrize("fault", [Fault.LOSE_REPLY, Fault.LOSE_REQUEST])
+LOST = [Fault.LOSE_REPLY, Fault.LOSE_REQUEST, Fault.CUT_REPLY, Fault.CUT_REQUEST, Fault.SILENCE]
+CARRIED_OUT = (Fault.LOSE_REPLY, Fault.CUT_REPLY)
+
+
+@pytest.mark.parametrize("fault", LOST)
 async def test_a_lost_commit_is_unknown_until_the_log_is_read(
     broker: KafkaBroker, through: KafkaBroker, proxy: Proxy, name: str, place: TopicPartition, fault: Fault
 ) -> None:
@@ -234,7 +238,7 @@ async def test_a_lost_commit_is_unknown_until_the_log_is_read(
         await producer.transact(numbers(place, 2))
     await producer.close()
     await through.producer(name, transaction_timeout_ms=TIMEOUT_MS)
-    assert await visible(broker, place) == ([1, 2] if fault is Fault.LOSE_REPLY else [1])
+    assert await visible(broker, place) == ([1, 2] if fault in CARRIED_OUT else [1])
 
 
 async def test_a_late_commit_does_not_end_the_next_transaction(
@@ -254,7 +258,25 @@ async def test_a_late_commit_does_not_end_the_next_transaction(
     assert await visible(broker, late) == [2, 3]
 
 
-@pytest.mark.parametrize("fault", [Fault.LOSE_REPLY, Fault.LOSE_REQUEST])
+async def test_a_commit_that_arrives_within_the_next_transaction(
+    broker: KafkaBroker, through: KafkaBroker, proxy: Proxy, name: str, place: TopicPartition
+) -> None:
+    """A commit that is held until its sender, connected anew, has begun the next transaction ends neither of them."""
+    producer = await through.producer(name, transaction_timeout_ms=TIMEOUT_MS)
+    proxy.arm(END_TXN, Fault.HOLD_TO_NEXT)
+    with pytest.raises(TransactionUnknown):
+        await producer.transact(numbers(place, 1))
+    await producer.close()
+    newer = await through.producer(name, transaction_timeout_ms=TIMEOUT_MS)
+    assert await visible(broker, place) == []
+    proxy.arm(PRODUCE, Fault.DELAY_REQUEST)
+    await newer.transact(numbers(place, 2))
+    await newer.transact(numbers(place, 3))
+    assert await visible(broker, place) == [2, 3]
+    assert proxy.met[Fault.HOLD_TO_NEXT] == 1
+
+
+@pytest.mark.parametrize("fault", LOST)
 async def test_a_lost_write_aborts_its_transaction(
     broker: KafkaBroker, through: KafkaBroker, proxy: Proxy, name: str, place: TopicPartition, fault: Fault
 ) -> None:
@@ -269,7 +291,7 @@ async def test_a_lost_write_aborts_its_transaction(
     assert await visible(broker, place) == [1]
 
 
-@pytest.mark.parametrize("fault", [Fault.LOSE_REPLY, Fault.LOSE_REQUEST])
+@pytest.mark.parametrize("fault", LOST[:-1])  # silence lasts as long as an append may
 async def test_a_lost_append_is_written_once_and_in_order(
     broker: KafkaBroker, through: KafkaBroker, proxy: Proxy, place: TopicPartition, fault: Fault
 ) -> None:
