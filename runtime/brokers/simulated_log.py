@@ -8,6 +8,10 @@ As in Kafka:
   Until the last one is written the transaction is not complete: its id can't begin another and can't be initialised.
 - Aborted records, markers, compacted records are holes to a reader.
 - An initialisation bumps the id's epoch; whoever holds an older one is fenced. An open transaction is aborted by it.
+- What a producer asks for names its id and epoch, not a transaction: an end that comes late ends whatever transaction
+  of that epoch is open *then* (KAFKA-17754), and late records join it. Only a new epoch keeps them out.
+- A partition knows the sequence number that each producer has come to: a batch is written once, and in its turn.
+- A batch is taken as a whole or refused as a whole.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -24,11 +28,27 @@ from .protocol import (
     TopicDescription,
     TopicPartition,
     TopicSpec,
-    TransactionAborted,
     UnknownTopic,
     Watermarks,
 )
 from .refusal import checked
+from .simulated_batches import batch_bytes
+
+
+class Concurrent(BrokerError):
+    """The id's last transaction is decided and its markers are still being written; ask again."""
+
+
+class WrongTransactionState(BrokerError):
+    """No transaction of this producer is there that could take this."""
+
+
+class OutOfOrder(BrokerError):
+    """A batch's sequence number is not the one that comes next."""
+
+
+class BatchRefused(BrokerError):
+    """A batch is refused for good."""
 
 
 class SimulatedRecord(NamedTuple):
@@ -43,12 +63,19 @@ class SimulatedRecord(NamedTuple):
 
 @dataclass(eq=False)
 class Transaction:
-    """``committed`` is None while it is open. ``unmarked``: the partitions whose marker is still to be written."""
+    """``committed`` is None while it is open. ``unmarked``: the partitions whose marker is still to be written.
+
+    ``epoch_after`` is what a marker tells its partition: the next one when a fence or the time limit has ended it.
+    """
 
     transactional_id: str
     epoch: int
     unmarked: dict[TopicPartition, None]
     committed: bool | None = None
+    epoch_after: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.epoch_after = self.epoch
 
     @property
     def complete(self) -> bool:
@@ -73,6 +100,7 @@ class PartitionLog:
         self.start = 0
         self.entries: list[Entry] = []
         self._open: dict[Transaction, int] = {}  # and the offset of its first record
+        self._producers: dict[str, tuple[int, int]] = {}  # epoch and next sequence number by producer
 
     @property
     def high(self) -> int:
@@ -98,6 +126,29 @@ class PartitionLog:
         """Write the marker of a decided transaction."""
         self._open.pop(transaction, None)
         self.entries.append(Entry(None, transaction))
+        epoch, _ = self._producers.get(transaction.transactional_id, (-1, 0))
+        if epoch < transaction.epoch_after:
+            self._producers[transaction.transactional_id] = (transaction.epoch_after, 0)
+
+    def ongoing(self, producer: str, epoch: int) -> Transaction | None:
+        """The transaction of this producer whose records are here and whose marker is not."""
+        for transaction in self._open:
+            if (transaction.transactional_id, transaction.epoch) == (producer, epoch):
+                return transaction
+        return None
+
+    def admit(self, producer: str, epoch: int, sequence: int, records: int) -> bool:
+        """Whether a batch is new here (else it is here already); raises ProducerFenced, OutOfOrder."""
+        known_epoch, expected = self._producers.get(producer, (-1, 0))
+        if epoch < known_epoch:
+            raise ProducerFenced(f"producer {producer!r} has written here at epoch {known_epoch}, which is not {epoch}")
+        if epoch > known_epoch:
+            expected = 0
+        if sequence > expected:
+            raise OutOfOrder(f"producer {producer!r} is expected to go on at {expected}, not at {sequence}")
+        if sequence == expected:
+            self._producers[producer] = (epoch, expected + records)
+        return sequence == expected
 
     def read(self, position: int, records_max: int) -> tuple[list[SimulatedRecord], int]:
         """Committed records from ``position`` on, and the position behind them, behind holes too."""
@@ -170,6 +221,7 @@ class TransactionalId:
 
     epoch: int = 0
     transaction: Transaction | None = None
+    timeout_ms: int = 60_000
 
 
 @dataclass
@@ -239,7 +291,7 @@ class ClusterState:
         for source, offset in before.items():
             self.log(source).trim(offset)
 
-    def initialise(self, transactional_id: str) -> int | Transaction:
+    def initialise(self, transactional_id: str, timeout_ms: int) -> int | Transaction:
         """One try: the new epoch, or the transaction that is in the way.
 
         One that is in the way and open has just been fenced: the caller decides it as aborted, and tries again when
@@ -250,41 +302,101 @@ class ClusterState:
         if transaction is not None and not transaction.complete:
             if transaction.committed is None:
                 known.epoch += 1
+                transaction.epoch_after = known.epoch
             return transaction
         known.epoch += 1
+        known.transaction, known.timeout_ms = None, timeout_ms
         return known.epoch
 
-    def begin(self, transactional_id: str, epoch: int, partitions: Iterable[TopicPartition]) -> Transaction | None:
-        """A new open transaction, or None while the last one's markers are being written; raises ProducerFenced."""
-        known = self._current(transactional_id, epoch)
-        if known.transaction is not None and not known.transaction.complete:
-            return None
-        known.transaction = Transaction(transactional_id, epoch, dict.fromkeys(partitions))
-        return known.transaction
+    def add_partitions(
+        self, transactional_id: str, epoch: int, partitions: Collection[TopicPartition]
+    ) -> tuple[Transaction, bool]:
+        """Begin a transaction with these partitions, or add them to the open one; whether it has begun with this.
 
-    def produce(self, transaction: Transaction, records: Sequence[Outgoing], now_ms: int) -> int:
-        """Write records of one partition: the offset behind them.
-
-        Raises ProducerFenced, TransactionAborted if it is decided already.
+        Raises ProducerFenced, Concurrent while the last one's markers are being written, UnknownTopic.
         """
-        self._current(transaction.transactional_id, transaction.epoch)
-        if transaction.committed is not None:
-            raise TransactionAborted("records came after the transaction had been ended")
-        log = self.log(TopicPartition(records[0].topic, records[0].partition))
+        known = self._current(transactional_id, epoch)
+        for source in partitions:
+            self.log(source)
+        transaction = known.transaction
+        if transaction is not None and transaction.committed is None:
+            transaction.unmarked.update(dict.fromkeys(partitions))
+            return transaction, False
+        if transaction is not None and not transaction.complete:
+            raise Concurrent(f"the last transaction of {transactional_id!r} is not complete")
+        known.transaction = Transaction(transactional_id, epoch, dict.fromkeys(partitions))
+        return known.transaction, True
+
+    def produce(
+        self, transactional_id: str, epoch: int, records: Sequence[Outgoing], sequence: int | None, now_ms: int
+    ) -> int:
+        """Write a batch of one partition: the offset behind it, or -1 for one that was written before.
+
+        Raises ProducerFenced, WrongTransactionState, OutOfOrder, BatchRefused.
+        """
+        source = TopicPartition(records[0].topic, records[0].partition)
+        log = self.log(source)
+        # As in Kafka the coordinator is asked about the first batch only; until its marker comes the log takes more.
+        transaction = log.ongoing(transactional_id, epoch)
+        if transaction is None:
+            transaction = self._current(transactional_id, epoch).transaction
+            if transaction is None or transaction.committed is not None or source not in transaction.unmarked:
+                raise WrongTransactionState(f"{source.topic}[{source.partition}] is in no open transaction")
+        self.check(records)
+        if sequence is not None and not log.admit(transactional_id, epoch, sequence, len(records)):
+            return -1
         log.append(records, now_ms, transaction)
         return log.high
 
-    def end(self, transaction: Transaction, commit: bool) -> None:
-        """The producer's own decision; raises ProducerFenced."""
-        self._current(transaction.transactional_id, transaction.epoch)
-        if transaction.committed is None:
-            transaction.committed = commit
+    def append(self, records: Sequence[Outgoing], producer: str | None, sequence: int, now_ms: int) -> int:
+        """Write a batch of one partition outside a transaction, as ``produce``; without a producer it is not checked.
+
+        Raises OutOfOrder, BatchRefused.
+        """
+        log = self.log(TopicPartition(records[0].topic, records[0].partition))
+        if producer is not None:
+            self.check(records)
+            if not log.admit(producer, 0, sequence, len(records)):
+                return -1
+        log.append(records, now_ms, None)
+        return log.high
+
+    def check(self, records: Sequence[Outgoing]) -> None:
+        """Raises BatchRefused for a batch of one partition that its topic does not take."""
+        config = self.topics[records[0].topic].description.config
+        size, limit = batch_bytes(records), int(config["max.message.bytes"])
+        if size > limit:
+            raise BatchRefused(f"a batch of {size} bytes; {records[0].topic!r} takes {limit} (max.message.bytes)")
+        if "compact" in config["cleanup.policy"] and any(record.key is None for record in records):
+            raise BatchRefused(f"{records[0].topic!r} is compacted and a record has no key")
+
+    def end(self, transactional_id: str, epoch: int, commit: bool) -> Transaction | None:
+        """The producer's own decision on whatever it has open: the transaction, or None if it was decided so before.
+
+        Raises ProducerFenced, Concurrent, WrongTransactionState.
+        """
+        transaction = self._current(transactional_id, epoch).transaction
+        if transaction is None or transaction.committed is (not commit):
+            raise WrongTransactionState(f"{transactional_id!r} has no transaction that could be ended so")
+        if transaction.committed is commit:
+            if not transaction.complete:
+                raise Concurrent(f"the markers of {transactional_id!r} are being written")
+            return None
+        transaction.committed = commit
+        return transaction
+
+    def describe(self, transactional_id: str) -> tuple[int, bool]:
+        """The epoch of an id, and whether its last transaction was aborted."""
+        known = self.ids.get(transactional_id, TransactionalId())
+        return known.epoch, known.transaction is not None and known.transaction.committed is False
 
     def expire(self, transaction: Transaction) -> bool:
         """The cluster's decision on a transaction that is open for too long: abort and fence. Whether it was open."""
         if transaction.committed is not None:
             return False
-        self.ids[transaction.transactional_id].epoch += 1
+        known = self.ids[transaction.transactional_id]
+        known.epoch += 1
+        transaction.epoch_after = known.epoch
         transaction.committed = False
         return True
 
@@ -294,7 +406,7 @@ class ClusterState:
         self.log(source).mark(transaction)
 
     def _current(self, transactional_id: str, epoch: int) -> TransactionalId:
-        known = self.ids[transactional_id]
+        known = self.ids.get(transactional_id, TransactionalId())
         if known.epoch != epoch:
             raise ProducerFenced(
                 f"transactional id {transactional_id!r} is at epoch {known.epoch}; this producer holds epoch {epoch}"

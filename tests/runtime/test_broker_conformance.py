@@ -30,7 +30,7 @@ from keylanes.runtime.brokers.protocol import (
     UnknownTopic,
 )
 from keylanes.runtime.brokers.simulated import SimulatedBroker, SimulatedReader
-from keylanes.runtime.brokers.simulated_log import ClusterState, PartitionLog, SimulatedRecord, Transaction
+from keylanes.runtime.brokers.simulated_log import ClusterState, PartitionLog, SimulatedRecord
 from keylanes.runtime.virtual_loop import run_virtual
 
 SEEDS = range(6)
@@ -713,13 +713,14 @@ def _positions_stop_at_holes(patch: pytest.MonkeyPatch) -> None:
 
 def _nobody_is_fenced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClusterState, "_current", lambda state, transactional_id, epoch: state.ids[transactional_id])
+    patch.setattr(PartitionLog, "admit", lambda log, *arguments: True)
 
 
 def _initialising_does_not_wait(patch: pytest.MonkeyPatch) -> None:
     whole = ClusterState.initialise
 
-    def initialise(state: ClusterState, transactional_id: str) -> int:
-        whole(state, transactional_id)
+    def initialise(state: ClusterState, transactional_id: str, timeout_ms: int) -> int:
+        whole(state, transactional_id, timeout_ms)
         known = state.ids[transactional_id]
         known.transaction = None
         return known.epoch
@@ -736,14 +737,14 @@ def _trim_does_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def _any_size_will_do(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("keylanes.runtime.brokers.simulated.refusals", lambda records, topics: {})
+    patch.setattr(ClusterState, "check", lambda state, records: None)
 
 
 def _transactions_end_too_far(patch: pytest.MonkeyPatch) -> None:
     whole = ClusterState.produce
 
-    def produce(state: ClusterState, transaction: Transaction, records: Sequence[Outgoing], now_ms: int) -> int:
-        return whole(state, transaction, records, now_ms) + 1
+    def produce(state: ClusterState, *arguments: Any) -> int:
+        return whole(state, *arguments) + 1
 
     patch.setattr(ClusterState, "produce", produce)
 

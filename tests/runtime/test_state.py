@@ -63,6 +63,7 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Play:
                 engine[0].send(key, encoded(value), at[0] if at else None)
             await engine[0].level()
             await engine[0].crash()
+            await asyncio.sleep(1)  # the cluster is left to another loop: what it has decided is written by then
             return played(engine[0].cluster.committed(OUT), engine[0].cluster.committed(DEAD))
 
         return lambda declare, records: run_virtual(simulated(declare, records))

@@ -78,15 +78,15 @@ class Cluster(SimulatedBroker):
 
     async def write_together(self, name: str, records: Sequence[Outgoing], *, commit: bool, rng: random.Random) -> None:
         """Append in a transaction of a writer of this name, with pauses; committed or aborted."""
-        epoch = self._initialise(name)
+        epoch = self._initialise(name, WRITER_TIMEOUT_MS)
         assert epoch is not None, "nobody had this name before"
-        places = list(dict.fromkeys(TopicPartition(r.topic, r.partition) for r in records))
-        transaction = self._begin(name, epoch, places, WRITER_TIMEOUT_MS)
-        assert transaction is not None, "it is the writer's first transaction"
+        self._add_partitions(name, epoch, list(dict.fromkeys(TopicPartition(r.topic, r.partition) for r in records)))
         for record in records:
-            self._produce(transaction, [record])
+            place = TopicPartition(record.topic, record.partition)
+            answers = self._produce(name, epoch, {place: ([record], None)})
+            assert isinstance(answers[place], int), answers[place]
             await asyncio.sleep(rng.choice((0.0, 0.0, 0.001, 0.03)))
-        self._end(transaction, commit)
+        self._end(name, epoch, commit)
 
     def limit(self, topic: str, bytes_max: int | None) -> None:
         """Set what a topic takes; None: the default."""
