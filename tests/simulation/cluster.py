@@ -2,11 +2,14 @@
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from keylanes.offsets.codec import decode
+from keylanes.offsets.ledger import Ledger, evolve_all
 from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
 from keylanes.runtime.brokers.simulated import Entry, Faults, Latency, SimulatedBroker
+from keylanes.runtime.brokers.simulated_log import ClusterState, Transaction
 
 WRITER_TIMEOUT_MS = 60_000
 
@@ -22,11 +25,31 @@ class Row(NamedTuple):
     transaction: int | None
 
 
+class JudgedState(ClusterState):
+    """Tells of every append outside a transaction, and of every transaction at the moment it is decided to commit."""
+
+    on_append: Callable[[Sequence[Outgoing]], None] = staticmethod(lambda records: None)
+    on_commit: Callable[[Transaction], None] = staticmethod(lambda transaction: None)
+
+    def append(self, records: Sequence[Outgoing], producer: str | None, sequence: int, now_ms: int) -> int:
+        end = super().append(records, producer, sequence, now_ms)
+        if end >= 0:  # else it was written before
+            self.on_append(records)
+        return end
+
+    def end(self, transactional_id: str, epoch: int, commit: bool) -> Transaction | None:
+        transaction = super().end(transactional_id, epoch, commit)
+        if transaction is not None and commit:
+            self.on_commit(transaction)
+        return transaction
+
+
 class Cluster(SimulatedBroker):
-    """A simulated broker whose trimmed and compacted records the checker still sees."""
+    """A simulated broker that tells what happens, and whose trimmed and compacted records are still seen."""
 
     def __init__(self, seed: int, latency: Latency) -> None:
         super().__init__(seed, latency=latency, faults=Faults())
+        self._state: JudgedState = JudgedState()
         self.trims = 0
         self._trimmed: dict[TopicPartition, list[Entry]] = {}
         self._compacted: dict[tuple[TopicPartition, int], Entry] = {}
@@ -83,10 +106,29 @@ class Cluster(SimulatedBroker):
         self._add_partitions(name, epoch, list(dict.fromkeys(TopicPartition(r.topic, r.partition) for r in records)))
         for record in records:
             place = TopicPartition(record.topic, record.partition)
-            answers = self._produce(name, epoch, {place: ([record], None)})
-            assert isinstance(answers[place], int), answers[place]
+            (answer,) = self._produce(name, epoch, {place: ([record], None)}).values()
+            assert isinstance(answer, int), answer
             await asyncio.sleep(rng.choice((0.0, 0.0, 0.001, 0.03)))
         self._end(name, epoch, commit)
+
+    def hear(self, on_append: Callable[[Sequence[Outgoing]], None], on_commit: Callable[[Transaction], None]) -> None:
+        """Have these called."""
+        self._state.on_append, self._state.on_commit = on_append, on_commit
+
+    def rows_of(self, transaction: Transaction) -> dict[TopicPartition, list[Row]]:
+        """What a transaction has written whose markers are still to be written, by place, in order."""
+        return {
+            source: [
+                Row(*entry.record, id(transaction))
+                for entry in self._state.log(source).entries
+                if entry.transaction is transaction and entry.record is not None
+            ]
+            for source in transaction.unmarked
+        }
+
+    def forget(self, source: TopicPartition, before: int) -> None:
+        """Delete what lies below an offset, as retention does."""
+        self._trim({source: before})
 
     def limit(self, topic: str, bytes_max: int | None) -> None:
         """Set what a topic takes; None: the default."""
@@ -94,3 +136,9 @@ class Cluster(SimulatedBroker):
         config = dict(known.description.config)
         config["max.message.bytes"] = str(1_048_588 if bytes_max is None else bytes_max)
         self._state.topics[topic] = known._replace(description=known.description._replace(config=config))
+
+
+def fold_of(cluster: Cluster, app: str) -> Ledger:
+    """The runtime's own fold of all that is committed now."""
+    places = [*cluster.places(f"{app}.control"), *cluster.places(f"{app}.offsets")]
+    return evolve_all(Ledger(), (decode(row.value or b"") for place in places for row in cluster.rows(place)))

@@ -2,14 +2,17 @@
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, Final
+import random
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
 
 from keylanes.runtime.brokers.simulated import EPOCH_MS
 from keylanes.runtime.context import Context
 from keylanes.runtime.dispatch import bytes_of
 from keylanes.runtime.member import Member
 
-from .folders import LivingCopies
+from .folders import LivingCopies, disk_full
+from .loop import PausingLoop, context_of
 from .workload import handlers
 
 if TYPE_CHECKING:
@@ -25,33 +28,47 @@ class Process:
     """One process of the application, from its start to its end."""
 
     def __init__(self, world: "World", number: int) -> None:
-        loop = asyncio.get_running_loop()
+        self.loop: PausingLoop = world.loop
         self.world = world
-        self.connection = world.cluster.connect(f"{APP}-{number}")
-        self.folder = world.folders.take()
-        self.dies_at = world.rng.choice((None, None, *STEPS))
-        self.dies_after = world.rng.randint(1, 8)
-        factors = {topic: world.rng.choice(FACTORS) for topic in world.mix.sources}
+        self.name = f"{APP}-{number}"
+        self.rng = random.Random(f"process {world.plan.seed} {number}")
+        self.context = context_of(self.name)
+        self.connection = world.cluster.connect(self.name)
+        self.folder = world.folders.take(self.rng)
+        self.dies_at = self.rng.choice(STEPS) if world.mix.dying and self.rng.random() < 0.7 else None
+        self.dies_after = self.rng.randint(1, 8)
+        self.clock_ms = 0
+        """How far its clock is ahead of the others'."""
+        self.disk_s = 0.0
+        """The longest that a job on its disk takes."""
+        self.is_disk_full = False
+        self.saw_full_disk = False
+        factors = {topic: self.rng.choice(FACTORS) for topic in world.mix.sources}
         self.member = Member(
             APP,
             handlers(factors, self, stateful=world.mix.stateful),
             self.connection,
-            world.mix.settings,
+            world.settings,
             instance=f"p{number}",
-            wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
+            wall_ms=lambda: EPOCH_MS + int(self.loop.time() * 1000) + self.clock_ms,
             on_step=self.hears,
             open_copies=lambda _: LivingCopies(self.folder, self.may_write),
         )
-        self.started_s = loop.time()
+        self.started_s = self.loop.time()
         self.was_killed = False
         self.was_stopped = False
+        self.is_paused = False
+        self.loses_power = False
+        """Its machine goes with it, and what its disk had not synced."""
         self.lacks = 0
         """Ranges that it released and was not granted again."""
         self._running: dict[tuple[str, int, bytes], int] = {}
         self._last: dict[tuple[str, int, bytes], int] = {}
         self.ended_s = math.inf
-        self.task = loop.create_task(self.member.run())
+        self.task = self.spawn(self.member.run())
         self.task.add_done_callback(self._ended)
+
+    # --- what it tells ---------------------------------------------------------------------------------------------
 
     def begins(self, context: Context) -> None:
         """One record of a key at a time, in offset order, each once in a process's life but for its attempts."""
@@ -60,9 +77,9 @@ class Process:
         lane = (context.topic, context.partition, context.key)
         last = self._last.get(lane, -1)
         if lane in self._running:
-            self.world.wrong.append(f"{lane}: {self._running[lane]} and {context.offset} run at once")
+            self.world.fail(f"{lane}: {self._running[lane]} and {context.offset} run at once")
         if context.offset <= last and (context.attempt == 1 or context.offset < last):
-            self.world.wrong.append(f"{lane}: {context.offset} is run after {last}")
+            self.world.fail(f"{lane}: {context.offset} is run after {last}")
         self._running[lane] = self._last[lane] = context.offset
 
     def ends(self, context: Context) -> None:
@@ -71,45 +88,85 @@ class Process:
             self._running.pop((context.topic, context.partition, context.key), None)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self.ended_s = asyncio.get_running_loop().time()
+        self.ended_s = self.loop.time()
+        if self.loses_power:
+            self.world.reached["writes lost with power"] += self.folder.lose(self.rng)
         self.world.folders.give_back(self.folder)
-        if not self.was_killed and not task.cancelled():
-            self.world.reached[f"ended with {type(task.exception()).__name__}"] += 1
+        error = None if task.cancelled() else task.exception()
+        self.world.tell(f"{self.name} {'was killed' if self.was_killed else f'ended: {error!r}'}")
+        if not self.was_killed:
+            self.world.reached[f"ended with {type(error).__name__}"] += 1
 
     def may_write(self) -> bool:
-        """Asked before each write to its folder."""
+        """Asked before each write to its folder. Raises RocksError when its disk is full."""
         self._reach("write")
+        if self.is_disk_full and not self.was_killed:
+            self.saw_full_disk = True
+            self.world.reached["wrote to a full disk"] += 1
+            raise disk_full()
         return not self.was_killed
 
     def _reach(self, step: str) -> None:
         """A process that was drawn to die at this step dies when it has come to it often enough."""
-        if step == self.dies_at and not self.was_killed and self.world.is_happening and self.world.mix.stateful:
+        if step == self.dies_at and not self.was_killed and self.world.is_happening:
             self.dies_after -= 1
             if self.dies_after == 0:
                 self.world.reached[f"died at {step}"] += 1
+                self.world.count_fault("death")
                 self.was_killed = True
                 self.connection.sever()
-                asyncio.get_running_loop().call_soon(self.task.cancel)
+                self.loop.call_soon(self.task.cancel)
 
     def hears(self, step: str) -> None:
-        """A step of the commit cycle. All queues together are within their limit, but for one record each.
+        """A step of the commit cycle. What is held in memory is within its limits."""
+        self._reach(step)
+        self._check_memory()
+
+    def _check_memory(self) -> None:
+        """All queues together are within their limit, but for one record each; so is what waits for a commit.
 
         When workers become fewer or more, the shares change while queues are still filled by the old ones.
         """
-        self._reach(step)
-        workers = [worker for run in self.member.runs for worker in run.dispatch.workers]
+        limits, member = self.world.settings, self.member
+        workers = [worker for run in member.runs for worker in run.dispatch.workers]
         held = sum(worker.queue_bytes for worker in workers)
-        spared = sum(max(map(bytes_of, worker.queue), default=0) for worker in workers)
-        assert held <= 2 * self.world.mix.settings.buffer_bytes_max + spared, f"{held} bytes are queued"
+        queued = [[bytes_of(record) for record in worker.queue] for worker in workers]
+        if held != sum(map(sum, queued)):
+            self.world.fail(f"{held} bytes are counted in queues that hold {sum(map(sum, queued))}")
+        spared = sum(max(sizes, default=0) for sizes in queued)
+        if held > 2 * limits.buffer_bytes_max + spared:
+            self.world.fail(f"{held} bytes are queued, {limits.buffer_bytes_max} may be")
+
+    # --- what is done to it ----------------------------------------------------------------------------------------
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """A task of this process: it stands still when the process does."""
+        return self.loop.create_task(work, context=self.context)
 
     @property
     def is_working(self) -> bool:
         """Started and not ended."""
-        return self.member.is_ready.is_set() and not self.task.done()
+        return self.member.is_ready.is_set() and not self.task.done() and not self.is_paused
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.is_paused = True
+        self.loop.pause(self.name)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.is_paused = False
+        self.loop.resume(self.name)
+
+    def stop(self) -> None:
+        """SIGTERM; one that stands still hears it later."""
+        self.was_stopped = True
+        self.loop.call_soon(self.member.stop, context=self.context)
 
     async def kill(self) -> None:
-        """Kill -9: nothing it does from here on has an effect."""
+        """SIGKILL: nothing it does from here on has an effect."""
         self.was_killed = True
         self.connection.sever()
+        self.resume()
         self.task.cancel()
         await asyncio.wait([self.task])

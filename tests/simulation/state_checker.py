@@ -1,7 +1,7 @@
-"""What must be true of state in the end: each transaction's changelog is what its records wrote, and copies hold it."""
+"""What must be true of state: each transaction's changelog is what its records wrote, and copies hold it."""
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from keylanes.offsets.events import CoordinatorElected, Event, StateChanged, StoreDeclared
 from keylanes.runtime.brokers.protocol import TopicPartition
@@ -13,14 +13,6 @@ from .cluster import Cluster, Row
 from .twin import Writes
 
 ENTRIES_MAX = 1_000_000
-
-
-@dataclass
-class Wrote:
-    """What the records of one source partition wrote, by the transaction that committed them, in order of offsets."""
-
-    by_transaction: dict[int | None, Writes] = field(default_factory=lambda: defaultdict(dict))
-    state: dict[bytes, bytes] = field(default_factory=dict)
 
 
 def numbers_of(control: list[Event]) -> dict[str, int]:
@@ -35,30 +27,29 @@ def numbers_of(control: list[Event]) -> dict[str, int]:
     return numbers
 
 
-def check_changelog(
-    cluster: Cluster, app: str, place: TopicPartition, wrote: Wrote, changed: dict[int | None, StateChanged]
-) -> None:
-    """Each transaction has the last value of each key that its records wrote, one beacon, and the event of both."""
-    rows: dict[int | None, list[Row]] = defaultdict(list)
+def check_changes(place: TopicPartition, wrote: Writes, rows: Sequence[Row], event: StateChanged | None) -> None:
+    """A transaction has the last value of each key that its records wrote, one beacon, and the event of both."""
+    if not wrote:
+        assert not rows, f"{place}: the changelog has {rows}, no record wrote anything"
+        assert event is None, f"{place}: {event}, and no record wrote anything"
+        return
+    assert rows, f"{place}: records wrote {wrote}, the changelog has nothing"
+    *changes, beacon = rows
+    seen = {row.key: row.value for row in changes}
+    assert len(seen) == len(changes), f"{place}: a key is in a transaction twice"
+    assert seen == wrote, f"{place}: the changelog has {seen}, records wrote {wrote}"
+    assert event is not None, f"{place}: the state was changed, and the offset log does not say it"
+    assert beacon.key == BEACON_KEY, f"{place}: a transaction ends with {beacon}"
+    assert decode_beacon(beacon.value) == (event.incarnation, event.transaction), f"{place}: beacon and {event}"
+    assert event.changes == len(changes), f"{place}: {event} counts wrongly: {len(changes)}"
+
+
+def check_folded(cluster: Cluster, app: str, place: TopicPartition, state: dict[bytes, bytes]) -> None:
+    """The changelog makes the state that records made, and so does what compaction left of it."""
     changelog = TopicPartition(changelog_topic(app, place.topic), place.partition)
-    for row in cluster.rows(changelog):
-        rows[row.transaction].append(row)
-    right = {transaction: writes for transaction, writes in wrote.by_transaction.items() if writes}
-    assert set(rows) == set(right), f"{place}: {len(rows)} transactions changed the state, {len(right)} had records"
-    for transaction, mine in rows.items():
-        *changes, beacon = mine
-        seen = {row.key: row.value for row in changes}
-        assert len(seen) == len(changes), f"{place}: a key is in a transaction twice"
-        assert seen == right[transaction], f"{place}: the changelog has {seen}, records wrote {right[transaction]}"
-        event = changed[transaction]
-        assert beacon.key == BEACON_KEY, f"{place}: a transaction ends with {beacon}"
-        assert decode_beacon(beacon.value) == (event.incarnation, event.transaction), f"{place}: beacon and {event}"
-        assert event.changes == len(changes), f"{place}: {event} counts wrongly: {len(changes)}"
-    assert folded(cluster.rows(changelog)) == wrote.state, f"{place}: the changelog is not what the records make"
+    assert folded(cluster.rows(changelog)) == state, f"{place}: the changelog is not what the records make"
     left = [row for row in cluster.committed(changelog.topic) if row.partition == changelog.partition]
-    assert folded([Row(*row[1:], None) for row in left]) == wrote.state, (
-        f"{place}: what compaction left is another state"
-    )
+    assert folded([Row(*row[1:], None) for row in left]) == state, f"{place}: what compaction left is another state"
 
 
 def folded(rows: list[Row], before: float = float("inf")) -> dict[bytes, bytes]:
@@ -74,11 +65,11 @@ def folded(rows: list[Row], before: float = float("inf")) -> dict[bytes, bytes]:
     return state
 
 
-def check_copies(cluster: Cluster, app: str, place: TopicPartition, folder: MemoryCopies) -> int:
+def check_copies(cluster: Cluster, app: str, place: TopicPartition, copies: MemoryCopies) -> int:
     """A copy holds everything below its marker, and above it nothing but what was committed; how much it holds."""
     changelog = TopicPartition(changelog_topic(app, place.topic), place.partition)
     rows = cluster.rows(changelog)
-    copy = folder.copy(place.topic, place.partition)
+    copy = copies.copy(place.topic, place.partition)
     held = dict(copy.page(b"", None, ENTRIES_MAX))
     above: dict[bytes, list[tuple[int, bytes | None]]] = defaultdict(list)
     for row in rows:

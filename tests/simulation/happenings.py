@@ -1,0 +1,287 @@
+"""What befalls the application of a world: one method for each kind of happening in a plan."""
+
+import asyncio
+import math
+import random
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from keylanes.keyrange.hashing import SPACE_END
+from keylanes.keyrange.ranges import KeyRange
+from keylanes.offsets.codec import encode
+from keylanes.offsets.decide import decide_grant
+from keylanes.runtime.brokers.protocol import BrokerError, Outgoing, TopicPartition
+from keylanes.state.changelog import changelog_topic
+
+from .cluster import fold_of
+from .plan import Happening
+from .process import APP, Process
+from .workload import BIG_BYTES, OUT
+
+if TYPE_CHECKING:
+    from .world import World
+
+POINTS: Final = (0, 1 << 28, 1 << 30, 1 << 31, 3 << 30, SPACE_END)
+"""Bounds of ranges that are passed on, merged and split."""
+TROUBLE_ECHO_S = 4.0
+"""So long after its faults ended the cluster may still be called unavailable: requests then under way time out."""
+LASTS_S: Final = (0.05, 0.3, 1.0)
+DAY_MS = 86_400_000
+
+
+class Happenings:
+    """See the module. ``trouble_until_s``: until then the cluster may be called unavailable."""
+
+    def __init__(self, world: "World") -> None:
+        self.world, self.cluster, self.loop = world, world.cluster, world.loop
+        self.grantor = world.cluster.connect("grantor")
+        self.granting = asyncio.Lock()
+        self.troubles: set[asyncio.Task[None]] = set()
+        """Each ends what it began, when its time is over or when it is cancelled."""
+        self.passings: list[asyncio.Task[None]] = []
+        self.latest_ms = 0.0
+        self._troubled_until_s = -math.inf
+
+    async def run(self) -> None:
+        """All happenings of the plan, each at its time; there is always a process, or soon will be."""
+        for happening in self.world.plan.happenings:
+            await self.world.until(happening.at_s)
+            self.world.judge_ended()
+            self.world.tell(happening.kind)
+            self.world.reached[happening.kind] += 1
+            self.world.count_fault(happening.kind)
+            await self.begin(happening)
+            if not self.world.alive():
+                self.world.start()
+        while self.troubles and self.world.rng.random() < 0.5:
+            await asyncio.wait(self.troubles, return_when=asyncio.FIRST_COMPLETED)
+            if not self.world.alive():
+                self.world.start()
+
+    async def begin(self, happening: Happening) -> None:
+        """Have it begin."""
+        method: Callable[[random.Random], Coroutine[Any, Any, None]] = getattr(
+            self, "_" + happening.kind.replace(" ", "_")
+        )
+        await method(random.Random(happening.seed))
+
+    async def heal(self) -> None:
+        """No more faults: all that was begun is ended, and what is passed on is waited for."""
+        troubles = list(self.troubles)
+        for trouble in troubles:
+            trouble.cancel()
+        if troubles:
+            await asyncio.wait(troubles)
+        for passing in self.passings:
+            await passing
+
+    @property
+    def trouble_until_s(self) -> float:
+        """See the class."""
+        return math.inf if self.troubles else self._troubled_until_s
+
+    def echo_s(self) -> float:
+        """So long after its end a process may still be heard of: its requests can be late."""
+        return self.latest_ms / 1000 + 1.0
+
+    def _for_some_time(self, rng: random.Random, begin: Callable[[], None], end: Callable[[], None]) -> None:
+        """Trouble that begins now and ends later."""
+        lasts_s = rng.choice(LASTS_S) * 2 * rng.random()
+
+        async def last() -> None:
+            try:
+                await asyncio.sleep(lasts_s)
+            finally:
+                end()
+
+        begin()
+        trouble = self.loop.create_task(last())
+        self.troubles.add(trouble)
+        trouble.add_done_callback(self._trouble_over)
+
+    def _trouble_over(self, trouble: "asyncio.Task[None]") -> None:
+        self.troubles.discard(trouble)
+        echo_s = TROUBLE_ECHO_S + self.cluster.latency.timeout_ms / 1000
+        self._troubled_until_s = max(self._troubled_until_s, self.loop.time() + echo_s)
+
+    def _fault(self, rng: random.Random, name: str, chance: float, **more: float) -> None:
+        """A probability of the cluster's faults is raised for some time."""
+        faults = self.cluster.faults
+        for field, value in more.items():
+            setattr(faults, field, value)
+        self._for_some_time(rng, lambda: setattr(faults, name, chance), lambda: setattr(faults, name, 0.0))
+
+    # --- processes -------------------------------------------------------------------------------------------------
+
+    async def _crash(self, rng: random.Random) -> None:
+        for process in self.world.alive():
+            await process.kill()
+        await asyncio.sleep(rng.choice((0.0, 0.0, 0.01, 0.5)))
+
+    async def _power(self, rng: random.Random) -> None:
+        for process in self.world.alive():
+            process.loses_power = True
+            await process.kill()
+        await asyncio.sleep(rng.choice((0.0, 0.5)))
+
+    async def _stop(self, rng: random.Random) -> None:
+        for process in self.world.alive():
+            process.stop()
+        if rng.random() < 0.5 and (ending := [p.task for p in self.world.alive() if not p.is_paused]):
+            await asyncio.wait(ending, timeout=60.0)
+
+    async def _rival(self, rng: random.Random) -> None:  # it has nothing to draw
+        self.world.start()
+
+    async def _rivals(self, rng: random.Random) -> None:  # it has nothing to draw
+        self.world.start()
+        self.world.start()
+
+    async def _pause(self, rng: random.Random) -> None:
+        process = self._some_process(rng)
+        if process is not None and not process.is_paused:
+            self._for_some_time(rng, process.pause, process.resume)
+            if rng.random() < 0.6:
+                self.world.start()
+
+    async def _clock(self, rng: random.Random) -> None:
+        process = self._some_process(rng)
+        if process is not None:
+            process.clock_ms += rng.choice((-2 * DAY_MS, -60_000, -50, 50, 60_000, 2 * DAY_MS))
+
+    async def _slow_disk(self, rng: random.Random) -> None:
+        process, disk_s = self._some_process(rng), rng.choice((0.01, 0.1, 1.0))
+        if process is not None:
+            self._for_some_time(
+                rng, lambda: setattr(process, "disk_s", disk_s), lambda: setattr(process, "disk_s", 0.0)
+            )
+
+    async def _full_disk(self, rng: random.Random) -> None:
+        process = self._some_process(rng)
+        if process is not None:
+            process.is_disk_full = True
+
+    def _some_process(self, rng: random.Random) -> Process | None:
+        alive = self.world.alive()
+        return rng.choice(alive) if alive else None
+
+    # --- the cluster -----------------------------------------------------------------------------------------------
+
+    async def _aborted(self, rng: random.Random) -> None:
+        self._fault(rng, "transact_aborted", rng.choice((0.3, 0.9)))
+
+    async def _unknown(self, rng: random.Random) -> None:
+        self._fault(rng, "transact_unknown", rng.choice((0.3, 0.9)))
+
+    async def _slow(self, rng: random.Random) -> None:
+        self._fault(rng, "reply_slow", 0.2, reply_slow_ms=rng.choice((50.0, 700.0)))
+
+    async def _away(self, rng: random.Random) -> None:
+        self._for_some_time(rng, lambda: self._set_away(True), lambda: self._set_away(False))
+
+    def _set_away(self, is_away: bool) -> None:
+        self.cluster.faults.away = is_away
+
+    async def _restart(self, rng: random.Random) -> None:
+        self.cluster.break_connections()
+        await self._away(rng)
+
+    async def _cut(self, rng: random.Random) -> None:
+        process, cut = self._some_process(rng), self.cluster.faults.cut
+        if process is not None:
+            name = process.connection.client_name
+            self._for_some_time(rng, lambda: cut.add(name), lambda: cut.discard(name))
+            if rng.random() < 0.6:
+                self.world.start()
+
+    async def _lost_requests(self, rng: random.Random) -> None:
+        self._fault(rng, "request_lost", rng.choice((0.05, 0.2)))
+
+    async def _lost_replies(self, rng: random.Random) -> None:
+        self._fault(rng, "reply_lost", rng.choice((0.05, 0.2)))
+
+    async def _late_requests(self, rng: random.Random) -> None:
+        late_ms = rng.choice((20.0, 400.0, 2_500.0))
+        self.latest_ms = max(self.latest_ms, late_ms)
+        self._fault(rng, "request_late", rng.choice((0.05, 0.2)), request_late_ms=late_ms)
+
+    async def _late_markers(self, rng: random.Random) -> None:
+        self._fault(rng, "marker_late", rng.choice((0.2, 0.7)), marker_late_ms=rng.choice((100.0, 1_500.0)))
+
+    async def _limit(self, rng: random.Random) -> None:
+        self.cluster.limit(OUT, BIG_BYTES - 500 if rng.random() < 0.7 else None)
+
+    async def _retention(self, rng: random.Random) -> None:
+        """Records of sources that are committed are deleted."""
+        for place in self.world.sources:
+            cells = self.world.watch.cells.get(place)
+            if cells is not None and rng.random() < 0.7:
+                self.cluster.forget(place, min(cells.edges))
+
+    async def _compact(self, rng: random.Random) -> None:
+        for place in self.world.sources:
+            changelog = TopicPartition(changelog_topic(APP, place.topic), place.partition)
+            if changelog.topic in self.cluster.topics():
+                self.cluster.compact(changelog, partly=rng.random() < 0.7)
+
+    # --- ranges ----------------------------------------------------------------------------------------------------
+
+    async def _release(self, rng: random.Random) -> None:
+        self.passings.append(self.loop.create_task(self._pass_on(rng)))
+
+    async def _split(self, rng: random.Random) -> None:
+        self.passings.append(self.loop.create_task(self._reshape(rng, "split")))
+
+    async def _merge(self, rng: random.Random) -> None:
+        self.passings.append(self.loop.create_task(self._reshape(rng, "merge")))
+
+    async def _reshape(self, rng: random.Random, kind: str) -> None:
+        """A split or a merge is asked for in the process that works; what comes of it is said by the logs."""
+        process = self.world.worker()
+        place = rng.choice(self.world.sources)
+        first, end = sorted(rng.sample(POINTS, 2))
+        if process is None:
+            return
+        member = process.member
+        try:
+            asked = member.split(place, end - 1) if kind == "split" else member.merge(place, KeyRange(first, end))
+            if await self.world.ask(process, asked):
+                self.world.reached[f"asked for a {kind}"] += 1
+        except ValueError:  # there is nothing to split or merge there
+            return
+
+    async def _pass_on(self, rng: random.Random) -> None:
+        """A range is released by the process that works, and granted to it again some time later; unless it ends."""
+        process = self.world.worker()
+        place = rng.choice(self.world.sources)
+        within = KeyRange(*sorted(rng.sample(POINTS, 2)))
+        if process is None:
+            return
+        try:
+            if not await self.world.ask(process, process.member.release(place, within)):
+                return
+        except ValueError:  # part of it is on its way already
+            return
+        process.lacks += 1
+        await asyncio.sleep(rng.choice((0.0, 0.05, 0.5)))
+        epoch = await self._grant(process, place, within)
+        if epoch and await self.world.ask(process, process.member.take_up(place, epoch)):
+            process.lacks -= 1
+            self.world.reached["range passed on"] += 1
+
+    async def _grant(self, process: Process, place: TopicPartition, within: KeyRange) -> int:
+        """What its coordinator would do, who decides one thing after the other; the epoch. 0: the process has ended."""
+        coordinator = process.member.coordinator
+        async with self.granting:
+            if process.task.done():
+                return 0
+            ledger = fold_of(self.cluster, APP)
+            incarnation = next(i for i, m in ledger.control.members.items() if m.instance == coordinator.instance)
+            grants = decide_grant(ledger, coordinator.term, place, incarnation, within)
+            records = [Outgoing(f"{APP}.control", 0, None, encode(grant)) for grant in grants]
+            while True:  # until it is acknowledged: a grant that stands there twice is one grant
+                try:
+                    await self.grantor.append(records)
+                    return getattr(grants[0], "epoch", 0)
+                except BrokerError:
+                    await asyncio.sleep(0.1)

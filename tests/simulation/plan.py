@@ -1,0 +1,205 @@
+"""What one seed draws before anything runs: limits, what is written and when, and what happens to it.
+
+A plan is data: it can be kept as JSON, and a plan without some of its records, bursts or happenings is a plan too. Each
+happening draws what it needs from a seed of its own, so that the others stay what they are when one is taken away.
+"""
+
+import random
+from typing import Final
+
+import msgspec
+
+from keylanes.runtime.brokers.simulated import EPOCH_MS
+from keylanes.runtime.settings import Settings
+
+from .twin import TTL_MS
+from .workload import AUDIT, BILLS, DEAD, ORDERS, OUT, draw_work
+
+KINDS: Final = {
+    # processes
+    "crash": 3,
+    "power": 2,
+    "stop": 2,
+    "rival": 2,
+    "rivals": 1,
+    "pause": 3,
+    "clock": 2,
+    "slow disk": 2,
+    "full disk": 1,
+    # the cluster and the way to it
+    "aborted": 2,
+    "unknown": 2,
+    "slow": 2,
+    "away": 2,
+    "restart": 2,
+    "cut": 2,
+    "lost requests": 2,
+    "lost replies": 3,
+    "late requests": 3,
+    "late markers": 2,
+    "limit": 2,
+    "retention": 2,
+    "compact": 3,
+    # the application
+    "release": 3,
+    "split": 3,
+    "merge": 2,
+}
+"""What may happen, and how often in proportion."""
+
+STATEFUL_ONLY: Final = frozenset({"compact", "full disk"})
+KINDS_MAX = 9
+"""So many kinds of happenings occur in one plan: a mix of its own, in which some come together often."""
+AT_ONCE_S = 0.05
+
+
+class Mix(msgspec.Struct, frozen=True):
+    """Limits and sizes. ``topics``: partitions of what the application writes to."""
+
+    sources: dict[str, int]
+    topics: dict[str, int]
+    span_s: float
+    settings: dict[str, int]
+    stateful: bool
+    slice_changes: int
+    offsets_unknown: float
+    marker_ms: tuple[float, float]
+    timeout_ms: float
+    dying: bool
+    """Whether processes die by themselves, at a step of the commit cycle or between two writes."""
+
+    def make_settings(self) -> Settings:
+        """The application's."""
+        return Settings.of(**self.settings, compression_type=None)
+
+
+class Item(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One record of a source. ``is_hole``: it is compacted away before anybody reads it."""
+
+    key: bytes | None
+    value: bytes | None
+    at_ms: int | None = None
+    is_hole: bool = False
+
+
+class Burst(msgspec.Struct, frozen=True):
+    """Records that are written together: ``plain``, or in a transaction that is ``committed`` or ``aborted``."""
+
+    at_s: float
+    topic: str
+    partition: int
+    kind: str
+    seed: int
+    records: tuple[Item, ...]
+
+
+class Happening(msgspec.Struct, frozen=True):
+    """Something of ``KINDS`` begins."""
+
+    at_s: float
+    kind: str
+    seed: int
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """All of it. ``seed`` draws what is not listed: delays, orders, what processes are like. Times are in seconds from
+    the beginning.
+    """
+
+    seed: int
+    mix: Mix
+    bursts: tuple[Burst, ...]
+    happenings: tuple[Happening, ...]
+
+
+def draw_plan(seed: int) -> Plan:
+    """The plan of a seed."""
+    rng = random.Random(f"plan {seed}")
+    mix = draw_mix(rng)
+    return Plan(seed, mix, tuple(_draw_bursts(rng, mix)), tuple(_draw_happenings(rng, mix)))
+
+
+def draw_mix(rng: random.Random) -> Mix:
+    """Small limits mostly, so that every branch is reached with few records."""
+    sources = {ORDERS: rng.randint(1, 3)}
+    if rng.random() < 0.5:
+        sources[BILLS] = rng.randint(1, 2)
+    settings = {
+        "commit_interval_ms": rng.choice((20, 50, 100)),
+        "commit_lead_ms": rng.choice((0, 5, 15)),
+        "commit_all_workers_max": rng.choice((0, 0, 16)),
+        "generation_records_max": rng.choice((2, 10, 50_000)),
+        "generation_bytes_max": rng.choice((1_000, 1 << 24)),
+        "done_bytes_max": rng.choice((2_000, 20_000, 1 << 26)),
+        "buffer_bytes_max": rng.choice((2_000, 10_000, 50_000, 1 << 28)),
+        "fetch_records_max": rng.choice((3, 20, 2_000)),
+        "full_wait_ms": rng.choice((10, 100, 1_000)),
+        "handler_timeout_ms": rng.choice((250, 600)),
+        "merge_hold_ms": rng.choice((20, 200)),
+        "balance_interval_ms": rng.choice((20, 100, 1_000)),
+        "transaction_timeout_ms": rng.choice((500, 2_000)),
+        "request_timeout_ms": 3_000,
+        "broker_retry_ms": rng.choice((2_000, 60_000)),
+        "drain_timeout_ms": rng.choice((100, 2_000)),
+        "snapshot_every_commits": rng.choice((1, 3, 10, 1_000)),
+        "history_ms": rng.choice((0, 200, 1_000_000)),
+    }
+    return Mix(
+        sources=sources,
+        topics={topic: rng.randint(1, 3) for topic in (OUT, AUDIT, DEAD)},
+        span_s=rng.choice((0.5, 2.0, 4.0)),
+        settings=settings,
+        stateful=rng.random() < 0.5,
+        slice_changes=rng.choice((1, 2, 200)),
+        offsets_unknown=rng.choice((0.0, 0.0, 0.5)),
+        marker_ms=rng.choice(((0.1, 2.0), (0.1, 20.0), (10.0, 200.0))),
+        timeout_ms=rng.choice((300.0, 1_000.0)),
+        dying=rng.random() < 0.4,
+    )
+
+
+def _draw_bursts(rng: random.Random, mix: Mix) -> list[Burst]:
+    records, keys = rng.choice((20, 60, 120, 200)), rng.choice((1, 3, 8, 40))
+    trouble = rng.choice((0.0, 0.05, 0.2))
+    bursts: list[Burst] = []
+    at_s, number = 0.0, 0
+    while number < records:
+        size = min(rng.choice((1, 3, 10, 40)), records - number)
+        topic = rng.choice(list(mix.sources))
+        kind = rng.choice(("plain", "plain", "holes", "committed", "committed", "aborted"))
+        items = tuple(
+            Item(
+                _draw_key(rng, keys),
+                draw_work(rng, number + i, is_sync=topic == BILLS, trouble=trouble),
+                # Records of stateful mixes bring times of their own, which are not the clock's.
+                EPOCH_MS + rng.randrange(4 * TTL_MS) if mix.stateful else None,
+                kind == "holes" and rng.random() < 0.3,
+            )
+            for i in range(size)
+        )
+        written = "plain" if kind == "holes" else kind
+        partition = rng.randrange(mix.sources[topic])
+        bursts.append(Burst(round(at_s, 6), topic, partition, written, rng.getrandbits(32), items))
+        number += size
+        at_s += rng.random() * 2 * mix.span_s * size / records
+    return bursts
+
+
+def _draw_key(rng: random.Random, keys: int) -> bytes | None:
+    draw = rng.random()
+    if draw < 0.1:
+        return None
+    return b"" if draw < 0.15 else b"k%d" % int(rng.random() ** 2 * keys)
+
+
+def _draw_happenings(rng: random.Random, mix: Mix) -> list[Happening]:
+    count = rng.choice((0, 4, 8, 12, 20))
+    allowed = [kind for kind in KINDS if mix.stateful or kind not in STATEFUL_ONLY]
+    drawn = rng.choices(allowed, [KINDS[kind] for kind in allowed], k=rng.randint(2, KINDS_MAX))
+    happenings: list[Happening] = []
+    at_s = 0.0
+    for _ in range(count):
+        # Some come at once behind another: in the middle of what it began.
+        at_s += rng.random() * AT_ONCE_S if rng.random() < 0.25 else rng.random() * 2 * mix.span_s / count
+        happenings.append(Happening(round(at_s, 6), rng.choice(drawn), rng.getrandbits(32)))
+    return happenings

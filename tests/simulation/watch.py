@@ -1,0 +1,378 @@
+"""What must be true of the logs, judged from their bytes alone and after every step: nothing of the runtime is asked.
+
+A step is an event of the control log, or a transaction at the moment in which the cluster decides to commit it. What is
+committed may be wrong at no time, however right it would become: a reader may look just then, or the application die.
+
+Points are cut into cells wherever a bound occurs. Each cell has an edge, below which all is committed, and a holder,
+the newest grant; a tile must begin at the edge of each of its cells, and be its holder's.
+"""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from keylanes.keyrange.hashing import SPACE_END, point_of
+from keylanes.offsets.codec import decode
+from keylanes.offsets.events import (
+    Committed,
+    CoordinatorElected,
+    Event,
+    PartitionStarted,
+    RangeReleased,
+    RangesGranted,
+    SnapshotTaken,
+    StateChanged,
+    Tile,
+    WorkersCut,
+    WorkersMerged,
+    WorkerSplit,
+)
+from keylanes.offsets.provenance import DIGEST_MASK, HEADER, decode_provenance, output_digest, place_seed
+from keylanes.runtime.brokers.protocol import TopicPartition
+from keylanes.runtime.outputs import ERROR_HEADER
+from keylanes.state.changelog import changelog_topic
+
+from .cluster import Cluster, Row
+from .state_checker import check_changes, check_folded, numbers_of
+from .twin import Twin, Writes
+from .workload import AUDIT, DEAD, OUT, expected
+
+NOBODY = -1
+
+
+class Produced(NamedTuple):
+    """An output, as it was found."""
+
+    topic: str
+    partition: int
+    row: Row
+    source: TopicPartition
+    offset: int
+    i: int
+    n: int
+
+
+class Holder(NamedTuple):
+    """Who may commit a cell."""
+
+    epoch: int
+    incarnation: int
+
+
+@dataclass
+class Cells:
+    """The edges and holders of one source partition. ``bounds``: where each cell begins."""
+
+    bounds: list[int] = field(default_factory=lambda: [0])
+    edges: list[int] = field(default_factory=lambda: [0])
+    holders: list[Holder] = field(default_factory=lambda: [Holder(NOBODY, NOBODY)])
+
+    def within(self, first: int, end: int) -> range:
+        """The numbers of the cells that make up ``[first, end)``; cut where need be."""
+        return range(self._cut(first), self._cut(end))
+
+    def _cut(self, point: int) -> int:
+        if point == SPACE_END:
+            return len(self.bounds)
+        at = bisect_right(self.bounds, point)
+        if self.bounds[at - 1] == point:
+            return at - 1
+        self.bounds.insert(at, point)
+        self.edges.insert(at, self.edges[at - 1])
+        self.holders.insert(at, self.holders[at - 1])
+        return at
+
+
+class Watch:
+    """Everything that is checked of one application. Methods raise AssertionError that says what is wrong."""
+
+    def __init__(self, cluster: Cluster, app: str, sources: Sequence[TopicPartition], *, stateful: bool) -> None:
+        self.cluster, self.app, self.sources, self.stateful = cluster, app, sources, stateful
+        self.control_topic, self.offsets_topic = f"{app}.control", f"{app}.offsets"
+        self.control: list[Event] = []
+        self.term = 0
+        self.cells: dict[TopicPartition, Cells] = {}
+        self.workers: dict[TopicPartition, dict[tuple[int, int], tuple[int, int]]] = defaultdict(dict)
+        self.transactions: set[tuple[int, int]] = set()
+        self.seen: Counter[int | None] = Counter()
+        """The transactions that were looked at, and how many records each had."""
+        self.lanes: dict[tuple[object, ...], tuple[int, int]] = {}
+        self.twins: dict[TopicPartition, Twin] = {}
+        self.points: dict[TopicPartition, list[int]] = defaultdict(list)
+        self.reached: Counter[str] = Counter()
+        self.steps = 0
+
+    # --- the control log -------------------------------------------------------------------------------------------
+
+    def hear(self, values: Iterable[bytes | None]) -> None:
+        """Records were appended to the control log. Those of an older term or epoch count for nothing."""
+        for value in values:
+            event = decode(value or b"")
+            self.steps += 1
+            self.control.append(event)
+            if isinstance(event, CoordinatorElected):
+                self.term = max(self.term, event.term)
+            elif isinstance(event, PartitionStarted) and event.term == self.term:
+                self.cells.setdefault(TopicPartition(event.topic, event.partition), Cells(edges=[event.offset]))
+            elif isinstance(event, RangesGranted) and event.term == self.term:
+                self._grant(event)
+
+    def _grant(self, event: RangesGranted) -> None:
+        """A grant begins at the edges: what its predecessor had committed when it could commit no more."""
+        cells = self.cells[TopicPartition(event.topic, event.partition)]
+        for band in event.bands:
+            for i in cells.within(band.first, band.end):
+                if event.epoch <= cells.holders[i].epoch:
+                    continue  # it stands there twice, or comes late
+                assert band.offset_from == cells.edges[i], (
+                    f"{event} begins at {band.offset_from} where {cells.edges[i]} is the edge of {cells.bounds[i]:08x}"
+                )
+                cells.holders[i] = Holder(event.epoch, event.incarnation)
+
+    def _release(self, event: RangeReleased) -> None:
+        """From here on nobody may commit there, until it is granted again."""
+        cells = self.cells[TopicPartition(event.topic, event.partition)]
+        for i in cells.within(event.first, event.end):
+            by = Holder(event.epoch, event.incarnation)
+            assert cells.holders[i] == by, f"{event} of what {cells.holders[i]} holds"
+            cells.holders[i] = Holder(event.epoch, NOBODY)
+
+    # --- transactions ----------------------------------------------------------------------------------------------
+
+    def decide(self, transaction: int, rows: Mapping[TopicPartition, Sequence[Row]]) -> None:
+        """A transaction of the application is decided as committed; its rows by place."""
+        self.steps += 1
+        placed = [(place, row) for place, found in sorted(rows.items()) for row in found]
+        self.seen[transaction] = len(placed)
+        events = [decode(row.value or b"") for place, row in placed if place.topic == self.offsets_topic]
+        outputs = [_output_of(place, row) for place, row in placed if place.topic in (OUT, AUDIT, DEAD)]
+        self._count(events, outputs)
+        self._check_numbers(events)
+        for event in events:
+            self._check_workers(event)
+        self._check_order(outputs)
+        found: dict[tuple[TopicPartition, int], list[Produced]] = defaultdict(list)
+        for output in outputs:
+            found[output.source, output.offset].append(output)
+        tiles: dict[TopicPartition, list[Tile]] = defaultdict(list)
+        for event in events:
+            if isinstance(event, Committed):
+                self._check_tiles(event)
+                self._check_counts(event, outputs)
+                tiles[TopicPartition(event.topic, event.partition)] += event.tiles
+        for event in events:
+            if isinstance(event, RangeReleased):
+                self._release(event)
+            elif isinstance(event, WorkersMerged):
+                self._check_level(event)
+        wrote = {place: self._check_records(place, mine, found) for place, mine in tiles.items()}
+        assert not found, f"outputs of records that are in no tile of their transaction: {sorted(found)}"
+        if self.stateful:
+            changed = {(e.topic, e.partition): e for e in events if isinstance(e, StateChanged)}
+            for place in self.sources:
+                changelog = TopicPartition(changelog_topic(self.app, place.topic), place.partition)
+                check_changes(place, wrote.get(place, {}), rows.get(changelog, ()), changed.get(place))
+
+    def _count(self, events: Sequence[Event], outputs: Sequence[Produced]) -> None:
+        self.reached.update(type(event).__name__ for event in events)
+        for output in outputs:
+            self.reached[output.topic] += 1
+            cause = dict(output.row.headers).get(ERROR_HEADER, b"").partition(b":")[0]
+            self.reached[cause.decode()] += 1
+
+    def _check_numbers(self, events: Sequence[Event]) -> None:
+        """A transaction has one number of one incarnation, which nobody had before; its commit events are all there."""
+        keys = {(event.incarnation, event.transaction) for event in events}  # type: ignore[union-attr]  # all have both
+        assert len(keys) == 1, f"a transaction calls itself {sorted(keys)}"
+        assert not keys & self.transactions, f"transaction {keys} was committed before"
+        self.transactions |= keys
+        parts = [(event.part, event.parts) for event in events if isinstance(event, Committed)]
+        right = [(i, len(parts)) for i in range(len(parts))]
+        assert sorted(parts) == right, f"transaction {keys} has parts {parts}"
+
+    def _check_workers(self, event: Event) -> None:
+        """A tile is that of consecutive workers, told of before it, whose ranges together are its points."""
+        if not isinstance(event, WorkersCut | WorkerSplit | WorkersMerged | Committed | RangeReleased):
+            return
+        place = TopicPartition(event.topic, event.partition)
+        ranges, who = self.workers[place], event.incarnation
+        match event:
+            case WorkersCut():
+                for i, (first, end) in enumerate(pairwise(event.bounds)):
+                    assert (who, event.worker + i) not in ranges, f"{place}: worker {event.worker + i} came back"
+                    ranges[who, event.worker + i] = (first, end)
+            case WorkerSplit():
+                first, end = ranges.pop((who, event.worker))
+                assert first < event.at < end, f"{place}: {event} splits [{first}, {end})"
+                ranges[who, event.left], ranges[who, event.left + 1] = (first, event.at), (event.at, end)
+            case WorkersMerged():
+                left, right = ranges.pop((who, event.left)), ranges.pop((who, event.right))
+                assert left[1] == right[0], f"{place}: {event} merges {left} and {right}"
+                ranges[who, event.worker] = (left[0], right[1])
+            case Committed():
+                for tile in event.tiles:
+                    held = [ranges[who, tile.worker + i] for i in range(tile.count)]
+                    bounds = [first for first, _ in held] + [held[-1][1]]
+                    assert held == list(pairwise(bounds)), f"{place}: workers of {tile} are no neighbours: {held}"
+                    assert (bounds[0], bounds[-1]) == (tile.first, tile.end), (
+                        f"{place}: {tile} of incarnation {who} is not the range of its workers {held}"
+                    )
+            case RangeReleased():
+                for key, (first, end) in list(ranges.items()):
+                    if key[0] == who and event.first <= first and end <= event.end:
+                        del ranges[key]
+
+    def _check_tiles(self, event: Committed) -> None:
+        """Each tile begins at the edges of its cells and is written by their holder."""
+        place = TopicPartition(event.topic, event.partition)
+        cells = self.cells[place]
+        for tile in event.tiles:
+            assert 0 <= tile.first < tile.end <= SPACE_END, f"{place}: {tile} holds no points"
+            assert tile.offset_from < tile.offset_to, f"{place}: {tile} holds no offsets"
+            for i in cells.within(tile.first, tile.end):
+                edge, holder, point = cells.edges[i], cells.holders[i], cells.bounds[i]
+                by = Holder(event.epoch, event.incarnation)
+                assert holder == by, f"{place}: {tile} is committed by {by}, point {point:08x} belongs to {holder}"
+                start, where = tile.offset_from, f"{place}: point {point:08x}"
+                assert start >= edge, f"{where} is covered twice in [{start}, {edge})"
+                assert start <= edge, f"{where} is not covered in [{edge}, {start})"
+                cells.edges[i] = tile.offset_to
+
+    def _check_level(self, event: WorkersMerged) -> None:
+        """Workers that become one stand at one edge, at the latest when their transaction is committed."""
+        place = TopicPartition(event.topic, event.partition)
+        first, end = self.workers[place].get((event.incarnation, event.worker), (0, 0))
+        edges = {self.cells[place].edges[i] for i in self.cells[place].within(first, end)} if end else set()
+        assert len(edges) <= 1, f"{place}: {event} merges workers that stand at {edges}"
+
+    def _check_counts(self, event: Committed, outputs: Sequence[Produced]) -> None:
+        """A commit's counts and digest are those of the outputs whose records lie in its tiles."""
+        place = TopicPartition(event.topic, event.partition)
+        inside = [
+            o
+            for o in outputs
+            if o.source == place and any(_lies_in(self._point(place, o.offset), o.offset, tile) for tile in event.tiles)
+        ]
+        dead = sum(o.topic == DEAD for o in inside)
+        digest = sum(output_digest(place_seed(*place), o.offset, o.i, o.topic) for o in inside) & DIGEST_MASK
+        seen = (event.outputs, event.dead_letters, event.digest)
+        right = (len(inside) - dead, dead, digest)
+        assert seen == right, f"{event} counts wrongly: {len(inside)} outputs, {dead} of them dead letters"
+
+    def _check_order(self, outputs: Sequence[Produced]) -> None:
+        """Outputs of one key lie in the order of its records, in each partition that they went to."""
+        for output in outputs:
+            key = self._key_of(output.source, output.offset)
+            if key is None:
+                continue
+            lane = (output.source, key, output.topic, output.partition)
+            now, last = (output.offset, output.i), self.lanes.get(lane, (-1, -1))
+            assert last < now, f"{lane}: {now} stands behind {last}"
+            self.lanes[lane] = now
+
+    def _check_records(
+        self, place: TopicPartition, tiles: Sequence[Tile], found: dict[tuple[TopicPartition, int], list[Produced]]
+    ) -> Writes:
+        """Every record of the tiles led to exactly its outputs or its dead letter, once, i of n complete; these are
+        taken out of ``found``. Returns what they wrote to the state.
+        """
+        wrote: Writes = {}
+        twin = self._twin(place)
+        for row in self._records_in(place, tiles):
+            where = f"{place.topic}[{place.partition}]@{row.offset}"
+            outputs = sorted(found.pop((place, row.offset), []), key=lambda o: o.i)
+            numbers = [(o.i, o.n) for o in outputs]
+            assert numbers == [(i, len(outputs)) for i in range(len(outputs))], f"{where} has outputs {numbers}"
+            seen = [(o.topic, o.row.key, o.row.value) for o in outputs]
+            allowed, writes = expected(row.key, row.value, row.timestamp, twin)
+            assert seen in allowed, f"{where} {row.value!r} led to {seen}, right is {allowed}"
+            if twin is not None:
+                twin.apply(writes)
+                wrote.update(writes)
+        return wrote
+
+    def _records_in(self, place: TopicPartition, tiles: Sequence[Tile]) -> list[Row]:
+        """The committed records of tiles, in order. None may still be open: its outcome isn't known."""
+        rows: list[Row] = []
+        low, high = min(t.offset_from for t in tiles), max(t.offset_to for t in tiles)
+        entries = self.cluster.entries(place)
+        assert high <= len(entries), f"{place}: {tiles} reach beyond the end {len(entries)}"
+        for record, transaction in entries[low:high]:
+            if record is None:
+                continue
+            point = self._point(place, record.offset)
+            if not any(_lies_in(point, record.offset, tile) for tile in tiles):
+                continue
+            is_decided = transaction is None or transaction.committed is not None
+            assert is_decided, f"{place}: {tiles} pass {record}, whose transaction is open"
+            if transaction is None or transaction.committed:
+                rows.append(Row(*record, None))
+        return rows
+
+    def _key_of(self, place: TopicPartition, offset: int) -> bytes | None:
+        entries = self.cluster.entries(place)
+        record = entries[offset].record if offset < len(entries) else None
+        assert record is not None, f"an output of {place}@{offset}, where no record is"
+        return record.key
+
+    def _point(self, place: TopicPartition, offset: int) -> int:
+        points = self.points[place]
+        if offset >= len(points):
+            for at, (record, _) in enumerate(self.cluster.entries(place)[len(points) :], len(points)):
+                points.append(NOBODY if record is None else point_of(record.key, place.partition, at))
+        return points[offset]
+
+    def _twin(self, place: TopicPartition) -> Twin | None:
+        if not self.stateful:
+            return None
+        if place not in self.twins:
+            self.twins[place] = Twin(place.topic, numbers_of(self.control))
+        return self.twins[place]
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """All is processed, and nothing is there that was not looked at."""
+        for place in self.sources:
+            end = self.cluster.watermarks(place).high
+            for point, edge in zip(self.cells[place].bounds, self.cells[place].edges, strict=True):
+                assert edge == end, f"{place}: point {point:08x} is done below {edge} and not to the end {end}"
+        ours = {OUT, AUDIT, DEAD, self.offsets_topic, *(changelog_topic(self.app, s.topic) for s in self.sources)}
+        left = self.seen.copy()
+        for topic in ours & set(self.cluster.topics()):
+            for place in self.cluster.places(topic):
+                for row in self.cluster.rows(place):
+                    assert row.transaction in left, f"{place}: {row} was written outside our transactions"
+                    left[row.transaction] -= 1
+        assert not any(left.values()), "records came into transactions after they had been decided, or left them"
+        for place in self.sources:
+            twin = self._twin(place)
+            if twin is not None:
+                check_folded(self.cluster, self.app, place, twin.state)
+        self._check_trimmed()
+
+    def _check_trimmed(self) -> None:
+        """A log that was trimmed still holds a whole snapshot that covers what is gone."""
+        for place in self.cluster.places(self.offsets_topic):
+            start = self.cluster.watermarks(place).start
+            if start == 0:
+                continue
+            left = [decode(row.value or b"") for row in self.cluster.rows(place) if row.offset >= start]
+            taken = [event for event in left if isinstance(event, SnapshotTaken)]
+            whole = any(
+                [e.part for e in taken[i : i + e.parts]] == list(range(e.parts)) and e.position >= start
+                for i, e in enumerate(taken)
+            )
+            assert whole, f"{place} starts at {start} and holds no whole snapshot"
+
+
+def _lies_in(point: int, offset: int, tile: Tile) -> bool:
+    return tile.first <= point < tile.end and tile.offset_from <= offset < tile.offset_to
+
+
+def _output_of(place: TopicPartition, row: Row) -> Produced:
+    kl = decode_provenance(dict(row.headers)[HEADER])
+    return Produced(*place, row, TopicPartition(kl.topic, kl.partition), kl.offset, kl.i, kl.n)
