@@ -142,24 +142,26 @@ class Coordinator:
                 await patience.wait(error)
 
     async def _elect(self, sources: Iterable[Place], stores: Sequence[StoreSpec]) -> Ledger:
+        # The offset log first: another process that starts just now writes to the control log before it writes there.
+        had_offsets = await self._has_offsets()
         ledger = await self.logs.read_control(Ledger())
         missing_stores(ledger, ledger.control.term, sources, stores)  # a start that is refused disturbs nobody
         if ledger.control.created is None:
-            await self._refuse_orphans()
+            if had_offsets:
+                raise LogError(
+                    f"{self.logs.control.topic} is empty, but {offsets_topic(self.app)} is not: the control log of "
+                    f"{self.app!r} is lost. Restore it from a copy, or start under a new application name."
+                )
             await self._append([AppCreated(self.app, HASH_NAME, self.logs.log_partitions)])
         self.term = ledger.control.term + 1
         await self._append([CoordinatorElected(self.term, self.instance)])
         return await self._read_control(ledger)
 
-    async def _refuse_orphans(self) -> None:
+    async def _has_offsets(self) -> bool:
         topic = offsets_topic(self.app)
         places = [TopicPartition(topic, p) for p in range(self.logs.log_partitions)]
         marks = await bounded(self.broker.watermarks(places), self.settings.request_timeout_ms, "watermarks")
-        if any(m.high > 0 for m in marks.values()):
-            raise LogError(
-                f"{self.logs.control.topic} is empty, but {topic} is not: the control log of {self.app!r} is lost. "
-                "Restore it from a copy, or start under a new application name."
-            )
+        return any(m.high > 0 for m in marks.values())
 
     async def _join(self, ledger: Ledger) -> Ledger:
         joined = MemberJoined(self.term, ledger.control.incarnation_next, self.instance, self.transactional_id)
