@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from .protocol import (
     Batch,
     BrokerError,
+    Headers,
     Outgoing,
     ProducerFenced,
     TopicDescription,
@@ -51,7 +52,7 @@ class CommittedRecord(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
-    headers: Sequence[tuple[str, bytes]]
+    headers: Headers
 
 
 class SimulatedBroker:
