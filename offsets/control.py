@@ -85,10 +85,10 @@ def evolve_control(control: Control, event: ControlEvent) -> Control:
         case MemberJoined():
             member = Member(event.incarnation, event.instance, event.transactional_id)
             return replace(control, members=_with(control.members, event.incarnation, member))
-        case MemberExpelled():
+        case MemberExpelled() if event.incarnation in control.members:
             member = replace(control.members[event.incarnation], expelled=True)
             return replace(control, members=_with(control.members, event.incarnation, member))
-        case MemberFenced():
+        case MemberFenced() if event.incarnation in control.members:
             member = replace(control.members[event.incarnation], fenced=True)
             return replace(control, members=_with(control.members, event.incarnation, member))
         case PartitionStarted():

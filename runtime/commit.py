@@ -35,7 +35,7 @@ from .history import History
 from .keeper import Keeper
 from .level import Level
 from .logs import LogReader, offsets_topic, places_of
-from .outputs import build_dead_letter
+from .outputs import build_dead_letter, stamped_anew
 from .reshape import Arriving, Reshape, share_buffer
 from .settings import Settings
 from .slots import PartitionRun, Slots
@@ -342,6 +342,10 @@ class CommitCycle:
         destination = self.slots.destinations.get(failed.topic) if isinstance(failed, DeadLetter) else None
         if done.changes:  # later records of its key have seen them
             raise HandlerFailed(f"{where}; it changed state, so it can't become a dead letter any more") from refusal
+        if (letter := stamped_anew(done)) is not None:
+            logger.warning("%s; it goes there with the time of now", where)
+            share.done = [letter]
+            return [generation]
         if not isinstance(failed, DeadLetter) or destination is None or done.dead:
             raise HandlerFailed(where) from refusal
         logger.warning("%s; it goes to %s", where, failed.topic)

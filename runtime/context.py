@@ -21,7 +21,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     key: bytes | str | None = None
     keep_key: bool = True
     partition: int | None = None
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: tuple[tuple[str, bytes | None], ...] = ()
     timestamp: int | None = None
 
 

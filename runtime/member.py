@@ -14,7 +14,7 @@ from ..offsets.ledger import Ledger, Place
 from ..state.tables import TABLE_CONFIG
 from .balance import Balance
 from .bounded import bounded, fatal_of
-from .brokers.protocol import Broker, BrokerError, TopicPartition, Watermarks
+from .brokers.protocol import Broker, BrokerError, CorruptRecord, TopicPartition, Watermarks
 from .commit import CommitCycle
 from .coordinator import Coordinator, Office
 from .dispatch import Numbers, PartitionDispatch
@@ -80,6 +80,7 @@ class Member:
         self.catch_up: CatchUp | None = None
         self.balance: Balance | None = None
         self.error: BaseException | None = None
+        self._damage: BaseException | None = None
         self.is_ready = asyncio.Event()
         self._ended = asyncio.Event()
         self._level = asyncio.Event()
@@ -170,7 +171,10 @@ class Member:
 
     def fail(self, error: BaseException) -> None:
         """End the run with an error; the first one counts."""
-        if self.error is None:
+        if isinstance(error, CorruptRecord):
+            # What was read in front of it is good: it is committed, so that only what is damaged is left to be mended.
+            self._damage = self._damage or fatal_of(error)
+        elif self.error is None:
             self.error = fatal_of(error) if isinstance(error, BrokerError) else error
         self._ended.set()
 
@@ -274,8 +278,8 @@ class Member:
         await self._ended.wait()
         if self.error is None:
             await self._drain(committing)
-        if self.error is not None:
-            raise self.error
+        if (error := self.error or self._damage) is not None:
+            raise error
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(work, name=f"{self.app}: {getattr(work, '__qualname__', work)}")

@@ -4,6 +4,7 @@ Outputs are checked when the handler returns, so a bad one fails its record and 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..offsets.provenance import DIGEST_MASK, HEADER, encode_provenance, output_digest, place_seed
@@ -19,6 +20,9 @@ RECORD_FRAME_BYTES = 256
 
 ERROR_HEADER = "kl-error"
 ATTEMPTS_HEADER = "kl-attempts"
+TIMESTAMP_HEADER = "kl-timestamp"
+OF_LETTERS = frozenset((HEADER, ERROR_HEADER, ATTEMPTS_HEADER, TIMESTAMP_HEADER))
+"""What a dead letter says of itself; those of an earlier one are left out."""
 ERROR_BYTES_MAX = 1_000
 
 
@@ -92,7 +96,7 @@ def build(
         origin = (HEADER, encode_provenance(place.topic, place.partition, record.offset, i, n))
         headers = (*_headers(output.headers, i, n), origin)
         bytes_now = RECORD_FRAME_BYTES + len(key or b"") + len(value or b"")
-        bytes_now += sum(len(name) + len(data) for name, data in headers)
+        bytes_now += sum(len(name) + len(data or b"") for name, data in headers)
         if bytes_now > destination.bytes_max:
             raise OutputRefused(
                 f"output {i + 1} of {n} has {bytes_now} bytes with its frame; {topic!r} takes at most "
@@ -114,7 +118,7 @@ def build_dead_letter(
     """The dead letter of a record: its key, value and headers, with the cause and the number of attempts."""
     cause = f"{type(error).__name__}: {error}".encode()[:ERROR_BYTES_MAX]
     headers = (
-        *((name, data) for name, data in record.headers if name not in (HEADER, ERROR_HEADER, ATTEMPTS_HEADER)),
+        *((name, data) for name, data in record.headers if name not in OF_LETTERS),
         (ERROR_HEADER, cause),
         (ATTEMPTS_HEADER, str(attempts).encode()),
         (HEADER, encode_provenance(place.topic, place.partition, record.offset, 0, 1)),
@@ -130,6 +134,18 @@ def build_dead_letter(
     return Done(record, [letter], True, digest, size)
 
 
+def stamped_anew(done: Done) -> Done | None:
+    """A dead letter that the broker refused, for its own timestamp maybe: without it, which a header tells.
+
+    None: it is no dead letter, or has no timestamp, so it is refused for something else.
+    """
+    letter = done.outputs[0]
+    if not done.dead or letter.timestamp is None:
+        return None
+    headers = (*letter.headers, (TIMESTAMP_HEADER, str(letter.timestamp).encode()))
+    return replace(done, outputs=[letter._replace(headers=headers, timestamp=None)])
+
+
 def _key_bytes(key: bytes | str | None, i: int, n: int) -> bytes | None:
     if key is None or isinstance(key, bytes):
         return key
@@ -139,12 +155,13 @@ def _key_bytes(key: bytes | str | None, i: int, n: int) -> bytes | None:
 
 
 def _headers(headers: Headers, i: int, n: int) -> Headers:
+    """Those of an output, without ours: of a record that is passed on it tells where that came from, not this one."""
     for header in headers:
         match header:
-            case (str(), bytes()):
+            case (str(), bytes() | None):
                 continue
-        raise OutputRefused(f"output {i + 1} of {n}: a header is a pair of str and bytes; seen {header!r}")
-    return headers
+        raise OutputRefused(f"output {i + 1} of {n}: a header is a pair of str and bytes or None; seen {header!r}")
+    return tuple(header for header in headers if header[0] != HEADER)
 
 
 def _timestamp(timestamp: int, i: int, n: int) -> int:

@@ -42,7 +42,7 @@ _PLACE_KEY: Final = Struct(">cII")
 _CHUNK_KEY: Final = Struct(">cIIQ")
 _PREFIX: Final = _PLACE_KEY.size  # bytes of a key in front of what lies in the place: a base offset, a record's key
 
-Headers = Sequence[tuple[str, bytes]]
+Headers = Sequence[tuple[str, bytes | None]]
 RecordFields = tuple[str, int, bytes | None, bytes | None, Headers, int | None]
 
 
@@ -64,7 +64,7 @@ class StoredRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     timestamp: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
+    headers: tuple[tuple[str, bytes | None], ...]
 
 
 class StoredTopic(NamedTuple):

@@ -11,6 +11,7 @@ What is done here beside it:
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import aiokafka.errors
@@ -30,6 +31,7 @@ from .protocol import (
 
 FETCH_WAIT_MS_MAX: Final = 250  # a new assignment may wait so long for the answer to an old request
 PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
+NO_TIMESTAMP: Final = -1
 
 WatermarksOf = Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, Watermarks]]]
 
@@ -47,6 +49,8 @@ class KafkaReader:
         self._assigned = True
         self._news: asyncio.Event = asyncio.Event()
         self._heard: dict[TopicPartition, tuple[Any, float]] = {}
+        self._empty: dict[TopicPartition, float] = {}
+        self._careful: set[TopicPartition] = set()
         self.closed = False
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -136,6 +140,8 @@ class KafkaReader:
         if positions is self._positions and not self.closed:  # else assigned anew meanwhile: ``fetch`` comes back
             self._assigned = True
             self._heard.clear()
+            self._empty.clear()
+            self._careful.clear()
             self._consumer.assign(list(positions))
             for source, offset in positions.items():
                 self._consumer.seek(source, offset)
@@ -156,17 +162,23 @@ class KafkaReader:
         for source in [wanted[held] for held in fetcher._records if held in wanted]:
             try:
                 # With a time-out of 0 this does not suspend: nothing can be assigned in between.
-                found = await fetcher.fetched_records([source], 0, max_records=records_max)
+                wanted_max = 1 if source in self._careful else records_max
+                found = await fetcher.fetched_records([source], 0, max_records=wanted_max)
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # decompressors raise what they like
                 self._consumer.seek(source, positions[source])
+                if source not in self._careful and _is_damage(error):
+                    self._careful.add(source)  # good records in front of it are handed out first, one by one
+                    continue
                 if batches:
                     break  # the error comes again with the next fetch
-                raise await self._meaning(error) from error
+                raise await self._meaning(error, source, positions[source]) from error
             position = states.state_value(source).position
             if position != positions[source]:
                 records = found.get(source, ())
+                if records and records[0].timestamp is None:  # as Kafka kept them before version 0.10
+                    records = [replace(record, timestamp=NO_TIMESTAMP) for record in records]
                 positions[source] = position
                 batches.append(Batch(source, records, position))
                 records_max -= len(records)
@@ -174,6 +186,7 @@ class KafkaReader:
                     break
         if batches:
             self._heard.clear()
+            self._empty.clear()
         return batches
 
     async def _wait(self, seconds: float) -> None:
@@ -187,32 +200,45 @@ class KafkaReader:
             if not fetched.done():
                 fetched.cancel()
 
-    async def _meaning(self, error: Exception) -> BrokerError:
+    async def _meaning(self, error: Exception, source: TopicPartition, position: int) -> BrokerError:
         """An error of the consumer as one of ours."""
         match error:
             case aiokafka.errors.OffsetOutOfRangeError():
-                source, offset = next(iter(error.args[0].items()))
-                source = TopicPartition(*source)
-                return OffsetOutOfRange(source, offset, (await self._watermarks([source]))[source])
+                return OffsetOutOfRange(source, position, (await self._watermarks([source]))[source])
             case aiokafka.errors.TopicAuthorizationFailedError():
                 return BrokerError(f"not authorized to read: {error}")
             case aiokafka.errors.KafkaError() if error.retriable:
                 return BrokerTimeout(str(error))
             case _:
-                return CorruptRecord(f"a stored batch can't be read: {error!r}")
+                return CorruptRecord(
+                    f"{source.topic}[{source.partition}] can't be read at offset {position}: {error!r}. Nothing was "
+                    "skipped. Mend the partition; or delete its records up to behind that and start under a new "
+                    "application name"
+                )
 
     async def _check_alive(self, asked: Collection[TopicPartition]) -> None:
-        """Nothing came: raise if the broker is silent for longer than a request may take, or a topic is gone."""
+        """Nothing came: raise if the broker is silent for longer than a request may take, or a topic is gone, or if it
+        answers all the time without what it says it has: it can't read a damaged file, and does not say so.
+        """
         now = asyncio.get_running_loop().time()
         states = self._consumer._subscription.subscription
+        limit_ms = self._settings.request_timeout_ms
         for source in asked:
-            answered = states.assignment.state_value(source).timestamp
+            state, position = states.assignment.state_value(source), self._positions[source]
+            answered = state.timestamp
+            if state.lso is None or state.lso <= position:
+                self._empty.pop(source, None)
+            elif (now - self._empty.setdefault(source, now)) * 1000 > 2 * limit_ms:
+                raise CorruptRecord(
+                    f"{source.topic}[{source.partition}] can't be read at offset {position}: it has records up to "
+                    f"{state.lso}, and for {2 * limit_ms} ms the broker gave none. Its file is damaged there; nothing "
+                    "was skipped"
+                )
             seen, since = self._heard.setdefault(source, (answered, now))
             if seen != answered:
                 self._heard[source] = (answered, now)
             elif (now - since) * 1000 > self._settings.request_timeout_ms:
                 await self._check_exists([source])
-                limit_ms = self._settings.request_timeout_ms
                 raise BrokerTimeout(f"no answer to reads of {source.topic}[{source.partition}] for {limit_ms} ms")
         gone = [source for source in asked if self._consumer._client.cluster.leader_for_partition(source) is None]
         await self._check_exists(gone)
@@ -225,3 +251,9 @@ class KafkaReader:
         for source in sources:
             if source.partition not in found.get(source.topic, ()):
                 raise UnknownTopic(f"topic {source.topic!r} has no partition {source.partition}")
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether records in front of what can't be read may be good: neither an answer of the broker nor a lost one."""
+    known = isinstance(error, aiokafka.errors.OffsetOutOfRangeError | aiokafka.errors.TopicAuthorizationFailedError)
+    return not known and not (isinstance(error, aiokafka.errors.KafkaError) and error.retriable)

@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 
 from ...state.tables import Table
 
-Headers = Sequence[tuple[str, bytes]]
+Headers = Sequence[tuple[str, bytes | None]]
 
 
 class TopicPartition(NamedTuple):

@@ -35,7 +35,7 @@ def checked(spec: TopicSpec) -> TopicSpec:
 
 def batch_bytes(record: Outgoing) -> int:
     """The most that this record takes in a batch of its own, in bytes."""
-    headers = sum(len(name.encode()) + len(value) + HEADER_OVERHEAD for name, value in record.headers)
+    headers = sum(len(name.encode()) + len(value or b"") + HEADER_OVERHEAD for name, value in record.headers)
     return BATCH_OVERHEAD + RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"") + headers
 
 
