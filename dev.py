@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Set-up and the project's commands, with nothing but the standard library: ``python3 dev.py demo|test|check|bench``.
+"""Set-up and the project's commands, with nothing but the standard library: ``python3 dev.py demo|test|check|soak``.
 
     demo    the main job on real input; BROKER=kafka runs it on a real Kafka, RESET=1 starts it afresh
     test    everything: style, types, all tests with a real Kafka and Spark
     check   the fast part of it: no Java, no broker, no Spark
+    soak    the simulation and the kills by the hour; it goes on where the last one ended; --help names the options
     bench   the benchmarks, or those that are named; options such as --full go to each of them
     lock    writes requirements/*.txt anew (needs uv); --upgrade takes newer versions
 
@@ -46,8 +47,9 @@ def main(arguments: list[str]) -> int:
     require_python(arguments)
     parser = argparse.ArgumentParser(prog="dev.py", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("command", choices=sorted(COMMANDS), metavar="|".join(COMMANDS))
-    parsed, rest = parser.parse_known_args(arguments)
-    return COMMANDS[parsed.command](rest)
+    has_help = arguments[:1] == ["soak"]  # and options of its own
+    parsed, rest = parser.parse_known_args(arguments[:1] if has_help else arguments)
+    return COMMANDS[parsed.command](arguments[1:] if has_help else rest)
 
 
 def demo(rest: list[str]) -> int:
@@ -71,6 +73,20 @@ def check(rest: list[str]) -> int:
     python = environment([SMALL])
     tests = pytest(python, "-m", NOT_FAST, "-n", "2", "--dist", "loadfile", *rest)
     return steps([*checks(python), tests], dict(os.environ))
+
+
+def soak(rest: list[str]) -> int:
+    """The next slice of the long tests. What runs no broker needs the small set only."""
+    if not soaks_broker(rest):
+        return hand_over([*module(environment([SMALL]), "tests.simulation.soak"), *rest], dict(os.environ))
+    python = environment([SMALL, FULL, *missing_java()])
+    return hand_over([*module(python, "tests.simulation.soak"), *rest], java_environment(python))
+
+
+def soaks_broker(rest: list[str]) -> bool:
+    """Whether a soak with these options starts a real Kafka."""
+    alone = {"--simulation-only", "--seed", "--plan", "--report", "--help", "-h"}
+    return not any(word.partition("=")[0] in alone for word in rest)
 
 
 def bench(rest: list[str]) -> int:
@@ -110,7 +126,7 @@ def lock(rest: list[str]) -> int:
     return 0
 
 
-COMMANDS = {"demo": demo, "test": test, "check": check, "bench": bench, "lock": lock}
+COMMANDS = {"demo": demo, "test": test, "check": check, "soak": soak, "bench": bench, "lock": lock}
 
 
 # What the commands run
@@ -129,6 +145,12 @@ def checks(python: str) -> list[tuple[str, list[str]]]:
 def pytest(python: str, *options: str) -> tuple[str, list[str]]:
     """The tests; the import directions are among them."""
     return "pytest", [python, "-P", "-m", "pytest", *options]
+
+
+def module(python: str, name: str) -> list[str]:
+    """A module beside the package; the checkout comes last on the path, and the package from the environment."""
+    code = f"import runpy, sys; sys.path.append({str(ROOT)!r}); runpy.run_module({name!r}, run_name='__main__')"
+    return [python, "-P", "-c", code]
 
 
 def steps(commands: list[tuple[str, list[str]]], env: dict[str, str]) -> int:

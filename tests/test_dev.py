@@ -118,7 +118,7 @@ def test_an_unknown_command_is_refused_with_the_known_ones() -> None:
         [sys.executable, str(ROOT / "dev.py"), "deploy"], capture_output=True, text=True, check=False
     )
     assert answer.returncode == 2
-    assert "demo|test|check|bench|lock" in answer.stderr
+    assert "demo|test|check|soak|bench|lock" in answer.stderr
 
 
 def test_options_of_benchmarks_are_told_from_their_names(dev: ModuleType) -> None:
@@ -126,6 +126,30 @@ def test_options_of_benchmarks_are_told_from_their_names(dev: ModuleType) -> Non
     assert dev.names_and_options(["lanes", "--rounds", "1"]) == (["lanes"], ["--rounds", "1"])
     assert dev.names_and_options(["--full"]) == ([], ["--full"])
     assert dev.names_and_options(["lanes"]) == (["lanes"], [])
+
+
+@pytest.mark.parametrize(
+    ("options", "answer"),
+    [
+        ([], True),
+        (["--broker-only", "--minutes", "5"], True),
+        (["--simulation-only"], False),
+        (["--seed=3"], False),
+        (["--plan", "plan.json"], False),
+        (["--report"], False),
+    ],
+)
+def test_a_soak_without_a_broker_needs_no_java(dev: ModuleType, options: list[str], answer: bool) -> None:
+    """Seeds, plans and the report run in the small environment."""
+    assert dev.soaks_broker(options) is answer
+
+
+def test_a_module_beside_the_package_finds_the_checkout_last(dev: ModuleType) -> None:
+    """The package comes from the environment: the checkout's own rooms are not in the way of anything."""
+    (dev.ROOT / "beside.py").write_text("import sys; print(sys.path[-1], sys.argv[1:])")
+    command = [*dev.module(sys.executable, "beside"), "--seed", "3"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert answer.stdout == f"{dev.ROOT} ['--seed', '3']\n"
 
 
 def test_the_stamp_is_whole_or_absent(dev: ModuleType) -> None:

@@ -1,0 +1,42 @@
+"""A process that runs one round of chaos on a real Kafka, and tells on its standard output how it goes: JSON lines.
+
+``soak_round ROUND FOLDER``: the round as JSON. Told to end, it ends the broker and all processes that it started.
+"""
+
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+import msgspec
+
+from ..broker.chaos import Round, run_round
+from .shrink import kind_of
+from .soak_broker import Told
+from .soak_worker import Failure, take_story
+
+
+def main() -> int:
+    """Run it; exit code 1 when it failed."""
+    lines = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+
+    def tell(told: Told) -> None:
+        lines.write(msgspec.json.encode(told) + b"\n")
+        lines.flush()
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as an interrupt: what was started is ended
+    round_, folder = msgspec.json.decode(sys.argv[1], type=Round), Path(sys.argv[2])
+    try:
+        figures = run_round(round_, folder, lambda line: tell(Told(line)))
+        tell(Told(figures=msgspec.structs.asdict(figures)))
+    except Exception as error:  # noqa: BLE001  # whatever it is, the round failed
+        story = take_story(error)
+        tell(Told(failure=Failure(kind_of(error), "".join(traceback.format_exception(error)), story)))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
