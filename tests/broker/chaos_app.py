@@ -118,7 +118,7 @@ def resend_without_reading() -> None:
     async def forgetful(self: CommitCycle, deadline: float, *, was_fenced: bool = False) -> None:
         self._producer = await self.coordinator.make_producer()
 
-    CommitCycle._replace_producer = forgetful  # type: ignore[method-assign]
+    CommitCycle._replace_producer = forgetful
 
 
 def lose_an_output(late: str, nth: int = 20) -> None:
@@ -135,7 +135,7 @@ def lose_an_output(late: str, nth: int = 20) -> None:
             calls += 1
         return await transact(self, records)
 
-    KafkaProducer.transact = lossy  # type: ignore[method-assign,assignment]
+    KafkaProducer.transact = lossy
 
 
 def forget_changes(key: bytes = b"k3") -> None:
@@ -146,7 +146,7 @@ def forget_changes(key: bytes = b"k3") -> None:
         kept = [r for r in records if not (".changelog." in r.topic and r.key is not None and r.key.endswith(key))]
         return await transact(self, kept)
 
-    KafkaProducer.transact = forgetful  # type: ignore[method-assign,assignment]
+    KafkaProducer.transact = forgetful
 
 
 def plant(told: Told) -> None:

@@ -80,6 +80,7 @@ def judge(world: "World", *, is_level: bool) -> None:
     command = ["--app", NAME, "--broker", world.address, "--json", "--dead-letters", DEAD, "--outputs", LATE]
     command += ["--expected", "chaos_expectation:expected_outputs", "--state", "chaos_expectation:expected_state"]
     report = audit(world.folder, [*command, *(["--level"] if is_level else [])])
+    world.say(f"the audit took {report['seconds']}")
     counts = report["figures"]
     figures.records, figures.outputs = counts["records"], counts["outputs"]
     figures.dead_letters, figures.state_keys = counts["dead_letters"], counts["state_keys"]

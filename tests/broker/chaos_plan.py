@@ -30,7 +30,8 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     """How much of what. ``kills``, ``stops``: at least so many SIGKILLs and SIGSTOPs of processes of the application.
 
     ``pairs``: two processes at once. ``restarts``: of the broker, in order. ``fault_rate``: of the requests in a
-    transaction, while the weather is bad. ``planted``: a defect of the application (see chaos_app.py).
+    transaction, while the weather is bad. ``planted``: a defect of the application (see chaos_app.py); ``armed``: the
+    fault that an EndTxn of it meets.
     """
 
     seed: int
@@ -43,6 +44,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int = 1
     fault_rate: float = 0.01
     planted: str = ""
+    armed: str = ""
 
 
 class Happening(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +112,10 @@ class InOrder(Happening):
     """The process is stopped by SIGTERM."""
 
 
+class Pass(Happening):
+    """Nothing but time passes."""
+
+
 class BrokerKill(Happening):
     """The broker is killed and started again; the application too if ``with_application``."""
 
@@ -138,6 +144,7 @@ Planned: TypeAlias = (
     | Second
     | Twins
     | InOrder
+    | Pass
     | BrokerKill
     | BrokerStop
     | BrokerRestart
@@ -180,6 +187,9 @@ def draw(round_: Round) -> list[Planned]:
     found += [BrokerRestart(**common()) for _ in range(round_.restarts)]
     found += [InOrder(**common()) for _ in range(1 + round_.kills // 10)] if round_.kills else []
     chance.shuffle(found)
+    if round_.planted:
+        found.append(Pass(transactions=30))
+        found.append(Pass(transactions=30, armed=round_.armed))
     return found
 
 
