@@ -19,10 +19,11 @@ What can make no difference any more is left out of the world, so that worlds wh
 transactions, events that do not count, and what a process knows but will not use again.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from .search import Found, search
 
 OPEN, PREPARED, DONE = "open", "prepared", "done"
 
@@ -414,49 +415,6 @@ def violations(world: World) -> Iterator[str]:
             yield OUTSIDE
 
 
-@dataclass(frozen=True)
-class Found:
-    """The end of a search: how many worlds were seen, and the shortest way to a wrong one, if there is any."""
-
-    worlds: int
-    wrong: str
-    trace: tuple[str, ...]
-    ends: tuple[World, ...]
-    """the worlds in which nothing can happen any more"""
-
-    def __str__(self) -> str:
-        lines = [f"{i:2}. {line}" for i, line in enumerate(self.trace, 1)]
-        return f"{self.wrong or 'nothing wrong'} among {self.worlds} worlds\n" + "\n".join(lines)
-
-
-def explore(design: Design, wanted: tuple[str, ...], worlds_max: int = 2_000_000) -> Found:
+def explore(design: Design, wanted: tuple[str, ...]) -> Found[World]:
     """Search breadth-first until a wanted violation is found or every reachable world was seen."""
-    came_from: dict[World, tuple[World, str] | None] = {design.start: None}
-    queue = deque([design.start])
-    ends = []
-    while queue:
-        world = queue.popleft()
-        is_end = True
-        for label, after in successors(design, world):
-            is_end = False
-            if after in came_from:
-                continue
-            came_from[after] = (world, label)
-            wrong = [name for name in violations(after) if name in wanted]
-            if wrong:
-                return Found(len(came_from), wrong[0], _trace(came_from, after), ())
-            queue.append(after)
-        if is_end:
-            ends.append(world)
-        assert len(came_from) <= worlds_max, "the model is too large to be searched"
-    return Found(len(came_from), "", (), tuple(ends))
-
-
-def _trace(came_from: dict[World, tuple[World, str] | None], world: World) -> tuple[str, ...]:
-    lines: list[str] = []
-    step = came_from[world]
-    while step is not None:
-        world, label = step
-        lines.append(label)
-        step = came_from[world]
-    return tuple(reversed(lines))
+    return search(design.start, lambda world: successors(design, world), violations, wanted)

@@ -17,12 +17,12 @@ from .fencing_model import (
     SHARED_EPOCH,
     Design,
     Fold,
-    Found,
     Grant,
     Process,
     World,
     explore,
 )
+from .search import Found
 
 # --- the programs ----------------------------------------------------------------------------------------------------
 
@@ -78,7 +78,7 @@ def assert_wrong(design: Design, wanted: str = DOUBLE) -> None:
     assert found.wrong == wanted, f"expected: {wanted}\n{found}"
 
 
-def assert_right(design: Design, worlds: int, workers: set[int]) -> Found:
+def assert_right(design: Design, worlds: int, workers: set[int]) -> Found[World]:
     """Nothing wrong in any of the worlds; their number and who worked show that the model did not shrink unnoticed."""
     found = explore(design, ANYTHING)
     assert not found.wrong, str(found)
