@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 HANDLER_MS = 5.0
 EXIT_WRONG, EXIT_INTERRUPTED = 1, 130
-RUNS_MAX = 5
 
 Say = Callable[[str], None]
 
@@ -138,18 +137,14 @@ class _Demo:
             await _with_broker(address, self.settings, loading)
 
     def _process_all(self, address: str) -> Collected:
-        """Process what there is; again when a range had been given up just as all the rest became level."""
-        for _ in range(RUNS_MAX):
-            with self._phase("process"):
-                was_told_to_stop = self._process(address)
-            with self._phase("count"):
-                collected: Collected = asyncio.run(_with_broker(address, self.settings, collect))
-            if collected.figures.is_level or was_told_to_stop:
-                break
-        return collected
+        """Process what there is, or what there is until a signal comes."""
+        with self._phase("process"):
+            self._process(address)
+        with self._phase("count"):
+            return asyncio.run(_with_broker(address, self.settings, collect))
 
-    def _process(self, address: str) -> bool:
-        """One run of the application; True when a signal ended it."""
+    def _process(self, address: str) -> None:
+        """One run of the application."""
         book: Logbook = asyncio.run(_with_broker(address, self.settings, _prepare))
         settings = self.settings
         if self.options.broker == "kafka":  # the embedded broker keeps state itself
@@ -165,7 +160,6 @@ class _Demo:
                 on_half=lambda: self._begin_spark(address),
             )
             processing.run()
-        return processing.was_told_to_stop
 
     def _judge(self, address: str, collected: Collected) -> int:
         expected = counts_expected(self.options.rows)

@@ -35,8 +35,6 @@ class Processing:
         self._on_step, self._on_progress, self._on_half = on_step, on_progress, on_half
         self._unrest = Unrest(app, CUTS, before, lambda: self.done > NEAR_END_SHARE * expected)
         self._disturbing: asyncio.Task[None] | None = None
-        self.was_told_to_stop = False
-        """By a signal."""
         self._shown_s = 0.0
 
     @property
@@ -45,10 +43,7 @@ class Processing:
         return self._before + self._app.statistics().records_done
 
     def run(self) -> None:
-        """Work until all that is held is level, or a signal comes.
-
-        What is given up is waited for by nobody: when all the rest became level just then, its records wait.
-        """
+        """Work until all is level, or a signal comes."""
         self._app.run(until="level", on_step=self._hear)
         if self._disturbing is not None and self._disturbing.done() and not self._disturbing.cancelled():
             self._disturbing.result()
@@ -56,7 +51,6 @@ class Processing:
     def _hear(self, step: str) -> None:
         self._on_step(step)
         state = self._app.health().state
-        self.was_told_to_stop |= state == "stopping"
         if step != "applied":
             return
         if self._disturbing is None and state == "running":

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from ..keyrange.hashing import SPACE_END
 from ..keyrange.ranges import KeyRange
 from ..offsets.ledger import Ledger, Place
 from ..state.tables import TABLE_CONFIG
@@ -18,7 +19,7 @@ from .brokers.protocol import Broker, BrokerError, CorruptRecord, TopicPartition
 from .commit import CommitCycle
 from .coordinator import Coordinator, Office
 from .dispatch import Numbers, PartitionDispatch
-from .errors import BrokerUnavailable, FatalError, InvariantBroken, SourceError
+from .errors import BrokerUnavailable, FatalError, InvariantBroken
 from .generation import Generation, StructuralEvent
 from .handlers import Handler
 from .keeper import Keeper, OpenCopies, open_state_folder
@@ -29,6 +30,7 @@ from .readers import CatchUp, MainReader
 from .reshape import cut_workers, share_buffer
 from .settings import Settings
 from .slots import PartitionRun, Slots
+from .source_watch import SourceWatch
 from .topics import destinations_of, prepare_topics, reserved_topics
 from .watchdog import StallWatch
 
@@ -41,9 +43,6 @@ SETTLE_SHARE = 0.2
 
 CONTROL_CHECK_MS = 500
 """How often an idle process looks whether it was expelled."""
-
-SOURCES_CHECK_MS = 30_000
-"""How often it is looked whether a source has got more partitions."""
 
 
 def unheard(step: str) -> None:
@@ -218,7 +217,8 @@ class Member:
         self.ends = {source: m.high for source, m in marks.items()}
         await self.logs.open(topics[offsets_topic(self.app)].partitions)
         sources_now = {(s.topic, s.partition): m for s, m in marks.items()}
-        office = await self.coordinator.take_office(sources_now, self.keeper.wanted)
+        identities = {handler.topic: topics[handler.topic].identity for handler in self.handlers}
+        office = await self.coordinator.take_office(sources_now, self.keeper.wanted, identities)
         await self.keeper.open(office.ledger, topics)
         return office, marks
 
@@ -273,13 +273,22 @@ class Member:
         if self.settings.split_hot_ranges:
             self.balance = Balance(self.runs, self.cycle.reshape, self.settings)
             self._spawn(self.balance.run())
-        self._spawn(self._watch_sources())
+        sources = SourceWatch(
+            self.broker, self.settings, self.cycle, self.runs, self.ends, self.keeper.handlers, self._begin_reading
+        )
+        self._spawn(sources.run())
         committing = self._spawn(self.cycle.run())
         await self._ended.wait()
         if self.error is None:
             await self._drain(committing)
         if (error := self.error or self._damage) is not None:
             raise error
+
+    def _begin_reading(self, run: PartitionRun) -> None:
+        assert self.reader is not None, "it runs"
+        assert self.catch_up is not None, "it runs"
+        self.reader.add(run)
+        self._spawn(self.catch_up.run(run))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(work, name=f"{self.app}: {getattr(work, '__qualname__', work)}")
@@ -320,12 +329,16 @@ class Member:
         return all(edge >= self.ends[source] for source, edge in self._edges().items())
 
     def _edges(self) -> dict[TopicPartition, int]:
-        """The least edge of each source partition; of one of which nothing is held, its end."""
-        return {
-            source: min((worker.edge for worker in run.dispatch.workers), default=self.ends[source])
-            for run in self.runs
-            for source in (TopicPartition(run.dispatch.topic, run.dispatch.partition),)
-        }
+        """The least edge of each source partition, of what was released and waits for its grant too."""
+        assert self.cycle is not None, "the start is through"
+        edges: dict[TopicPartition, int] = {}
+        for run in self.runs:
+            source, workers = TopicPartition(run.dispatch.topic, run.dispatch.partition), run.dispatch.workers
+            if sum(worker.end - worker.first for worker in workers) == SPACE_END:
+                edges[source] = min(worker.edge for worker in workers)
+            else:
+                edges[source] = self.cycle.ledger.frontier(source)
+        return edges
 
     async def _has_reached(self, level: Level) -> bool:
         """Whether all is done, also in sources that this application writes to itself."""
@@ -363,26 +376,6 @@ class Member:
         finally:
             with contextlib.suppress(BrokerError):
                 await watch.close()
-
-    async def _watch_sources(self) -> None:
-        """Say aloud when a source has partitions that this run does not read: nothing is passed over in silence."""
-        known = {run.dispatch.topic: run.partitions for run in self.runs}
-        while True:
-            await asyncio.sleep(SOURCES_CHECK_MS / 1000)
-            try:
-                limit = self.settings.request_timeout_ms
-                found = await bounded(self.broker.describe(list(known)), limit, "describing the sources")
-            except BrokerError:
-                continue  # the readers say so
-            for topic in [topic for topic in found if found[topic].partitions > known[topic]]:
-                count = found[topic].partitions
-                if topic in self.keeper.handlers:
-                    raise SourceError(
-                        f"{topic} has {count} partitions now and had {known[topic]}: keys moved to other partitions, "
-                        "their state did not. Make a new source topic, or start under a new application name"
-                    )
-                logger.error("%s has %d partitions now; %d are read: restart to read all", topic, count, known[topic])
-                known[topic] = count
 
     # --- stopping --------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keylanes.keyrange.hashing import SPACE_END
+from keylanes.keyrange.ranges import WHOLE
 from keylanes.runtime.brokers.protocol import TopicPartition
 from keylanes.runtime.level import Level
+from keylanes.runtime.virtual_loop import run_virtual
+
+from ..simulation.engine import SOURCE, Engine, application
 
 A, B, C = (TopicPartition(name, 0) for name in "abc")
 
@@ -194,3 +199,30 @@ def test_without_circles_each_topic_is_pinned_once(seed: int) -> None:
             break
         twin.handle_one()
     assert len(asked) == len(set(asked))
+
+
+def test_a_released_range_is_waited_for() -> None:
+    """Who gave up a range with records is not level before they are done, however level all the rest is."""
+
+    async def main() -> None:
+        app = application(commit_interval_ms=20, commit_lead_ms=5)
+
+        @app.handler(SOURCE, parallelising_factor=2)
+        async def look(value: bytes) -> None:
+            return None
+
+        engine = Engine(app)
+        member = await engine.start()
+        lower, _ = WHOLE.split(SPACE_END // 2)
+        await member.release((SOURCE, 0), lower)
+        for n in range(20):
+            engine.send(b"%d" % n, b"")
+        member.ends = {TopicPartition(SOURCE, 0): 20}
+        await engine.level()
+        assert not member.is_level()
+        await member.grant((SOURCE, 0), lower)
+        await engine.level()
+        assert member.is_level()
+        await engine.stop()
+
+    run_virtual(main(), seed=1)

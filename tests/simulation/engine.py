@@ -11,6 +11,7 @@ from keylanes import App, Settings
 from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
 from keylanes.runtime.brokers.simulated import EPOCH_MS, Latency
 from keylanes.runtime.member import Member
+from keylanes.runtime.slots import PartitionRun
 from keylanes.runtime.store_view import StoreView
 from keylanes.state.changelog import BEACON_KEY, changelog_topic
 from keylanes.state.memory import MemoryCopies
@@ -78,19 +79,21 @@ class Engine:
         await self.task
 
     async def level(self) -> None:
-        """Wait until everything in the sources is committed and settled; raises what stopped it."""
+        """Wait until everything in the sources is committed and settled of what is held; raises what stopped it."""
         loop = asyncio.get_running_loop()
         until = loop.time() + LEVEL_LIMIT_S
         while loop.time() < until:
             if self.task.done():
                 self.task.result()
-            sources = [TopicPartition(r.dispatch.topic, r.dispatch.partition) for r in self.member.runs]
-            self.member.ends = {source: self.cluster.watermarks(source).high for source in sources}
             cycle = self.member.cycle
-            if self.member.is_level() and cycle is not None and not cycle.is_sending:
+            if all(map(self._is_level, self.member.runs)) and cycle is not None and not cycle.is_sending:
                 return
             await asyncio.sleep(0.02)
         raise AssertionError(f"not level after {LEVEL_LIMIT_S} s")
+
+    def _is_level(self, run: PartitionRun) -> bool:
+        end = self.cluster.watermarks(TopicPartition(run.dispatch.topic, run.dispatch.partition)).high
+        return all(worker.edge >= end for worker in run.dispatch.workers)
 
     def view(self, name: str) -> StoreView:
         """A store as readers beside the application see it."""

@@ -262,11 +262,9 @@ class Happenings:
                 return
         except ValueError:  # part of it is on its way already
             return
-        process.lacks += 1
         await asyncio.sleep(rng.choice((0.0, 0.05, 0.5)))
         epoch = await self._grant(process, place, within)
         if epoch and await self.world.ask(process, process.member.take_up(place, epoch)):
-            process.lacks -= 1
             self.world.reached["range passed on"] += 1
 
     async def _grant(self, process: Process, place: TopicPartition, within: KeyRange) -> int:

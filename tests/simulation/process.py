@@ -60,8 +60,6 @@ class Process:
         self.is_paused = False
         self.loses_power = False
         """Its machine goes with it, and what its disk had not synced."""
-        self.lacks = 0
-        """Ranges that it released and was not granted again."""
         self._running: dict[tuple[str, int, bytes], int] = {}
         self._last: dict[tuple[str, int, bytes], int] = {}
         self.ended_s = math.inf

@@ -197,7 +197,7 @@ class World:
             elif len(alive) == 1 and alive[0].is_working and not alive[0].was_stopped:
                 member = alive[0].member
                 member.ends = {source: self.cluster.watermarks(source).high for source in self.sources}
-                if member.is_level() and not alive[0].lacks:
+                if member.is_level():
                     return alive[0]
             await asyncio.sleep(0.02)
         raise AssertionError(f"not level after {LEVEL_LIMIT_S} s:\n{self.describe()}")
