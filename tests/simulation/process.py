@@ -134,6 +134,17 @@ class Process:
         spared = sum(max(sizes, default=0) for sizes in queued)
         if held > 2 * limits.buffer_bytes_max + spared:
             self.world.fail(f"{held} bytes are queued, {limits.buffer_bytes_max} may be")
+        done = [[one.size for one in worker.done] for worker in workers]
+        beyond = sum(sum(sizes) - max(sizes, default=0) for sizes in done)  # each may end what it was at
+        if beyond > limits.done_bytes_max:
+            self.world.fail(f"{sum(map(sum, done))} bytes wait for a commit, {limits.done_bytes_max} may")
+
+    def check_idle(self) -> None:
+        """Nothing is held, and nothing is counted as held."""
+        workers = [worker for run in self.member.runs for worker in run.dispatch.workers]
+        left = [worker for worker in workers if worker.queue or worker.queue_bytes or worker.running or worker.done]
+        if left or self.member.slots.done_bytes or self.member.slots.tasks:
+            self.world.fail(f"idle, and {self.member.slots.done_bytes} bytes wait for a commit; held by {left}")
 
     # --- what is done to it ----------------------------------------------------------------------------------------
 

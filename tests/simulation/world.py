@@ -229,7 +229,8 @@ class World:
                 await asyncio.sleep(0.5)
                 ends = self.ends_of_logs()
                 await asyncio.sleep(IDLE_S)
-                if self.ends_of_logs() == ends:
+                if self.ends_of_logs() == ends and not process.task.done():
+                    process.check_idle()
                     return process
                 merges_left -= 1  # ranges that were split while there was work are found to be cold
                 assert merges_left > 0, "an idle application goes on writing to its logs"
