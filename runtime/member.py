@@ -14,12 +14,20 @@ from ..keyrange.ranges import KeyRange
 from ..offsets.ledger import Ledger, Place
 from ..state.tables import TABLE_CONFIG
 from .balance import Balance
-from .bounded import bounded, fatal_of
-from .brokers.protocol import Broker, BrokerError, CorruptRecord, TopicPartition, Watermarks
+from .bounded import Patience, bounded, fatal_of
+from .brokers.protocol import Broker, BrokerError, BrokerTimeout, CorruptRecord, TopicPartition, Watermarks
 from .commit import CommitCycle
 from .coordinator import Coordinator, Office
 from .dispatch import Numbers, PartitionDispatch
-from .errors import BrokerUnavailable, FatalError, InvariantBroken
+from .errors import (
+    BrokerUnavailable,
+    FatalError,
+    FencedError,
+    InvariantBroken,
+    LogError,
+    SourceError,
+    StateError,
+)
 from .generation import Generation, StructuralEvent
 from .handlers import Handler
 from .keeper import Keeper, OpenCopies, open_state_folder
@@ -86,6 +94,7 @@ class Member:
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._granting: dict[Place, asyncio.Lock] = {}
+        self._incarnation: int | None = None
 
     # --- the run ---------------------------------------------------------------------------------------------------
 
@@ -95,6 +104,10 @@ class Member:
             if await self._has_started():
                 self.is_ready.set()
                 await self._work(until_level=until_level)
+        except (SourceError, StateError) as error:
+            if (fenced := await self._taken_over()) is not None:
+                raise fenced from error
+            raise
         finally:
             await self._close()
 
@@ -219,6 +232,7 @@ class Member:
         sources_now = {(s.topic, s.partition): m for s, m in marks.items()}
         identities = {handler.topic: topics[handler.topic].identity for handler in self.handlers}
         office = await self.coordinator.take_office(sources_now, self.keeper.wanted, identities)
+        self._incarnation = office.incarnation
         await self.keeper.open(office.ledger, topics)
         return office, marks
 
@@ -376,6 +390,39 @@ class Member:
         finally:
             with contextlib.suppress(BrokerError):
                 await watch.close()
+
+    async def _taken_over(self) -> FencedError | None:
+        """Whether another process is in office, for one that found damage.
+
+        1. This one stands still, or waits for its disk. 2. Another takes over, processes and commits. 3. Retention
+        takes the records that were processed, or the changelog goes on. 4. This one, back again, misses records that
+        it believes to be its own, or finds newer state than it knows of. Nothing is damaged: it has to go, not to be
+        mended.
+        """
+        if self._incarnation is None:
+            return None
+        watch = LogReader(self.app, self.broker, self.settings)
+        patience = Patience(self.settings.request_timeout_ms, "asking who is in office")
+        ledger: Ledger | None = None
+        is_open = False
+        try:
+            while ledger is None:
+                try:
+                    if not is_open:
+                        await watch.open(self.logs.log_partitions)
+                        is_open = True
+                    ledger = await watch.read_control(Ledger())
+                except BrokerTimeout as error:
+                    await patience.wait(error)
+            self.coordinator.check_in_office(ledger, self._incarnation)
+        except FencedError as fenced:
+            return fenced
+        except (BrokerError, LogError) as error:
+            logger.warning("whether another process took over can't be read: %s", error)
+        finally:
+            with contextlib.suppress(BrokerError):
+                await watch.close()
+        return None
 
     # --- stopping --------------------------------------------------------------------------------------------------
 
