@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
+from keylanes.runtime.brokers.simulated import SimulatedConnection
+
+from .plan import Plan as RealPlan
+from .plan import draw_plan
 from .shrink import describe_kind, kind_of, parts_of, shrink
+from .world import run_plan
+
+SEEDS_SEARCHED = 300
 
 
 class Item(Struct, frozen=True):
@@ -99,6 +106,35 @@ def test_the_result_fails_and_no_part_of_it_is_superfluous(needed: set[int]) -> 
         return "E: x" if needed <= keys_of(plan) else None
 
     assert keys_of(shrink(large_plan(), "E: x", failure, runs_max=2_000).plan) == needed
+
+
+def real_failure(plan: RealPlan) -> str | None:
+    """How a plan of the real world fails."""
+    try:
+        run_plan(plan)
+    except Exception as error:  # noqa: BLE001  # whatever it is
+        return kind_of(error)
+    return None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_planted_defect_of_the_runtime_is_left_with_little_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the fence, of hundreds of records and happenings a handful is left, which fails in the same way."""
+
+    async def fence(self: SimulatedConnection, transactional_id: str) -> None:
+        return None
+
+    monkeypatch.setattr(SimulatedConnection, "fence", fence)
+    plans = map(draw_plan, range(SEEDS_SEARCHED))
+    plan, kind = next(
+        (plan, kind) for plan in plans if (kind := real_failure(plan)) is not None and parts_of(plan) > 50
+    )
+    shrunk = shrink(plan, kind, real_failure)
+    assert real_failure(shrunk.plan) == kind
+    assert parts_of(shrunk.plan) <= max(12, parts_of(plan) // 10)
+    monkeypatch.undo()
+    assert real_failure(shrunk.plan) is None
 
 
 @pytest.mark.parametrize(
