@@ -254,7 +254,10 @@ def step_work(design: Design, world: World, me: int, _: str) -> Next:
 
 
 def step_send(design: Design, world: World, me: int, about: str) -> Next:
-    """Begin a transaction and append what is pending, one log partition after the other."""
+    """Begin a transaction and append what is pending, one log partition after the other.
+
+    An append that fails leaves what a lost request to commit leaves: a transaction that is open, or none.
+    """
     process = world.processes[me]
     by_log: dict[int, tuple[Event, ...]] = {}
     for event in process.pending:
