@@ -40,7 +40,7 @@ class Told(msgspec.Struct, kw_only=True):
     point: str = ""
     count: int = 0
     unrest: int | None = None
-    planted: str = ""
+    planted: tuple[str, ...] = ()
 
 
 class Seen(msgspec.Struct):
@@ -152,12 +152,12 @@ def forget_changes(key: bytes = b"k3") -> None:
 def plant(told: Told) -> None:
     """Break what is told to be broken: the harness's own test."""
     defects: dict[str, Callable[[], None]] = {
-        "": lambda: None,
         "resend": resend_without_reading,
         "lose": lambda: lose_an_output(told.late),
         "forget": forget_changes,
     }
-    defects[told.planted]()
+    for name in told.planted:
+        defects[name]()
 
 
 def main() -> None:

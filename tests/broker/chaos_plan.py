@@ -30,7 +30,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     """How much of what. ``kills``, ``stops``: at least so many SIGKILLs and SIGSTOPs of processes of the application.
 
     ``pairs``: two processes at once. ``restarts``: of the broker, in order. ``fault_rate``: of the requests in a
-    transaction, while the weather is bad. ``planted``: a defect of the application (see chaos_app.py); ``armed``: the
+    transaction, while the weather is bad. ``planted``: defects of the application (see chaos_app.py); ``armed``: the
     fault that an EndTxn of it meets.
     """
 
@@ -43,7 +43,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     broker_stops: int = 3
     restarts: int = 1
     fault_rate: float = 0.01
-    planted: str = ""
+    planted: tuple[str, ...] = ()
     armed: str = ""
 
 

@@ -1,4 +1,4 @@
-"""The demo on a real Kafka is killed ten times, in the load phase too: the audit still finds every record once.
+"""The demo on a real Kafka is killed, in the load phase too: the audit still finds every record once.
 
 Ranges are split, merged, released and granted all the while, and the state is what Spark computes from the flights.
 """
@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 KILLS_IN_LOAD = 2
-KILLS = 10
-HANDLER_MS = 60
-LIFE_SECONDS = (1.0, 6.0)
+KILLS = 4
+HANDLER_MS = 25
+LIFE_SECONDS = (1.0, 4.0)
 """From the first step after a start to the kill."""
-RUN_SECONDS_MIN = 60
+RUN_SECONDS_MIN = 20
 WAIT_SECONDS = 240
 END_SECONDS = 600
 CHANGES_MIN = 10
@@ -88,8 +88,8 @@ class Demo:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(1_500)
-def test_ten_kills(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    """Ten kill -9, at least one in an open transaction: 0 lost, 0 doubled, every key of state right, says Spark."""
+def test_kills(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    """Four kill -9, at least one in an open transaction: 0 lost, 0 doubled, every key of state right, says Spark."""
     chance = random.Random(10)
     demo = Demo(tmp_path)
     fell_in: list[str] = []
