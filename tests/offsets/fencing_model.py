@@ -2,8 +2,8 @@
 
 One key range of one partition; range_model.py has several, which split, merge and move. The world is a value: the
 control log as its readers fold it, the offset log, and the processes. A process is a list of steps that are still to
-do; ``STEPS`` says what each step does, and a step that may end in several ways yields several worlds. Any process may be
-paused before any step for any time, so a crash needs no step of its own: it is a pause that never ends.
+do; ``STEPS`` says what each step does, and a step that may end in several ways yields several worlds. Any process may
+be paused before any step for any time, so a crash needs no step of its own: it is a pause that never ends.
 
 What the broker does (read in Kafka's source and tried on a real one):
 
