@@ -18,6 +18,7 @@ from .events import (
     MemberFenced,
     MemberJoined,
     PartitionStarted,
+    SourceIdentified,
     StoreDeclared,
 )
 
@@ -38,7 +39,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The fold. ``members`` by incarnation; ``started`` by (topic, partition); ``stores`` by name."""
+    """The fold. ``members`` by incarnation; ``started`` by (topic, partition); ``stores`` by name; ``identities``: what
+    the broker calls a source topic, by its name.
+    """
 
     created: AppCreated | None = None
     term: int = 0
@@ -46,6 +49,7 @@ class Control:
     members: Mapping[int, Member] = field(default_factory=lambda: MappingProxyType({}))
     started: Mapping[tuple[str, int], int] = field(default_factory=lambda: MappingProxyType({}))
     stores: Mapping[str, StoreDeclared] = field(default_factory=lambda: MappingProxyType({}))
+    identities: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def incarnation_next(self) -> int:
@@ -96,6 +100,8 @@ def evolve_control(control: Control, event: ControlEvent) -> Control:
             return replace(control, started=_with(control.started, place, event.offset))
         case StoreDeclared() if event.name not in control.stores:  # a number that was given once stays
             return replace(control, stores=_with(control.stores, event.name, event))
+        case SourceIdentified() if event.topic not in control.identities:  # the offsets in the logs are this one's
+            return replace(control, identities=_with(control.identities, event.topic, event.identity))
         case _:
             return control
 

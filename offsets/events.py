@@ -126,6 +126,14 @@ class StoreDeclared(_Event, frozen=True, tag="store_declared/1"):
     codec: str
 
 
+class SourceIdentified(_Event, frozen=True, tag="source_identified/1"):
+    """The broker calls the source topic ``identity``. Offsets of another topic of that name mean nothing here."""
+
+    term: int
+    topic: str
+    identity: str
+
+
 ControlEvent: TypeAlias = (
     AppCreated
     | CoordinatorElected
@@ -135,6 +143,7 @@ ControlEvent: TypeAlias = (
     | PartitionStarted
     | RangesGranted
     | StoreDeclared
+    | SourceIdentified
 )
 
 # --- offset log ------------------------------------------------------------------------------------------------------

@@ -61,13 +61,14 @@ class Balance:
         """Look in intervals until cancelled, with a breath for others between partitions."""
         loop = asyncio.get_running_loop()
         looked_s = dict.fromkeys(self.runs, loop.time())
+        interval_s = self.settings.balance_interval_ms / 1000
         while True:
-            await asyncio.sleep(self.settings.balance_interval_ms / 1000)
+            await asyncio.sleep(interval_s)
             self.looks += 1
             self.calm_looks += 1
             for run in self.runs:
                 now = loop.time()
-                self.look(run, now, now - looked_s[run])
+                self.look(run, now, now - looked_s.get(run, now - interval_s))  # some are added while it runs
                 looked_s[run] = now
                 await asyncio.sleep(0)
             self._said = {key: look for key, look in self._said.items() if look > self.looks - SAID_LOOKS}

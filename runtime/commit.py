@@ -101,6 +101,7 @@ class CommitCycle:
         workers = sum(len(run.dispatch.workers) for run in self.runs)
         if lines is None or workers <= self.settings.commit_all_workers_max:
             lines = [run.dispatch.front for run in self.runs]
+        lines = [*lines, *(run.dispatch.front for run in self.runs[len(lines) :])]  # some are added while it runs
         below = [(run.dispatch, line) for run, line in zip(self.runs, lines, strict=True)]
         turn = self.commits % max(1, len(below))  # where the limits are what ends it, the last would never have a turn
         generation = take(

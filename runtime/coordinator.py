@@ -5,8 +5,8 @@ other order tried (tests/offsets/test_fencing_model.py):
 
     INIT own producer (an id nobody had before) → ELECTED(term + 1) → read the control log to its end; somebody else
     holds the term: stop → JOINED → for every member not fenced: EXPELLED, FENCE, FENCED → read the offset log to its
-    end → (open empty log partitions) → STARTED, STORES, GRANT from the edges → read the control log to its end; own
-    grant not in force: stop → work
+    end → (open empty log partitions) → IDENTIFIED, STARTED, STORES, GRANT from the edges → read the control log to its
+    end; own grant not in force: stop → work
 
 Control events are plain acknowledged appends: whose term was overtaken writes what nobody listens to. So every event
 carries the term that its writer was elected for, never the term that it read last: P is elected for term 1 and pauses,
@@ -19,11 +19,13 @@ not started knows that the partition is new.
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 from ..keyrange.hashing import HASH_NAME
-from ..keyrange.ranges import KeyRange
+from ..keyrange.ranges import WHOLE, KeyRange
 from ..offsets.codec import encode
 from ..offsets.control import Member
 from ..offsets.decide import StoreSpec, decide_grant, decide_opening, decide_stores
@@ -35,9 +37,10 @@ from ..offsets.events import (
     MemberFenced,
     MemberJoined,
     PartitionStarted,
+    SourceIdentified,
     StoreDeclared,
 )
-from ..offsets.ledger import Ledger, Place
+from ..offsets.ledger import Ledger, Place, evolve
 from .bounded import Patience, bounded
 from .brokers.protocol import Broker, BrokerTimeout, Outgoing, Producer, ProducerFenced, TopicPartition, Watermarks
 from .errors import FencedError, LogError, SettingsError, SourceError
@@ -45,6 +48,8 @@ from .logs import LogReader, offsets_topic
 from .settings import Settings
 
 logger = logging.getLogger("keylanes")
+
+NO_IDENTITIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -72,15 +77,21 @@ class Coordinator:
         self.term = 0
         """The term that this process was elected for."""
 
-    async def take_office(self, sources: dict[Place, Watermarks], stores: Sequence[StoreSpec] = ()) -> Office:
+    async def take_office(
+        self,
+        sources: dict[Place, Watermarks],
+        stores: Sequence[StoreSpec] = (),
+        identities: Mapping[str, str] = NO_IDENTITIES,
+    ) -> Office:
         """The steps above, for all points of these source partitions (with their watermarks now) and these stores.
 
+        ``identities``: what the broker calls the source topics, by name; those that it does not tell are "" or missing.
         Raises FencedError when another process takes office at the same time, LogError, SourceError, SettingsError
         when a store is not what it was.
         """
         producer = await self.make_producer()
         try:
-            ledger = await self._elect(sources, stores)
+            ledger = await self._elect(sources, stores, identities)
             ledger = await self._join(ledger)
             ledger = await self._fence_others(ledger)
             incarnation = self.own(ledger).incarnation
@@ -88,6 +99,7 @@ class Coordinator:
             transaction = await self._open_logs(ledger, producer, incarnation)
             ledger = await self._read_all(ledger, incarnation)
             declared = missing_stores(ledger, self.term, sources, stores)
+            ledger = await self._identify_sources(ledger, identities)
             ledger = await self._start_partitions(ledger, sources)
             ledger = await self._declare_stores(ledger, declared)
             await self._check_sources(ledger, sources)
@@ -141,11 +153,14 @@ class Coordinator:
             except BrokerTimeout as error:
                 await patience.wait(error)
 
-    async def _elect(self, sources: Iterable[Place], stores: Sequence[StoreSpec]) -> Ledger:
+    async def _elect(
+        self, sources: Iterable[Place], stores: Sequence[StoreSpec], identities: Mapping[str, str]
+    ) -> Ledger:
         # The offset log first: another process that starts just now writes to the control log before it writes there.
         had_offsets = await self._has_offsets()
         ledger = await self.logs.read_control(Ledger())
-        missing_stores(ledger, ledger.control.term, sources, stores)  # a start that is refused disturbs nobody
+        check_identities(ledger.control.identities, identities)  # a start that is refused disturbs nobody
+        missing_stores(ledger, ledger.control.term, sources, stores)
         if ledger.control.created is None:
             if had_offsets:
                 raise LogError(
@@ -224,6 +239,35 @@ class Coordinator:
         for source in places:
             check_source(ledger, (source.topic, source.partition), marks[source])
 
+    async def _identify_sources(self, ledger: Ledger, identities: Mapping[str, str]) -> Ledger:
+        """Before partitions are started: an offset in the logs is then one of the topic that is named there."""
+        known = ledger.control.identities
+        check_identities(known, identities)
+        new = [SourceIdentified(self.term, name, told) for name, told in sorted(identities.items()) if told]
+        new = [event for event in new if event.topic not in known]
+        if new:
+            await self._append(new)
+            ledger = await self._read_control(ledger)
+        return ledger
+
+    async def start_partition(self, ledger: Ledger, place: Place, incarnation: int, marks: Watermarks) -> int:
+        """Start a source partition that was added while this process works, and grant it; the epoch.
+
+        ``ledger``: with all that was committed there, which is nothing unless a process before knew of it.
+        """
+        if place not in ledger.control.started:
+            started = PartitionStarted(self.term, *place, marks.start)
+            patience = Patience(self.settings.broker_retry_ms, f"starting {place[0]}[{place[1]}]")
+            while True:
+                try:
+                    await self._append([started])
+                    break
+                except BrokerTimeout as error:
+                    await patience.wait(error)
+            ledger = evolve(ledger, started)
+        check_source(ledger, place, marks)
+        return await self.grant(ledger, place, incarnation, WHOLE)
+
     async def _start_partitions(self, ledger: Ledger, sources: dict[Place, Watermarks]) -> Ledger:
         new = [place for place in sorted(sources) if place not in ledger.control.started]
         if new:
@@ -285,6 +329,16 @@ def check_growth(ledger: Ledger, sources: Iterable[Place], stateful: Collection[
                 "key, and with more partitions a key's records go to another one, where its state is not. Nothing was "
                 "read. Make a new topic with as many partitions as it needs and start under a new application name, "
                 "or start under a new application name on this one, which works all its records again."
+            )
+
+
+def check_identities(known: Mapping[str, str], identities: Mapping[str, str]) -> None:
+    """Raises SourceError for a topic that has another identity than it is known by."""
+    for name, told in sorted(identities.items()):
+        if told and known.get(name, told) != told:
+            raise SourceError(
+                f"{name} was deleted and created anew: it was {known[name]}, it is {told}. Offsets of the one mean "
+                "nothing in the other, so nothing of it was read. Start under a new application name to process it"
             )
 
 

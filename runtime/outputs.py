@@ -160,7 +160,7 @@ def _headers(headers: Headers, i: int, n: int) -> Headers:
         match header:
             case (str(), bytes() | None):
                 continue
-        raise OutputRefused(f"output {i + 1} of {n}: a header is a pair of str and bytes or None; seen {header!r}")
+        raise OutputRefused(f"output {i + 1} of {n}: a header is a pair of str and bytes (or None); seen {header!r}")
     return tuple(header for header in headers if header[0] != HEADER)
 
 

@@ -58,6 +58,7 @@ class MainReader:
         self._positions = {source: run.dispatch.front for source, run in self.runs.items()}
         self._standing: dict[TopicPartition, asyncio.Task[None]] = {}
         self._moved = asyncio.Event()
+        self._has_grown = False
 
     async def run(self) -> None:
         """Read until stopped or cancelled; a broker that is away is waited for."""
@@ -82,12 +83,22 @@ class MainReader:
         finally:
             await _close(reader, self.settings)
 
+    def add(self, run: PartitionRun) -> None:
+        """Read a partition more, from its front on."""
+        self.runs[source_of(run)] = run
+        self._positions[source_of(run)] = run.dispatch.front
+        self._has_grown = True
+        self._moved.set()
+
     def stop(self) -> None:
         """Hand out nothing more."""
         self.is_stopped = True
         self._moved.set()
 
     async def _step(self, reader: Reader) -> None:
+        if self._has_grown:  # here, where nothing that was fetched is still to be handed out
+            self._has_grown = False
+            reader.assign(self._positions)
         free = [source for source in self.runs if source not in self._standing]
         if not free:
             self._moved.clear()

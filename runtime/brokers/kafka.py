@@ -93,10 +93,14 @@ class KafkaBroker:
         if not topics:
             return {}
         deadline = self._link.deadline("describing topics")
-        found = await self._link.partitions(topics, deadline)
+        found = await self._link.topics(topics, deadline)
         configs = await self._configs(found, deadline)
         # A topic without settings was deleted between the two questions.
-        return {name: TopicDescription(name, len(found[name]), configs[name]) for name in found if name in configs}
+        return {
+            name: TopicDescription(name, len(topic.leaders), configs[name], topic.identity)
+            for name, topic in found.items()
+            if name in configs
+        }
 
     async def create(self, specs: Sequence[TopicSpec]) -> None:
         """Create topics with the cluster's default replication; returns when each partition can be read."""

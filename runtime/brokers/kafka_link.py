@@ -24,6 +24,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from ..settings import Secret, Security
+from .kafka_topics import AnsweredTopic, TopicsRequest, answered_topics
 from .protocol import BrokerError, BrokerTimeout, TopicPartition
 
 PAUSE_MS_FIRST: Final = 2
@@ -287,15 +288,20 @@ class KafkaLink:
 
     async def partitions(self, topics: Collection[str], deadline: Deadline) -> dict[str, dict[int, int]]:
         """Partition → leader (-1: none now) for those of the topics that exist. Creates none."""
-        reply = await self.ask_any(MetadataRequest(sorted(topics), False), deadline)
-        found: dict[str, dict[int, int]] = {}
-        for code, topic, _internal, partitions in reply.topics:
-            if code in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
-                found[topic] = {index: leader for _code, index, leader, *_ in partitions}
-            elif code == Code.TOPIC_NOT_AUTHORIZED:
-                raise BrokerError(f"not authorized to see topic {topic!r}")
-            elif code not in (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.INVALID_TOPIC):
-                raise BrokerTimeout(f"topic {topic!r}: {describe_code(code)}")
+        found = await self.topics(topics, deadline)
+        return {name: topic.leaders for name, topic in found.items()}
+
+    async def topics(self, names: Collection[str], deadline: Deadline) -> dict[str, AnsweredTopic]:
+        """Those of the topics that exist. Creates none."""
+        reply = await self.ask_any(TopicsRequest(names), deadline)
+        found: dict[str, AnsweredTopic] = {}
+        for topic in answered_topics(reply):
+            if topic.code in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
+                found[topic.name] = topic
+            elif topic.code == Code.TOPIC_NOT_AUTHORIZED:
+                raise BrokerError(f"not authorized to see topic {topic.name!r}")
+            elif topic.code not in (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.INVALID_TOPIC):
+                raise BrokerTimeout(f"topic {topic.name!r}: {describe_code(topic.code)}")
         return found
 
     async def missing(self, partitions: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:

@@ -32,6 +32,7 @@ from .protocol import (
 FETCH_WAIT_MS_MAX: Final = 250  # a new assignment may wait so long for the answer to an old request
 PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
 NO_TIMESTAMP: Final = -1
+LOOK_SECONDS: Final = 1.0
 
 WatermarksOf = Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, Watermarks]]]
 
@@ -51,6 +52,9 @@ class KafkaReader:
         self._heard: dict[TopicPartition, tuple[Any, float]] = {}
         self._empty: dict[TopicPartition, float] = {}
         self._careful: set[TopicPartition] = set()
+        self._identities: dict[str, str] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._look_at = 0.0
         self.closed = False
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -94,6 +98,9 @@ class KafkaReader:
         """Let go of connections; bounded in time."""
         self.closed = True
         self._news.set()
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await self._drop(consumer)
@@ -123,6 +130,7 @@ class KafkaReader:
             if not self._assigned:
                 await self._apply_assignment()
                 continue
+            self._look_at_topics(loop.time())
             asked = [source for source in sources if source in self._positions]
             batches = await self._take(asked, records_max)
             left = end - loop.time()
@@ -247,10 +255,31 @@ class KafkaReader:
         if not sources:
             return
         deadline: Deadline = self._link.deadline("asking for topics")
-        found = await self._link.partitions({source.topic for source in sources}, deadline)
+        found = await self._link.topics({source.topic for source in sources}, deadline)
         for source in sources:
-            if source.partition not in found.get(source.topic, ()):
+            topic = found.get(source.topic)
+            if topic is None or source.partition not in topic.leaders:
                 raise UnknownTopic(f"topic {source.topic!r} has no partition {source.partition}")
+            if (known := self._identities.setdefault(topic.name, topic.identity)) != topic.identity:
+                raise UnknownTopic(
+                    f"topic {topic.name!r} was deleted and created anew while it was read (it was {known}, it is "
+                    f"{topic.identity}): offsets of the one mean nothing in the other. Start under a new application "
+                    "name to process the new topic"
+                )
+
+    def _look_at_topics(self, now: float) -> None:
+        """Ask once in a while, beside the work, whether these are still the topics that they were; raises UnknownTopic.
+
+        Fetches go by name: a topic that was deleted and created anew goes on being read at the old offset.
+        """
+        looking = self._looking
+        if looking is not None and looking.done():
+            self._looking = None
+            if not looking.cancelled() and isinstance(error := looking.exception(), UnknownTopic):
+                raise error
+        if self._looking is None and now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            self._looking = asyncio.ensure_future(self._check_exists(self._positions))
 
 
 def _is_damage(error: Exception) -> bool:

@@ -77,11 +77,15 @@ class Outgoing(NamedTuple):
 
 
 class TopicDescription(NamedTuple):
-    """A topic that exists. ``config`` holds at least cleanup.policy, retention.ms and max.message.bytes, as text."""
+    """A topic that exists. ``config`` holds at least cleanup.policy, retention.ms and max.message.bytes, as text.
+
+    ``identity``: no other topic ever has it, the next one of the same name neither; "": the broker does not tell.
+    """
 
     name: str
     partitions: int
     config: Mapping[str, str]
+    identity: str = ""
 
 
 class TopicSpec(NamedTuple):
@@ -136,7 +140,7 @@ class OffsetOutOfRange(BrokerError):
 
 
 class UnknownTopic(BrokerError):
-    """A topic or partition does not exist."""
+    """A topic or partition does not exist, or is another one than it was: deleted, and created anew under its name."""
 
 
 class CorruptRecord(BrokerError):

@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 
 from keylanes import DeadLetter
 from keylanes.offsets.provenance import Provenance, decode_provenance
+from keylanes.runtime.brokers.protocol import Headers
 from keylanes.runtime.errors import HandlerFailed, SourceError
 from keylanes.runtime.kafka_server import KafkaServer
 
@@ -24,9 +25,9 @@ NOISE = random.Random(5).randbytes(3_000_000)
 """What no codec makes smaller."""
 
 
-def provenance(headers: object) -> list[Provenance]:
+def provenance(headers: Headers) -> list[Provenance]:
     """The decoded headers of ours."""
-    return [decode_provenance(data or b"") for name, data in headers if name == "kl"]  # type: ignore[attr-defined]
+    return [decode_provenance(data or b"") for name, data in headers if name == "kl"]
 
 
 # --- keys and values -------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
 from keylanes import App, Context, Settings
 from keylanes.keyrange.hashing import point_of
@@ -16,8 +15,8 @@ from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets import snapshots
 from keylanes.offsets.codec import decode
 from keylanes.offsets.events import Event, WorkersMerged, WorkerSplit
-from keylanes.runtime import history, member
-from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition, Watermarks
+from keylanes.runtime import history
+from keylanes.runtime.brokers.protocol import TopicPartition, Watermarks
 from keylanes.runtime.kafka_server import KafkaServer
 
 from .counting import Counting
@@ -379,38 +378,6 @@ async def test_own_log_is_trimmed_and_restarts_work(
         await reached(lambda: lowest_edge(last) == 3_000)
     assert work.count == 3_000, "a stop in order leaves nothing to be done again"
     await asyncio.to_thread(check_outputs, ground, 3_000)
-
-
-# --- more partitions -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.broker
-async def test_partitions_added_to_a_source(
-    kafka_server: KafkaServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """They are named aloud while the application runs, and read from their start by the next one."""
-    monkeypatch.setattr(member, "SOURCES_CHECK_MS", 100)
-    ground = Ground(f"kafka://{kafka_server.bootstrap}")
-    await asyncio.to_thread(fill, ground, 20, 5)
-    app = ground.app()
-    work = Work()
-    work.declare(app, ground, 4)
-    async with app:
-        await reached(lambda: work.count == 20)
-        admin = AIOKafkaAdminClient(bootstrap_servers=kafka_server.bootstrap)
-        await admin.start()
-        await admin.create_partitions({ground.source: NewPartitions(3)})
-        await admin.close()
-        said = f"{ground.source} has 3 partitions now; 1 are read: restart to read all"
-        await reached(lambda: said in caplog.text)
-        broker = ground.connect()
-        await broker.open()
-        await broker.append([Outgoing(ground.source, partition, b"k", b"7") for partition in (1, 2)])
-        await broker.close()
-    assert caplog.text.count(said) == 1
-    async with app:
-        await reached(lambda: work.count == 22)
-        assert [p.front for p in app.statistics().partitions] == [20, 1, 1]
 
 
 # --- holes -----------------------------------------------------------------------------------------------------------

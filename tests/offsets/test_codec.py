@@ -36,6 +36,7 @@ EXAMPLES: tuple[events.Event, ...] = (
         partition=2,
         bands=(events.Band(0, 2**31, 336_775), events.Band(2**31, 2**32, 2**40)),
     ),
+    events.SourceIdentified(term=7, topic="flüge", identity="5bcb647a9e52401a8ffcce0dcec26e07"),
     events.LogOpened(
         app="flights",
         hash_name="xxh64-seed42-high32",

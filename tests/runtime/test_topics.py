@@ -60,7 +60,7 @@ def test_a_changelog_is_made_like_its_source() -> None:
     """As many partitions, compacted for ever; none for a source without stores; found again at the next start."""
     cluster = made()
     found = prepared(cluster, declared=[*handlers(), *handlers("other")])
-    assert found[CHANGELOG] == TopicDescription(CHANGELOG, 3, found[CHANGELOG].config)
+    assert (found[CHANGELOG].name, found[CHANGELOG].partitions) == (CHANGELOG, 3)
     assert found[CHANGELOG].config.items() >= CHANGELOG_CONFIG.items()
     assert "x.changelog.other" not in cluster.topics()
     assert prepared(cluster, create_topics=False)[CHANGELOG] == found[CHANGELOG]

@@ -1,0 +1,105 @@
+"""What becomes of the source topics while the application runs: more partitions, another topic under the same name.
+
+New partitions are read from their start. Their records do not wait for what their keys left behind in the old ones, nor
+does anything else in Kafka: order per key begins anew there. With stores that would be wrong state, so it stops.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+
+from ..offsets.ledger import Place
+from .bounded import bounded, fatal_of
+from .brokers.protocol import Broker, BrokerError, TopicDescription, TopicPartition
+from .commit import CommitCycle
+from .coordinator import check_identities
+from .dispatch import PartitionDispatch
+from .errors import SourceError
+from .outputs import place_of
+from .settings import Settings
+from .slots import PartitionRun
+
+logger = logging.getLogger("keylanes")
+
+SOURCES_CHECK_MS = 30_000
+"""How often it is looked whether a source has got more partitions, or is another topic."""
+
+
+class SourceWatch:
+    """``runs``: all partitions that are worked on; new ones are added here, and then given to ``begin_reading``.
+
+    ``ends``: where each source partition has to be read to for the run to be level. ``stateful``: topics with stores.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        settings: Settings,
+        cycle: CommitCycle,
+        runs: list[PartitionRun],
+        ends: dict[TopicPartition, int],
+        stateful: Collection[str],
+        begin_reading: Callable[[PartitionRun], None],
+    ) -> None:
+        self.broker, self.settings, self.cycle, self.runs = broker, settings, cycle, runs
+        self.ends, self.stateful, self.begin_reading = ends, stateful, begin_reading
+
+    async def run(self) -> None:
+        """Look in intervals until cancelled. Raises SourceError."""
+        while True:
+            await asyncio.sleep(SOURCES_CHECK_MS / 1000)
+            try:
+                limit = self.settings.request_timeout_ms
+                topics = sorted({run.dispatch.topic for run in self.runs})
+                found = await bounded(self.broker.describe(topics), limit, "describing the sources")
+            except BrokerError:
+                continue  # the readers say so
+            for name in topics:
+                if name in found:  # the readers say when it is gone
+                    await self._look(found[name])
+
+    async def _look(self, topic: TopicDescription) -> None:
+        check_identities(self.cycle.ledger.control.identities, {topic.name: topic.identity})
+        runs = [run for run in self.runs if run.dispatch.topic == topic.name]
+        if topic.partitions <= len(runs):
+            return
+        if topic.name in self.stateful:
+            raise SourceError(
+                f"{topic.name} has {topic.partitions} partitions now and had {len(runs)}: keys moved to other "
+                "partitions, their state did not. Make a new source topic, or start under a new application name"
+            )
+        logger.warning(
+            "%s has %d partitions now and had %d: the new ones are read from their start. Records of keys that moved "
+            "there do not wait for those that their keys have in the old ones",
+            topic.name,
+            topic.partitions,
+            len(runs),
+        )
+        try:
+            await self._take_in([(topic.name, index) for index in range(len(runs), topic.partitions)], runs[0])
+        except BrokerError as error:
+            raise fatal_of(error) from error
+        for run in self.runs:
+            if run.dispatch.topic == topic.name:
+                run.partitions = topic.partitions
+
+    async def _take_in(self, places: Sequence[Place], like: PartitionRun) -> None:
+        """Work on partitions that were added, as on another one of their topic."""
+        cycle, limit = self.cycle, self.settings.request_timeout_ms
+        sources = [TopicPartition(*place) for place in places]
+        marks = await bounded(self.broker.watermarks(sources), limit, "watermarks of new partitions")
+        for source in sources:
+            place = (source.topic, source.partition)
+            epoch = await cycle.coordinator.start_partition(cycle.ledger, place, cycle.incarnation, marks[source])
+            numbers, quota = like.dispatch.numbers, like.dispatch.quota_bytes
+            # A process before this one may have worked on it: then its ranges go on where they were.
+            front = cycle.ledger.frontier(place) if place in cycle.ledger.control.started else marks[source].start
+            dispatch = PartitionDispatch(*place, front, quota, numbers)
+            dispatch.incarnation = cycle.incarnation
+            run = PartitionRun(dispatch, like.handler, place_of(*place))
+            self.ends.setdefault(source, front)  # found at the start, it had none
+            self.runs.append(run)
+            settled = cycle.reshape.take_up(run, epoch)
+            cycle.wake()
+            await settled
+            self.begin_reading(run)
