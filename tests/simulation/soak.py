@@ -52,6 +52,8 @@ def main(arguments: list[str]) -> int:
             return asyncio.run(again(options, console))
         with soak_book.alone(options.book):
             return asyncio.run(slice_of_all(options, console))
+    except (asyncio.CancelledError, KeyboardInterrupt):  # told twice; what was done is in the file
+        return INTERRUPTED
     except (SoakError, ValueError, OSError) as error:
         console.print(f"soak: {error}")
         return FAILED
