@@ -176,6 +176,10 @@ class SimulatedBroker:
         """The last stable offset: committed readers stop there."""
         return self._state.log(source).stable
 
+    def transactional_state(self, transactional_id: str) -> tuple[str, int]:
+        """The state of an id as Kafka names it, and its epoch as Kafka counts it; ``("None", -1)``: never used."""
+        return self._state.state_of(transactional_id)
+
     def break_connections(self) -> None:
         """Start the brokers anew: what is under way ends with BrokerTimeout, carried out or not; nothing is lost."""
         self.network.break_connections()
@@ -206,11 +210,15 @@ class SimulatedBroker:
         self._producers += 1
         return f"producer {self._producers}"
 
-    def _missing(self, sources: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Those that do not exist."""
+    def _missing_to_write(self, sources: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Those that do not exist, after what writing to them creates."""
         if self._auto_create:
             for name in dict.fromkeys(source.topic for source in sources):
                 self._state.create(TopicSpec(name, self._partitions_default, {}))
+        return self._missing(sources)
+
+    def _missing(self, sources: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Those that do not exist."""
         found = self._state.descriptions(dict.fromkeys(source.topic for source in sources))
         return [
             source

@@ -19,6 +19,7 @@ from .protocol import (
     TopicPartition,
     TopicSpec,
     TransactionRefused,
+    UnknownTopic,
     Watermarks,
 )
 from .simulated_link import ConnectionSevered, Link
@@ -166,10 +167,12 @@ class SimulatedReader:
         self._cluster = cluster
         self._positions: dict[TopicPartition, int] = {}
         self._silent_since: float | None = None
+        self._assigned = True
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read from these places, and no others."""
         self._positions = dict(positions)
+        self._assigned = False
 
     def position(self, source: TopicPartition) -> int:
         """The offset to be read next."""
@@ -179,8 +182,11 @@ class SimulatedReader:
         """See the protocol."""
         loop = asyncio.get_running_loop()
         end = loop.time() + wait_ms / 1000
-        asked = {source: self._positions[source] for source in sources}
         while True:
+            if not self._assigned:
+                await self._apply_assignment()
+                continue
+            asked = {source: self._positions[source] for source in sources if source in self._positions}
             news: asyncio.Future[None] = loop.create_future()  # done when there is something for this fetch
             try:
                 found = await self._ask(asked, records_max, news, end - loop.time())
@@ -196,13 +202,21 @@ class SimulatedReader:
                     await asyncio.sleep(min(wait, self._cluster.network.draw(self._cluster.latency.retry_ms)))
                 elif not found:
                     await self._wait(news, wait)
-                asked = {source: self._positions[source] for source in sources if source in self._positions}
             finally:
                 self._cluster._waiting.pop(news, None)
 
     async def close(self) -> None:
         """Let go."""
         self._link.close()
+
+    async def _apply_assignment(self) -> None:
+        """A look whether the partitions exist; raises UnknownTopic."""
+        positions = self._positions
+        step = partial(self._cluster._missing, tuple(positions))
+        missing = await self._link.ask_again(Kind.METADATA, step, self._link.deadline("asking for topics"))
+        if missing:
+            raise UnknownTopic(f"topic {missing[0].topic!r} has no partition {missing[0].partition}")
+        self._assigned = positions is self._positions  # else assigned anew meanwhile: ``fetch`` comes back
 
     async def _ask(
         self, asked: Mapping[TopicPartition, int], records_max: int, news: "asyncio.Future[None]", wait: float

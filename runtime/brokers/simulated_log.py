@@ -139,7 +139,7 @@ class PartitionLog:
 
     def admit(self, producer: str, epoch: int, sequence: int, records: int) -> bool:
         """Whether a batch is new here (else it is here already); raises ProducerFenced, OutOfOrder."""
-        known_epoch, expected = self._producers.get(producer, (-1, 0))
+        known_epoch, expected = self._producers.get(producer, (epoch, sequence))
         if epoch < known_epoch:
             raise ProducerFenced(f"producer {producer!r} has written here at epoch {known_epoch}, which is not {epoch}")
         if epoch > known_epoch:
@@ -219,7 +219,7 @@ class Topic(NamedTuple):
 class TransactionalId:
     """The current epoch of an id and its newest transaction."""
 
-    epoch: int = 0
+    epoch: int = -1
     transaction: Transaction | None = None
     timeout_ms: int = 60_000
 
@@ -230,18 +230,20 @@ class ClusterState:
 
     topics: dict[str, Topic] = field(default_factory=dict)
     ids: dict[str, TransactionalId] = field(default_factory=dict)
+    created: int = 0
 
     def create(self, spec: TopicSpec) -> None:
         """Create a topic, unless it exists; raises BrokerError for a name or a number that is not possible."""
         if spec.name not in self.topics:
             known = {name: value for name, value in spec.config.items() if name not in TABLE_CONFIG}
-            description = TopicDescription(*checked(spec._replace(config=known)))
+            self.created += 1
+            description = TopicDescription(*checked(spec._replace(config=known)), identity=str(self.created))
             self.topics[spec.name] = Topic(description, [PartitionLog() for _ in range(spec.partitions)])
 
     def recreate(self, name: str) -> None:
         """Delete a topic and create it as it was, empty."""
-        spec = TopicSpec(*self.topics.pop(name).description)
-        self.create(spec)
+        old = self.topics.pop(name).description
+        self.create(TopicSpec(old.name, old.partitions, old.config))
 
     def truncate(self, source: TopicPartition, high: int) -> None:
         """Cut a partition's log; raises UnknownTopic, OffsetOutOfRange."""
@@ -283,9 +285,14 @@ class ClusterState:
         return log.read(position, records_max)
 
     def trim(self, before: Mapping[TopicPartition, int]) -> None:
-        """Forget records; raises OffsetOutOfRange, before anything is forgotten, for one beyond the high watermark."""
+        """Forget records; before anything is forgotten raises OffsetOutOfRange for one beyond the high watermark.
+
+        As in Kafka a topic that is only compacted is not trimmed: BrokerError.
+        """
         for source, offset in before.items():
             log = self.log(source)
+            if "delete" not in self.topics[source.topic].description.config["cleanup.policy"]:
+                raise BrokerError(f"topic {source.topic!r} is compacted and never trimmed: see its cleanup.policy")
             if not 0 <= offset <= log.high:
                 raise OffsetOutOfRange(source, offset, Watermarks(log.start, log.high))
         for source, offset in before.items():
@@ -385,10 +392,16 @@ class ClusterState:
         transaction.committed = commit
         return transaction
 
-    def describe(self, transactional_id: str) -> tuple[int, bool]:
-        """The epoch of an id, and whether its last transaction was aborted."""
+    def state_of(self, transactional_id: str) -> tuple[str, int]:
+        """The state of an id as Kafka names it, and its epoch; ``("None", -1)`` for one that was never used."""
         known = self.ids.get(transactional_id, TransactionalId())
-        return known.epoch, known.transaction is not None and known.transaction.committed is False
+        transaction = known.transaction
+        if transaction is None:
+            return "None" if known.epoch < 0 else "Empty", known.epoch
+        if transaction.committed is None:
+            return "Ongoing", known.epoch
+        step = "Complete" if transaction.complete else "Prepare"
+        return f"{step}{'Commit' if transaction.committed else 'Abort'}", known.epoch
 
     def expire(self, transaction: Transaction) -> bool:
         """The cluster's decision on a transaction that is open for too long: abort and fence. Whether it was open."""

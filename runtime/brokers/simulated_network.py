@@ -131,6 +131,10 @@ class Network:
         self._caught = asyncio.Event()
         self._armed[kind] = fault
 
+    def disarm(self) -> None:
+        """No request is to meet a fault that was armed."""
+        self._armed.clear()
+
     async def caught(self) -> None:
         """Wait until the fault has happened."""
         assert self._caught is not None, "nothing was armed"

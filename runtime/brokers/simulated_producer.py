@@ -58,7 +58,7 @@ class Session:
             groups.setdefault(TopicPartition(record.topic, record.partition), []).append(index)
         unknown = [source for source in groups if source not in self._known]
         if unknown:
-            step = partial(self.link.cluster._missing, unknown)
+            step = partial(self.link.cluster._missing_to_write, unknown)
             missing = await self.link.ask_again(Kind.METADATA, step, deadline)
             self._known.update(source for source in unknown if source not in missing)
             if missing:
@@ -78,19 +78,22 @@ class Session:
         ends: dict[TopicPartition, int] = {}
         limits = await self._limits(dict.fromkeys(source.topic for source in groups))
         queues = {source: cut(records, group, limits.get(source.topic, 1 << 30)) for source, group in groups.items()}
+        numbers: dict[TopicPartition, int] = {}  # the sequence number of each partition's first batch that is left
         while queues:
             heads = {source: batches[0] for source, batches in queues.items()}
-            answers = await self._produce(records, heads, deadline)
+            for source in heads.keys() - numbers.keys():
+                numbers[source] = self.sequences.get(source, 0)
+                self.sequences[source] = numbers[source] + len(heads[source])
+            answers = await self._produce(records, heads, numbers, deadline)
             again = self._judge(heads, answers)
-            for source, indexes in heads.items():
+            for source in heads:
                 if source in again:
                     continue
                 ends.pop(source, None)
                 answer = answers[source]
                 if isinstance(answer, int) and answer >= 0:
                     ends[source] = answer
-                self.sequences[source] = self.sequences.get(source, 0) + len(indexes)
-                del queues[source][0]
+                del queues[source][0], numbers[source]
                 if not queues[source]:
                     del queues[source]
             if again:
@@ -98,12 +101,16 @@ class Session:
         return ends
 
     async def _produce(
-        self, records: Sequence[Outgoing], heads: Mapping[TopicPartition, Sequence[int]], deadline: Deadline
+        self,
+        records: Sequence[Outgoing],
+        heads: Mapping[TopicPartition, Sequence[int]],
+        numbers: Mapping[TopicPartition, int],
+        deadline: Deadline,
     ) -> dict[TopicPartition, int | BrokerError]:
         """Send each batch to its partition's leader, one request for each leader; the answers by partition."""
         by_leader: dict[int, dict[TopicPartition, tuple[list[Outgoing], int]]] = {}
         for source, indexes in heads.items():
-            batch = [records[index] for index in indexes], self.sequences.get(source, 0)
+            batch = [records[index] for index in indexes], numbers[source]
             by_leader.setdefault(self.link.cluster._leader(source), {})[source] = batch
         parts = list(by_leader.values())
         write = self.link.cluster._produce
@@ -266,13 +273,13 @@ class SimulatedProducer:
         return TransactionAborted(f"aborted by the cluster: it took longer than {self._timeout_ms} ms")
 
     async def _replaced(self) -> bool:
-        step = partial(self._cluster._state.describe, self._id)
+        step = partial(self._cluster._state.state_of, self._id)
         deadline = self._link.deadline("asking for the state of a transactional id")
         try:
-            epoch, was_aborted = await self._link.ask_again(Kind.DESCRIBE_TXN, step, deadline)
+            state, epoch = await self._link.ask_again(Kind.DESCRIBE_TXN, step, deadline)
         except BrokerError:
             return True  # not to know is no reason to fence whoever it may be
-        return epoch > self.epoch + 1 or not was_aborted
+        return epoch > self.epoch + 1 or state not in ("PrepareAbort", "CompleteAbort")
 
 
 def _nothing() -> None:

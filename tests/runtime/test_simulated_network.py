@@ -285,6 +285,7 @@ def test_a_reader_of_a_silent_cluster_hears_nothing_and_then_an_error() -> None:
     async def main() -> None:
         cluster = cluster_of(latency=Latency(timeout_ms=1_000))
         reader = await cluster.connect("one").reader({SOURCE: 0})
+        assert await reader.fetch([SOURCE], records_max=1, wait_ms=0) == []
         cluster.faults.away = True
         loop = asyncio.get_running_loop()
         began, quiet = loop.time(), 0
