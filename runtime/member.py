@@ -94,7 +94,6 @@ class Member:
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._granting: dict[Place, asyncio.Lock] = {}
-        self._incarnation: int | None = None
 
     # --- the run ---------------------------------------------------------------------------------------------------
 
@@ -104,7 +103,7 @@ class Member:
             if await self._has_started():
                 self.is_ready.set()
                 await self._work(until_level=until_level)
-        except (SourceError, StateError) as error:
+        except (LogError, SourceError, StateError) as error:
             if (fenced := await self._taken_over()) is not None:
                 raise fenced from error
             raise
@@ -232,7 +231,6 @@ class Member:
         sources_now = {(s.topic, s.partition): m for s, m in marks.items()}
         identities = {handler.topic: topics[handler.topic].identity for handler in self.handlers}
         office = await self.coordinator.take_office(sources_now, self.keeper.wanted, identities)
-        self._incarnation = office.incarnation
         await self.keeper.open(office.ledger, topics)
         return office, marks
 
@@ -395,11 +393,11 @@ class Member:
         """Whether another process is in office, for one that found damage.
 
         1. This one stands still, or waits for its disk. 2. Another takes over, processes and commits. 3. Retention
-        takes the records that were processed, or the changelog goes on. 4. This one, back again, misses records that
-        it believes to be its own, or finds newer state than it knows of. Nothing is damaged: it has to go, not to be
-        mended.
+        takes the records that were processed, the offset log is trimmed, or the changelog goes on. 4. This one, back
+        again, misses what it believes to be its own, or finds newer state than it knows of. Nothing is damaged: it has
+        to go, not to be mended.
         """
-        if self._incarnation is None:
+        if not self.logs.log_partitions:  # it has not come as far as that
             return None
         watch = LogReader(self.app, self.broker, self.settings)
         patience = Patience(self.settings.request_timeout_ms, "asking who is in office")
@@ -414,7 +412,8 @@ class Member:
                     ledger = await watch.read_control(Ledger())
                 except BrokerTimeout as error:
                     await patience.wait(error)
-            self.coordinator.check_in_office(ledger, self._incarnation)
+            if any(member.instance == self.coordinator.instance for member in ledger.control.members.values()):
+                self.coordinator.check_in_office(ledger, self.coordinator.own(ledger).incarnation)
         except FencedError as fenced:
             return fenced
         except (BrokerError, LogError) as error:
