@@ -4,9 +4,11 @@ Argument: a ``Told`` as JSON. Every step of its commit cycle becomes a line in i
 """
 
 import asyncio
+import ctypes
 import logging
 import os
 import random
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
@@ -24,6 +26,7 @@ FACTOR = 16
 POISON = 500
 """One value in so many is refused by the handler, and becomes a dead letter."""
 UNREST_PAUSE_S = 0.4
+KERNEL_KILLS_CHILD_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 class Told(msgspec.Struct, kw_only=True):
@@ -160,8 +163,15 @@ def plant(told: Told) -> None:
         defects[name]()
 
 
+def end_with_parent() -> None:
+    """Be killed when the program that started this one is: nobody else would wake it up if it were suspended then."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(KERNEL_KILLS_CHILD_WITH_PARENT, signal.SIGKILL)
+
+
 def main() -> None:
     """Run as told."""
+    end_with_parent()
     from dying import arrange  # beside this script
 
     told = msgspec.json.decode(sys.argv[1], type=Told)

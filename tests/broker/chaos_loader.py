@@ -68,7 +68,7 @@ class Loader:
             # Beyond what is wanted it goes on slowly: whoever waits for a transaction shall not wait for ever.
             rate = self._rate if self.written < self._records else self._rate / 10
             owed += rate * TICK_S
-            if self._chance.random() < BURST_CHANCE:
+            if self.written < self._records and self._chance.random() < BURST_CHANCE:
                 owed += rate * BURST_S
             self._write(int(owed))
             owed -= int(owed)

@@ -100,6 +100,13 @@ class StopTakenOver(Happening):
     step: str
 
 
+class StopChain(Happening):
+    """It is suspended, a second process takes over and is suspended too, a third takes over: both must go."""
+
+    SECONDS: ClassVar[float] = 10.0
+    step: str
+
+
 class Second(Happening):
     """Another process is started beside it: it must go."""
 
@@ -117,10 +124,10 @@ class Pass(Happening):
 
 
 class BrokerKill(Happening):
-    """The broker is killed and started again; the application too if ``with_application``."""
+    """The broker is killed and started again; meanwhile the application is ``killed``, or ``suspended``, or waits."""
 
     SECONDS: ClassVar[float] = 12.0
-    with_application: bool
+    application: str
 
 
 class BrokerStop(Happening):
@@ -141,6 +148,7 @@ Planned: TypeAlias = (
     | KillStarting
     | StopAlone
     | StopTakenOver
+    | StopChain
     | Second
     | Twins
     | InOrder
@@ -177,12 +185,19 @@ def draw(round_: Round) -> list[Planned]:
         else:
             found.append(KillStarting(is_cold=chance.random() < 0.5, **common()))
             kills -= 2
-    for i in range(round_.stops):
-        if i % 2:
+    stops = round_.stops
+    while stops > 0:
+        kind = chance.random()
+        if kind < 0.4:
+            found.append(StopAlone(step=chance.choice(STEPS), seconds=chance.uniform(0.2, 4.0), **common()))
+        elif kind < 0.8 or stops == 1:
             found.append(StopTakenOver(step=chance.choice(STEPS), **common()))
         else:
-            found.append(StopAlone(step=chance.choice(STEPS), seconds=chance.uniform(0.2, 4.0), **common()))
-    found += [BrokerKill(with_application=i % 2 == 1, **common()) for i in range(round_.broker_kills)]
+            found.append(StopChain(step=chance.choice(STEPS), **common()))
+            stops -= 1
+        stops -= 1
+    meanwhile = ("suspended", "killed", "")
+    found += [BrokerKill(application=meanwhile[i % 3], **common()) for i in range(round_.broker_kills)]
     found += [BrokerStop(seconds=chance.uniform(0.5, 5.0), **common()) for _ in range(round_.broker_stops)]
     found += [BrokerRestart(**common()) for _ in range(round_.restarts)]
     found += [InOrder(**common()) for _ in range(1 + round_.kills // 10)] if round_.kills else []

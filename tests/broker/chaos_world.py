@@ -206,6 +206,8 @@ class World:
                 self.works()
             case plan.StopTakenOver():
                 self.taken_over(happening.step)
+            case plan.StopChain():
+                self.chain(happening.step)
             case plan.Second():
                 first = self.current
                 self.start()
@@ -218,11 +220,9 @@ class World:
             case plan.BrokerStop():
                 self.suspend_broker(happening.seconds)
             case plan.BrokerKill():
-                self.kill_broker(with_application=happening.with_application)
+                self.kill_broker(happening.application)
             case plan.BrokerRestart():
-                self.kafka.stop()
-                self.start_broker()
-                self.figures.broker_restarts += 1
+                self.restart_broker()
 
     # --- the application ---------------------------------------------------------------------------------------------
 
@@ -302,6 +302,21 @@ class World:
         first.send(signal.SIGCONT)
         self.goes(first)
 
+    def chain(self, step: str) -> None:
+        """Two processes are suspended one after the other, a third is at work; then both must go."""
+        suspended: list[Process] = []
+        for _ in range(2):
+            self.at(step)
+            suspended.append(self.current)
+            self.suspend(self.current)
+            self.start()
+            self.works(2)
+        self.last(TRANSACTION_MS / 1000)
+        for process in reversed(suspended):
+            process.send(signal.SIGCONT)
+        for process in suspended:
+            self.goes(process)
+
     def goes(self, process: Process) -> None:
         """One that was taken over must end as fenced, and the current one works on."""
         if (code := process.ended()) != FENCED:
@@ -335,20 +350,29 @@ class World:
 
     # --- the broker --------------------------------------------------------------------------------------------------
 
-    def start_broker(self) -> None:
-        """Start it again; the application goes on."""
+    def restart_broker(self) -> None:
+        """Stopped in order and started again; the application goes on."""
+        self.kafka.stop()
+        self.figures.broker_restarts += 1
         self.kafka.start()
         self.proxy.target = self.kafka.proxied_listener_port
         self.works(2)
 
-    def kill_broker(self, *, with_application: bool) -> None:
-        """SIGKILL of the broker, and of the application behind it."""
+    def kill_broker(self, application: str) -> None:
+        """SIGKILL of the broker, with the application killed behind it, suspended before it, or waiting."""
+        if application == "suspended":
+            self.at("transact")
+            self.suspend(self.current)
         self.kafka.kill()
         self.figures.broker_kills += 1
-        if with_application:
+        if application == "killed":
             self.kill(self.current)
             self.start()
-        self.start_broker()
+        self.kafka.start()
+        self.proxy.target = self.kafka.proxied_listener_port
+        if application == "suspended":
+            self.current.send(signal.SIGCONT)
+        self.works(2)
 
     def suspend_broker(self, seconds: float) -> None:
         """SIGSTOP of the broker for a time."""
