@@ -95,8 +95,7 @@ def evolve_control(control: Control, event: ControlEvent) -> Control:
         case MemberFenced() if event.incarnation in control.members:
             member = replace(control.members[event.incarnation], fenced=True)
             return replace(control, members=_with(control.members, event.incarnation, member))
-        case PartitionStarted():
-            place = (event.topic, event.partition)
+        case PartitionStarted() if (place := (event.topic, event.partition)) not in control.started:
             return replace(control, started=_with(control.started, place, event.offset))
         case StoreDeclared() if event.name not in control.stores:  # a number that was given once stays
             return replace(control, stores=_with(control.stores, event.name, event))
