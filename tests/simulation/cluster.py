@@ -9,7 +9,7 @@ from keylanes.offsets.codec import decode
 from keylanes.offsets.ledger import Ledger, evolve_all
 from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
 from keylanes.runtime.brokers.simulated import Entry, Faults, Latency, SimulatedBroker
-from keylanes.runtime.brokers.simulated_log import ClusterState, Transaction
+from keylanes.runtime.brokers.simulated_log import ClusterState, PartitionLog, Transaction
 
 WRITER_TIMEOUT_MS = 60_000
 
@@ -125,6 +125,15 @@ class Cluster(SimulatedBroker):
             ]
             for source in transaction.unmarked
         }
+
+    def grow(self, topic: str) -> TopicPartition:
+        """Add a partition to a topic."""
+        known = self._state.topics[topic]
+        number = len(known.logs)
+        self._state.topics[topic] = known._replace(
+            description=known.description._replace(partitions=number + 1), logs=[*known.logs, PartitionLog()]
+        )
+        return TopicPartition(topic, number)
 
     def forget(self, source: TopicPartition, before: int) -> None:
         """Delete what lies below an offset, as retention does."""

@@ -16,7 +16,7 @@ from keylanes.state.changelog import changelog_topic
 from .cluster import fold_of
 from .plan import Happening
 from .process import APP, Process
-from .workload import BIG_BYTES, OUT
+from .workload import BIG_BYTES, BILLS, OUT, draw_work
 
 if TYPE_CHECKING:
     from .world import World
@@ -27,6 +27,7 @@ TROUBLE_ECHO_S = 4.0
 """So long after its faults ended the cluster may still be called unavailable: requests then under way time out."""
 LASTS_S: Final = (0.05, 0.3, 1.0)
 DAY_MS = 86_400_000
+PARTITIONS_MAX = 4
 
 
 class Happenings:
@@ -217,6 +218,17 @@ class Happenings:
             cells = self.world.watch.cells.get(place)
             if cells is not None and rng.random() < 0.7:
                 self.cluster.forget(place, min(cells.edges))
+
+    async def _grow(self, rng: random.Random) -> None:
+        """A source gets a partition more, which has records before anybody notices."""
+        topic = rng.choice(list(self.world.mix.sources))
+        if len(self.cluster.places(topic)) >= PARTITIONS_MAX:
+            return
+        place = self.cluster.grow(topic)
+        self.world.sources.append(place)
+        first = rng.randrange(1_000_000, 1_000_000_000)
+        values = [draw_work(rng, first + n, is_sync=topic == BILLS, trouble=0.05) for n in range(rng.randint(0, 9))]
+        self.cluster.write([Outgoing(*place, b"k%d" % rng.randrange(9), value) for value in values], ())
 
     async def _compact(self, rng: random.Random) -> None:
         for place in self.world.sources:

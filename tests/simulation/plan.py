@@ -40,6 +40,7 @@ KINDS: Final = {
     "limit": 2,
     "retention": 2,
     "compact": 3,
+    "grow": 2,
     # the application
     "release": 3,
     "split": 3,
@@ -48,13 +49,18 @@ KINDS: Final = {
 """What may happen, and how often in proportion."""
 
 STATEFUL_ONLY: Final = frozenset({"compact", "full disk"})
+STATELESS_ONLY: Final = frozenset({"grow"})
+"""State is kept by partition and key: a source that has it may not grow."""
 KINDS_MAX = 9
 """So many kinds of happenings occur in one plan: a mix of its own, in which some come together often."""
 AT_ONCE_S = 0.05
 
 
-class Mix(msgspec.Struct, frozen=True):
-    """Limits and sizes. ``topics``: partitions of what the application writes to."""
+class Mix(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits and sizes. ``topics``: partitions of what the application writes to.
+
+    What is new here has a default, so that plans of the corpus can still be read.
+    """
 
     sources: dict[str, int]
     topics: dict[str, int]
@@ -62,11 +68,13 @@ class Mix(msgspec.Struct, frozen=True):
     settings: dict[str, int]
     stateful: bool
     slice_changes: int
+    sources_check_ms: int = 500
     offsets_unknown: float
     marker_ms: tuple[float, float]
     timeout_ms: float
     dying: bool
     """Whether processes die by themselves, at a step of the commit cycle or between two writes."""
+    sources_check_ms: int = 500
 
     def make_settings(self) -> Settings:
         """The application's."""
@@ -151,6 +159,7 @@ def draw_mix(rng: random.Random) -> Mix:
         settings=settings,
         stateful=rng.random() < 0.5,
         slice_changes=rng.choice((1, 2, 200)),
+        sources_check_ms=rng.choice((50, 500)),
         offsets_unknown=rng.choice((0.0, 0.0, 0.5)),
         marker_ms=rng.choice(((0.1, 2.0), (0.1, 20.0), (10.0, 200.0))),
         timeout_ms=rng.choice((300.0, 1_000.0)),
@@ -194,7 +203,8 @@ def _draw_key(rng: random.Random, keys: int) -> bytes | None:
 
 def _draw_happenings(rng: random.Random, mix: Mix) -> list[Happening]:
     count = rng.choice((0, 4, 8, 12, 20))
-    allowed = [kind for kind in KINDS if mix.stateful or kind not in STATEFUL_ONLY]
+    impossible = STATELESS_ONLY if mix.stateful else STATEFUL_ONLY
+    allowed = [kind for kind in KINDS if kind not in impossible]
     drawn = rng.choices(allowed, [KINDS[kind] for kind in allowed], k=rng.randint(2, KINDS_MAX))
     happenings: list[Happening] = []
     at_s = 0.0

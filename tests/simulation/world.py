@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
-from keylanes.runtime import keeper
+from keylanes.runtime import keeper, source_watch
 from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
 from keylanes.runtime.brokers.simulated import Latency
 from keylanes.runtime.brokers.simulated_log import Transaction
@@ -197,7 +197,7 @@ class World:
             elif len(alive) == 1 and alive[0].is_working and not alive[0].was_stopped:
                 member = alive[0].member
                 member.ends = {source: self.cluster.watermarks(source).high for source in self.sources}
-                if member.is_level():
+                if len(member.runs) == len(self.sources) and member.is_level():
                     return alive[0]
             await asyncio.sleep(0.02)
         raise AssertionError(f"not level after {LEVEL_LIMIT_S} s:\n{self.describe()}")
@@ -340,8 +340,9 @@ def run_plan(plan: Plan) -> Outcome:
         await world.run()
         return Outcome(world.trace(), world.reached, world.faults, world.story)
 
-    slice_changes = keeper.SLICE_CHANGES
+    slice_changes, check_ms = keeper.SLICE_CHANGES, source_watch.SOURCES_CHECK_MS
     keeper.SLICE_CHANGES = plan.mix.slice_changes  # type: ignore[misc]  # small, so that a crash falls between
+    source_watch.SOURCES_CHECK_MS = plan.mix.sources_check_ms
     try:
         asyncio.set_event_loop(loop)
         return loop.run_until_complete(main())
@@ -357,6 +358,7 @@ def run_plan(plan: Plan) -> Outcome:
             loop.close()
         finally:
             keeper.SLICE_CHANGES = slice_changes  # type: ignore[misc]  # as it was
+            source_watch.SOURCES_CHECK_MS = check_ms
             asyncio.set_event_loop(None)
 
 
