@@ -120,7 +120,7 @@ def _problem(app: str, span: Span, rare: list[tuple[int, Event]]) -> str | None:
     if span.start > 0:
         found = oldest_snapshot(rare, span.start)
         return None if found else "truncated: begins above 0 without a complete snapshot"
-    first = rare[0][1] if rare and rare[0][0] == 0 else None
+    first = rare[0][1] if rare else None  # a first opening that was aborted leaves a hole before it
     if not isinstance(first, LogOpened):
         return "truncated: does not begin with log_opened"
     if first.app != app:

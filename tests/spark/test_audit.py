@@ -211,6 +211,13 @@ def test_a_truncated_log_is_found(audited: Audited, trimmed: str) -> None:
     assert "log-whole" in audited(run).violated()
 
 
+def test_a_log_without_its_opening_is_found(audited: Audited) -> None:
+    """A log at offset 0 that begins with something else has lost its beginning, or never was one of ours."""
+    run = Planner(restarts=0).run()
+    del run.events[1][0]
+    assert "log-whole" in audited(run).violated()
+
+
 def test_an_emptied_log_is_found(audited: Audited) -> None:
     """All events are gone, by time retention say, although ranges were granted."""
     run = Planner(restarts=0).run()

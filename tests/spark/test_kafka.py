@@ -53,13 +53,18 @@ def send(into: Any, run: Run) -> None:
 
 
 def test_an_honest_run_on_kafka_is_proven(spark: "SparkSession", kafka_server: "KafkaServer", tmp_path: Path) -> None:
-    """Between its records lie aborted ones, at the end too, and a transaction is still open when the audit begins."""
+    """Between its records lie aborted ones, at both ends too, and a transaction is still open when the audit begins."""
     from keylanes.spark.audit import AuditSpec, audit
 
     run = Planner(restarts=1).run()
     topics = {f"{APP}.control": 1, f"{APP}.offsets": 2, SOURCE: 2, LATE: 2, AUDITED: 2, DEAD: 2}
     create(kafka_server.bootstrap, topics)
     honest, other = producer(kafka_server.bootstrap, "honest"), producer(kafka_server.bootstrap, "other")
+    other.begin_transaction()
+    for p, log in enumerate(run.events):
+        other.produce(f"{APP}.offsets", encode(log[0]), None, p)  # the opening of a process that did not come far
+    other.flush(30)
+    other.abort_transaction(30)
     honest.begin_transaction()
     send(honest, run)
     honest.commit_transaction(30)
