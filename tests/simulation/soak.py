@@ -30,7 +30,7 @@ from .shrink import RUNS_MAX, parts_of
 from .soak_book import BOOK, BROKER, SIMULATION, Book, Found, Slice, SoakError
 from .soak_pool import LIMIT_S, Pool
 from .soak_progress import Progress
-from .soak_report import WANTED, report
+from .soak_report import WANTED, is_complete, report
 from .soak_worker import Answer, Failure, Task, decode, encode
 
 SAVE_EVERY_S = 10.0
@@ -106,6 +106,9 @@ async def slice_of_all(options: argparse.Namespace, console: Console) -> int:
     if failing:
         console.print(f"failing: {', '.join(str(found.seed) for found in failing)}")
         return FAILED
+    of_part = {SIMULATION: {"seeds": options.seeds}, BROKER: {"kills": options.kills, "records": options.records}}
+    if not is_complete(book, {part: of_part[part] for part in parts}):
+        console.print("not all is done; the same command goes on from here")
     return INTERRUPTED if is_told() else 0
 
 
@@ -178,7 +181,8 @@ class Run:
 
         def hear(answer: Answer) -> None:
             self._note(answer)
-            progress.show(self.book.total(SIMULATION)["seeds"], self._state())
+            if not answer.name:
+                progress.show(self.book.total(SIMULATION)["seeds"], self._state())
 
         async with pool:
             with progress:

@@ -76,13 +76,14 @@ async def run_round(
         listening = asyncio.create_task(_listen(child, tell))
         try:
             is_hung = not await _is_done(listening, is_told)
-            if is_told() and is_hung:
-                return None
             found = None if is_hung else listening.result()
         finally:
             is_ending = listening.done()
             listening.cancel()
             code = await _end(child, is_ending=is_ending)
+        if is_told() and is_hung:
+            shutil.rmtree(folder, ignore_errors=True)
+            return None
         if found is not None:
             return found
         errors.seek(max(0, errors.seek(0, os.SEEK_END) - ERRORS_BYTES_MAX))

@@ -1,5 +1,6 @@
 """How far a slice is: a bar for a person, a line now and then for a log."""
 
+import math
 import time
 from types import TracebackType
 from typing import Self
@@ -16,7 +17,7 @@ class Progress:
 
     def __init__(self, console: Console, what: str, done: int, wanted: int) -> None:
         self.console, self.what, self.wanted = console, what, wanted
-        self.shown_s = time.monotonic()
+        self.shown_s = -math.inf
         self.bar: Bar | None = None
         if console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
