@@ -38,13 +38,18 @@ class PausingLoop(VirtualLoop):
         if owner in self._held:
             return
         held = self._held[owner] = ([], [])
-        ready = list(self._ready)
-        self._ready.clear()
-        for handle in ready:
-            (held[0] if _owner_of(handle) == owner else self._ready).append(handle)
+        for place, handle in enumerate(self._ready):
+            if _owner_of(handle) == owner:
+                held[0].append(handle)
+                self._ready[place] = self._nothing()  # a pass has counted what it will run: as many have to be there
         held[1].extend(timer for timer in self._scheduled if _owner_of(timer) == owner)
         self._scheduled[:] = [timer for timer in self._scheduled if _owner_of(timer) != owner]
         heapq.heapify(self._scheduled)
+
+    def _nothing(self) -> asyncio.Handle:
+        handle = asyncio.Handle(int, (), self)
+        handle.cancel()
+        return handle
 
     def resume(self, owner: str) -> None:
         """Let it go on: first what it was told meanwhile, then timers that have run out."""

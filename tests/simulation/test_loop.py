@@ -45,6 +45,26 @@ def test_who_stands_still_does_nothing_and_others_go_on() -> None:
     assert seen == [("b woke", 1.0), ("b heard", 1.0), ("a woke", 5.0), ("a heard", 5.0)]
 
 
+def test_who_is_stopped_in_the_middle_of_a_pass_takes_nothing_from_it() -> None:
+    """What is ready beside the one that is stopped runs in the same pass; what is stopped runs when it goes on."""
+    loop = PausingLoop()
+    seen: list[str] = []
+
+    async def main() -> None:
+        context = context_of("a")
+        loop.call_soon(loop.pause, "a")
+        for name in ("first", "second"):
+            loop.call_soon(seen.append, name, context=context)
+        loop.call_soon(seen.append, "beside")
+        await asyncio.sleep(1)
+        assert seen == ["beside"]
+        loop.resume("a")
+        await asyncio.sleep(1)
+        assert seen == ["beside", "first", "second"]
+
+    run(main(), loop)
+
+
 def test_what_a_paused_owner_is_told_is_kept_in_order() -> None:
     """Callbacks for somebody who stands still run after ``resume``, in the order in which they came."""
     loop = PausingLoop()
