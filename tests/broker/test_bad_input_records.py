@@ -6,17 +6,21 @@ import time
 
 import msgspec
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from confluent_kafka import Producer
 
-from keylanes import DeadLetter
+from keylanes import App, DeadLetter, Retry, State
 from keylanes.offsets.provenance import Provenance, decode_provenance
 from keylanes.runtime.brokers.protocol import Headers
 from keylanes.runtime.errors import HandlerFailed, SourceError
 from keylanes.runtime.kafka_server import KafkaServer
+from keylanes.state.changelog import decode_stored
 
 from .feeding import FAIL, FOR_EVER, feed, own_headers, passing_on, stops_with, trim
 from .ground import Ground
 from .raw import Raw, batch, flip_byte, log_file, old_message, send
+from .stateful import administer
 
 pytestmark = pytest.mark.broker
 
@@ -352,3 +356,48 @@ def test_a_flipped_byte_in_the_length_of_a_batch(kafka: Ground, kafka_server: Ka
     flip_byte(log_file(kafka_server.folder, kafka.source), damaged)
     passing_on(kafka).run(until="level")
     assert kafka.values(kafka.late) == [b"0", b"1", b"2", b"3"]
+
+
+# --- with state ------------------------------------------------------------------------------------------------------
+
+
+def counting(ground: Ground) -> App:
+    """Counts the records of each key, and publishes as many bytes as the value says."""
+    app = ground.app()
+
+    @app.handler(ground.source, to=ground.late, retry=Retry(attempts=1), on_failure=DeadLetter(ground.dead))
+    async def count(value: int, seen: State[int]) -> bytes:
+        seen.put((seen.get() or 0) + 1)
+        return random.Random(value).randbytes(value)
+
+    return app
+
+
+def test_a_record_without_a_key_that_asks_for_state(kafka: Ground) -> None:
+    """It is dead-lettered at once; an empty key is a key, and has state."""
+    feed(kafka, Raw(None, b"1"), Raw(b"", b"2"), Raw(b"", b"3"))
+    counting(kafka).run(until="level")
+    (letter,) = kafka.read(kafka.dead)
+    assert (letter.key, letter.value) == (None, b"1")
+    assert dict(letter.headers)["kl-error"].startswith(b"NoKey: the record has no key, so it has no state")
+    assert [decode_stored(value).payload for value in kafka.kept(1).values()] == [b"2"]
+
+
+def test_a_refused_output_of_a_record_that_changed_state(kafka: Ground) -> None:
+    """Later records of its key have seen the change, so it becomes no dead letter: stopped; neither output nor state
+    is there. When the output topic takes it, it goes on.
+    """
+    kafka.create(kafka.late)
+    feed(kafka, Raw(b"a", b"1"), Raw(b"a", b"2", timestamp=1 << 62), Raw(b"a", b"3"))
+    for _ in range(2):
+        stops_with(HandlerFailed, counting(kafka), "INVALID_TIMESTAMP", "it changed state, so it can't become a dead")
+    assert kafka.values(kafka.dead) == []
+
+    async def allow(admin: AIOKafkaAdminClient) -> None:
+        settings = {"message.timestamp.after.max.ms": FOR_EVER["message_timestamp_after_max_ms"]}
+        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, kafka.late, settings)])
+
+    administer(kafka, allow)
+    counting(kafka).run(until="level")
+    assert [len(value or b"") for value in kafka.values(kafka.late)] == [1, 2, 3]
+    assert [decode_stored(value).payload for value in kafka.kept(1).values()] == [b"3"]

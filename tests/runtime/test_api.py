@@ -16,7 +16,7 @@ from keylanes.runtime.brokers.simulated import SimulatedRecord
 from keylanes.runtime.context import Output
 from keylanes.runtime.errors import OutputRefused
 from keylanes.runtime.handlers import Handler, declare
-from keylanes.runtime.outputs import build, build_dead_letter, destination_of, place_of, returned
+from keylanes.runtime.outputs import build, build_dead_letter, destination_of, place_of, returned, stamped_anew
 from keylanes.runtime.partitioner import murmur2, partition_of_key, partition_without_key
 
 
@@ -318,6 +318,26 @@ def test_a_dead_letter_is_the_record_with_its_cause() -> None:
     assert (letter.key, letter.value) == (b"key", b"value")
     assert headers[:3] == [("h", b"1"), ("kl-error", b"ValueError: no"), ("kl-attempts", b"3")]
     assert [name for name, _ in headers] == ["h", "kl-error", "kl-attempts", "kl"]
+
+
+def test_headers_that_are_passed_on() -> None:
+    """Null values stay null and count nothing; ours, of the record that is passed on, is replaced."""
+    headers = (("a", None), ("kl", b"of another"), ("a", b"1"))
+    (written,) = build([Output(value=b"x", headers=headers)], SOURCE, to_out, PLACE, KNOWN).outputs
+    assert [*written.headers][:2] == [("a", None), ("a", b"1")]
+    assert [name for name, _ in written.headers] == ["a", "a", "kl"]
+    assert written.headers[2][1] != b"of another"
+
+
+def test_a_refused_dead_letter_is_stamped_anew_once() -> None:
+    """Its own time goes into a header; refused again it is refused for something else, and what is no letter is not."""
+    done = build_dead_letter(SOURCE._replace(timestamp=1 << 62), "out", KNOWN["out"], PLACE, ValueError("no"), 1)
+    anew = stamped_anew(done)
+    assert anew is not None
+    assert anew.outputs[0].timestamp is None
+    assert dict(anew.outputs[0].headers)["kl-timestamp"] == b"%d" % (1 << 62)
+    assert stamped_anew(anew) is None
+    assert stamped_anew(build([Output(value=b"x")], SOURCE, to_out, PLACE, KNOWN)) is None
 
 
 @pytest.mark.parametrize(

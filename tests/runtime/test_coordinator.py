@@ -20,8 +20,9 @@ from keylanes.runtime.virtual_loop import run_virtual
 
 SOURCES = {("src", 0): Watermarks(0, 10)}
 STORES = [StoreSpec("seen", "src", "map", "str", "int", "json"), StoreSpec("sums", "src", "value", "", "int", "json")]
-APPENDS = 7
-"""One more than a first start appends to the control log: created, elected, joined, started, stores, granted."""
+TOLD = {"src": "one"}
+APPENDS = 8
+"""One more than a first start appends: created, elected, joined, identified, started, stores, granted."""
 
 
 class Pausing:
@@ -69,14 +70,16 @@ def test_a_process_that_was_overtaken_writes_nothing_that_counts(pause_at: int) 
             cluster.create_topic(topic, 1)
         await cluster.connect("source").append([Outgoing("src", 0, None, b"") for _ in range(10)])
         slow = Pausing(cluster.connect("P"), pause_at)
-        first = asyncio.get_running_loop().create_task((await coordinator(slow, "P")).take_office(SOURCES, STORES))
+        first = asyncio.get_running_loop().create_task(
+            (await coordinator(slow, "P")).take_office(SOURCES, STORES, TOLD)
+        )
         await slow.arrived.wait()
-        second = await (await coordinator(cluster.connect("Q"), "Q")).take_office(SOURCES, STORES)
+        second = await (await coordinator(cluster.connect("Q"), "Q")).take_office(SOURCES, STORES, TOLD)
         await work(second)
         slow.go_on.set()
         with pytest.raises(FencedError):
             await first
-        third = await (await coordinator(cluster.connect("R"), "R")).take_office(SOURCES, STORES)
+        third = await (await coordinator(cluster.connect("R"), "R")).take_office(SOURCES, STORES, TOLD)
         assert third.ledger.violations() == []
         assert third.ledger.frontier(("src", 0)) == 5
         assert {s.name: s.number for s in third.ledger.control.stores.values()} == {"seen": 0, "sums": 1}
@@ -183,5 +186,23 @@ def test_logs_are_told_apart_by_their_birth() -> None:
         born = {birth((await started(cluster, name, STORES)).ledger) for name in "PQ"}
         assert len(born) == 1
         assert birth((await started(other, "R", STORES)).ledger) not in born
+
+    run_virtual(story())
+
+
+def test_another_topic_under_the_name_of_a_source_is_refused() -> None:
+    """Before it disturbs a running process, whatever is in it; one whose identity is not told is taken as it is."""
+
+    async def story() -> None:
+        cluster = made()
+        await fill(cluster)
+        first = await (await coordinator(cluster.connect("P"), "P")).take_office(SOURCES, (), {"src": "one"})
+        assert dict(first.ledger.control.identities) == {"src": "one"}
+        second = await coordinator(cluster.connect("Q"), "Q")
+        with pytest.raises(SourceError, match="src was deleted and created anew: it was one, it is two"):
+            await second.take_office(SOURCES, (), {"src": "two"})
+        await work(first)
+        third = await (await coordinator(cluster.connect("R"), "R")).take_office(SOURCES, (), {"src": ""})
+        assert third.ledger.frontier(("src", 0)) == 5
 
     run_virtual(story())
