@@ -130,7 +130,8 @@ def _parts(source: Source, by_epoch: dict[int, list[tuple[Band, int]]]) -> tuple
     problems: list[Example] = []
     following: Steps[int] = Steps()  # where the next higher epoch over a point begins
     for epoch in sorted(by_epoch, reverse=True):
-        held = by_epoch[epoch]
+        # A grant that stands there twice, word for word, was sent again for want of an answer: it is one grant.
+        held = list(dict.fromkeys(by_epoch[epoch]))
         ordered = sorted(band.first for band, _ in held), sorted(band.end for band, _ in held)
         if any(first < end for first, end in zip(ordered[0][1:], ordered[1], strict=False)):
             problems.append({"problem": f"{source[0]}[{source[1]}]: epoch {epoch} granted twice", "epoch": epoch})

@@ -74,6 +74,15 @@ def test_an_epoch_in_several_events_is_one_epoch() -> None:
     assert len(overlapping.problems) == 1
 
 
+def test_a_grant_that_was_sent_again_is_one_grant() -> None:
+    """Word for word the same event is the same grant; to another process or from another offset it is another one."""
+    again = fold_control(control(granted(1, (0, TOP, 0)), granted(1, (0, TOP, 0))))
+    assert [(part.first, part.end, part.offset_from) for part in again.parts] == [(0, TOP, 0)]
+    assert again.problems == []
+    for other in (granted(1, (0, TOP, 0), incarnation=2), granted(1, (0, TOP, 5))):
+        assert len(fold_control(control(granted(1, (0, TOP, 0)), other)).problems) == 1
+
+
 def cut(transaction: int, worker: int, *bounds: int) -> WorkersCut:
     """A cut by incarnation 1."""
     return WorkersCut(1, transaction, 1, "t", 0, worker, bounds)
