@@ -129,12 +129,12 @@ class Run(ABC):
     async def _settle(self, step: Step) -> None:
         """Wait for markers: which offset they take beside other writes is nobody's promise.
 
-        A step of the same id has to wait for them by itself.
+        A step of the same id has to wait for them by itself, but a request that is lost may be one of its tries.
         """
         names = step.arguments.get("name")
         of = self._producers[names][1] if step.action == "transact" and names in self._producers else None
         own = step.arguments.get("id") if step.action in ("fence", "producer") else of
-        if self._busy - {own}:
+        if self._busy - ({own} if "breaks" not in step.arguments and step.action != "hold" else set()):
             await self._settled(self._busy)
             self._busy.clear()
         if step.action in ("transact", "hold", "together", "fence", "producer", "release", "expire", "finish"):
@@ -163,8 +163,10 @@ class Run(ABC):
         for task in self._waiting.values():
             task.cancel()
         await asyncio.gather(*self._waiting.values(), return_exceptions=True)
-        for one in (*self._readers.values(), *(producer for producer, *_ in self._producers.values())):
-            await one.close()
+        for reader in self._readers.values():
+            await reader.close()
+        for producer, *_ in self._producers.values():
+            await producer.close()
         for broker in self._brokers.values():
             await broker.close()
 

@@ -5,7 +5,7 @@ what is not there does nothing, so that a script without some of its steps is a 
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from keylanes.runtime.brokers.protocol import Outgoing
@@ -17,10 +17,11 @@ LONG_MS, SHORT_MS = 120_000, 1_500
 SMALL: Final = 2_000
 """What a batch may take on the topic with a low limit, in bytes."""
 NO_RETENTION: Final = {"retention.ms": "-1"}
+NO_COMPACTION: Final = {**NO_RETENTION, "min.compaction.lag.ms": "300000000000"}  # the scripts' timestamps are old
 TOPICS: Final[dict[str, tuple[int, dict[str, str]]]] = {
     "plain": (2, NO_RETENTION),
     "small": (2, {**NO_RETENTION, "max.message.bytes": str(SMALL)}),
-    "by-key": (1, {**NO_RETENTION, "cleanup.policy": "compact"}),
+    "by-key": (1, {**NO_COMPACTION, "cleanup.policy": "compact"}),
 }
 IDS: Final = ("x", "y")
 CONNECTIONS: Final = ("one", "two")
@@ -106,11 +107,24 @@ class _Drawing:
             partitions, config = TOPICS[topic]
             self.add("create", topic=topic, partitions=partitions, config=config)
             self.high.update({(topic, partition): 0 for partition in range(partitions)})
-        usual = [self.append] * 4 + [self.transact] * 8 + [self.producer] * 3 + [self.read] * 5 + [self.watermarks] * 3
-        usual += [self.reader, self.fence, self.fence, self.describe, self.trim, self.together, self.old_producer]
-        broken = [self.lossy] * 6 + [self.hold] * 4 + [self.release] * 2 + [self.late_end] * 2 + [self.expire]
-        for _ in range(rng.randint(8, 18)):
-            rng.choice(usual + broken if self.breaks else usual)()
+        chances: dict[Callable[[], object], int] = {
+            self.append: 4,
+            self.transact: 8,
+            self.producer: 3,
+            self.read: 5,
+            self.watermarks: 3,
+            self.reader: 1,
+            self.fence: 2,
+            self.describe: 1,
+            self.trim: 1,
+            self.together: 1,
+            self.old_producer: 2,
+        }
+        if self.breaks:
+            chances |= {self.lossy: 6, self.hold: 4, self.release: 2, self.late_end: 2, self.expire: 1}
+        steps, weights = list(chances), list(chances.values())
+        for _ in range(rng.randint(6, 13)):
+            rng.choices(steps, weights)[0]()
         self.release()
         self.add("finish")
         return Script(self.seed, self.breaks, tuple(self.steps))
