@@ -1,0 +1,157 @@
+"""What a planted defect is: a change of the running code, what it would do, and what finds it.
+
+Most are found by the seeds of the simulation. Where an interleaving needs what no seed has (a damaged topic, a folder
+of RocksDB, a key at the end of the hash space) a test of another suite is named. The defects themselves are in
+``plants_*.py``, by what they are about; ``test_planted.py`` runs them; docs/planted-bugs.md lists them.
+"""
+
+import asyncio
+import functools
+import inspect
+import itertools
+import random
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import pytest
+
+from ..broker.ground import Ground
+from .plan import KINDS, Happening, Plan, draw_plan
+
+Test: TypeAlias = Callable[[], object]
+"""A test that needs no fixture: it raises when it finds something."""
+OURS = ("keylanes", "tests")
+HAPPENINGS = 12
+"""Of the kinds that a plant asks for, in each of its plans."""
+
+
+@dataclass(frozen=True)
+class Plant:
+    """One defect.
+
+    ``effect``: what users would see of it. ``found_by``: tests that fail with it, each by itself; none: seeds, that is
+    plans; with nothing but happenings of ``kinds``, where it takes a rare meeting; ``stateful``: those with state.
+    """
+
+    name: str
+    effect: str
+    put: Callable[[pytest.MonkeyPatch], None]
+    found_by: tuple[Test, ...] = ()
+    kinds: tuple[str, ...] = ()
+    stateful: bool = False
+
+    @property
+    def finders(self) -> str:
+        """What finds it, for people."""
+        if self.found_by:
+            return ", ".join(f"`{label(test)}`" for test in self.found_by)
+        return "seeds" + (f" with {', '.join(self.kinds)}" if self.kinds else "")
+
+    def plans(self) -> Iterator[Plan]:
+        """The plans that are to find it, from seed 0 on."""
+        for seed in itertools.count():
+            plan = draw_plan(seed)
+            if self.stateful and not plan.mix.stateful:
+                continue
+            yield focused(plan, self.kinds) if self.kinds else plan
+
+
+def focused(plan: Plan, kinds: tuple[str, ...]) -> Plan:
+    """A plan with nothing but happenings of these kinds, and many of them."""
+    assert set(kinds) <= set(KINDS), f"{kinds} are not all known"
+    rng = random.Random(f"focused {plan.seed}")
+    times = sorted(rng.random() * 1.5 * plan.mix.span_s for _ in range(HAPPENINGS))
+    happenings = tuple(Happening(at_s, rng.choice(kinds), rng.getrandbits(32)) for at_s in times)
+    return msgspec.structs.replace(plan, happenings=happenings)
+
+
+def on_ground(test: Callable[[Ground], Any]) -> Test:
+    """A test of a running application, on an embedded broker of its own."""
+
+    @functools.wraps(test)
+    def run() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            result = test(Ground(f"embedded:{folder}/data"))
+            if inspect.iscoroutine(result):
+                asyncio.run(result)
+
+    return run
+
+
+def in_folder(test: Callable[[Path], None]) -> Test:
+    """A test that wants an empty folder."""
+
+    @functools.wraps(test)
+    def run() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            test(Path(folder))
+
+    return run
+
+
+def each(test: Callable[..., None]) -> Test:
+    """A test with parameters, with one set after the other."""
+
+    @functools.wraps(test)
+    def run() -> None:
+        marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
+        assert len(marks) == 1, "one list of parameters"
+        names, values = marks[0].args[:2]
+        names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+        for value in values:
+            given = getattr(value, "values", value)
+            test(**dict(zip(names, given if len(names) > 1 or hasattr(value, "values") else (given,), strict=True)))
+
+    return run
+
+
+def label(test: Test) -> str:
+    """A test as a person looks it up."""
+    known = inspect.unwrap(test)
+    path = Path(inspect.getfile(known))
+    return f"{'/'.join(path.parts[path.parts.index('tests') :])}::{known.__name__}"
+
+
+def everywhere(patch: pytest.MonkeyPatch, old: Any, new: Any) -> None:
+    """Put a function in the place of another one wherever it was imported."""
+    places = [module for name, module in list(sys.modules.items()) if name.split(".")[0] in OURS]
+    found = [(module, name) for module in places for name, value in list(vars(module).items()) if value is old]
+    assert found, f"{old!r} is nowhere: plant this defect anew"
+    for module, name in found:
+        patch.setattr(module, name, new)
+
+
+def mutated(function: Callable[..., Any], *pieces: tuple[str, str]) -> Any:
+    """A function with pieces of its source replaced, each of which occurs once."""
+    source = textwrap.dedent(inspect.getsource(function))
+    for old, new in pieces:
+        assert source.count(old) == 1, f"{function.__qualname__} no longer holds {old!r} once: plant this defect anew"
+        source = source.replace(old, new)
+    made: dict[str, Any] = {}
+    exec(source, inspect.unwrap(function).__globals__, made)  # noqa: S102  # a defect is a change of the very source
+    return made[function.__name__]
+
+
+def change(patch: pytest.MonkeyPatch, owner: Any, name: str, *pieces: tuple[str, str]) -> None:
+    """Plant a changed source: of a method in its class, of a function wherever it is known."""
+    before = getattr(owner, name)
+    after = mutated(before, *pieces)
+    if inspect.isclass(owner):
+        patch.setattr(owner, name, after)
+    else:
+        everywhere(patch, before, after)
+
+
+def changed(owner: Any, name: str, *pieces: tuple[str, str]) -> Callable[[pytest.MonkeyPatch], None]:
+    """The same as a defect by itself."""
+
+    def put(patch: pytest.MonkeyPatch) -> None:
+        change(patch, owner, name, *pieces)
+
+    return put

@@ -1,0 +1,418 @@
+"""Defects in who may write: fences, producers, transactions whose outcome is unknown, coordinators."""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import pytest
+
+from keylanes.offsets import control
+from keylanes.offsets.ledger import Ledger, evolve_all
+from keylanes.runtime.bounded import bounded
+from keylanes.runtime.brokers.protocol import BrokerError, BrokerTimeout, ProducerFenced, TransactionUnknown
+from keylanes.runtime.brokers.simulated_client import SimulatedConnection
+from keylanes.runtime.brokers.simulated_link import ConnectionSevered
+from keylanes.runtime.brokers.simulated_network import Kind
+from keylanes.runtime.brokers.simulated_producer import Session, SimulatedProducer
+from keylanes.runtime.commit import CommitCycle
+from keylanes.runtime.coordinator import Coordinator
+from keylanes.runtime.generation import Generation
+from keylanes.runtime.logs import LogReader
+from keylanes.runtime.member import Member
+from keylanes.runtime.slots import Slots
+
+from ..runtime import test_late_commits, test_running
+from .plants import Plant, change, changed, on_ground
+
+
+def no_fence(patch: pytest.MonkeyPatch) -> None:
+    """Nobody is fenced."""
+
+    async def fence(self: SimulatedConnection, transactional_id: str) -> None:
+        return None
+
+    patch.setattr(SimulatedConnection, "fence", fence)
+
+
+def fence_before_expel(patch: pytest.MonkeyPatch) -> None:
+    """The fence comes before anything of the new process stands in the control log: neither its term nor EXPELLED."""
+    fence, take_office = SimulatedConnection.fence, Coordinator.take_office
+
+    async def fence_first(self: Coordinator, *arguments: Any) -> Any:
+        ledger = await self.logs.read_control(Ledger())
+        self.logs.positions.clear()
+        self.logs._control_events.clear()
+        for member in ledger.control.unfenced():
+            await fence(self.broker, member.transactional_id)  # type: ignore[arg-type]  # on a simulated cluster
+        return await take_office(self, *arguments)
+
+    no_fence(patch)
+    patch.setattr(Coordinator, "take_office", fence_first)
+
+
+def read_before_fence(patch: pytest.MonkeyPatch) -> None:
+    """The edges of a grant are read before the older process is fenced."""
+    fence, begin = Coordinator._fence_others, LogReader.begin_offsets
+    early: dict[int, Ledger] = {}
+
+    async def read_then_fence(self: Coordinator, ledger: Ledger) -> Ledger:
+        early[id(self.logs)] = await begin(self.logs)
+        return await fence(self, ledger)
+
+    async def begin_early(self: LogReader) -> Ledger:
+        return early[id(self)]
+
+    async def read_nothing(self: Coordinator, ledger: Ledger, incarnation: int) -> Ledger:
+        return ledger
+
+    patch.setattr(Coordinator, "_fence_others", read_then_fence)
+    patch.setattr(LogReader, "begin_offsets", begin_early)
+    patch.setattr(Coordinator, "_read_all", read_nothing)
+
+
+def fence_does_not_wait(patch: pytest.MonkeyPatch) -> None:
+    """A fence that is answered with "transactions under way" counts as one that is through."""
+
+    async def fence(self: SimulatedConnection, transactional_id: str) -> None:
+        link = self._link
+        step = partial(self._cluster._initialise, transactional_id, 60_000)
+        await link.ask_again(Kind.INIT, step, link.deadline(f"fencing {transactional_id}"))
+
+    patch.setattr(SimulatedConnection, "fence", fence)
+
+
+def produce_not_awaited(patch: pytest.MonkeyPatch) -> None:
+    """The commit is asked for while records are still on their way."""
+    deliver = Session.deliver
+    under_way: set[asyncio.Task[Any]] = set()
+
+    async def begin(self: Session, *arguments: Any) -> dict[Any, int]:
+        if self.epoch is None:
+            return await deliver(self, *arguments)
+        task = asyncio.get_running_loop().create_task(deliver(self, *arguments))
+        under_way.add(task)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.sleep(0)
+        return {}
+
+    patch.setattr(Session, "deliver", begin)
+
+
+def answers_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    """A batch whose answer is an error, or does not come, counts as delivered."""
+    judge = Session._judge
+
+    def trust(self: Session, heads: Any, answers: Any) -> set[Any]:
+        return judge(self, heads, answers) if self.epoch is None else set()
+
+    patch.setattr(Session, "_judge", trust)
+
+
+def append_not_awaited(patch: pytest.MonkeyPatch) -> None:
+    """What is written to the control log is taken for written."""
+    append = Coordinator._append
+    under_way: set[asyncio.Task[Any]] = set()
+
+    async def begin(self: Coordinator, events: Any) -> None:
+        task = asyncio.get_running_loop().create_task(append(self, events))
+        under_way.add(task)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.sleep(0)
+
+    patch.setattr(Coordinator, "_append", begin)
+
+
+def outcome_not_awaited(patch: pytest.MonkeyPatch) -> None:
+    """A transaction that takes long is taken for committed."""
+
+    async def half(work: Any, limit_ms: int, what: str) -> Any:
+        if what != "a transaction":
+            return await bounded(work, limit_ms, what)
+        try:
+            return await bounded(work, 30, what)
+        except (BrokerTimeout, TransactionUnknown):
+            return {}
+
+    patch.setattr("keylanes.runtime.commit.bounded", half)
+
+
+def same_producer(patch: pytest.MonkeyPatch) -> None:
+    """A commit that was not answered is asked for again; then the same producer begins its next transaction."""
+    change(
+        patch,
+        SimulatedProducer,
+        "_commit",
+        ('self._link.deadline(f"the commit of {self._id!r}")', 'self._link.deadline("the commit", 60_000)'),
+        ("await self._link.ask(Kind.END_TXN", "await self._link.ask_again(Kind.END_TXN"),
+    )
+
+
+def sent_again_unread(patch: pytest.MonkeyPatch, kinds: tuple[type[BrokerError], ...]) -> None:
+    """After a failure of these kinds a new producer sends the transaction again without a look into the log."""
+    replace, transact = CommitCycle._replace_producer, SimulatedProducer.transact
+    last: dict[str, BrokerError] = {}
+
+    async def noted(self: SimulatedProducer, records: Any) -> Any:
+        try:
+            return await transact(self, records)
+        except BrokerError as error:
+            last[self._id] = error
+            raise
+
+    async def unread(self: CommitCycle, deadline: float, *, was_fenced: bool = False) -> None:
+        if not isinstance(last.get(self.coordinator.transactional_id), kinds):
+            return await replace(self, deadline, was_fenced=was_fenced)
+        while True:
+            try:
+                self._producer = await self.coordinator.make_producer()
+            except ConnectionSevered:  # dead: it would try for ever
+                raise
+            except BrokerError:
+                continue
+            return None
+
+    patch.setattr(SimulatedProducer, "transact", noted)
+    patch.setattr(CommitCycle, "_replace_producer", unread)
+
+
+def unknown_is_aborted(patch: pytest.MonkeyPatch) -> None:
+    """A commit without an answer is sent again."""
+    sent_again_unread(patch, (TransactionUnknown, BrokerTimeout))
+
+
+def fenced_is_aborted(patch: pytest.MonkeyPatch) -> None:
+    """A transaction that was fenced is sent again."""
+    sent_again_unread(patch, (ProducerFenced,))
+
+
+def office_not_checked(patch: pytest.MonkeyPatch) -> None:
+    """A fenced process makes itself a new producer and goes on."""
+
+    def nobody_else(self: Coordinator, ledger: Ledger, incarnation: int) -> None:
+        return None
+
+    patch.setattr(Coordinator, "check_in_office", nobody_else)
+
+
+def read_before_init(patch: pytest.MonkeyPatch) -> None:
+    """A process that replaces its producer reads the logs before it fences its own older one, and not after."""
+
+    async def read_then_init(self: CommitCycle, deadline: float, *, was_fenced: bool = False) -> None:
+        while True:
+            try:
+                await self._read_logs()
+                self._producer = await self.coordinator.make_producer()
+            except (ConnectionSevered, ProducerFenced):
+                raise
+            except BrokerError:
+                continue
+            return
+
+    patch.setattr(CommitCycle, "_replace_producer", read_then_init)
+
+
+def found_in_one_partition(patch: pytest.MonkeyPatch) -> None:
+    """What is known of own transactions is looked up anew for each partition of the log."""
+    read = LogReader.read_offsets
+
+    async def look_up(self: LogReader, ledger: Ledger, log_partition: int, folded: tuple[int, int] = (0, 0)) -> Ledger:
+        return await read(self, ledger, log_partition, (folded[0], ledger.transactions.get(folded[0], 0)))
+
+    patch.setattr(LogReader, "read_offsets", look_up)
+
+
+def own_folded_twice(patch: pytest.MonkeyPatch) -> None:
+    """Own events, which were folded when they were committed, are folded again when the log is read."""
+    read = LogReader.read_offsets
+
+    async def all_of_it(self: LogReader, ledger: Ledger, log_partition: int, folded: Any = (0, 0)) -> Ledger:
+        return await read(self, ledger, log_partition)
+
+    patch.setattr(LogReader, "read_offsets", all_of_it)
+
+
+def failed_is_committed(patch: pytest.MonkeyPatch) -> None:
+    """A transaction that failed for sure is treated as if it had been committed."""
+    transact = CommitCycle._transact
+
+    async def trust(self: CommitCycle, generation: Any, deadline: float) -> Any:
+        failure = await transact(self, generation, deadline)
+        if failure is not None:
+            self.ledger = evolve_all(self.ledger, generation.events(self.transaction))
+            self._finish(generation, 0)
+        return None
+
+    patch.setattr(CommitCycle, "_transact", trust)
+
+
+def term_not_checked(patch: pytest.MonkeyPatch) -> None:
+    """Whoever was a coordinator once is listened to for ever."""
+    counts = control.event_counts
+
+    def any_term(now: control.Control, event: Any) -> bool:
+        return counts(now, event) if isinstance(event, control.AppCreated) else True
+
+    patch.setattr("keylanes.offsets.control.event_counts", any_term)
+    patch.setattr("keylanes.offsets.ledger.event_counts", any_term)
+
+
+def incarnation_comes_back(patch: pytest.MonkeyPatch) -> None:
+    """A process takes the number of the one before it."""
+    patch.setattr(control.Control, "incarnation_next", property(lambda self: max(self.members, default=1)))
+
+
+def dead_letter_outside(patch: pytest.MonkeyPatch) -> None:
+    """The dead letter is written at once; the transaction that commits its record does not have it."""
+    give_up = Slots._give_up
+
+    async def write_now(self: Slots, *arguments: Any) -> Any:
+        done = await give_up(self, *arguments)
+        await self.broker.append(done.outputs)
+
+    patch.setattr(Slots, "_give_up", write_now)
+
+
+def structure_first(patch: pytest.MonkeyPatch) -> None:
+    """When a generation is halved, splits, merges and releases ride with the first half."""
+    change(
+        patch,
+        Generation,
+        "halves",
+        ("Generation(self.shares[:middle])", "Generation(self.shares[:middle], self.structure, self.heirs)"),
+        ("Generation(self.shares[middle:], self.structure, self.heirs)", "Generation(self.shares[middle:])"),
+    )
+
+
+def last_commit_left_out(patch: pytest.MonkeyPatch) -> None:
+    """A stop in order ends without committing what is done."""
+
+    async def nothing(self: Member) -> None:
+        return None
+
+    patch.setattr(Member, "_commit_rest", nothing)
+
+
+PLANTS = [
+    Plant(
+        "no fence",
+        "an expelled process still commits what another one works on: doubled records",
+        no_fence,
+        kinds=("rival", "rivals", "pause", "slow"),
+    ),
+    Plant(
+        "fence before expel",
+        "a fenced process sees no sign of its successor, makes a new producer and goes on: doubled records",
+        fence_before_expel,
+        kinds=("rival", "rivals", "late requests", "slow"),
+    ),
+    Plant(
+        "read before fence",
+        "a grant begins at edges that the older process still moves: doubled records",
+        read_before_fence,
+        kinds=("rival", "rivals", "pause", "slow"),
+    ),
+    Plant(
+        "worker read before init",
+        "a process reads the logs, is expelled, and commits with a producer that nobody fenced: doubled records",
+        read_before_init,
+        kinds=("rival", "rivals", "aborted", "unknown"),
+    ),
+    Plant(
+        "fence that does not wait",
+        "the grant is made while the fenced transaction is still being decided: doubled records",
+        fence_does_not_wait,
+        kinds=("rival", "rivals", "late markers", "slow"),
+    ),
+    Plant(
+        "future not awaited",
+        "a transaction is committed without the records that were not acknowledged yet: lost outputs",
+        produce_not_awaited,
+    ),
+    Plant(
+        "future not awaited: a failed batch",
+        "a transaction is committed though one of its batches was refused or lost: lost outputs",
+        answers_not_looked_at,
+    ),
+    Plant(
+        "future not awaited: the control log",
+        "a process works by a grant that nobody else can read yet, or stops because it does not find its own term",
+        append_not_awaited,
+    ),
+    Plant(
+        "future not awaited: the outcome",
+        "a slow transaction is taken for committed: what it held is lost when it is aborted",
+        outcome_not_awaited,
+    ),
+    Plant(
+        "same producer after an unknown EndTxn",
+        "a late commit ends the producer's next transaction half-way: torn or lost transactions",
+        same_producer,
+        (test_late_commits.test_a_late_commit_tears_no_later_transaction,),
+    ),
+    Plant(
+        "unknown taken for aborted",
+        "a transaction that was committed without an answer is sent a second time: doubled records",
+        unknown_is_aborted,
+    ),
+    Plant(
+        '"fenced" taken for "aborted"',
+        "a process that was replaced sends its transaction again with a new producer: doubled records",
+        fenced_is_aborted,
+        kinds=("rival", "rivals", "pause", "slow"),
+    ),
+    Plant(
+        "fenced process goes on",
+        "a process that was expelled goes on beside its successor: doubled records",
+        office_not_checked,
+    ),
+    Plant(
+        "unknown transaction found in one partition only",
+        "edges of the second partition of the log stay where they were: an application that stops, or doubled records",
+        found_in_one_partition,
+    ),
+    Plant(
+        "own events folded twice",
+        "an application that stops at the first failed transaction",
+        own_folded_twice,
+    ),
+    Plant("failed transaction taken for committed", "what it held is lost", failed_is_committed),
+    Plant(
+        "term unchecked",
+        "grants by a coordinator that was replaced count: two owners of a range",
+        term_not_checked,
+        kinds=("rival", "rivals", "slow", "pause"),
+    ),
+    Plant(
+        "incarnation that comes back",
+        "what a process of before has committed is taken for its own: lost records",
+        incarnation_comes_back,
+    ),
+    Plant(
+        "dead letter outside the transaction",
+        "a dead letter is there twice after a crash, or is there for a record that is tried again",
+        dead_letter_outside,
+    ),
+    Plant(
+        "structure ahead of the tiles that it follows",
+        "a merge or release is read before the tiles it ends: an application that can't start again",
+        structure_first,
+        kinds=("unknown", "lost replies", "split", "merge", "release"),
+    ),
+    Plant(
+        "commit cancelled by a stop",
+        "the last commit of a stop takes what lies behind a transaction that is under way: lost records",
+        changed(
+            Member,
+            "_drain",
+            ("await self._until(lambda: not cycle.is_sending, deadline)", "pass"),
+            ("if cycle.is_sending:", "if False:"),
+        ),
+        kinds=("stop", "slow", "late requests", "late markers"),
+    ),
+    Plant(
+        "stop without the last commit",
+        "every record that was done since the last commit is worked again after each stop in order",
+        last_commit_left_out,
+        (on_ground(test_running.test_service_processes_and_stops_in_order),),
+    ),
+]

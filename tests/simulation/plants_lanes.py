@@ -1,0 +1,343 @@
+"""Defects on the way of a record through its lane: edges, queues, the two readers, splits and merges, attempts."""
+
+from typing import Any
+
+import pytest
+
+from keylanes.keyrange import ranges
+from keylanes.runtime import generation, reshape, structure
+from keylanes.runtime.brokers.protocol import Batch
+from keylanes.runtime.commit import CommitCycle
+from keylanes.runtime.context import Context
+from keylanes.runtime.dispatch import PartitionDispatch, Worker
+from keylanes.runtime.errors import DecodeFailed
+from keylanes.runtime.readers import MainReader
+from keylanes.runtime.slots import Slots
+
+from ..keyrange import test_ranges
+from ..runtime import test_timers
+from .plants import Plant, change, changed
+
+
+def last_plus_one(patch: pytest.MonkeyPatch) -> None:
+    """The front stands behind the last record instead of at the reader's position."""
+    hand_out = PartitionDispatch.hand_out
+
+    def narrow(self: PartitionDispatch, batch: Batch, index: int, ready: list[Worker]) -> Any:
+        end = batch.records[-1].offset + 1 if batch.records else self.front
+        return hand_out(self, batch._replace(offset_next=end), index, ready)
+
+    patch.setattr(PartitionDispatch, "hand_out", narrow)
+
+
+def edge_without_running(patch: pytest.MonkeyPatch) -> None:
+    """A record that runs counts as done."""
+    change(patch, Worker, "first_not_done", ("if self.running is not None:", "if False:"))
+
+
+def edge_without_queue(patch: pytest.MonkeyPatch) -> None:
+    """What is queued counts as done."""
+    change(patch, Worker, "first_not_done", ("self.queue[0].offset if self.queue else None", "None"))
+
+
+def edge_without_dropped(patch: pytest.MonkeyPatch) -> None:
+    """What a reader passed counts as done."""
+    dropped = "self.dropped_from is not None and self.dropped_from < edge"
+    change(patch, Worker, "edge_now", (dropped, "False"))
+
+
+def merged_when_not_level(patch: pytest.MonkeyPatch) -> None:
+    """Neighbours become one although they stand at different offsets."""
+
+    def hold(workers: list[Worker]) -> bool:
+        for worker in workers:
+            worker.hold_at = worker.taken_to
+        return all(worker.dropped_from is None for worker in workers)
+
+    def always(workers: list[Worker]) -> bool:
+        return all(w.running is None and not w.done for w in workers)
+
+    patch.setattr(reshape, "hold", hold)
+    patch.setattr(structure, "are_level", always)
+    patch.setattr(reshape, "are_level", always)
+
+
+def merged_at_the_furthest(patch: pytest.MonkeyPatch) -> None:
+    """The heir of neighbours at different offsets begins where the furthest of them stands."""
+    merged_when_not_level(patch)
+    change(patch, structure, "merge", ("level = workers[0].taken_to", "level = max(w.taken_to for w in workers)"))
+
+
+def dropped_from_overwritten(patch: pytest.MonkeyPatch) -> None:
+    """A record that the main reader passes moves the place from which its worker is caught up."""
+    change(
+        patch,
+        PartitionDispatch,
+        "hand_out",
+        (
+            "        if worker is None or worker.dropped_from is not None or record.offset < worker.edge:\n",
+            (
+                "        if worker is not None and worker.dropped_from is not None:\n"
+                "            worker.dropped_from = record.offset\n"
+                "        if worker is None or worker.dropped_from is not None or record.offset < worker.edge:\n"
+            ),
+        ),
+    )
+
+
+def resumes_behind(patch: pytest.MonkeyPatch) -> None:
+    """A reader that waited for room hands out its batch from the beginning."""
+    index = "self._hand_out(run, batch, blocked.index)"
+    change(patch, MainReader, "_stand", (index, "self._hand_out(run, batch, 0)"))
+
+
+def resumes_ahead(patch: pytest.MonkeyPatch) -> None:
+    """A reader that waits for room at the last record of its batch takes the batch for done."""
+    change(
+        patch,
+        MainReader,
+        "_stand",
+        (
+            "    while blocked is not None and not self.is_stopped:\n",
+            (
+                "    if blocked is not None and len(batch.records) - blocked.index < 2:\n"
+                "        dispatch.front = max(dispatch.front, batch.offset_next)\n"
+                "        return\n"
+                "    while blocked is not None and not self.is_stopped:\n"
+            ),
+        ),
+    )
+
+
+def timer_of_another(patch: pytest.MonkeyPatch) -> None:
+    """A handler is timed out by the time at which another worker's began."""
+    change(
+        patch,
+        Slots,
+        "overdue",
+        (
+            "worker.started_s + limit > now",
+            "worker.started_s == math.inf or min(w.started_s for _, w in self.tasks.values()) + limit > now",
+        ),
+    )
+
+
+def shared_attempts(patch: pytest.MonkeyPatch) -> None:
+    """Attempts are counted over all records of a worker."""
+    change(
+        patch,
+        Slots,
+        "_process",
+        ("    attempt = 0\n", "    attempt = self.__dict__.setdefault('counted', {}).get(worker.number, 0)\n"),
+        ("        attempt += 1\n", "        attempt += 1\n        self.counted[worker.number] = attempt\n"),
+    )
+
+
+def seen_offsets(patch: pytest.MonkeyPatch) -> None:
+    """A record whose offset was handed out before, in whichever partition, is passed as a duplicate."""
+    queue = PartitionDispatch._queue
+
+    def once(self: PartitionDispatch, worker: Worker, record: Any, size: int, ready: list[Worker]) -> None:
+        seen = self.numbers.__dict__.setdefault("seen", set())  # what all partitions of a process have in common
+        if record.offset not in seen:
+            seen.add(record.offset)
+            queue(self, worker, record, size, ready)
+
+    patch.setattr(PartitionDispatch, "_queue", once)
+
+
+def attempts_share_a_context(patch: pytest.MonkeyPatch) -> None:
+    """What a failed attempt sent is sent together with what the next one sends."""
+    kept: dict[tuple[str, int, int], list[Any]] = {}
+    make, close = Context.__init__, Context.close
+
+    def init(self: Context, topic: str, partition: int, record: Any, attempt: int) -> None:
+        make(self, topic, partition, record, attempt)
+        self._sent = kept.setdefault((topic, partition, record.offset), []) if attempt > 1 else self._sent
+
+    def close_and_keep(self: Context) -> Any:
+        sent = close(self)
+        kept[self.topic, self.partition, self.offset] = list(sent)
+        return sent
+
+    patch.setattr(Context, "__init__", init)
+    patch.setattr(Context, "close", close_and_keep)
+
+
+def undecodable_is_skipped(patch: pytest.MonkeyPatch) -> None:
+    """A record that can't be decoded is passed in silence."""
+    give_up = Slots._give_up
+
+    async def skip(self: Slots, run: Any, record: Any, error: Exception, attempts: int) -> Any:
+        return None if isinstance(error, DecodeFailed) else await give_up(self, run, record, error, attempts)
+
+    patch.setattr(Slots, "_give_up", skip)
+
+
+def attempt_behind_the_queue(patch: pytest.MonkeyPatch) -> None:
+    """A record that failed goes to the end of its worker's queue to be tried again."""
+    process = Slots._process
+
+    async def put_back(self: Slots, run: Any, worker: Worker, record: Any) -> Any:
+        tried = self.__dict__.setdefault("tried", set())
+        place = run.label, record.offset
+        if worker.queue and place not in tried:
+            tried.add(place)
+            try:
+                done = await self._attempt(run, worker, record, 1)
+            except Exception:  # noqa: BLE001  # a handler may raise anything
+                worker.queue.append(record)
+                worker.queue_bytes += 200 + len(record.key or b"") + len(record.value or b"")
+                return None
+            return done
+        return await process(self, run, worker, record)
+
+    patch.setattr(Slots, "_process", put_back)
+
+
+PLANTS = [
+    Plant(
+        "last+1 instead of the position",
+        "behind a hole at the end of a partition lag never becomes 0, and a restart waits for what will not come",
+        last_plus_one,
+    ),
+    Plant("edge forgets the running record", "a record that runs at a crash is lost", edge_without_running),
+    Plant("edge forgets the queue", "records that were read and not begun are lost in a crash", edge_without_queue),
+    Plant("edge forgets what was dropped", "records of a slow key are lost in a crash", edge_without_dropped),
+    Plant(
+        "dropped_from overwritten by a later drop",
+        "records of a slow key between the first drop and the last are lost",
+        dropped_from_overwritten,
+    ),
+    Plant(
+        "catch-up starts too late",
+        "the first record that a slow key lacks is lost",
+        changed(
+            PartitionDispatch, "begin_pass", ("self.pass_position = position", "self.pass_position = position + 1")
+        ),
+    ),
+    Plant(
+        "catch-up reader stops one early",
+        "the record in front of the main reader is lost for a slow key",
+        changed(
+            PartitionDispatch,
+            "catch_up",
+            ("if offset >= front:", "if offset >= front - 1:"),
+            ("if batch.offset_next >= front:", "if batch.offset_next >= front - 1:"),
+        ),
+    ),
+    Plant(
+        "paused reader resumes behind",
+        "records behind which a reader waited for room are handed out again: doubled, out of order",
+        resumes_behind,
+    ),
+    Plant(
+        "paused reader resumes ahead",
+        "the record at which a reader waited for room is lost",
+        resumes_ahead,
+    ),
+    Plant(
+        "merge of workers that are not level",
+        "records of the one that was ahead are worked twice, those of the other are lost",
+        merged_when_not_level,
+    ),
+    Plant(
+        "merge takes the furthest edge",
+        "records of the neighbour that was behind are lost",
+        merged_at_the_furthest,
+    ),
+    Plant(
+        "child range off by one",
+        "the first point of the right half belongs to nobody: its keys stand still",
+        changed(
+            structure,
+            "split",
+            ("(first, at) if is_left else (at, end)", "(first, at) if is_left else (at + 1, end)"),
+        ),
+    ),
+    Plant(
+        "child range off by one: the record at the cut",
+        "a record whose key hashes to the very cut is worked by the half that does not own it",
+        changed(
+            structure,
+            "split",
+            (
+                "return (_point(dispatch, record) < at) is stays_left",
+                "return (_point(dispatch, record) <= at) is stays_left",
+            ),
+        ),
+    ),
+    Plant(
+        "both halves keep the queue",
+        "records that wait while their range is split are worked twice",
+        changed(
+            structure,
+            "split",
+            ("kept, kept_done = [r for r in worker.queue if stays(r)]", "kept, kept_done = [*worker.queue]"),
+        ),
+    ),
+    Plant(
+        "overlap at the hash maximum",
+        "two ranges that share the last point of the space are taken for disjoint: its keys have two owners",
+        changed(
+            ranges.KeyRange,
+            "overlaps",
+            (
+                "self.first < other.end and other.first < self.end",
+                "self.first < min(other.end, SPACE_END - 1) and other.first < min(self.end, SPACE_END - 1)",
+            ),
+        ),
+        (test_ranges.test_covers_and_overlaps_are_subset_and_common_points,),
+    ),
+    Plant(
+        "last point left out of a cut",
+        "keys that hash to the last point of the space are worked by nobody",
+        changed(
+            ranges,
+            "even_bounds",
+            (
+                "return tuple(within.first + within.size * i // parts for i in range(parts + 1))",
+                "return tuple(within.first + min(within.size * i // parts, SPACE_END - 2) for i in range(parts + 1))",
+            ),
+        ),
+        (test_ranges.test_even_bounds_cut_into_parts_that_differ_by_one_point_at_most,),
+    ),
+    Plant(
+        "timer of one worker used for another",
+        "handlers are cancelled long before their time: records end as dead letters",
+        timer_of_another,
+        (test_timers.test_each_handler_has_its_own_time,),
+    ),
+    Plant(
+        "retry counter shared",
+        "a record is given up at its first failure because others of its range failed before",
+        shared_attempts,
+    ),
+    Plant("duplicates by offset alone", "records of the second partition are lost", seen_offsets),
+    Plant(
+        "failed attempt goes behind the queue",
+        "later records of the same key overtake the one that failed",
+        attempt_behind_the_queue,
+    ),
+    Plant("attempts share what they send", "what a failed attempt sent is visible", attempts_share_a_context),
+    Plant("undecodable record skipped", "a record disappears without a dead letter", undecodable_is_skipped),
+    Plant(
+        "bytes counted twice as they come",
+        "what is done is never found to be committed: the application stands still",
+        changed(Slots, "_run_worker", ("self.done_bytes += done.size", "self.done_bytes += 2 * done.size")),
+    ),
+    Plant(
+        "bytes counted twice as they go",
+        "the limit of what is held for a commit is none: memory grows",
+        changed(
+            CommitCycle,
+            "_finish",
+            ("self.slots.done_bytes -= generation.size", "self.slots.done_bytes -= 2 * generation.size"),
+        ),
+    ),
+    Plant(
+        "outputs beyond the edge",
+        "outputs become visible before their record is committed, and again after a crash",
+        changed(generation, "take", ("done[0].record.offset < to:", "done[0].record.offset <= to:")),
+    ),
+]

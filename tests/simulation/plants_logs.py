@@ -1,0 +1,160 @@
+"""Defects in what is read of our own logs: the fold, its events, snapshots, and what is deleted of the history."""
+
+from typing import Any
+
+import pytest
+
+from keylanes.offsets import codec, ledger, snapshots
+from keylanes.offsets.events import MemberFenced
+from keylanes.runtime.history import History
+from keylanes.runtime.logs import LogReader
+from keylanes.runtime.reshape import Reshape
+
+from ..offsets import test_codec, test_ledger, test_snapshots
+from ..runtime import test_grants
+from .plants import Plant, change, changed, each, everywhere
+
+
+def snapshot_at_the_end(patch: pytest.MonkeyPatch) -> None:
+    """What stands between a snapshot's position and its own place is not read again."""
+    search = LogReader._search_snapshot
+
+    async def skip(self: LogReader, log_partition: int, source: Any, marks: Any) -> Any:
+        snapshot, position = await search(self, log_partition, source, marks)
+        return snapshot, marks.high if snapshot else position
+
+    patch.setattr(LogReader, "_search_snapshot", skip)
+
+
+def trimmed_too_far(patch: pytest.MonkeyPatch) -> None:
+    """The log is trimmed up to now, its newest snapshot with it."""
+
+    async def everything(self: History, log_partition: int, below: int) -> int:
+        return (await self.logs.watermarks(self.logs.offsets(log_partition))).high
+
+    patch.setattr(History, "_old_enough", everything)
+
+
+def trimmed_below_the_newest(patch: pytest.MonkeyPatch) -> None:
+    """The log is trimmed below the snapshot that is only about to be written."""
+
+    async def newest(self: History, log_partition: int, below: int) -> int:
+        return self._covered[log_partition][-1]
+
+    patch.setattr(History, "_old_enough", newest)
+
+
+def read_to_the_stable_offset(patch: pytest.MonkeyPatch) -> None:
+    """The end of a log is where a reader of committed records comes to stand now."""
+    change(
+        patch,
+        LogReader,
+        "_read",
+        (
+            "        batches = await self._reader.fetch([source], records_max=READ_RECORDS_MAX, wait_ms=100)\n",
+            (
+                "        batches = await self._reader.fetch([source], records_max=READ_RECORDS_MAX, wait_ms=0)\n"
+                "        if not batches:\n"
+                "            break\n"
+            ),
+        ),
+    )
+
+
+def unknown_decoded(patch: pytest.MonkeyPatch) -> None:
+    """An event of an unknown kind or version is taken for one that changes nothing."""
+    decode = codec.decode
+
+    def leniently(data: bytes) -> Any:
+        try:
+            return decode(data)
+        except codec.EventError as error:
+            if "unknown" in str(error):
+                return MemberFenced(0, 0)
+            raise
+
+    everywhere(patch, decode, leniently)
+
+
+PLANTS = [
+    Plant(
+        "unknown event skipped",
+        "after an upgrade that was taken back a process works by another ledger than the others: doubled records",
+        unknown_decoded,
+        (
+            each(test_codec.test_an_unknown_version_of_a_known_kind_is_refused),
+            each(test_codec.test_what_is_no_event_is_refused_in_words),
+        ),
+    ),
+    Plant(
+        "epoch unchecked",
+        "a commit counts for whoever holds the range now, so one that came too late moves the edge: lost records",
+        changed(
+            ledger,
+            "_evolve_partition",
+            ("part = partition.parts.get(event.epoch)", "part = partition.parts.get(partition.epoch_newest)"),
+        ),
+    ),
+    Plant(
+        "incarnation unchecked",
+        "a commit by a process that never held the range counts",
+        changed(ledger, "_commit", ("if event.incarnation != part.incarnation:", "if False:")),
+        (test_ledger.test_a_commit_by_another_incarnation_or_after_a_release_is_a_violation,),
+    ),
+    Plant(
+        "tile that does not start at the edge",
+        "a commit over records that nobody worked counts: lost records that no start notices",
+        changed(ledger, "_commit", ("if edge != tile.offset_from:", "if edge > tile.offset_from:")),
+        (test_ledger.test_every_interleaving_gives_the_same_ledger,),
+    ),
+    Plant(
+        "grant chunk applied twice",
+        "a grant that stands in the log twice takes its edges back: an application that can't start again",
+        changed(ledger, "_grant", ("        if known is None\n", "")),
+    ),
+    Plant(
+        "grant to somebody else taken up",
+        "two processes work on one range",
+        changed(Reshape, "arrive", ("if part is None or part.incarnation != incarnation:", "if part is None:")),
+        (test_grants.test_a_grant_to_another_process_is_not_taken_up,),
+    ),
+    Plant(
+        "grant at the last stable offset",
+        "a transaction that is being decided is not read: its records are worked twice",
+        read_to_the_stable_offset,
+    ),
+    Plant(
+        "snapshot that lacks a worker",
+        "after a start from the snapshot a range begins where the partition began: doubled records",
+        changed(
+            snapshots,
+            "_fold_epoch",
+            ("for first, end in pairwise(bounds):", "for first, end in [*pairwise(bounds)][:-1]:"),
+        ),
+    ),
+    Plant(
+        "torn snapshot taken for whole",
+        "partitions whose part is missing begin where they began: doubled records",
+        changed(
+            snapshots,
+            "newest_snapshot",
+            ("if [p.part for p in parts] == list(range(event.parts)):", "if parts:"),
+        ),
+        (each(test_snapshots.test_the_newest_whole_snapshot_is_found),),
+    ),
+    Plant(
+        "events behind a snapshot's position skipped",
+        "commits beside the snapshot's own transaction are not known: doubled records",
+        snapshot_at_the_end,
+    ),
+    Plant(
+        "log trimmed with its newest snapshot",
+        "an application that can't start again, its history lost",
+        trimmed_too_far,
+    ),
+    Plant(
+        "log trimmed below a snapshot that is not committed",
+        "after a crash at that moment the log has lost its head, and no snapshot covers it",
+        trimmed_below_the_newest,
+    ),
+]

@@ -1,0 +1,341 @@
+"""Defects in state: what is written when, markers and restores, reading ahead, and what an attempt sees."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from keylanes.runtime import keeper, restore
+from keylanes.runtime.brokers.simulated import EPOCH_MS
+from keylanes.runtime.keeper import Keeper
+from keylanes.runtime.partition_state import PartitionState, Scope
+from keylanes.state import keys
+from keylanes.state.overlay import Overlay
+from keylanes.state.restore import Plan
+from keylanes.state.tables import Change
+
+from ..runtime import test_restore, test_state_running
+from ..state import test_copies_folder, test_keys
+from . import plants_rocks
+from .plants import Plant, change, changed, in_folder
+
+
+def written_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    """The copy takes what a transaction changes before it is committed."""
+    records = Keeper.records
+
+    def write_first(self: Keeper, changes: Any, incarnation: int, transaction: int) -> Any:
+        for changed_now in changes:
+            place = changed_now.dispatch.topic, changed_now.dispatch.partition
+            keeper._written(self._followers[place], list(changed_now.last.items()))
+        return records(self, changes, incarnation, transaction)
+
+    patch.setattr(Keeper, "records", write_first)
+
+
+def marker_with_the_first_slice(patch: pytest.MonkeyPatch) -> None:
+    """The copy's marker is written ahead of the data that it speaks of."""
+    follow = Keeper._follow
+
+    async def mark_first(self: Keeper, place: Any, copy: Any, last: Any, position: int) -> None:
+        copy.write((), self._marks(place, position))
+        await follow(self, place, copy, last, position)
+
+    patch.setattr(Keeper, "_follow", mark_first)
+
+
+def map_of_all_keys(patch: pytest.MonkeyPatch) -> None:
+    """What is done of a map is looked for by the store alone, not by the record's key."""
+
+    def entries(self: Overlay, prefix: bytes) -> list[Change]:
+        return sorted((at, value) for at, value in self._newest.items() if at[4:6] == prefix[4:6])
+
+    patch.setattr(Overlay, "entries", entries)
+
+
+def attempts_share_writes(patch: pytest.MonkeyPatch) -> None:
+    """What a failed attempt wrote is there for the next one."""
+    kept: dict[str, Any] = {}
+    make, close = Scope.__init__, Scope.close
+
+    def init(self: Scope, state: PartitionState, where: str, timestamp_ms: int) -> None:
+        make(self, state, where, timestamp_ms)
+        self.writes.update(kept.pop(where, {}))
+
+    def close_and_keep(self: Scope) -> Any:
+        kept[self._where] = dict(self.writes)
+        return close(self)
+
+    patch.setattr(Scope, "__init__", init)
+    patch.setattr(Scope, "close", close_and_keep)
+
+
+def restored_to_the_last_but_one(patch: pytest.MonkeyPatch) -> None:
+    """A restore leaves out the last change below the high watermark."""
+    apply = Plan.apply
+
+    def early(self: Plan, records: Any) -> list[Change]:
+        is_end = bool(records) and records[-1].offset >= self.high - 2
+        changes = apply(self, records)
+        return changes[:-1] if is_end else changes
+
+    patch.setattr(Plan, "apply", early)
+
+
+def restore_marked_at_its_end(patch: pytest.MonkeyPatch) -> None:
+    """A restore notes with its first batch that it is through."""
+    marks = Plan.marks
+
+    def through(self: Plan, position: int) -> Any:
+        return marks(self, self.high)
+
+    patch.setattr(Plan, "marks", through)
+
+
+def time_of_the_clock(patch: pytest.MonkeyPatch) -> None:
+    """Time to live is counted from the clock, not from the records' timestamps."""
+    make = Scope.__init__
+
+    def init(self: Scope, state: PartitionState, where: str, timestamp_ms: int) -> None:
+        make(self, state, where, EPOCH_MS + int(asyncio.get_running_loop().time() * 1000))
+
+    patch.setattr(Scope, "__init__", init)
+
+
+def no_tombstones(patch: pytest.MonkeyPatch) -> None:
+    """A delete is made in the copy and left out of the changelog."""
+    records = Keeper.records
+
+    def without(self: Keeper, changes: Any, incarnation: int, transaction: int) -> Any:
+        outgoing, events = records(self, changes, incarnation, transaction)
+        return [record for record in outgoing if record.value is not None], events
+
+    patch.setattr(Keeper, "records", without)
+
+
+def one_beacon(patch: pytest.MonkeyPatch) -> None:
+    """All partitions that a transaction changes have their beacon in the first of them."""
+    change(
+        patch,
+        Keeper,
+        "records",
+        (
+            "records.append(Outgoing(topic, partition, BEACON_KEY, beacon))",
+            "records.append(Outgoing(topic, changes[0].dispatch.partition, BEACON_KEY, beacon))",
+        ),
+    )
+
+
+def beacon_of_another(patch: pytest.MonkeyPatch) -> None:
+    """A changelog is compared with the transaction that changed the state of another partition last."""
+    change(
+        patch,
+        Keeper,
+        "restore",
+        (
+            "expected = ledger.partition(place).changed_by",
+            "expected = ledger.partition((place[0], 0)).changed_by",
+        ),
+    )
+
+
+def beacon_not_checked(patch: pytest.MonkeyPatch) -> None:
+    """A changelog is taken for the state without asking who changed it last."""
+    patch.setattr(restore, "check_beacon", lambda found, expected: None)
+
+
+def older_read_wins(patch: pytest.MonkeyPatch) -> None:
+    """What was read ahead is kept, though something newer was settled meanwhile."""
+    end = PartitionState.end_reading
+
+    def keep(self: PartitionState, settled: Any, keys: Any, values: Any) -> None:
+        settled.clear()
+        end(self, settled, keys, values)
+
+    patch.setattr(PartitionState, "end_reading", keep)
+
+
+def copy_trusted_after_a_grant(patch: pytest.MonkeyPatch) -> None:
+    """A range that comes back is worked with whatever the copy holds of it."""
+
+    async def trust(self: Keeper, place: Any, ranges: Any) -> None:
+        state = self.states[place]
+        state.ready = state.ready.replace((within.first, within.end, True) for within in ranges)
+
+    patch.setattr(Keeper, "take_up", trust)
+
+
+def granted_too_early(patch: pytest.MonkeyPatch) -> None:
+    """A range is granted from the edges of before, while its release is being committed."""
+    patch.setattr("keylanes.runtime.reshape.Reshape.is_leaving", lambda self, run, within: None)
+
+
+def on_disk(defect: Callable[[plants_rocks.Set], None]) -> Callable[[pytest.MonkeyPatch], None]:
+    """A defect in this process and in the writers that it starts."""
+
+    def put(patch: pytest.MonkeyPatch) -> None:
+        defect(patch.setattr)
+        planted = f"import runpy\nrunpy.run_path({plants_rocks.__file__!r})[{defect.__name__!r}](setattr)\n"
+        patch.setattr(test_copies_folder, "WRITE", planted + test_copies_folder.WRITE)
+
+    return put
+
+
+PLANTS = [
+    Plant(
+        "state applied before the commit",
+        "after a failed transaction the copy holds what was never committed: counts that are too high",
+        written_before_the_commit,
+        stateful=True,
+    ),
+    Plant(
+        "marker in another column family",
+        "after a crash the marker is there and the changes below it are not: state that is lost for good",
+        on_disk(plants_rocks.marker_in_another_family),
+        (in_folder(test_copies_folder.test_a_killed_writer_leaves_no_change_behind_a_marker),),
+    ),
+    Plant(
+        "marker in a batch of its own",
+        "a crash between the two batches leaves changes out for good",
+        on_disk(plants_rocks.marker_in_a_batch_of_its_own),
+        (in_folder(test_copies_folder.test_a_torn_log_leaves_no_change_behind_a_marker),),
+    ),
+    Plant(
+        "marker ahead of the data",
+        "a crash between the two leaves changes out for good",
+        marker_with_the_first_slice,
+        kinds=("crash", "power", "slow disk"),
+        stateful=True,
+    ),
+    Plant(
+        "marker one too far",
+        "the first change behind what a copy followed is never read",
+        changed(
+            Keeper,
+            "_follow",
+            ("self._marks(place, position)", "self._marks(place, position + 2)"),
+        ),
+        stateful=True,
+    ),
+    Plant(
+        "overlay read across keys",
+        "a handler sees entries of another key's map",
+        map_of_all_keys,
+        stateful=True,
+    ),
+    Plant(
+        "settled while a newer write waits",
+        "a handler sees the value of before what its key's last record wrote: a lost count",
+        changed(
+            Overlay,
+            "settle",
+            ("count = counts[key] - 1", "count = 0 * counts.setdefault(key, 0)"),
+            ("del counts[key], newest[key]", "counts.pop(key, None), newest.pop(key, None)"),
+            ("del self._maps[prefix][key]", "self._maps.setdefault(prefix, {}).pop(key, None)"),
+            ("if not self._maps[prefix]:", "if not self._maps.get(prefix, True):"),
+        ),
+        stateful=True,
+    ),
+    Plant(
+        "failed attempt's state kept",
+        "a record that is tried again counts twice",
+        attempts_share_writes,
+        stateful=True,
+    ),
+    Plant(
+        "restore stops one change early",
+        "the newest value of a key is lost at a restart",
+        restored_to_the_last_but_one,
+        stateful=True,
+    ),
+    Plant(
+        "restore marked at its end",
+        "a restore that is broken off leaves a copy that looks whole",
+        restore_marked_at_its_end,
+        (test_restore.test_broken_off_and_gone_on_with,),
+    ),
+    Plant(
+        "restore waits for a record at its end",
+        "a start waits for ever where the changelog ends with a marker or a hole",
+        changed(
+            restore,
+            "_read",
+            (
+                "if batch.offset_next >= spans[batch.source][1]:",
+                "if batch.records and batch.records[-1].offset + 1 >= spans[batch.source][1]:",
+            ),
+        ),
+        stateful=True,
+    ),
+    Plant(
+        "time to live by the clock",
+        "a replay comes to another state than the first run",
+        time_of_the_clock,
+        stateful=True,
+    ),
+    Plant(
+        "delete without a tombstone",
+        "a deleted value is back after a restart",
+        no_tombstones,
+        stateful=True,
+    ),
+    Plant(
+        "beacon in one partition only",
+        "a start is refused though nothing is wrong",
+        one_beacon,
+        stateful=True,
+    ),
+    Plant(
+        "beacon of another partition",
+        "a start is refused though nothing is wrong, or a lost changelog is taken for whole",
+        beacon_of_another,
+        stateful=True,
+    ),
+    Plant(
+        "beacon not checked",
+        "a changelog that lost its end is taken for the state",
+        beacon_not_checked,
+        (test_state_running.test_truncated_changelog_is_noticed,),
+    ),
+    Plant(
+        "older read wins",
+        "a handler sees a value from before the last commit of its key: a lost count",
+        older_read_wins,
+        (
+            test_state_running.test_older_read_never_hides_what_was_settled,
+            test_state_running.test_nothing_is_read_ahead_twice_and_old,
+        ),
+    ),
+    Plant(
+        "copy trusted after a grant",
+        "a range that comes back is worked with old state",
+        copy_trusted_after_a_grant,
+        (test_state_running.test_stale_copy_of_a_range_that_comes_back,),
+    ),
+    Plant(
+        "granted while its release is being committed",
+        "the grant begins below what the release commits: doubled records",
+        granted_too_early,
+        (test_state_running.test_grant_while_the_release_is_being_committed,),
+    ),
+    Plant(
+        "last point left out of a scan",
+        "state of keys that hash to the last point is neither listed nor cleared nor restored",
+        changed(
+            keys,
+            "bounds_of",
+            (
+                "None if within.end == SPACE_END else _POINT.pack(within.end)",
+                "_POINT.pack(min(within.end, SPACE_END - 1))",
+            ),
+        ),
+        (test_keys.test_a_key_range_is_one_scan, test_keys.test_the_last_range_has_no_upper_bound),
+    ),
+    Plant(
+        "readers outside see what is not committed",
+        "a reader sees a count that is taken back when its transaction fails",
+        changed(PartitionState, "read_committed", ("self.overlay.get_committed(key)", "self.overlay.get(key)")),
+        (test_state_running.test_store_shows_what_is_committed,),
+    ),
+]
