@@ -189,14 +189,22 @@ class Coordinator:
         if not others:
             return ledger
         await self._append([MemberExpelled(self.term, m.incarnation) for m in others if not m.expelled])
-        limit = self.settings.request_timeout_ms + self.settings.transaction_timeout_ms
         for member in others:
             logger.info("fencing incarnation %d of %s", member.incarnation, self.app)
-        await asyncio.gather(
-            *(bounded(self.broker.fence(m.transactional_id), limit, f"fencing {m.transactional_id}") for m in others)
-        )
+        await asyncio.gather(*(self._fence(member.transactional_id) for member in others))
         await self._append([MemberFenced(self.term, m.incarnation) for m in others])
         return await self._read_control(ledger)
+
+    async def _fence(self, transactional_id: str) -> None:
+        """Fence, and fence again where that was not done in time: its last transaction's markers may take longer."""
+        limit = self.settings.request_timeout_ms + self.settings.transaction_timeout_ms
+        what = f"fencing {transactional_id}"
+        patience = Patience(self.settings.broker_retry_ms, what)
+        while True:
+            try:
+                return await bounded(self.broker.fence(transactional_id), limit, what)
+            except BrokerTimeout as error:
+                await patience.wait(error)
 
     async def _open_logs(self, ledger: Ledger, producer: Producer, incarnation: int) -> int:
         """The first event of each empty partition of the offset log; the number of the last transaction used."""
