@@ -353,6 +353,7 @@ PLANTS = [
         "unknown taken for aborted",
         "a transaction that was committed without an answer is sent a second time: doubled records",
         unknown_is_aborted,
+        kinds=("unknown", "lost replies"),
     ),
     Plant(
         '"fenced" taken for "aborted"',
@@ -364,18 +365,25 @@ PLANTS = [
         "fenced process goes on",
         "a process that was expelled goes on beside its successor: doubled records",
         office_not_checked,
+        kinds=("rival", "rivals", "pause", "slow"),
     ),
     Plant(
         "unknown transaction found in one partition only",
         "edges of the second partition of the log stay where they were: an application that stops, or doubled records",
         found_in_one_partition,
+        kinds=("unknown", "lost replies"),
     ),
     Plant(
         "own events folded twice",
         "an application that stops at the first failed transaction",
         own_folded_twice,
     ),
-    Plant("failed transaction taken for committed", "what it held is lost", failed_is_committed),
+    Plant(
+        "failed transaction taken for committed",
+        "what it held is lost",
+        failed_is_committed,
+        kinds=("aborted", "away"),
+    ),
     Plant(
         "term unchecked",
         "grants by a coordinator that was replaced count: two owners of a range",

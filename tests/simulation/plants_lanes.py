@@ -339,5 +339,6 @@ PLANTS = [
         "outputs beyond the edge",
         "outputs become visible before their record is committed, and again after a crash",
         changed(generation, "take", ("done[0].record.offset < to:", "done[0].record.offset <= to:")),
+        kinds=("crash", "away", "split"),
     ),
 ]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ..broker.test_planted_kafka import TRAPPED
 from . import plants_fencing, plants_lanes, plants_logs, plants_state
 from .plants import Plant, Test, label
 from .world import run_plan
@@ -107,11 +108,13 @@ def test_what_every_suite_has_to_find_is_planted() -> None:
 def test_the_document_lists_them() -> None:
     """docs/planted-bugs.md says of each what it would do, and what finds it."""
     text = DOCUMENT.read_text(encoding="utf-8")
-    for chapter, plants in CHAPTERS.items():
-        wanted = table(plants)
+    assert text.count("\n| ") == len(ALL) + len(TRAPPED) + len(CHAPTERS) + 1, "a row too many"
+    for chapter, wanted in tables().items():
         assert f"## {chapter}\n\n{wanted}" in text, f"{DOCUMENT.name}: below {chapter!r} there should be\n\n{wanted}"
 
 
-def table(plants: list[Plant]) -> str:
-    """Their rows."""
-    return HEAD + "".join(f"| {plant.name} | {plant.effect} | {plant.finders} |\n" for plant in plants)
+def tables() -> dict[str, str]:
+    """The chapters of the document."""
+    rows = {chapter: [(p.name, p.effect, p.finders) for p in plants] for chapter, plants in CHAPTERS.items()}
+    rows["The kafka adapter"] = [(trapped.name, trapped.effect, f"`{label(trapped.trap)}`") for trapped in TRAPPED]
+    return {chapter: HEAD + "".join(f"| {' | '.join(row)} |\n" for row in listed) for chapter, listed in rows.items()}
