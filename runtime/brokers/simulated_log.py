@@ -101,6 +101,7 @@ class PartitionLog:
         self.entries: list[Entry] = []
         self._open: dict[Transaction, int] = {}  # and the offset of its first record
         self._producers: dict[str, tuple[int, int]] = {}  # epoch and next sequence number by producer
+        self._begun: dict[str, tuple[int, int]] = {}  # epoch and lowest sequence number by producer: see ``begin``
 
     @property
     def high(self) -> int:
@@ -137,6 +138,11 @@ class PartitionLog:
                 return transaction
         return None
 
+    def begin(self, producer: str, epoch: int, sequence: int) -> None:
+        """A transaction comes here with this number first: if its batch is refused, no higher one takes its place."""
+        known_epoch, lowest = self._begun.get(producer, (epoch, sequence))
+        self._begun[producer] = (epoch, min(lowest, sequence) if known_epoch == epoch else sequence)
+
     def admit(self, producer: str, epoch: int, sequence: int, records: int) -> bool:
         """Whether a batch is new here (else it is here already); raises ProducerFenced, OutOfOrder."""
         known_epoch, expected = self._producers.get(producer, (epoch, sequence))
@@ -144,10 +150,13 @@ class PartitionLog:
             raise ProducerFenced(f"producer {producer!r} has written here at epoch {known_epoch}, which is not {epoch}")
         if epoch > known_epoch:
             expected = 0
+        if producer in self._begun:
+            expected = min(expected, self._begun[producer][1])
         if sequence > expected:
             raise OutOfOrder(f"producer {producer!r} is expected to go on at {expected}, not at {sequence}")
         if sequence == expected:
             self._producers[producer] = (epoch, expected + records)
+            self._begun.pop(producer, None)
         return sequence == expected
 
     def read(self, position: int, records_max: int) -> tuple[list[SimulatedRecord], int]:
@@ -349,6 +358,8 @@ class ClusterState:
             transaction = self._current(transactional_id, epoch).transaction
             if transaction is None or transaction.committed is not None or source not in transaction.unmarked:
                 raise WrongTransactionState(f"{source.topic}[{source.partition}] is in no open transaction")
+            if sequence is not None:
+                log.begin(transactional_id, epoch, sequence)
         self.check(records)
         if sequence is not None and not log.admit(transactional_id, epoch, sequence, len(records)):
             return -1

@@ -232,11 +232,11 @@ class Run(ABC):
         found = await asyncio.gather(*(self._transact(name, transactions[name]) for name in names))
         return list(zip(names, found, strict=True))
 
-    async def hold(self, name: str, items: Sequence[Item], waits: bool) -> Seen:
-        """The end of a transaction is held; its sender waits for the answer, or dies."""
+    async def hold(self, name: str, items: Sequence[Item], waits: bool, kind: str) -> Seen:
+        """A step of a transaction is held; its sender waits for the answer, or dies."""
         if name not in self._producers or name in self._waiting:
             return ABSENT
-        self._arm("END_TXN", "HOLD_REQUEST")
+        self._arm(kind, "HOLD_REQUEST")
         running = asyncio.ensure_future(self._transact(name, items))
         caught = asyncio.ensure_future(self._caught())
         await asyncio.wait([running, caught], return_when=asyncio.FIRST_COMPLETED)
@@ -254,20 +254,20 @@ class Run(ABC):
         return "held"
 
     async def release(self, expected: Seen) -> Seen:
-        """What was held goes on: what its senders are told, and in which state that leaves the ids."""
+        """What was held goes on: what its senders are told, and how that leaves the ids and the partitions."""
         was_held, self._is_held = self._is_held, False
         self._let_go()
         outcomes = {name: await task for name, task in self._waiting.items()}
         self._waiting.clear()
-        loop = asyncio.get_running_loop()
         if was_held:
             await asyncio.sleep(QUIET_SECONDS)
+        loop = asyncio.get_running_loop()
         until = loop.time() + CHANGE_SECONDS_MAX
-        states = await self._settled(IDS)
-        while expected is not None and states != expected[1] and loop.time() < until:
+        while True:
+            seen = outcomes, await self._settled(IDS), await self.watermarks("one", sorted(self._places))
+            if seen == expected or expected is None or loop.time() > until:
+                return seen
             await asyncio.sleep(0.02)
-            states = await self._settled(IDS)
-        return outcomes, states
 
     async def expire(self, id: str) -> Seen:  # noqa: A002  # a script's word
         """Wait until the broker has ended what is open for too long."""

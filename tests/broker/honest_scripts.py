@@ -27,6 +27,7 @@ IDS: Final = ("x", "y")
 CONNECTIONS: Final = ("one", "two")
 FAULTS: Final = ("LOSE_REQUEST", "LOSE_REPLY")
 KINDS: Final = ("INIT", "ADD_PARTITIONS", "PRODUCE", "END_TXN")
+HELD: Final = ("END_TXN", "END_TXN", "END_TXN", "PRODUCE", "ADD_PARTITIONS")
 
 Place = tuple[str, int]
 
@@ -300,12 +301,12 @@ class _Drawing:
             self.producers[twin] = of
 
     def hold(self) -> None:
-        """The end of a transaction is held in the network; its sender waits or has died."""
+        """The end of a transaction, or another step of it, is held in the network; its sender waits or has died."""
         self.let_go()
         name = self.any_producer()
         waits = self.rng.random() < 0.4
         self.held = True
-        self.add("hold", name=name, items=self.items(self.places()), waits=waits)
+        self.add("hold", name=name, items=self.items(self.places()), waits=waits, kind=self.rng.choice(HELD))
         if waits:
             self.ended.append(name)
             self.producers.pop(name, None)
@@ -325,7 +326,7 @@ class _Drawing:
         """What was held comes while the next transaction is open, of the same epoch or of a new one."""
         self.let_go()
         name = self.any_producer()
-        self.add("hold", name=name, items=self.items(self.places()), waits=False)
+        self.add("hold", name=name, items=self.items(self.places()), waits=False, kind="END_TXN")
         after = self.name("p")
         of = self.producers.pop(name)
         self.ended.append(name)
@@ -342,9 +343,46 @@ class _Drawing:
         """A transaction is open for longer than its time limit."""
         self.let_go()
         name = self.producer(SHORT_MS)
-        self.add("hold", name=name, items=self.items(self.places(), fine=True), waits=self.rng.random() < 0.5)
+        self.add(
+            "hold", name=name, items=self.items(self.places(), fine=True), waits=self.rng.random() < 0.5, kind="END_TXN"
+        )
         self.add("expire", id=self.producers.pop(name))
         self.ended.append(name)
         if self.rng.random() < 0.3:
             self.producer()
         self.release()
+
+
+def past_scripts() -> list[Script]:
+    """Scripts that showed something else on the two sides once."""
+    one = Item("by-key", 0, "k1", "1:")
+    create = Step("create", {"topic": "by-key", "partitions": 1, "config": TOPICS["by-key"][1]})
+    make = Step("producer", {"connection": "one", "name": "p1", "id": "x", "timeout_ms": LONG_MS})
+    again = Step("transact", {"name": "p2", "items": [one], "breaks": ("END_TXN", "LOSE_REQUEST")})
+    end = (Step("release", {}), Step("finish", {}))
+    return [
+        # A topic that is only compacted can't be trimmed.
+        Script(
+            -1,
+            False,
+            (
+                create,
+                Step("append", {"connection": "one", "items": [one, one]}),
+                Step("trim", {"connection": "one", "place": ("by-key", 0), "before": 1}),
+                *end,
+            ),
+        ),
+        # A batch that is refused keeps its place in the sequence of its partition.
+        Script(
+            -2,
+            True,
+            (
+                create,
+                make,
+                Step("hold", {"name": "p1", "items": [one._replace(key=None)], "waits": False, "kind": "END_TXN"}),
+                Step("twin", {"name": "p2", "of": "p1"}),
+                again,
+                *end,
+            ),
+        ),
+    ]

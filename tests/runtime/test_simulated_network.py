@@ -353,6 +353,23 @@ def test_a_refused_batch_leaves_the_others_of_its_round() -> None:
     run_virtual(main())
 
 
+def test_a_refused_batch_keeps_its_place() -> None:
+    """Its partition remembers the sequence number: what follows at the same epoch is out of order there."""
+
+    async def main() -> None:
+        cluster = cluster_of()
+        connection = cluster.connect("one")
+        producer = await producer_of(connection)
+        with pytest.raises(TransactionRefused):
+            await producer.transact([Outgoing("a", 0, b"k", bytes(2_000_000))])
+        with pytest.raises(TransactionAborted, match="expected to go on at 0"):
+            await same_epoch(connection, producer).transact(of(1))
+        await (await producer_of(connection)).transact(of(2))
+        assert committed(cluster) == [2]
+
+    run_virtual(main())
+
+
 def test_a_limit_lowered_meanwhile_refuses_a_batch_once() -> None:
     """Batches are cut to the limit as it was known: all of the batch are culprits, and the next one is cut anew."""
 
