@@ -280,6 +280,8 @@ class KafkaReader:
         if self._looking is None and now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
             self._looking = asyncio.ensure_future(self._check_exists(self._positions))
+            # Looked at, also when nobody fetches any more: asyncio would call it lost.
+            self._looking.add_done_callback(lambda task: task.cancelled() or task.exception())
 
 
 def _is_damage(error: Exception) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
-from keylanes import App
+from keylanes import App, State
 from keylanes.runtime import source_watch
 from keylanes.runtime.brokers.protocol import Outgoing
 from keylanes.runtime.errors import KeylanesError, SourceError
@@ -320,6 +320,27 @@ def test_partitions_added_while_it_runs(
     keyed(kafka, 8, range(500, 600))
     passing_on(kafka).run(until="level")
     check_growth(kafka, 200, 600)
+
+
+def test_partitions_added_while_one_with_state_runs(kafka: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped: a key's records would go where its state is not. Nothing of the new ones is read."""
+    monkeypatch.setattr(source_watch, "SOURCES_CHECK_MS", 100)
+    kafka.create(kafka.source)
+    fill(kafka, 0, 1, 2)
+    app = kafka.app()
+
+    @app.handler(kafka.source, to=kafka.late)
+    async def count(value: int, seen: State[int]) -> int:
+        seen.put((seen.get() or 0) + 1)
+        return value
+
+    async def meanwhile(app: App) -> None:
+        await reached(lambda: front_and_edge(app) == (3, 3))
+        await asyncio.to_thread(grow, kafka, 4)
+
+    says = f"{kafka.source} has 4 partitions now and had 1: keys moved to other partitions, their state did not"
+    assert says in ends_with(SourceError, app, meanwhile)
+    assert sorted(numbers(kafka)) == [0, 1, 2]
 
 
 # --- other topics under the same name --------------------------------------------------------------------------------
