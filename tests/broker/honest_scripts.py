@@ -79,7 +79,7 @@ def noise(size: int) -> bytes:
 
 
 def draw_script(seed: int) -> Script:
-    """The script of a seed; every fourth one breaks connections."""
+    """The script of a seed; every fifth one breaks connections."""
     return _Drawing(seed).script()
 
 
@@ -88,7 +88,7 @@ class _Drawing:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.breaks = seed % 4 == 0
+        self.breaks = seed % 5 == 0
         self.rng = random.Random(f"script {seed}")
         self.steps: list[Step] = []
         self.producers: dict[str, str] = {}  # and the transactional id

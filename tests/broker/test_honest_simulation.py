@@ -20,8 +20,8 @@ from .honest_runs import KafkaRun, Seen, simulate
 from .honest_scripts import Script, draw_script, past_scripts
 from .proxy import Proxy
 
-SCRIPTS = range(216)
-AT_ONCE = 12
+SCRIPTS = range(206)
+AT_ONCE = 8
 SHRINKING_SECONDS_MAX = 60.0
 """For the shortest of the scripts that differ."""
 
@@ -147,7 +147,7 @@ def test_the_scripts_reach_what_they_are_for(simulated: list[list[Seen]], script
             if step.action == "transact":
                 met[f"transact {seen if isinstance(seen, str) else seen[0] if isinstance(seen, tuple) else 'ok'}"] += 1
     outcomes = ("ok", "TransactionRefused", "TransactionAborted", "TransactionUnknown", "ProducerFenced", "BrokerError")
-    assert all(met[f"transact {outcome}"] >= 15 for outcome in outcomes), met
+    assert all(met[f"transact {outcome}"] >= 10 for outcome in outcomes), met
     actions = ("append", "fence", "twin", "together", "hold", "release", "expire", "watermarks", "read", "trim")
     assert all(met[action] >= 5 for action in actions), met
 
