@@ -310,7 +310,7 @@ async def explain(pool: Pool, answer: Answer, runs_max: int, console: Console) -
     smaller = encode(shrunk.plan)
     failure = (await pool.run_one(Task(answer.seed, "", smaller))).failure or answer.failure
     before = parts_of(decode(raw))
-    path = keep_failure(answer.seed, shrunk.plan, failure)
+    path = keep_failure(answer.seed, shrunk.plan, failure, FAILURES)
     console.print(f"of {before} parts {parts_of(shrunk.plan)} are left, after {shrunk.runs} runs")
     console.print(corpus.as_json(shrunk.plan).decode())
     console.print("\n".join(["the story:", *failure.story, "", failure.text]))
@@ -318,7 +318,7 @@ async def explain(pool: Pool, answer: Answer, runs_max: int, console: Console) -
     return smaller
 
 
-def keep_failure(seed: int, plan: Plan, failure: Failure, folder: Path = FAILURES) -> Path:
+def keep_failure(seed: int, plan: Plan, failure: Failure, folder: Path) -> Path:
     """Write the plan and its story beside the slices' file; the plan's file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"seed-{seed}.json"

@@ -4,6 +4,7 @@ The workers here are scripts that answer, hang or die as their seed says; real o
 """
 
 import asyncio
+import io
 import json
 import signal
 import subprocess
@@ -12,13 +13,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from . import corpus, soak, soak_book, soak_broker
 from .plan import draw_plan
 from .soak_book import BROKER, SIMULATION, Book, Found, Slice, SoakError, Surroundings
 from .soak_pool import ROOT, Pool, module_command
 from .soak_report import is_complete, report
-from .soak_worker import Answer, Failure, Task
+from .soak_worker import Answer, Failure, Task, decode, encode
 
 LIMIT_S = 1.0
 SCRIPT = """
@@ -249,6 +251,64 @@ def test_a_round_that_fails_or_dies_says_why(tmp_path: Path) -> None:
 def test_a_round_is_ended_when_somebody_asks(tmp_path: Path) -> None:
     """It is told to end, so that it can end its broker, and counts for nothing."""
     assert run_round(3, tmp_path, []) is None
+
+
+# --- a failure -------------------------------------------------------------------------------------------------------
+
+FAILING = """
+import json, sys
+for line in sys.stdin:
+    task = json.loads(line)
+    crashes = [happening for happening in json.loads(task["plan"])["happenings"] if happening["kind"] == "crash"]
+    answer = {"seed": task["seed"], "seconds": 0.0}
+    if crashes:
+        story = [f"{len(crashes)} crashed"]
+        answer["failure"] = {"kind": "AssertionError: lost", "text": "AssertionError: lost", "story": story}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+def explained(kind: str) -> tuple[str, str | None]:
+    """What is printed about a seed that failed so, and the plan that is left; its world fails whenever it crashes."""
+    plan = next(plan for plan in map(draw_plan, range(100)) if any(h.kind == "crash" for h in plan.happenings))
+    answer = Answer(plan.seed, 0.1, plan=encode(plan), failure=Failure(kind, kind))
+    console = Console(file=io.StringIO(), soft_wrap=True, highlight=False, markup=False)
+
+    async def run() -> str | None:
+        async with Pool(1, LIMIT_S, [sys.executable, "-c", FAILING]) as pool:
+            return await soak.explain(pool, answer, 400, console)
+
+    left = asyncio.run(run())
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue(), left
+
+
+def test_a_failure_is_told_with_its_seed_its_small_plan_and_its_story(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all that happens one crash is left; the commands that run seed and plan again are printed with it."""
+    monkeypatch.setattr(soak, "FAILURES", tmp_path)
+    told, left = explained("AssertionError: lost")
+    assert left is not None
+    plan = decode(left)
+    assert [happening.kind for happening in plan.happenings] == ["crash"]
+    assert plan.bursts == ()
+    assert "1 crashed" in told
+    assert corpus.as_json(plan).decode() in told
+    assert f"python3 dev.py soak --seed {plan.seed}" in told
+    (path,) = corpus.paths(tmp_path)
+    assert f"python3 dev.py soak --plan {path}" in told
+    assert corpus.load(path).plan == plan
+    assert "1 crashed" in path.with_suffix(".txt").read_text()
+
+
+def test_a_failure_that_does_not_come_again_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seed that fails otherwise the second time depends on more than its seed: nothing is made smaller."""
+    monkeypatch.setattr(soak, "FAILURES", tmp_path)
+    told, left = explained("AssertionError: doubled")
+    assert left is None
+    assert "depends on more than its seed" in told
+    assert not corpus.paths(tmp_path)
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
