@@ -303,7 +303,7 @@ PLANTS = [
         "fence before expel",
         "a fenced process sees no sign of its successor, makes a new producer and goes on: doubled records",
         fence_before_expel,
-        kinds=("rival", "rivals", "late requests", "slow"),
+        kinds=("rival", "aborted", "late requests"),
     ),
     Plant(
         "read before fence",
@@ -315,7 +315,7 @@ PLANTS = [
         "worker read before init",
         "a process reads the logs, is expelled, and commits with a producer that nobody fenced: doubled records",
         read_before_init,
-        kinds=("rival", "rivals", "aborted", "unknown"),
+        kinds=("rival", "rivals", "unknown", "slow"),
     ),
     Plant(
         "fence that does not wait",

@@ -213,7 +213,9 @@ PLANTS = [
         "catch-up starts too late",
         "the first record that a slow key lacks is lost",
         changed(
-            PartitionDispatch, "begin_pass", ("self.pass_position = position", "self.pass_position = position + 1")
+            PartitionDispatch,
+            "catch_up",
+            ("not position <= worker.dropped_from <= offset", "not position <= worker.dropped_from < offset"),
         ),
     ),
     Plant(
