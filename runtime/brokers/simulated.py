@@ -162,8 +162,8 @@ class SimulatedBroker:
             self._wake(TopicPartition(name, partition))
 
     def trim(self, source: TopicPartition, before: int) -> None:
-        """Forget records below ``before``, as retention would."""
-        self._state.trim({source: before})
+        """Forget records below ``before``, as retention would, or a cleanup.policy that was another one for a while."""
+        self._state.log(source).trim(before)
         self._wake(source)
 
     @property
