@@ -1,7 +1,7 @@
 """State keys: their order is the order of points, ranges are scans, and every key can be read back."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keylanes.keyrange.hashing import SPACE_END
@@ -58,6 +58,7 @@ def test_keys_sort_by_point_then_store(one: Place, other: Place) -> None:
 
 
 @given(PLACES, RANGES)
+@example(Place(SPACE_END - 1, 0, b"k", b""), WHOLE)
 def test_a_key_range_is_one_scan(place: Place, within: KeyRange) -> None:
     """The keys between a range's bounds are those whose points it has."""
     assert inside(state_key(*place), *bounds_of(within)) == within.contains(place.point)
