@@ -141,7 +141,8 @@ class _Demo:
         with self._phase("process"):
             self._process(address)
         with self._phase("count"):
-            return asyncio.run(_with_broker(address, self.settings, collect))
+            collected: Collected = asyncio.run(_with_broker(address, self.settings, collect))
+            return collected
 
     def _process(self, address: str) -> None:
         """One run of the application."""

@@ -12,7 +12,6 @@ from keylanes.runtime.brokers.protocol import (
     OffsetOutOfRange,
     Outgoing,
     Producer,
-    ProducerFenced,
     TopicPartition,
     TransactionAborted,
     TransactionUnknown,
@@ -101,7 +100,7 @@ def test_an_open_transaction_hides_what_comes_after_it() -> None:
 
 
 def test_a_transaction_that_timed_out_was_aborted_not_fenced() -> None:
-    """The cluster aborts what is open for too long and bumps the epoch; the producer finds out that nobody fenced it."""
+    """The cluster aborts what is open for too long and bumps the epoch; the producer finds that nobody fenced it."""
 
     async def main() -> None:
         cluster = cluster_of()

@@ -74,7 +74,6 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
     timeout_ms: float
     dying: bool
     """Whether processes die by themselves, at a step of the commit cycle or between two writes."""
-    sources_check_ms: int = 500
 
     def make_settings(self) -> Settings:
         """The application's."""
