@@ -11,6 +11,7 @@ from keylanes.keyrange.ranges import KeyRange
 from keylanes.offsets.codec import encode
 from keylanes.offsets.decide import decide_grant
 from keylanes.runtime.brokers.protocol import BrokerError, Outgoing, TopicPartition
+from keylanes.runtime.brokers.simulated_network import Fault, Kind
 from keylanes.state.changelog import changelog_topic
 
 from .cluster import fold_of
@@ -205,6 +206,18 @@ class Happenings:
         late_ms = rng.choice((20.0, 400.0, 2_500.0))
         self.latest_ms = max(self.latest_ms, late_ms)
         self._fault(rng, "request_late", rng.choice((0.05, 0.2)), request_late_ms=late_ms)
+
+    async def _held_request(self, rng: random.Random) -> None:
+        """One request, mostly the end of a transaction, waits in the network until others have gone ahead of it."""
+        network = self.cluster.network
+        kind = rng.choice((Kind.END_TXN, Kind.END_TXN, Kind.END_TXN, Kind.INIT, Kind.ADD_PARTITIONS, Kind.PRODUCE))
+
+        def let_go() -> None:
+            network.disarm()
+            network.release()
+
+        self.latest_ms = max(self.latest_ms, 2_000 * max(LASTS_S))
+        self._for_some_time(rng, lambda: network.arm(kind, Fault.HOLD_REQUEST), let_go)
 
     async def _late_markers(self, rng: random.Random) -> None:
         self._fault(rng, "marker_late", rng.choice((0.2, 0.7)), marker_late_ms=rng.choice((100.0, 1_500.0)))

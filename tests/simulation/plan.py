@@ -36,6 +36,7 @@ KINDS: Final = {
     "lost requests": 2,
     "lost replies": 3,
     "late requests": 3,
+    "held request": 3,
     "late markers": 2,
     "limit": 2,
     "retention": 2,
@@ -69,6 +70,7 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
     stateful: bool
     slice_changes: int
     sources_check_ms: int = 500
+    restore_records_max: int = 4_000
     offsets_unknown: float
     marker_ms: tuple[float, float]
     timeout_ms: float
@@ -159,6 +161,7 @@ def draw_mix(rng: random.Random) -> Mix:
         stateful=rng.random() < 0.5,
         slice_changes=rng.choice((1, 2, 200)),
         sources_check_ms=rng.choice((50, 500)),
+        restore_records_max=rng.choice((2, 20, 4_000)),
         offsets_unknown=rng.choice((0.0, 0.0, 0.5)),
         marker_ms=rng.choice(((0.1, 2.0), (0.1, 20.0), (10.0, 200.0))),
         timeout_ms=rng.choice((300.0, 1_000.0)),

@@ -10,10 +10,11 @@ import asyncio
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from keylanes.runtime import keeper, source_watch
+from keylanes.runtime import keeper, restore, source_watch
 from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
 from keylanes.runtime.brokers.simulated import Latency
 from keylanes.runtime.brokers.simulated_log import Transaction
@@ -24,7 +25,7 @@ from .cluster import Cluster, fold_of
 from .folders import Folders
 from .happenings import Happenings
 from .loop import PausingLoop
-from .plan import Burst, Plan, draw_plan
+from .plan import Burst, Mix, Plan, draw_plan
 from .process import APP, Process
 from .state_checker import check_copies
 from .watch import Watch
@@ -329,6 +330,24 @@ def is_quiet(member: Member) -> bool:
     return is_calm and not (member.cycle.is_sending or is_merging)
 
 
+@contextmanager
+def limits_of(mix: Mix) -> Iterator[None]:
+    """The runtime's constants as a mix has them: small, so that something may fall between two steps."""
+    limits = {
+        (keeper, "SLICE_CHANGES"): mix.slice_changes,
+        (restore, "FETCH_RECORDS_MAX"): mix.restore_records_max,
+        (source_watch, "SOURCES_CHECK_MS"): mix.sources_check_ms,
+    }
+    before = {where: getattr(*where) for where in limits}
+    for where, value in limits.items():
+        setattr(*where, value)
+    try:
+        yield
+    finally:
+        for where, value in before.items():
+            setattr(*where, value)
+
+
 def run_plan(plan: Plan) -> Outcome:
     """One whole simulation. Raises AssertionError, or what ended a process; its notes tell the story."""
     loop = PausingLoop(plan.seed)
@@ -340,12 +359,10 @@ def run_plan(plan: Plan) -> Outcome:
         await world.run()
         return Outcome(world.trace(), world.reached, world.faults, world.story)
 
-    slice_changes, check_ms = keeper.SLICE_CHANGES, source_watch.SOURCES_CHECK_MS
-    keeper.SLICE_CHANGES = plan.mix.slice_changes  # type: ignore[misc]  # small, so that a crash falls between
-    source_watch.SOURCES_CHECK_MS = plan.mix.sources_check_ms
     try:
         asyncio.set_event_loop(loop)
-        return loop.run_until_complete(main())
+        with limits_of(plan.mix):
+            return loop.run_until_complete(main())
     except Exception as error:
         for world in worlds:
             error.add_note("\n".join([f"seed {plan.seed}", *world.story[-STORY_LINES:]]))
@@ -357,8 +374,6 @@ def run_plan(plan: Plan) -> Outcome:
                     loop.resume(process.name)
             loop.close()
         finally:
-            keeper.SLICE_CHANGES = slice_changes  # type: ignore[misc]  # as it was
-            source_watch.SOURCES_CHECK_MS = check_ms
             asyncio.set_event_loop(None)
 
 
