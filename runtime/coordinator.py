@@ -191,7 +191,12 @@ class Coordinator:
         await self._append([MemberExpelled(self.term, m.incarnation) for m in others if not m.expelled])
         for member in others:
             logger.info("fencing incarnation %d of %s", member.incarnation, self.app)
-        await asyncio.gather(*(self._fence(member.transactional_id) for member in others))
+        try:
+            async with asyncio.TaskGroup() as group:  # none is left behind when one fails
+                for member in others:
+                    group.create_task(self._fence(member.transactional_id))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
         await self._append([MemberFenced(self.term, m.incarnation) for m in others])
         return await self._read_control(ledger)
 
@@ -345,8 +350,9 @@ def check_identities(known: Mapping[str, str], identities: Mapping[str, str]) ->
     for name, told in sorted(identities.items()):
         if told and known.get(name, told) != told:
             raise SourceError(
-                f"{name} was deleted and created anew: it was {known[name]}, it is {told}. Offsets of the one mean "
-                "nothing in the other, so nothing of it was read. Start under a new application name to process it"
+                f"{name} was deleted and created anew, or this is another cluster: it was {known[name]}, it is {told}. "
+                "Offsets of the one mean nothing in the other, so nothing of it was read. Start under a new "
+                "application name to process it"
             )
 
 

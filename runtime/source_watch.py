@@ -6,11 +6,18 @@ does anything else in Kafka: order per key begins anew there. With stores that w
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
 
-from ..offsets.ledger import Place
 from .bounded import bounded, fatal_of
-from .brokers.protocol import Broker, BrokerError, TopicDescription, TopicPartition
+from .brokers.protocol import (
+    Broker,
+    BrokerError,
+    BrokerTimeout,
+    TopicDescription,
+    TopicPartition,
+    UnknownTopic,
+    Watermarks,
+)
 from .commit import CommitCycle
 from .coordinator import check_identities
 from .dispatch import PartitionDispatch
@@ -68,6 +75,13 @@ class SourceWatch:
                 f"{topic.name} has {topic.partitions} partitions now and had {len(runs)}: keys moved to other "
                 "partitions, their state did not. Make a new source topic, or start under a new application name"
             )
+        new = [TopicPartition(topic.name, index) for index in range(len(runs), topic.partitions)]
+        try:
+            limit = self.settings.request_timeout_ms
+            marks = await bounded(self.broker.watermarks(new), limit, "watermarks of new partitions")
+        except (BrokerTimeout, UnknownTopic) as error:  # one that was made just now may have no leader yet
+            logger.warning("new partitions of %s can't be read yet: %s", topic.name, error)
+            return
         logger.warning(
             "%s has %d partitions now and had %d: the new ones are read from their start. Records of keys that moved "
             "there do not wait for those that their keys have in the old ones",
@@ -76,30 +90,30 @@ class SourceWatch:
             len(runs),
         )
         try:
-            await self._take_in([(topic.name, index) for index in range(len(runs), topic.partitions)], runs[0])
+            await self._take_in(marks, runs[0], topic.partitions)
         except BrokerError as error:
             raise fatal_of(error) from error
         for run in self.runs:
             if run.dispatch.topic == topic.name:
                 run.partitions = topic.partitions
 
-    async def _take_in(self, places: Sequence[Place], like: PartitionRun) -> None:
-        """Work on partitions that were added, as on another one of their topic."""
-        cycle, limit = self.cycle, self.settings.request_timeout_ms
-        sources = [TopicPartition(*place) for place in places]
-        marks = await bounded(self.broker.watermarks(sources), limit, "watermarks of new partitions")
-        for source in sources:
+    async def _take_in(self, new: Mapping[TopicPartition, Watermarks], like: PartitionRun, partitions: int) -> None:
+        """Work on partitions that were added, as on another one of their topic, which has so many now."""
+        cycle = self.cycle
+        for source in sorted(new):
             place = (source.topic, source.partition)
-            epoch = await cycle.coordinator.start_partition(cycle.ledger, place, cycle.incarnation, marks[source])
+            marks = new[source]
+            epoch = await cycle.coordinator.start_partition(cycle.ledger, place, cycle.incarnation, marks)
             numbers, quota = like.dispatch.numbers, like.dispatch.quota_bytes
             # A process before this one may have worked on it: then its ranges go on where they were.
-            front = cycle.ledger.frontier(place) if place in cycle.ledger.control.started else marks[source].start
+            front = cycle.ledger.frontier(place) if place in cycle.ledger.control.started else marks.start
             dispatch = PartitionDispatch(*place, front, quota, numbers)
             dispatch.incarnation = cycle.incarnation
-            run = PartitionRun(dispatch, like.handler, place_of(*place))
-            self.ends.setdefault(source, front)  # found at the start, it had none
-            self.runs.append(run)
+            run = PartitionRun(dispatch, like.handler, place_of(*place), partitions=partitions)
             settled = cycle.reshape.take_up(run, epoch)
             cycle.wake()
             await settled
+            # Not before: without workers it would look released, and could be granted once more.
+            self.ends.setdefault(source, front)  # found at the start, it had none
+            self.runs.append(run)
             self.begin_reading(run)

@@ -372,11 +372,33 @@ def test_a_topic_created_anew_while_it_is_stopped(kafka: Ground, count: int) -> 
     passing_on(kafka).run(until="level")
     create_anew(kafka, count)
     for _ in range(2):
-        stops_with(SourceError, passing_on(kafka), f"{kafka.source} was deleted and created anew: it was ", "it is ")
+        stops_with(
+            SourceError, passing_on(kafka), f"{kafka.source} was deleted and created anew", ": it was ", ", it is "
+        )
     assert sorted(numbers(kafka)) == [0, 1, 2, 3]
     kafka.name += "-new"
     passing_on(kafka).run(until="level")
     assert sorted(numbers(kafka)) == [0, 1, 2, 3, *range(100, 100 + count)]
+
+
+def test_a_cluster_that_was_restored_from_a_copy(kafka: Ground) -> None:
+    """Refused with the same records at the same offsets, under other identities; a new application reads it all."""
+    kafka.create(kafka.source)
+    fill(kafka, 0, 1, 2, 3)
+    passing_on(kafka).run(until="level")
+    for topic in (kafka.source, f"{kafka.name}.control", f"{kafka.name}.offsets"):
+        copy = [
+            Outgoing(topic, 0, record.key, record.value, record.headers, record.timestamp)
+            for record in kafka.read(topic)
+        ]
+        delete_topics(kafka, topic)
+        kafka.create(topic, cleanup_policy="delete", retention_ms="-1")
+        write(kafka, copy)
+    stops_with(SourceError, passing_on(kafka), f"{kafka.source} was deleted and created anew", "this is another cluster")
+    assert sorted(numbers(kafka)) == [0, 1, 2, 3]
+    kafka.name += "-new"
+    passing_on(kafka).run(until="level")
+    assert sorted(numbers(kafka)) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 def test_a_topic_created_anew_with_fewer_partitions(kafka: Ground) -> None:
