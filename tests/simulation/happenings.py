@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import KeyRange
-from keylanes.offsets.codec import encode
-from keylanes.offsets.decide import decide_grant
-from keylanes.runtime.brokers.protocol import BrokerError, Outgoing, TopicPartition
+from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
 from keylanes.runtime.brokers.simulated_network import Fault, Kind
+from keylanes.runtime.dispatch import Worker
+from keylanes.runtime.errors import BrokerUnavailable
 from keylanes.state.changelog import changelog_topic
 
-from .cluster import fold_of
 from .plan import Happening
 from .process import APP, Process
 from .workload import BIG_BYTES, BILLS, OUT, draw_work
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
     from .world import World
 
 POINTS: Final = (0, 1 << 28, 1 << 30, 1 << 31, 3 << 30, SPACE_END)
-"""Bounds of ranges that are passed on, merged and split."""
+"""Bounds of ranges that are passed on."""
+GRANT_LIMIT_S = 60.0
 TROUBLE_ECHO_S = 4.0
 """So long after its faults ended the cluster may still be called unavailable: requests then under way time out."""
 LASTS_S: Final = (0.05, 0.3, 1.0)
@@ -36,8 +36,6 @@ class Happenings:
 
     def __init__(self, world: "World") -> None:
         self.world, self.cluster, self.loop = world, world.cluster, world.loop
-        self.grantor = world.cluster.connect("grantor")
-        self.granting = asyncio.Lock()
         self.troubles: set[asyncio.Task[None]] = set()
         """Each ends what it began, when its time is over or when it is cancelled."""
         self.passings: list[asyncio.Task[None]] = []
@@ -51,7 +49,6 @@ class Happenings:
             self.world.judge_ended()
             self.world.tell(happening.kind)
             self.world.reached[happening.kind] += 1
-            self.world.count_fault(happening.kind)
             await self.begin(happening)
             if not self.world.alive():
                 self.world.start()
@@ -117,12 +114,14 @@ class Happenings:
 
     async def _crash(self, rng: random.Random) -> None:
         for process in self.world.alive():
+            self.world.count_fault("kill")
             await process.kill()
         await asyncio.sleep(rng.choice((0.0, 0.0, 0.01, 0.5)))
 
     async def _power(self, rng: random.Random) -> None:
         for process in self.world.alive():
             process.loses_power = True
+            self.world.count_fault("power")
             await process.kill()
         await asyncio.sleep(rng.choice((0.0, 0.5)))
 
@@ -133,27 +132,34 @@ class Happenings:
             await asyncio.wait(ending, timeout=60.0)
 
     async def _rival(self, rng: random.Random) -> None:  # it has nothing to draw
-        self.world.start()
+        self._start_beside()
 
     async def _rivals(self, rng: random.Random) -> None:  # it has nothing to draw
-        self.world.start()
+        self._start_beside()
+        self._start_beside()
+
+    def _start_beside(self) -> None:
+        self.world.faults["rival"] += bool(self.world.alive())
         self.world.start()
 
     async def _pause(self, rng: random.Random) -> None:
         process = self._some_process(rng)
         if process is not None and not process.is_paused:
+            self.world.count_fault("pause")
             self._for_some_time(rng, process.pause, process.resume)
             if rng.random() < 0.6:
-                self.world.start()
+                self._start_beside()
 
     async def _clock(self, rng: random.Random) -> None:
         process = self._some_process(rng)
         if process is not None:
+            self.world.count_fault("clock")
             process.clock_ms += rng.choice((-2 * DAY_MS, -60_000, -50, 50, 60_000, 2 * DAY_MS))
 
     async def _slow_disk(self, rng: random.Random) -> None:
         process, disk_s = self._some_process(rng), rng.choice((0.01, 0.1, 1.0))
         if process is not None:
+            self.world.count_fault("slow disk")
             self._for_some_time(
                 rng, lambda: setattr(process, "disk_s", disk_s), lambda: setattr(process, "disk_s", 0.0)
             )
@@ -179,6 +185,7 @@ class Happenings:
         self._fault(rng, "reply_slow", 0.2, reply_slow_ms=rng.choice((50.0, 700.0)))
 
     async def _away(self, rng: random.Random) -> None:
+        self.world.count_fault("cluster away")
         self._for_some_time(rng, lambda: self._set_away(True), lambda: self._set_away(False))
 
     def _set_away(self, is_away: bool) -> None:
@@ -191,10 +198,11 @@ class Happenings:
     async def _cut(self, rng: random.Random) -> None:
         process, cut = self._some_process(rng), self.cluster.faults.cut
         if process is not None:
+            self.world.count_fault("cut off")
             name = process.connection.client_name
             self._for_some_time(rng, lambda: cut.add(name), lambda: cut.discard(name))
             if rng.random() < 0.6:
-                self.world.start()
+                self._start_beside()
 
     async def _lost_requests(self, rng: random.Random) -> None:
         self._fault(rng, "request_lost", rng.choice((0.05, 0.2)))
@@ -212,12 +220,17 @@ class Happenings:
         network = self.cluster.network
         kind = rng.choice((Kind.END_TXN, Kind.END_TXN, Kind.END_TXN, Kind.INIT, Kind.ADD_PARTITIONS, Kind.PRODUCE))
 
+        network.arm(kind, Fault.HOLD_REQUEST)
+        caught = self.loop.create_task(network.caught())
+
         def let_go() -> None:
+            self.world.faults["request held"] += caught.done()
+            caught.cancel()
             network.disarm()
             network.release()
 
         self.latest_ms = max(self.latest_ms, 2_000 * max(LASTS_S))
-        self._for_some_time(rng, lambda: network.arm(kind, Fault.HOLD_REQUEST), let_go)
+        self._for_some_time(rng, lambda: None, let_go)
 
     async def _late_markers(self, rng: random.Random) -> None:
         self._fault(rng, "marker_late", rng.choice((0.2, 0.7)), marker_late_ms=rng.choice((100.0, 1_500.0)))
@@ -264,12 +277,16 @@ class Happenings:
         """A split or a merge is asked for in the process that works; what comes of it is said by the logs."""
         process = self.world.worker()
         place = rng.choice(self.world.sources)
-        first, end = sorted(rng.sample(POINTS, 2))
-        if process is None:
+        workers = sorted(self._workers(process, place), key=lambda worker: worker.first)
+        if process is None or not workers:
             return
-        member = process.member
+        i, member = rng.randrange(len(workers)), process.member
+        left, right = workers[i], workers[min(i + 1, len(workers) - 1)]
         try:
-            asked = member.split(place, end - 1) if kind == "split" else member.merge(place, KeyRange(first, end))
+            if kind == "split":
+                asked = member.split(place, rng.randrange(left.first, left.end))
+            else:
+                asked = member.merge(place, KeyRange(left.first, right.end))
             if await self.world.ask(process, asked):
                 self.world.reached[f"asked for a {kind}"] += 1
         except ValueError:  # there is nothing to split or merge there
@@ -285,26 +302,27 @@ class Happenings:
         try:
             if not await self.world.ask(process, process.member.release(place, within)):
                 return
+            self.world.tell(f"{process.name} has released {within} of {place}")
         except ValueError:  # part of it is on its way already
             return
         await asyncio.sleep(rng.choice((0.0, 0.05, 0.5)))
-        epoch = await self._grant(process, place, within)
-        if epoch and await self.world.ask(process, process.member.take_up(place, epoch)):
-            self.world.reached["range passed on"] += 1
+        until = self.loop.time() + GRANT_LIMIT_S
+        while self.loop.time() < until:
+            try:
+                if await self.world.ask(process, process.member.grant(place, within)):
+                    self.world.reached["range passed on"] += 1
+                    self.world.tell(f"{process.name} was granted {within} of {place}")
+                return
+            except BrokerUnavailable:  # asked again, as whoever wants the range back would
+                assert self.loop.time() <= self.trouble_until_s, "a grant failed without trouble"
+            except ValueError:
+                if any(w.first < within.end and within.first < w.end for w in self._workers(process, place)):
+                    return  # an earlier grant was not heard of, and came after all
+                await asyncio.sleep(0.05)  # somebody asked for another change of it
+        raise AssertionError(f"{within} of {place} can't be granted again")
 
-    async def _grant(self, process: Process, place: TopicPartition, within: KeyRange) -> int:
-        """What its coordinator would do, who decides one thing after the other; the epoch. 0: the process has ended."""
-        coordinator = process.member.coordinator
-        async with self.granting:
-            if process.task.done():
-                return 0
-            ledger = fold_of(self.cluster, APP)
-            incarnation = next(i for i, m in ledger.control.members.items() if m.instance == coordinator.instance)
-            grants = decide_grant(ledger, coordinator.term, place, incarnation, within)
-            records = [Outgoing(f"{APP}.control", 0, None, encode(grant)) for grant in grants]
-            while True:  # until it is acknowledged: a grant that stands there twice is one grant
-                try:
-                    await self.grantor.append(records)
-                    return getattr(grants[0], "epoch", 0)
-                except BrokerError:
-                    await asyncio.sleep(0.1)
+    def _workers(self, process: Process | None, place: TopicPartition) -> list[Worker]:
+        runs = [] if process is None else process.member.runs
+        return [
+            w for run in runs if (run.dispatch.topic, run.dispatch.partition) == place for w in run.dispatch.workers
+        ]

@@ -204,7 +204,7 @@ def _draw_key(rng: random.Random, keys: int) -> bytes | None:
 
 
 def _draw_happenings(rng: random.Random, mix: Mix) -> list[Happening]:
-    count = rng.choice((0, 4, 8, 12, 20))
+    count = rng.choice((4, 8, 12, 18, 24))
     impossible = STATELESS_ONLY if mix.stateful else STATEFUL_ONLY
     allowed = [kind for kind in KINDS if kind not in impossible]
     drawn = rng.choices(allowed, [KINDS[kind] for kind in allowed], k=rng.randint(2, KINDS_MAX))

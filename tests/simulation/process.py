@@ -99,6 +99,7 @@ class Process:
         """Asked before each write to its folder. Raises RocksError when its disk is full."""
         self._reach("write")
         if self.is_disk_full and not self.was_killed:
+            self.world.faults["full disk"] += not self.saw_full_disk
             self.saw_full_disk = True
             self.world.reached["wrote to a full disk"] += 1
             raise disk_full()
@@ -121,10 +122,7 @@ class Process:
         self._check_memory()
 
     def _check_memory(self) -> None:
-        """All queues together are within their limit, but for one record each; so is what waits for a commit.
-
-        When workers become fewer or more, the shares change while queues are still filled by the old ones.
-        """
+        """All queues together are within their limit, but for one record each; so is what waits for a commit."""
         limits, member = self.world.settings, self.member
         workers = [worker for run in member.runs for worker in run.dispatch.workers]
         held = sum(worker.queue_bytes for worker in workers)
@@ -132,7 +130,7 @@ class Process:
         if held != sum(map(sum, queued)):
             self.world.fail(f"{held} bytes are counted in queues that hold {sum(map(sum, queued))}")
         spared = sum(max(sizes, default=0) for sizes in queued)
-        if held > 2 * limits.buffer_bytes_max + spared:
+        if held > limits.buffer_bytes_max + spared:
             self.world.fail(f"{held} bytes are queued, {limits.buffer_bytes_max} may be")
         done = [[one.size for one in worker.done] for worker in workers]
         beyond = sum(sum(sizes) - max(sizes, default=0) for sizes in done)  # each may end what it was at

@@ -1,4 +1,4 @@
-"""What must be true of the logs, judged from their bytes alone and after every step: nothing of the runtime is asked.
+"""What must be true of the logs, judged from their bytes after every step: nothing that the runtime knows is asked.
 
 A step is an event of the control log, or a transaction at the moment in which the cluster decides to commit it. What is
 committed may be wrong at no time, however right it would become: a reader may look just then, or the application die.
@@ -122,7 +122,7 @@ class Watch:
 
     def _grant(self, event: RangesGranted) -> None:
         """A grant begins at the edges: what its predecessor had committed when it could commit no more."""
-        cells = self.cells[TopicPartition(event.topic, event.partition)]
+        cells = self._cells(event)
         for band in event.bands:
             for i in cells.within(band.first, band.end):
                 if event.epoch <= cells.holders[i].epoch:
@@ -132,9 +132,14 @@ class Watch:
                 )
                 cells.holders[i] = Holder(event.epoch, event.incarnation)
 
+    def _cells(self, event: RangesGranted | RangeReleased | Committed | WorkersMerged) -> Cells:
+        place = TopicPartition(event.topic, event.partition)
+        assert place in self.cells, f"{event} of a partition that was not started"
+        return self.cells[place]
+
     def _release(self, event: RangeReleased) -> None:
         """From here on nobody may commit there, until it is granted again."""
-        cells = self.cells[TopicPartition(event.topic, event.partition)]
+        cells = self._cells(event)
         for i in cells.within(event.first, event.end):
             by = Holder(event.epoch, event.incarnation)
             assert cells.holders[i] == by, f"{event} of what {cells.holders[i]} holds"
@@ -205,16 +210,18 @@ class Watch:
                     assert (who, event.worker + i) not in ranges, f"{place}: worker {event.worker + i} came back"
                     ranges[who, event.worker + i] = (first, end)
             case WorkerSplit():
-                first, end = ranges.pop((who, event.worker))
+                first, end = _worker(ranges, who, event.worker, event)
+                del ranges[who, event.worker]
                 assert first < event.at < end, f"{place}: {event} splits [{first}, {end})"
                 ranges[who, event.left], ranges[who, event.left + 1] = (first, event.at), (event.at, end)
             case WorkersMerged():
-                left, right = ranges.pop((who, event.left)), ranges.pop((who, event.right))
+                left, right = (_worker(ranges, who, number, event) for number in (event.left, event.right))
+                del ranges[who, event.left], ranges[who, event.right]
                 assert left[1] == right[0], f"{place}: {event} merges {left} and {right}"
                 ranges[who, event.worker] = (left[0], right[1])
             case Committed():
                 for tile in event.tiles:
-                    held = [ranges[who, tile.worker + i] for i in range(tile.count)]
+                    held = [_worker(ranges, who, tile.worker + i, tile) for i in range(tile.count)]
                     bounds = [first for first, _ in held] + [held[-1][1]]
                     assert held == list(pairwise(bounds)), f"{place}: workers of {tile} are no neighbours: {held}"
                     assert (bounds[0], bounds[-1]) == (tile.first, tile.end), (
@@ -227,8 +234,7 @@ class Watch:
 
     def _check_tiles(self, event: Committed) -> None:
         """Each tile begins at the edges of its cells and is written by their holder."""
-        place = TopicPartition(event.topic, event.partition)
-        cells = self.cells[place]
+        place, cells = TopicPartition(event.topic, event.partition), self._cells(event)
         for tile in event.tiles:
             assert 0 <= tile.first < tile.end <= SPACE_END, f"{place}: {tile} holds no points"
             assert tile.offset_from < tile.offset_to, f"{place}: {tile} holds no offsets"
@@ -243,9 +249,9 @@ class Watch:
 
     def _check_level(self, event: WorkersMerged) -> None:
         """Workers that become one stand at one edge, at the latest when their transaction is committed."""
-        place = TopicPartition(event.topic, event.partition)
+        place, cells = TopicPartition(event.topic, event.partition), self._cells(event)
         first, end = self.workers[place].get((event.incarnation, event.worker), (0, 0))
-        edges = {self.cells[place].edges[i] for i in self.cells[place].within(first, end)} if end else set()
+        edges = {cells.edges[i] for i in cells.within(first, end)} if end else set()
         assert len(edges) <= 1, f"{place}: {event} merges workers that stand at {edges}"
 
     def _check_counts(self, event: Committed, outputs: Sequence[Produced]) -> None:
@@ -367,6 +373,11 @@ class Watch:
                 for i, e in enumerate(taken)
             )
             assert whole, f"{place} starts at {start} and holds no whole snapshot"
+
+
+def _worker(ranges: Mapping[tuple[int, int], tuple[int, int]], who: int, number: int, of: object) -> tuple[int, int]:
+    assert (who, number) in ranges, f"{of}: nobody told of worker {number} of incarnation {who}, or it is gone"
+    return ranges[who, number]
 
 
 def _lies_in(point: int, offset: int, tile: Tile) -> bool:

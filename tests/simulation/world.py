@@ -280,8 +280,8 @@ class World:
                 for folder in self.folders.all:
                     self.reached["entries in copies"] += check_copies(self.cluster, APP, place, folder.copies)
         ledger = fold_of(self.cluster, APP)
-        assert not ledger.violations()
-        assert not ledger.waiting()
+        assert not ledger.violations(), f"the ledger finds commits that do not count: {ledger.violations()}"
+        assert not ledger.waiting(), f"the ledger finds events without a grant: {ledger.waiting()}"
 
     async def ask(self, process: Process, work: Coroutine[Any, Any, None]) -> bool:
         """Have a process do something for somebody outside; False when it ended before. Raises what the work raises."""
