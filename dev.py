@@ -39,6 +39,7 @@ SIZES = {
     FULL: "0.5 GB: Spark, Arrow, pandas, matplotlib, the flights of 2013",
     JAVA: "35 MB: a Java for machines that have none",
 }
+SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
 NOT_FAST = "not broker and not spark and not slow"
 
 
@@ -63,15 +64,16 @@ def demo(rest: list[str]) -> int:
 
 
 def test(rest: list[str]) -> int:
-    """Everything. The last line is pytest's own."""
+    """Everything. The last line is pytest's own. Most of it waits for brokers: two files run side by side."""
     python = environment([SMALL, FULL, JAVA])  # the wheel's Java is tested, also where there is another
-    return steps([*checks(python), pytest(python, "--durations=10", *rest)], java_environment(python))
+    tests = pytest(python, *SIDE_BY_SIDE, "--durations=20", *rest)
+    return steps([*checks(python), tests], java_environment(python))
 
 
 def check(rest: list[str]) -> int:
     """The fast part: no Java, no broker, no Spark; on two cores, a file on one of them."""
     python = environment([SMALL])
-    tests = pytest(python, "-m", NOT_FAST, "-n", "2", "--dist", "loadfile", *rest)
+    tests = pytest(python, "-m", NOT_FAST, *SIDE_BY_SIDE, *rest)
     return steps([*checks(python), tests], dict(os.environ))
 
 
