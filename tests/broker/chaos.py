@@ -19,10 +19,13 @@ from .chaos_world import World
 __all__ = ["ChaosError", "Figures", "Round", "run_round"]
 
 
-def run_round(round_: Round, folder: Path, tell: Callable[[str], None]) -> Figures:
+def run_round(
+    round_: Round, folder: Path, tell: Callable[[str], None], hear_found: Callable[[dict[str, int]], None] = dict
+) -> Figures:
     """Run a round in a folder of its own, which is deleted when it went well; raises ChaosError with what happened.
 
-    ``tell`` hears one line about each thing that happens. Broker and processes are ended in any case.
+    ``tell`` hears one line about each thing that happens; ``hear_found`` what the audit of a round that failed has
+    found. Broker and processes are ended in any case.
     """
     folder.mkdir(parents=True, exist_ok=True)
     world = World(round_, folder, tell)
@@ -34,6 +37,7 @@ def run_round(round_: Round, folder: Path, tell: Callable[[str], None]) -> Figur
         code = world.heal()
         judge(world, is_level=code == 0)
     except BaseException as error:
+        hear_found(world.figures.found)
         for line in (f"{round_}", *world.story[-12:], world.tails()):
             error.add_note(line)
         raise

@@ -30,7 +30,7 @@ from .shrink import RUNS_MAX, parts_of
 from .soak_book import BOOK, BROKER, SIMULATION, Book, Found, Slice, SoakError
 from .soak_pool import LIMIT_S, Pool
 from .soak_progress import Progress
-from .soak_report import WANTED, is_complete, report
+from .soak_report import WANTED, missing, report
 from .soak_worker import Answer, Failure, Task, decode, encode
 
 SAVE_EVERY_S = 10.0
@@ -107,8 +107,8 @@ async def slice_of_all(options: argparse.Namespace, console: Console) -> int:
         console.print(f"failing: {', '.join(str(found.seed) for found in failing)}")
         return FAILED
     of_part = {SIMULATION: {"seeds": options.seeds}, BROKER: {"kills": options.kills, "records": options.records}}
-    if not is_complete(book, {part: of_part[part] for part in parts}):
-        console.print("not all is done; the same command goes on from here")
+    if left := missing(book, {part: of_part[part] for part in parts}):
+        console.print(f"not all is done: {left} are missing; the same command goes on from here")
     return INTERRUPTED if is_told() else 0
 
 
@@ -293,6 +293,7 @@ async def again(options: argparse.Namespace, console: Console) -> int:
             plan = decode(smaller)
     if options.keep is not None:
         console.print(f"kept: {corpus.add(corpus.Case(options.keep, plan))}")
+        console.print("when it is mended, plant the mend, undone, in test_corpus.py, and name it as the file's defect")
     return FAILED if answer.failure else 0
 
 

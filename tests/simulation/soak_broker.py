@@ -27,7 +27,9 @@ PATIENCE_S = 60.0
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """What a round came to: its figures, flat, and the network's faults by kind; or how it failed."""
+    """What a round came to: its figures, flat, and the network's faults by kind. One that failed: why, and the
+    violations that were found.
+    """
 
     counts: dict[str, int] = {}
     faults: dict[str, int] = {}
@@ -35,11 +37,14 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of a round: something that happens, or how it ended. ``figures``: as the round made them."""
+    """A line of a round: something that happens, or how it ended. ``figures``: as the round made them; ``found``: what
+    the audit of a round that failed has found, by kind.
+    """
 
     line: str = ""
     figures: dict[str, Any] | None = None
     failure: Failure | None = None
+    found: dict[str, int] = {}
 
 
 def counted(figures: Mapping[str, Any]) -> Counted:
@@ -99,7 +104,7 @@ async def _listen(child: asyncio.subprocess.Process, tell: Callable[[str], None]
         if told.figures is not None:
             return counted(told.figures)
         if told.failure is not None:
-            return Counted(failure=told.failure)
+            return Counted(told.found, failure=told.failure)
         tell(told.line)
     return None
 

@@ -28,12 +28,14 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as an interrupt: what was started is ended
     round_, folder = msgspec.json.decode(sys.argv[1], type=Round), Path(sys.argv[2])
+    found: dict[str, int] = {}
     try:
-        figures = run_round(round_, folder, lambda line: tell(Told(line)))
+        figures = run_round(round_, folder, lambda line: tell(Told(line)), found.update)
         tell(Told(figures=msgspec.structs.asdict(figures)))
     except Exception as error:  # noqa: BLE001  # whatever it is, the round failed
         story = take_story(error)
-        tell(Told(failure=Failure(kind_of(error), "".join(traceback.format_exception(error)), story)))
+        failure = Failure(kind_of(error), "".join(traceback.format_exception(error)), story)
+        tell(Told(failure=failure, found=found))
         return 1
     return 0
 

@@ -5,14 +5,17 @@ here: ``python -m pytest tests/simulation --first-seed N --seeds 1``.
 """
 
 import asyncio
+import io
 import os
 from collections import Counter
 from collections.abc import Iterable
 
 import pytest
+from rich.console import Console
 
-from . import corpus
+from . import corpus, soak
 from .plan import KINDS, Plan, draw_plan
+from .process import STEPS
 from .shrink import kind_of, parts_of, shrink
 from .soak_pool import Pool, Worker
 from .soak_worker import Answer, Task
@@ -45,8 +48,36 @@ MUST_BE_REACHED = (
     "DecodeFailed",
     "HandlerTimeout",
 )
-RARELY_REACHED = ("OutputRefused", "TransactionRefused")
-"""Within the many seeds."""
+EFFECTS = (
+    "request_lost",
+    "reply_lost",
+    "reply_slow",
+    "request_late",
+    "request held",
+    "arrived_late",
+    "marker_late",
+    "transact_aborted",
+    "transact_unknown",
+    "transaction_timed_out",
+    "commit_not_carried_out",
+    "connection_broken",
+    "fenced",
+    "open_transaction_fenced",
+    *(f"died at {step}" for step in STEPS),
+    "writes lost with power",
+    "wrote to a full disk",
+    "range passed on",
+    "asked for a split",
+    "asked for a merge",
+    "split as hot",
+    "merged as cold",
+    "ended with FencedError",
+    "ended with BrokerUnavailable",
+    "ended with StoreError",
+    "OutputRefused",
+    "TransactionRefused",
+)
+"""What comes of the happenings, within the many seeds: a kind of happening is counted before anything happens."""
 
 
 def test_every_record_is_processed_exactly_once(seed: int) -> None:
@@ -102,23 +133,36 @@ def test_many_seeds_over_all_cores(capsys: pytest.CaptureFixture[str]) -> None:
         came_across.update(answer.reached)
         failed.extend([answer] if answer.failure else [])
 
-    async def run() -> list[str]:
+    async def run() -> str:
         async with Pool(os.cpu_count() or 1) as pool:
             await pool.run(map(Task, range(MANY_SEEDS)), hear, lambda: len(failed) >= STORIES_MAX)
-        return [f"seed {answer.seed}: {answer.failure}" for answer in failed]
+            return await told_of(pool, failed)
 
     told = asyncio.run(run())
-    assert not told, "\n".join([*told, "made small by: python3 dev.py soak --seed N"])
+    assert not failed, told
     with capsys.disabled():
         print(f"\n{MANY_SEEDS:,} seeds, {faults.total():,} faults: {dict(faults.most_common())}")  # noqa: T201  # a figure
     assert faults.total() >= FAULTS_MIN
-    missing = [what for what in (*MUST_BE_REACHED, *RARELY_REACHED) if not came_across[what]]
+    came_across.update(faults)
+    missing = [what for what in (*MUST_BE_REACHED, *EFFECTS) if not came_across[what]]
     assert not missing, f"no seed reached {missing}"
 
 
 async def run_in_order(worker: Worker, seeds: Iterable[int]) -> list[Answer]:
     """Seeds one after the other, in one process."""
     return [await worker.run(Task(seed)) for seed in seeds]
+
+
+async def told_of(pool: Pool, failed: list[Answer]) -> str:
+    """The seeds that failed; of the first one its plan made smaller, and the story of that."""
+    text = io.StringIO()
+    console = Console(file=text, soft_wrap=True, highlight=False, markup=False)
+    for answer in failed:
+        assert answer.failure is not None, "it failed"
+        console.print(f"seed {answer.seed} failed: {answer.failure.kind}")
+    if failed:
+        await soak.explain(pool, failed[0], SHRINK_RUNS, console)
+    return text.getvalue()
 
 
 def made_small(plan: Plan, kind: str) -> str:
