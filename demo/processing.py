@@ -43,7 +43,7 @@ class Processing:
         return self._before + self._app.statistics().records_done
 
     def run(self) -> None:
-        """Work until all is level, or a signal comes."""
+        """Work until all is level, or a signal comes; raises what ended the unrest."""
         self._app.run(until="level", on_step=self._hear)
         if self._disturbing is not None and self._disturbing.done() and not self._disturbing.cancelled():
             self._disturbing.result()
@@ -55,9 +55,14 @@ class Processing:
             return
         if self._disturbing is None and state == "running":
             self._disturbing = asyncio.get_running_loop().create_task(self._unrest.run())
+            self._disturbing.add_done_callback(self._unrest_ended)
         now = time.monotonic()
         if now - self._shown_s >= SHOWN_EVERY_S:
             self._shown_s = now
             self._on_progress(self.done)
             if self.done > self._expected / 2:
                 self._on_half()
+
+    def _unrest_ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._app.stop()  # what it released would be waited for for ever

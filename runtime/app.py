@@ -181,8 +181,9 @@ class App:
     def run(self, *, until: Literal["level"] | None = None, on_step: Callable[[str], None] = unheard) -> None:
         """Run until SIGTERM or SIGINT (twice: abort), or until the ends that the topics have now are reached.
 
-        Returns after a stop in order. A fatal error is logged CRITICAL and ends it as SystemExit with the exit code
-        that errors.py lists. ``on_step`` hears the steps of the commit cycle.
+        Returns after a stop in order. Records of a range that was released keep ``until="level"`` waiting until it is
+        granted again; when nothing else is left, that is logged. A fatal error is logged CRITICAL and ends it as
+        SystemExit with the exit code that errors.py lists. ``on_step`` hears the steps of the commit cycle.
         """
         if until not in (None, "level"):
             raise SettingsError(f"until is 'level' or None; seen {until!r}")

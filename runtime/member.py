@@ -94,6 +94,7 @@ class Member:
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._granting: dict[Place, asyncio.Lock] = {}
+        self._has_named_released = False
 
     # --- the run ---------------------------------------------------------------------------------------------------
 
@@ -363,7 +364,20 @@ class Member:
                 logger.warning("the ends of the sources can't be read: %s", error)
                 return False
             level.pin({source: m.high for source, m in marks.items()})
-        return level.is_level(self._edges())
+        edges = self._edges()
+        if level.is_level(edges):
+            return True
+        if not self._has_named_released:
+            self._name_released({source: end for source, end in level.ends.items() if edges[source] < end})
+        return False
+
+    def _name_released(self, behind: dict[TopicPartition, int]) -> None:
+        """Say, once, that nothing but released ranges is waited for. ``behind``: sources before their ends."""
+        runs = {self._run_of((source.topic, source.partition)): end for source, end in behind.items()}
+        if runs and all(worker.edge >= end for run, end in runs.items() for worker in run.dispatch.workers):
+            self._has_named_released = True
+            labels = ", ".join(run.label for run in runs)
+            logger.warning("all that is held is level; released ranges of %s wait to be granted", labels)
 
     async def _watch_control(self) -> None:
         """An idle process learns here that another one took over; a busy one mostly at its next commit."""
@@ -399,6 +413,7 @@ class Member:
         """
         if not self.logs.log_partitions:  # it has not come as far as that
             return None
+        await self._end_tasks()  # or records would be begun and committed while it asks
         watch = LogReader(self.app, self.broker, self.settings)
         patience = Patience(self.settings.request_timeout_ms, "asking who is in office")
         ledger: Ledger | None = None
@@ -466,15 +481,19 @@ class Member:
         while await self.cycle.commit():
             pass
 
-    async def _close(self) -> None:
-        """Every step is bounded, also when the broker is gone; connections are closed side by side."""
-        limit = self.settings.close_timeout_ms / 1000
+    async def _end_tasks(self) -> None:
+        """No record is begun any more, nothing read and nothing committed. A second call does nothing."""
+        self.slots.is_stopping = True
         self._ended.set()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=limit)
-        await self.slots.close(limit)
+            await asyncio.wait(self._tasks, timeout=self.settings.close_timeout_ms / 1000)
+
+    async def _close(self) -> None:
+        """Every step is bounded, also when the broker is gone; connections are closed side by side."""
+        await self._end_tasks()
+        await self.slots.close(self.settings.close_timeout_ms / 1000)
         closing = [self.logs.close(), *(part.close() for part in (self.catch_up, self.cycle) if part is not None)]
         await asyncio.gather(*map(self._closed, closing))
         await self._closed(self.keeper.close())

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from ..keyrange.steps import Steps
 from ..offsets.codec import decode
 from ..offsets.events import Event, LogOpened, SnapshotTaken
-from .brokers import Span
+from .brokers import Place, Span
 from .history import Snapshot, Source, WorkerSpan, fold_workers, left_edges, oldest_snapshot
 from .report import Example
 from .run import Run
@@ -46,7 +46,8 @@ def judge_logs(run: Run, app: str) -> History:
     for (log, log_partition), span in pins.logs.items():
         if not any(pins.log_partition(p) == log_partition for _, p in pins.grants.granted):
             continue
-        problem = _problem(app, span, rare[log_partition])
+        events = rare[log_partition]
+        problem = _problem(app, span, events) or _before_opening(run, (log, log_partition), span, events)
         if problem:
             problems.append({"log": log, "log_partition": log_partition, **span._asdict(), "problem": problem})
             continue
@@ -126,3 +127,12 @@ def _problem(app: str, span: Span, rare: list[tuple[int, Event]]) -> str | None:
     if first.app != app:
         return f"belongs to another application: {first.app}"
     return None
+
+
+def _before_opening(run: Run, place: Place, span: Span, rare: list[tuple[int, Event]]) -> str | None:
+    """What the rare events don't show: commits in front of the opening, as somebody else would have written them."""
+    opened_at = rare[0][0]
+    if span.start > 0 or opened_at == 0:
+        return None
+    before = run.read("keylanes_events", {place: Span(0, opened_at)}, "position").head(1)
+    return f"does not begin with log_opened: position {before[0].position} comes before it" if before else None

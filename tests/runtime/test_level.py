@@ -1,5 +1,6 @@
 """When an application is level: chains, circles, destinations found late."""
 
+import asyncio
 import random
 from collections.abc import Mapping
 
@@ -224,5 +225,38 @@ def test_a_released_range_is_waited_for() -> None:
         await engine.level()
         assert member.is_level()
         await engine.stop()
+
+    run_virtual(main(), seed=1)
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["a-part-is-held", "nothing-is-held"])
+def test_a_released_range_that_nobody_grants_is_named_once(caplog: pytest.LogCaptureFixture, *, held: bool) -> None:
+    """Not while something else is at work; and granted, it ends the run."""
+
+    async def main() -> None:
+        gate = asyncio.Event()
+        app = application(commit_interval_ms=20, commit_lead_ms=5)
+
+        @app.handler(SOURCE, parallelising_factor=2)
+        async def look(value: bytes) -> None:
+            await gate.wait()
+
+        engine = Engine(app)
+        for n in range(20):
+            engine.send(b"%d" % n, b"")
+        member = await engine.start(until_level=True)
+        await asyncio.sleep(1)
+        lower, _ = WHOLE.split(SPACE_END // 2)
+        released = lower if held else WHOLE
+        leaving = asyncio.create_task(member.release((SOURCE, 0), released))
+        await asyncio.sleep(60)
+        assert "all that is held is level" not in caplog.text
+        gate.set()
+        await leaving
+        await asyncio.sleep(60)
+        assert not engine.task.done()
+        assert caplog.text.count(f"all that is held is level; released ranges of {SOURCE}[0] wait to be granted") == 1
+        await member.grant((SOURCE, 0), released)
+        await engine.task
 
     run_virtual(main(), seed=1)

@@ -44,7 +44,7 @@ class Engine:
 
     # --- the process -----------------------------------------------------------------------------------------------
 
-    async def start(self, app: App | None = None) -> Member:
+    async def start(self, app: App | None = None, *, until_level: bool = False) -> Member:
         """Start; returns when it works, raises what ended its start."""
         self.app = app or self.app
         loop = asyncio.get_running_loop()
@@ -59,7 +59,7 @@ class Engine:
             open_copies=lambda _: self.copies,
         )
         self.starts += 1
-        self.task = loop.create_task(self.member.run())
+        self.task = loop.create_task(self.member.run(until_level=until_level))
         ready = loop.create_task(self.member.is_ready.wait())
         await asyncio.wait([ready, self.task], return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()

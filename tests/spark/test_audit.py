@@ -218,6 +218,13 @@ def test_a_log_without_its_opening_is_found(audited: Audited) -> None:
     assert "log-whole" in audited(run).violated()
 
 
+def test_a_commit_before_the_opening_is_found(audited: Audited) -> None:
+    """A log that was emptied, written to, and opened by the next start does not begin with its opening."""
+    run = Planner(restarts=0).run()
+    run.events[1].insert(0, run.events[1].pop(run.commits(1)[0]))
+    assert "log-whole" in audited(run).violated()
+
+
 def test_an_emptied_log_is_found(audited: Audited) -> None:
     """All events are gone, by time retention say, although ranges were granted."""
     run = Planner(restarts=0).run()

@@ -1,0 +1,50 @@
+"""The demo's run of the application, when something fails in what goes on beside it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from keylanes import App
+from keylanes.demo.flights import PARTITIONS
+from keylanes.demo.loader import SOURCE
+from keylanes.demo.processing import Processing
+from keylanes.keyrange.ranges import KeyRange
+from keylanes.runtime.settings import Settings
+
+from ..broker.ground import Ground
+
+LIMIT_S = 60
+
+
+class Disturbed(App):
+    """An application whose ranges can't be released, for a reason nobody thought of."""
+
+    async def release(self, topic: str, partition: int, within: KeyRange) -> None:
+        """Fail."""
+        raise RuntimeError("nobody thought of this")
+
+
+def test_unrest_that_fails_ends_the_run(tmp_path: Path) -> None:
+    """The application stops in order and the failure comes out: what was released would be waited for for ever."""
+    ground = Ground(f"embedded:{tmp_path}")
+    ground.source = SOURCE
+    ground.scatter([(n % PARTITIONS, b"%d" % n, b"") for n in range(200)], PARTITIONS)
+    app = Disturbed(
+        "demo",
+        broker=ground.address,
+        settings=Settings.of(commit_interval_ms=20, commit_lead_ms=5, drain_timeout_ms=100),
+    )
+    handled: list[bytes] = []
+
+    @app.handler(SOURCE, parallelising_factor=4)
+    async def handle(value: bytes) -> None:
+        handled.append(value)
+        if len(handled) > 10:
+            await asyncio.sleep(LIMIT_S)
+
+    processing = Processing(app, 0, 200, on_step=lambda _: None, on_progress=lambda _: None, on_half=lambda: None)
+    with pytest.raises(ExceptionGroup) as failed:
+        processing.run()
+    assert failed.group_contains(RuntimeError, match="nobody thought of this")
+    assert len(handled) < 200
