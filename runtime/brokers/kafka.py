@@ -15,6 +15,7 @@ from aiokafka.protocol.offset import OffsetRequest
 from ...state.tables import TABLE_CONFIG
 from ..errors import SettingsError
 from ..settings import Security
+from .kafka_identities import TopicIdentities
 from .kafka_link import (
     TRY_AGAIN,
     Code,
@@ -72,6 +73,7 @@ class KafkaBroker:
         self._fetch_bytes_max = fetch_bytes_max
         self._codec = CODECS[compression_type]
         self._link = KafkaLink(self._settings)
+        self._identities = TopicIdentities(self._link)
         self._appending = asyncio.Lock()
         self._append_session: Session | None = None
         self._limits: dict[str, tuple[int, float]] = {}
@@ -87,6 +89,7 @@ class KafkaBroker:
         made, self._made = self._made, []
         await asyncio.gather(self._drop_append_session(), *(one.close() for one in made))
         await self._link.close()
+        self._identities.forget()
 
     async def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         """The topics among these that exist, with all their settings."""
@@ -147,7 +150,7 @@ class KafkaBroker:
 
     async def reader(self, positions: Mapping[TopicPartition, int]) -> KafkaReader:
         """A new reader with connections of its own."""
-        reader = KafkaReader(self._settings, self._fetch_bytes_max, self._link, self.watermarks)
+        reader = KafkaReader(self._settings, self._fetch_bytes_max, self._identities, self.watermarks)
         await reader.open()
         self._keep(reader)
         reader.assign(positions)

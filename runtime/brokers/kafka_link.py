@@ -29,7 +29,7 @@ from .protocol import BrokerError, BrokerTimeout, TopicPartition
 
 PAUSE_MS_FIRST: Final = 2
 PAUSE_MS_MAX: Final = 200
-UNKNOWN_TOPIC_TRIES: Final = 5  # a new topic reaches all brokers a little later than its creator
+UNKNOWN_TOPIC_TRIES: Final = 8  # within 250 ms: news of a topic reaches all brokers a little later than its creator
 TRANSACTION_COORDINATOR: Final = 1
 LOG_AGAIN_SECONDS: Final = 30.0
 LOG_MESSAGES_MAX: Final = 1_000

@@ -10,14 +10,16 @@ What is done here beside it:
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import aiokafka.errors
 from aiokafka import AIOKafkaConsumer
 
-from .kafka_link import Deadline, KafkaLink, LinkSettings
+from .kafka_identities import TopicIdentities
+from .kafka_link import Deadline, LinkSettings
 from .protocol import (
     Batch,
     BrokerError,
@@ -34,25 +36,29 @@ PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
 NO_TIMESTAMP: Final = -1
 LOOK_SECONDS: Final = 1.0
 
+logger = logging.getLogger("keylanes")
+
 WatermarksOf = Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, Watermarks]]]
 
 
 class KafkaReader:
     """One consumer. ``assign`` takes effect with the next ``fetch``; one ``fetch`` at a time."""
 
-    def __init__(self, settings: LinkSettings, fetch_bytes_max: int, link: KafkaLink, watermarks: WatermarksOf) -> None:
+    def __init__(
+        self, settings: LinkSettings, fetch_bytes_max: int, identities: TopicIdentities, watermarks: WatermarksOf
+    ) -> None:
         self._settings = settings
         self._fetch_bytes_max = fetch_bytes_max
-        self._link = link  # the broker's, for questions; the consumer's own connections are busy with fetches
+        self._identities = identities  # asks on the broker's connections; the consumer's own are busy with fetches
         self._watermarks = watermarks
         self._consumer: Any = None
         self._positions: dict[TopicPartition, int] = {}
         self._assigned = True
         self._news: asyncio.Event = asyncio.Event()
         self._heard: dict[TopicPartition, tuple[Any, float]] = {}
-        self._empty: dict[TopicPartition, float] = {}
-        self._careful: set[TopicPartition] = set()
-        self._identities: dict[str, str] = {}
+        self._empty: dict[TopicPartition, EmptyAnswers] = {}
+        self._careful: dict[TopicPartition, int] = {}
+        """Partitions that are read record by record, and how many records more."""
         self._looking: asyncio.Task[None] | None = None
         self._look_at = 0.0
         self.closed = False
@@ -69,7 +75,8 @@ class KafkaReader:
 
     async def open(self) -> None:
         """Connect; raises BrokerTimeout."""
-        deadline = self._link.deadline(f"connecting a reader to Kafka at {self._settings.bootstrap}")
+        what = f"connecting a reader to Kafka at {self._settings.bootstrap}"
+        deadline = Deadline(self._settings.request_timeout_ms, what)
         while self._consumer is None:
             consumer = AIOKafkaConsumer(
                 **self._settings.client_arguments(),
@@ -144,7 +151,7 @@ class KafkaReader:
     async def _apply_assignment(self) -> None:
         """Give the consumer its partitions, after a look whether they exist: asking for others might create them."""
         positions = self._positions
-        await self._check_exists(positions)
+        await self._identities.check(positions)
         if positions is self._positions and not self.closed:  # else assigned anew meanwhile: ``fetch`` comes back
             self._assigned = True
             self._heard.clear()
@@ -177,7 +184,10 @@ class KafkaReader:
             except Exception as error:  # decompressors raise what they like
                 self._consumer.seek(source, positions[source])
                 if source not in self._careful and _is_damage(error):
-                    self._careful.add(source)  # good records in front of it are handed out first, one by one
+                    # Good records in front of it are handed out first, one by one.
+                    self._careful[source] = records_max
+                    where = f"{source.topic}[{source.partition}] from offset {positions[source]} on"
+                    logger.warning("%s: damage; the next %d records are read one by one: %r", where, records_max, error)
                     continue
                 if batches:
                     break  # the error comes again with the next fetch
@@ -189,6 +199,7 @@ class KafkaReader:
                     records = [replace(record, timestamp=NO_TIMESTAMP) for record in records]
                 positions[source] = position
                 batches.append(Batch(source, records, position))
+                self._count_careful(source, len(records))
                 records_max -= len(records)
                 if records_max == 0:
                     break
@@ -196,6 +207,14 @@ class KafkaReader:
             self._heard.clear()
             self._empty.clear()
         return batches
+
+    def _count_careful(self, source: TopicPartition, good: int) -> None:
+        """After as many good records as were asked for there is no damage: it came with that one answer."""
+        left = self._careful.get(source, 0) - good
+        if left > 0:
+            self._careful[source] = left
+        else:
+            self._careful.pop(source, None)
 
     async def _wait(self, seconds: float) -> None:
         """Until the consumer has something new, an assignment comes, or the time is over."""
@@ -236,36 +255,23 @@ class KafkaReader:
             answered = state.timestamp
             if state.lso is None or state.lso <= position:
                 self._empty.pop(source, None)
-            elif (now - self._empty.setdefault(source, now)) * 1000 > 2 * limit_ms:
-                raise CorruptRecord(
-                    f"{source.topic}[{source.partition}] can't be read at offset {position}: it has records up to "
-                    f"{state.lso}, and for {2 * limit_ms} ms the broker gave none. Its file is damaged there; nothing "
-                    "was skipped"
-                )
+            else:
+                empty = self._empty.get(source, EmptyAnswers(answered, 0)).heard(answered, limit_ms)
+                self._empty[source] = empty
+                if empty.ms > 2 * limit_ms:
+                    raise CorruptRecord(
+                        f"{source.topic}[{source.partition}] can't be read at offset {position}: it has records up to "
+                        f"{state.lso}, and for {2 * limit_ms} ms the broker gave none. Its file is damaged there; "
+                        "nothing was skipped"
+                    )
             seen, since = self._heard.setdefault(source, (answered, now))
             if seen != answered:
                 self._heard[source] = (answered, now)
             elif (now - since) * 1000 > self._settings.request_timeout_ms:
-                await self._check_exists([source])
+                await self._identities.check([source])
                 raise BrokerTimeout(f"no answer to reads of {source.topic}[{source.partition}] for {limit_ms} ms")
         gone = [source for source in asked if self._consumer._client.cluster.leader_for_partition(source) is None]
-        await self._check_exists(gone)
-
-    async def _check_exists(self, sources: Collection[TopicPartition]) -> None:
-        if not sources:
-            return
-        deadline: Deadline = self._link.deadline("asking for topics")
-        found = await self._link.topics({source.topic for source in sources}, deadline)
-        for source in sources:
-            topic = found.get(source.topic)
-            if topic is None or source.partition not in topic.leaders:
-                raise UnknownTopic(f"topic {source.topic!r} has no partition {source.partition}")
-            if (known := self._identities.setdefault(topic.name, topic.identity)) != topic.identity:
-                raise UnknownTopic(
-                    f"topic {topic.name!r} was deleted and created anew while it was read (it was {known}, it is "
-                    f"{topic.identity}): offsets of the one mean nothing in the other. Start under a new application "
-                    "name to process the new topic"
-                )
+        await self._identities.check(gone)
 
     def _look_at_topics(self, now: float) -> None:
         """Ask once in a while, beside the work, whether these are still the topics that they were; raises UnknownTopic.
@@ -279,9 +285,22 @@ class KafkaReader:
                 raise error
         if self._looking is None and now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
-            self._looking = asyncio.ensure_future(self._check_exists(self._positions))
+            self._looking = asyncio.ensure_future(self._identities.check(self._positions))
             # Looked at, also when nobody fetches any more: asyncio would call it lost.
             self._looking.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+
+class EmptyAnswers(NamedTuple):
+    """For how long a broker has answered without the records that it says it has. While this process stands still
+    nobody answers it, so that is not told by the clock but by the answers; both are in ms.
+    """
+
+    answered: int  # when the last one came
+    ms: int
+
+    def heard(self, answered: int, step_ms_max: int) -> "EmptyAnswers":
+        """With the newest answer, which counts for the time since the last one, up to ``step_ms_max``."""
+        return EmptyAnswers(answered, self.ms + min(max(answered - self.answered, 0), step_ms_max))
 
 
 def _is_damage(error: Exception) -> bool:

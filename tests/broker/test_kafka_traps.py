@@ -1,8 +1,10 @@
 """Each trap of Kafka and its client on a real broker: outcomes are known or named unknown, nothing is lost silently."""
 
 import asyncio
+import contextlib
 import logging
 import random
+import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from keylanes.runtime.brokers.protocol import (
     TransactionAborted,
     TransactionRefused,
     TransactionUnknown,
+    UnknownTopic,
 )
 from keylanes.runtime.kafka_server import KafkaServer
 
@@ -43,12 +46,12 @@ async def high(broker: KafkaBroker, place: TopicPartition) -> int:
     return (await broker.watermarks([place]))[place].high
 
 
-async def read_up_to(reader: Reader, place: TopicPartition, end: int) -> list[int]:
+async def read_up_to(reader: Reader, place: TopicPartition, end: int, records_max: int = 1000) -> list[int]:
     """The values up to a position, however the holes lie."""
     found: list[int] = []
     async with asyncio.timeout(30):
         while reader.position(place) < end:
-            for batch in await reader.fetch([place], records_max=1000, wait_ms=500):
+            for batch in await reader.fetch([place], records_max=records_max, wait_ms=500):
                 found += [int(record.value or b"") for record in batch.records]
     return found
 
@@ -413,3 +416,75 @@ async def test_records_are_never_logged(
     assert await visible(broker, place) == [123454321]
     assert "secret-key" not in caplog.text
     assert "123454321" not in caplog.text
+
+
+async def test_damage_that_passed_is_left_behind(
+    kafka_server: KafkaServer, broker: KafkaBroker, place: TopicPartition, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where damage was met records come one by one, which is logged; after enough good ones many come again."""
+    await broker.append(numbers(place, *range(20)))
+    file = kafka_server.folder / "data" / f"{place.topic}-0" / f"{0:020}.log"
+    reader = await broker.reader({place: 0})
+    flip_byte(file, 100)
+    async with asyncio.timeout(30):
+        with pytest.raises(CorruptRecord):
+            await read_up_to(reader, place, 20, records_max=5)
+        assert f"{place.topic}[0] from offset 0 on: damage; the next 5 records are read one by one" in caplog.text
+        flip_byte(file, 100)
+        sizes: list[int] = []
+        while reader.position(place) < 20:
+            with contextlib.suppress(CorruptRecord):  # of what was fetched before
+                sizes += [len(batch.records) for batch in await reader.fetch([place], records_max=5, wait_ms=500)]
+    assert sizes == [1, 1, 1, 1, 1, 5, 5, 5]
+
+
+async def test_a_process_that_stood_still_calls_nothing_damaged(
+    kafka_server: KafkaServer, broker: KafkaBroker, place: TopicPartition
+) -> None:
+    """While this process stands still no broker answers it: that calls for a new reader, not for a mended source."""
+    for value in range(2):  # batches of their own
+        await broker.append(numbers(place, value))
+    hasty = KafkaBroker(kafka_server.bootstrap, request_timeout_ms=2 * SHORT_MS)
+    await hasty.open()
+    try:
+        reader = await hasty.reader({place: 0})
+        while not await reader.fetch([place], records_max=1, wait_ms=500):
+            pass
+        reader._consumer._fetcher._records.clear()  # as when the rest is still on its way
+        assert await reader.fetch([place], records_max=1, wait_ms=0) == []
+        time.sleep(4.5 * SHORT_MS / 1000)  # noqa: ASYNC251  # the loop stands still, and the client with it
+        with pytest.raises(BrokerTimeout):
+            await reader.fetch([place], records_max=1, wait_ms=0)
+    finally:
+        await hasty.close()
+
+
+async def test_a_new_reader_knows_the_topic_that_the_old_one_read(
+    kafka_server: KafkaServer, broker: KafkaBroker, place: TopicPartition
+) -> None:
+    """A topic that was created anew between two readers is no more the one that was read than within one."""
+    await broker.append(numbers(place, 1, 2))
+    reader = await broker.reader({place: 0})
+    assert await read_up_to(reader, place, 2) == [1, 2]
+    await reader.close()
+    await delete_topic(kafka_server, place.topic)
+    await broker.create([TopicSpec(place.topic, 1, {})])
+    await broker.append(numbers(place, 3, 4, 5))
+    reader = await broker.reader({place: 2})
+    with pytest.raises(UnknownTopic, match="created anew"):
+        await reader.fetch([place], records_max=10, wait_ms=500)
+
+
+async def delete_topic(server: KafkaServer, topic: str) -> None:
+    """Delete it, as an operator would; returns when it is gone."""
+    from aiokafka.admin import AIOKafkaAdminClient
+
+    admin = AIOKafkaAdminClient(bootstrap_servers=server.bootstrap)
+    await admin.start()
+    try:
+        await admin.delete_topics([topic])
+        async with asyncio.timeout(30):
+            while topic in await admin.list_topics():  # noqa: ASYNC110  # what is waited for has no event
+                await asyncio.sleep(0.02)
+    finally:
+        await admin.close()
