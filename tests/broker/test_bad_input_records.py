@@ -249,13 +249,14 @@ def test_timestamps_that_go_backwards(kafka: Ground) -> None:
     assert stamps(kafka, kafka.late) == times
 
 
-def test_a_timestamp_in_the_far_future(kafka: Ground) -> None:
+def test_a_timestamp_in_the_far_future(kafka: Ground, caplog: pytest.LogCaptureFixture) -> None:
     """Where the output topic refuses it (an hour ahead, by default), the record is dead-lettered with the time of now
     and its own in a header; so is one that failed anyway. Others of its transaction are published.
     """
     far = (1 << 62) + 1
     feed(kafka, Raw(value=b"1"), Raw(b"b", timestamp=far), Raw(b"c", FAIL, timestamp=far), Raw(value=b"4"))
     passing_on(kafka).run(until="level")
+    assert f"INVALID_TIMESTAMP; it goes to {kafka.dead}" in caplog.text
     assert kafka.values(kafka.late) == [b"1", b"4"]
     letters = kafka.read(kafka.dead)
     assert sorted(letter.key or b"" for letter in letters) == [b"b", b"c"]

@@ -31,7 +31,7 @@ def test_state_on_kafka_without_a_folder(kafka: Ground) -> None:
     """The start is refused, naming the setting."""
     fill(kafka)
     kafka.state_folder = None
-    stops_with(SettingsError, counting(kafka), "Settings.state_folder")
+    stops_with(SettingsError, counting(kafka), "give Settings.state_folder, a local folder of its own for each process")
 
 
 def changed(ground: Ground, kind: str) -> App:
