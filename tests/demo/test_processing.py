@@ -14,8 +14,6 @@ from keylanes.runtime.settings import Settings
 
 from ..broker.ground import Ground
 
-LIMIT_S = 60
-
 
 class Disturbed(App):
     """An application whose ranges can't be released, for a reason nobody thought of."""
@@ -33,7 +31,7 @@ def test_unrest_that_fails_ends_the_run(tmp_path: Path) -> None:
     app = Disturbed(
         "demo",
         broker=ground.address,
-        settings=Settings.of(commit_interval_ms=20, commit_lead_ms=5, drain_timeout_ms=100),
+        settings=Settings.of(commit_interval_ms=20, commit_lead_ms=5, drain_timeout_ms=100, handler_timeout_ms=10_000),
     )
     handled: list[bytes] = []
 
@@ -41,7 +39,7 @@ def test_unrest_that_fails_ends_the_run(tmp_path: Path) -> None:
     async def handle(value: bytes) -> None:
         handled.append(value)
         if len(handled) > 10:
-            await asyncio.sleep(LIMIT_S)
+            await asyncio.Event().wait()  # cancelled after a while, which ends the run, too, as another error
 
     processing = Processing(app, 0, 200, on_step=lambda _: None, on_progress=lambda _: None, on_half=lambda: None)
     with pytest.raises(ExceptionGroup) as failed:
