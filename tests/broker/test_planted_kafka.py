@@ -4,16 +4,18 @@ They are what Kafka's own clients do, or did. ``docs/planted-bugs.md`` lists the
 """
 
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 
 from keylanes.runtime.brokers.kafka import KafkaBroker
 from keylanes.runtime.brokers.kafka_producer import KafkaProducer, Session
-from keylanes.runtime.brokers.protocol import BrokerError, TopicPartition, TransactionAborted
+from keylanes.runtime.brokers.protocol import BrokerError, TopicPartition, TopicSpec, TransactionAborted
 
-from ..simulation.plants import change
+from ..simulation.plants import change, finding
 from . import test_kafka_traps
 from .proxy import Proxy
 
@@ -21,12 +23,13 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
 
 
 class Trapped(NamedTuple):
-    """A defect of the adapter, and the trap that finds it."""
+    """A defect of the adapter, the trap that finds it, and a pattern for what is said then."""
 
     name: str
     effect: str
     put: Callable[[pytest.MonkeyPatch], None]
     trap: Callable[..., Any]
+    finding: str
 
 
 def answers_not_looked_at(patch: pytest.MonkeyPatch) -> None:
@@ -86,51 +89,80 @@ TRAPPED = [
         "a transaction is committed though one of its batches was refused: lost outputs",
         answers_not_looked_at,
         test_kafka_traps.test_a_refused_record_aborts_all_and_is_named,
+        "DID NOT RAISE .*TransactionRefused",
     ),
     Trapped(
         "same producer after an unknown EndTxn, on a real broker",
-        "a commit that is late ends the producer's next transaction half-way: torn transactions",
+        "a commit that may still arrive is called aborted, and sent again: doubled or torn transactions",
         commit_asked_again,
         test_kafka_traps.test_a_commit_that_arrives_within_the_next_transaction,
+        "TransactionAborted: aborted, the commit could not be asked for",
     ),
     Trapped(
         '"fenced" taken for "aborted", on a real broker',
         "a process that was replaced sends its transaction again: doubled records",
         fenced_is_aborted,
         test_kafka_traps.test_an_idle_producer_is_fenced,
+        "TransactionAborted",
     ),
     Trapped(
         "append sent again as a new one",
-        "what is written to the control log stands there twice, or out of order",
+        "what is written to the control log stands there twice or out of order, or is refused as that",
         lost_write_is_sent_again,
         test_kafka_traps.test_a_lost_append_is_written_once_and_in_order,
+        r"== \[1, 2, 3, 4\]|Kafka error 45",
     ),
     Trapped(
         "batches larger than their topic takes",
         "small records are refused together: dead letters without a cause",
         limits_not_looked_at,
         test_kafka_traps.test_small_records_are_never_refused_together,
+        "Refused",
     ),
 ]
 
 
-@pytest.mark.parametrize("trapped", TRAPPED, ids=lambda trapped: trapped.name)
+def faults_of(trap: Callable[..., Any]) -> list[dict[str, Any]]:
+    """What a trap is run with, one after the other, beside the fixtures."""
+    marks = [mark for mark in getattr(trap, "pytestmark", []) if mark.name == "parametrize"]
+    return [{mark.args[0]: value} for mark in marks for value in mark.args[1]] or [{}]
+
+
+async def found(run: Callable[[], Awaitable[None]]) -> str:
+    """What a trap finds; empty: nothing."""
+    try:
+        await run()
+    except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  # a defect may raise anything
+        return finding(error) or f"an accident: {error!r}"
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("trapped", "fault"),
+    [(trapped, fault) for trapped in TRAPPED for fault in faults_of(trapped.trap)],
+    ids=lambda value: value.name if isinstance(value, Trapped) else "-".join(f.name for f in value.values()) or "once",
+)
 async def test_a_trap_finds_a_planted_defect(
     trapped: Trapped,
+    fault: dict[str, Any],
     broker: KafkaBroker,
     through: KafkaBroker,
     proxy: Proxy,
     name: str,
-    place: TopicPartition,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The trap, which is passed without the defect, fails with it."""
-    offered = {"broker": broker, "through": through, "proxy": proxy, "name": f"{name}-trap", "place": place}
-    wanted = inspect.signature(trapped.trap).parameters
-    known = {key: value for key, value in offered.items() if key in wanted}
-    faults = [mark for mark in getattr(trapped.trap, "pytestmark", []) if mark.name == "parametrize"]
-    if faults:
-        known[faults[0].args[0]] = faults[0].args[1][0]
+    """The trap fails with it, as is stated there, and passes without it, with names and a topic of its own."""
+
+    async def run(name: str) -> None:
+        await broker.create([TopicSpec(name, 1, {})])
+        offered = {"broker": broker, "through": through, "proxy": proxy, "place": TopicPartition(name, 0)}
+        offered |= {"name": f"{name}-trap", **fault}
+        wanted = inspect.signature(trapped.trap).parameters
+        await trapped.trap(**{key: value for key, value in offered.items() if key in wanted})
+
     trapped.put(monkeypatch)
-    with pytest.raises((Exception, pytest.fail.Exception)):
-        await trapped.trap(**known)
+    said = await found(partial(run, f"{name}-with"))
+    assert re.search(trapped.finding, said, re.DOTALL), f"found: {said or 'nothing'}"
+    monkeypatch.undo()
+    proxy.release()
+    await run(f"{name}-without")

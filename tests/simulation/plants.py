@@ -10,11 +10,13 @@ import functools
 import inspect
 import itertools
 import random
+import re
 import sys
 import tempfile
 import textwrap
+import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,16 +29,28 @@ from .plan import KINDS, Happening, Plan, draw_plan
 Test: TypeAlias = Callable[[], object]
 """A test that needs no fixture: it raises when it finds something."""
 OURS = ("keylanes", "tests")
+TESTS = Path(__file__).resolve().parents[1]
 HAPPENINGS = 12
 """Of the kinds that a plant asks for, in each of its plans."""
+
+# What a finding says, for ``Plant.finding``; the words are those of watch.py, process.py and state_checker.py.
+DOUBLED = r"is committed by Holder.* belongs to Holder|is covered twice in|stands behind|begins at \d+ where"
+AGAIN = f"is run after|run at once|{DOUBLED}"
+LOST = r"led to \[\], right is|is not covered in|the changelog has nothing"
+LEFT_OUT = rf"calls itself \[\]|counts wrongly|{LOST}"
+NO_DEAD_LETTER = r"led to \[\], right is .*topic='dead'"
+OUTSIDE = "lies outside what was granted"
 
 
 @dataclass(frozen=True)
 class Plant:
     """One defect.
 
-    ``effect``: what users would see of it. ``found_by``: tests that fail with it, each by itself; none: seeds, that is
-    plans; with nothing but happenings of ``kinds``, where it takes a rare meeting; ``stateful``: those with state.
+    ``effect``: what users would see of it. ``finding``: a pattern for what is said of it, so that nothing else that
+    goes wrong counts. ``raised``: what raises it, where that is neither an assertion nor an error of ours.
+
+    ``found_by``: tests that fail with it, each by itself; none: seeds, that is plans; with nothing but happenings of
+    ``kinds``, where it takes a rare meeting; ``stateful``: those with state.
     """
 
     name: str
@@ -45,13 +59,25 @@ class Plant:
     found_by: tuple[Test, ...] = ()
     kinds: tuple[str, ...] = ()
     stateful: bool = False
+    finding: str = field(kw_only=True)
+    raised: type[Exception] | None = None
 
     @property
     def finders(self) -> str:
         """What finds it, for people."""
         if self.found_by:
             return ", ".join(f"`{label(test)}`" for test in self.found_by)
-        return "seeds" + (f" with {', '.join(self.kinds)}" if self.kinds else "")
+        seeds = "stateful seeds" if self.stateful else "seeds"
+        return seeds + (f" with {', '.join(self.kinds)}" if self.kinds else "")
+
+    def found(self, test: Test) -> str:
+        """What a test or a plan finds of it; empty: nothing, or something else."""
+        try:
+            test()
+        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  # a defect may raise anything
+            said = finding(error) or (said_of(error) if self.raised and type(error) is self.raised else "")
+            return said if re.search(self.finding, said, re.DOTALL) else ""
+        return ""
 
     def plans(self) -> Iterator[Plan]:
         """The plans that are to find it, from seed 0 on."""
@@ -60,6 +86,19 @@ class Plant:
             if self.stateful and not plan.mix.stateful:
                 continue
             yield focused(plan, self.kinds) if self.kinds else plan
+
+
+def finding(error: BaseException) -> str:
+    """What an error says if it is a finding: an assertion, or an error of ours. A KeyError is an accident."""
+    is_ours = type(error).__module__.split(".")[0] == OURS[0]
+    return said_of(error) if is_ours or isinstance(error, AssertionError | pytest.fail.Exception) else ""
+
+
+def said_of(error: BaseException) -> str:
+    """The kind of an error, its text, and the line of the tests in which it came."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = ["", *(frame.line for frame in frames if TESTS in Path(frame.filename).resolve().parents)]
+    return f"{type(error).__name__}: {error}\n{lines[-1]}"
 
 
 def focused(plan: Plan, kinds: tuple[str, ...]) -> Plan:
@@ -89,7 +128,7 @@ def in_folder(test: Callable[[Path], None]) -> Test:
 
     @functools.wraps(test)
     def run() -> None:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # a test that fails leaves files open
             test(Path(folder))
 
     return run

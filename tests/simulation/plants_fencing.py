@@ -21,8 +21,10 @@ from keylanes.runtime.logs import LogReader
 from keylanes.runtime.member import Member
 from keylanes.runtime.slots import Slots
 
-from ..runtime import test_late_commits, test_running
-from .plants import Plant, change, changed, on_ground
+from ..runtime import test_running
+from .plants import DOUBLED, LEFT_OUT, LOST, NO_DEAD_LETTER, OUTSIDE, Plant, change, changed, on_ground
+
+TORN = f"{LEFT_OUT}|{DOUBLED}"
 
 
 def no_fence(patch: pytest.MonkeyPatch) -> None:
@@ -298,113 +300,133 @@ PLANTS = [
         "an expelled process still commits what another one works on: doubled records",
         no_fence,
         kinds=("rival", "rivals", "pause", "slow"),
+        finding=DOUBLED,
     ),
     Plant(
         "fence before expel",
         "a fenced process sees no sign of its successor, makes a new producer and goes on: doubled records",
         fence_before_expel,
         kinds=("rival", "aborted", "late requests"),
+        finding=DOUBLED,
     ),
     Plant(
         "read before fence",
         "a grant begins at edges that the older process still moves: doubled records",
         read_before_fence,
         kinds=("rival", "rivals", "pause", "slow"),
+        finding=DOUBLED,
     ),
     Plant(
         "worker read before init",
         "a process reads the logs, is expelled, and commits with a producer that nobody fenced: doubled records",
         read_before_init,
         kinds=("rival", "rivals", "unknown", "slow"),
+        finding=DOUBLED,
     ),
     Plant(
         "fence that does not wait",
         "the grant is made while the fenced transaction is still being decided: doubled records",
         fence_does_not_wait,
         kinds=("rival", "rivals", "late markers", "slow"),
+        finding=DOUBLED,
     ),
     Plant(
         "future not awaited",
         "a transaction is committed without the records that were not acknowledged yet: lost outputs",
         produce_not_awaited,
+        finding=LEFT_OUT,
     ),
     Plant(
         "future not awaited: a failed batch",
         "a transaction is committed though one of its batches was refused or lost: lost outputs",
         answers_not_looked_at,
+        finding=LEFT_OUT,
     ),
     Plant(
         "future not awaited: the control log",
         "a process works by a grant that nobody else can read yet, or stops because it does not find its own term",
         append_not_awaited,
+        finding="a process was fenced though no other ran",
     ),
     Plant(
         "future not awaited: the outcome",
         "a slow transaction is taken for committed: what it held is lost when it is aborted",
         outcome_not_awaited,
+        finding=LOST,
     ),
     Plant(
         "same producer after an unknown EndTxn",
         "a late commit ends the producer's next transaction half-way: torn or lost transactions",
         same_producer,
-        (test_late_commits.test_a_late_commit_tears_no_later_transaction,),
+        kinds=("held request",),
+        finding=TORN,
     ),
     Plant(
         "unknown taken for aborted",
         "a transaction that was committed without an answer is sent a second time: doubled records",
         unknown_is_aborted,
         kinds=("unknown", "lost replies"),
+        finding=DOUBLED,
     ),
     Plant(
         '"fenced" taken for "aborted"',
         "a process that was replaced sends its transaction again with a new producer: doubled records",
         fenced_is_aborted,
         kinds=("rival", "rivals", "pause", "slow"),
+        finding=DOUBLED,
     ),
     Plant(
         "fenced process goes on",
         "a process that was expelled goes on beside its successor: doubled records",
         office_not_checked,
         kinds=("rival", "rivals", "pause", "slow"),
+        finding=DOUBLED,
     ),
     Plant(
         "unknown transaction found in one partition only",
         "edges of the second partition of the log stay where they were: an application that stops, or doubled records",
         found_in_one_partition,
         kinds=("unknown", "lost replies"),
+        finding=f"InvariantBroken.*{OUTSIDE}|{DOUBLED}",
     ),
     Plant(
         "own events folded twice",
         "an application that stops at the first failed transaction",
         own_folded_twice,
+        finding=f"LogError.*{OUTSIDE}",
     ),
     Plant(
         "failed transaction taken for committed",
         "what it held is lost",
         failed_is_committed,
         kinds=("aborted", "away"),
+        finding=LOST,
     ),
     Plant(
         "term unchecked",
         "grants by a coordinator that was replaced count: two owners of a range",
         term_not_checked,
         kinds=("rival", "rivals", "slow", "pause"),
+        finding=DOUBLED,
     ),
     Plant(
         "incarnation that comes back",
         "what a process of before has committed is taken for its own: lost records",
         incarnation_comes_back,
+        finding="transaction .* was committed before",
     ),
     Plant(
         "dead letter outside the transaction",
         "a dead letter is there twice after a crash, or is there for a record that is tried again",
         dead_letter_outside,
+        finding=NO_DEAD_LETTER,
     ),
     Plant(
         "structure ahead of the tiles that it follows",
         "a merge or release is read before the tiles it ends: an application that can't start again",
         structure_first,
         kinds=("unknown", "lost replies", "split", "merge", "release"),
+        finding="nobody told of worker|of what .* holds",
     ),
     Plant(
         "commit cancelled by a stop",
@@ -416,11 +438,13 @@ PLANTS = [
             ("if cycle.is_sending:", "if False:"),
         ),
         kinds=("stop", "slow", "late requests", "late markers"),
+        finding=LOST,
     ),
     Plant(
         "stop without the last commit",
         "every record that was done since the last commit is worked again after each stop in order",
         last_commit_left_out,
         (on_ground(test_running.test_service_processes_and_stops_in_order),),
+        finding=r"== list\(range\(100\)\)",
     ),
 ]

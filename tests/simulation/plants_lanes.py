@@ -16,7 +16,7 @@ from keylanes.runtime.slots import Slots
 
 from ..keyrange import test_ranges
 from ..runtime import test_timers
-from .plants import Plant, change, changed
+from .plants import AGAIN, LOST, NO_DEAD_LETTER, Plant, change, changed
 
 
 def last_plus_one(patch: pytest.MonkeyPatch) -> None:
@@ -200,14 +200,31 @@ PLANTS = [
         "last+1 instead of the position",
         "behind a hole at the end of a partition lag never becomes 0, and a restart waits for what will not come",
         last_plus_one,
+        finding="not level after",
     ),
-    Plant("edge forgets the running record", "a record that runs at a crash is lost", edge_without_running),
-    Plant("edge forgets the queue", "records that were read and not begun are lost in a crash", edge_without_queue),
-    Plant("edge forgets what was dropped", "records of a slow key are lost in a crash", edge_without_dropped),
+    Plant(
+        "edge forgets the running record",
+        "a record that runs at a crash is lost",
+        edge_without_running,
+        finding=LOST,
+    ),
+    Plant(
+        "edge forgets the queue",
+        "records that were read and not begun are lost in a crash",
+        edge_without_queue,
+        finding=LOST,
+    ),
+    Plant(
+        "edge forgets what was dropped",
+        "records of a slow key are lost in a crash",
+        edge_without_dropped,
+        finding=LOST,
+    ),
     Plant(
         "dropped_from overwritten by a later drop",
         "records of a slow key between the first drop and the last are lost",
         dropped_from_overwritten,
+        finding=LOST,
     ),
     Plant(
         "catch-up starts too late",
@@ -217,6 +234,7 @@ PLANTS = [
             "catch_up",
             ("not position <= worker.dropped_from <= offset", "not position <= worker.dropped_from < offset"),
         ),
+        finding=LOST,
     ),
     Plant(
         "catch-up reader stops one early",
@@ -227,26 +245,33 @@ PLANTS = [
             ("if offset >= front:", "if offset >= front - 1:"),
             ("if batch.offset_next >= front:", "if batch.offset_next >= front - 1:"),
         ),
+        finding=LOST,
     ),
     Plant(
         "paused reader resumes behind",
         "records behind which a reader waited for room are handed out again: doubled, out of order",
         resumes_behind,
+        finding=AGAIN,
     ),
     Plant(
         "paused reader resumes ahead",
         "the record at which a reader waited for room is lost",
         resumes_ahead,
+        finding=LOST,
     ),
     Plant(
         "merge of workers that are not level",
         "records of the one that was ahead are worked twice, those of the other are lost",
         merged_when_not_level,
+        kinds=("split", "merge", "release"),
+        finding="merges workers that stand at",
     ),
     Plant(
         "merge takes the furthest edge",
         "records of the neighbour that was behind are lost",
         merged_at_the_furthest,
+        kinds=("split", "merge", "release"),
+        finding="merges workers that stand at",
     ),
     Plant(
         "child range off by one",
@@ -256,6 +281,7 @@ PLANTS = [
             "split",
             ("(first, at) if is_left else (at, end)", "(first, at) if is_left else (at + 1, end)"),
         ),
+        finding="are no neighbours|is not the range of its workers",
     ),
     Plant(
         "child range off by one: the record at the cut",
@@ -268,6 +294,7 @@ PLANTS = [
                 "return (_point(dispatch, record) <= at) is stays_left",
             ),
         ),
+        finding=f"run at once|{LOST}",
     ),
     Plant(
         "both halves keep the queue",
@@ -277,6 +304,7 @@ PLANTS = [
             "split",
             ("kept, kept_done = [r for r in worker.queue if stays(r)]", "kept, kept_done = [*worker.queue]"),
         ),
+        finding=AGAIN,
     ),
     Plant(
         "overlap at the hash maximum",
@@ -290,6 +318,7 @@ PLANTS = [
             ),
         ),
         (test_ranges.test_covers_and_overlaps_are_subset_and_common_points,),
+        finding=r"one\.overlaps\(other\)",
     ),
     Plant(
         "last point left out of a cut",
@@ -303,30 +332,50 @@ PLANTS = [
             ),
         ),
         (test_ranges.test_even_bounds_cut_into_parts_that_differ_by_one_point_at_most,),
+        finding=r"cut\[-1\]",
     ),
     Plant(
         "timer of one worker used for another",
         "handlers are cancelled long before their time: records end as dead letters",
         timer_of_another,
         (test_timers.test_each_handler_has_its_own_time,),
+        finding="assert dead ==",
     ),
     Plant(
         "retry counter shared",
-        "a record is given up at its first failure because others of its range failed before",
+        "a record is given up too early, or its handler is told a later attempt: others of its range failed before",
         shared_attempts,
+        finding="""'{"number.*"fails":.* led to .*right is .*topic='dead'""",
     ),
-    Plant("duplicates by offset alone", "records of the second partition are lost", seen_offsets),
+    Plant(
+        "duplicates by offset alone",
+        "records of the second partition are lost",
+        seen_offsets,
+        finding=LOST,
+    ),
     Plant(
         "failed attempt goes behind the queue",
         "later records of the same key overtake the one that failed",
         attempt_behind_the_queue,
+        finding="is run after|stands behind",
     ),
-    Plant("attempts share what they send", "what a failed attempt sent is visible", attempts_share_a_context),
-    Plant("undecodable record skipped", "a record disappears without a dead letter", undecodable_is_skipped),
+    Plant(
+        "attempts share what they send",
+        "what a failed attempt sent is visible",
+        attempts_share_a_context,
+        finding=r"led to \[.*'sent .*right is",
+    ),
+    Plant(
+        "undecodable record skipped",
+        "a record disappears without a dead letter",
+        undecodable_is_skipped,
+        finding=NO_DEAD_LETTER,
+    ),
     Plant(
         "bytes counted twice as they come",
         "what is done is never found to be committed: the application stands still",
         changed(Slots, "_run_worker", ("self.done_bytes += done.size", "self.done_bytes += 2 * done.size")),
+        finding=r"not level after|idle, and \d+ bytes wait",
     ),
     Plant(
         "bytes counted twice as they go",
@@ -336,11 +385,13 @@ PLANTS = [
             "_finish",
             ("self.slots.done_bytes -= generation.size", "self.slots.done_bytes -= 2 * generation.size"),
         ),
+        finding=r"idle, and -\d+ bytes wait|bytes wait for a commit, \d+ may",
     ),
     Plant(
         "outputs beyond the edge",
         "outputs become visible before their record is committed, and again after a crash",
         changed(generation, "take", ("done[0].record.offset < to:", "done[0].record.offset <= to:")),
         kinds=("crash", "away", "split"),
+        finding="counts wrongly",
     ),
 ]

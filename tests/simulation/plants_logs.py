@@ -12,7 +12,9 @@ from keylanes.runtime.reshape import Reshape
 
 from ..offsets import test_codec, test_ledger, test_snapshots
 from ..runtime import test_grants
-from .plants import Plant, change, changed, each, everywhere
+from .plants import DOUBLED, OUTSIDE, Plant, change, changed, each, everywhere
+
+TRIMMED = "its offsets are lost|lost what was to be read|holds no whole snapshot"
 
 
 def snapshot_at_the_end(patch: pytest.MonkeyPatch) -> None:
@@ -85,6 +87,7 @@ PLANTS = [
             each(test_codec.test_an_unknown_version_of_a_known_kind_is_refused),
             each(test_codec.test_what_is_no_event_is_refused_in_words),
         ),
+        finding="DID NOT RAISE .*EventError",
     ),
     Plant(
         "epoch unchecked",
@@ -94,34 +97,41 @@ PLANTS = [
             "_evolve_partition",
             ("part = partition.parts.get(event.epoch)", "part = partition.parts.get(partition.epoch_newest)"),
         ),
+        (test_ledger.test_the_next_grant_ends_an_epoch_where_it_begins,),
+        finding=r"\.violations\(\)",
     ),
     Plant(
         "incarnation unchecked",
         "a commit by a process that never held the range counts",
         changed(ledger, "_commit", ("if event.incarnation != part.incarnation:", "if False:")),
         (test_ledger.test_a_commit_by_another_incarnation_or_after_a_release_is_a_violation,),
+        finding=r"by=2\)\)\.violations\(\)",
     ),
     Plant(
         "tile that does not start at the edge",
         "a commit over records that nobody worked counts: lost records that no start notices",
         changed(ledger, "_commit", ("if edge != tile.offset_from:", "if edge > tile.offset_from:")),
         (each(test_ledger.test_a_tile_that_does_not_continue_its_band_is_a_violation),),
+        finding=r"event\)\.violations\(\)",
     ),
     Plant(
         "grant chunk applied twice",
         "a grant that stands in the log twice takes its edges back: an application that can't start again",
         changed(ledger, "_grant", ("        if known is None\n", "")),
+        finding=f"LogError.*{OUTSIDE}|{DOUBLED}",
     ),
     Plant(
         "grant to somebody else taken up",
         "two processes work on one range",
         changed(Reshape, "arrive", ("if part is None or part.incarnation != incarnation:", "if part is None:")),
         (test_grants.test_a_grant_to_another_process_is_not_taken_up,),
+        finding="DID NOT RAISE .*ValueError",
     ),
     Plant(
         "grant at the last stable offset",
-        "a transaction that is being decided is not read: its records are worked twice",
+        "what is written and not stable yet is not read: a process misses its own term, or takes a log for lost",
         read_to_the_stable_offset,
+        finding="a process was fenced though no other ran|sim.control is empty",
     ),
     Plant(
         "snapshot that lacks a worker",
@@ -131,6 +141,7 @@ PLANTS = [
             "_fold_epoch",
             ("for first, end in pairwise(bounds):", "for first, end in [*pairwise(bounds)][:-1]:"),
         ),
+        finding=DOUBLED,
     ),
     Plant(
         "torn snapshot taken for whole",
@@ -141,21 +152,25 @@ PLANTS = [
             ("if [p.part for p in parts] == list(range(event.parts)):", "if parts:"),
         ),
         (each(test_snapshots.test_the_newest_whole_snapshot_is_found),),
+        finding="if newest is None else",
     ),
     Plant(
         "events behind a snapshot's position skipped",
         "commits beside the snapshot's own transaction are not known: doubled records",
         snapshot_at_the_end,
+        finding=DOUBLED,
     ),
     Plant(
         "log trimmed with its newest snapshot",
         "an application that can't start again, its history lost",
         trimmed_too_far,
+        finding=TRIMMED,
     ),
     Plant(
         "log trimmed below a snapshot that is not committed",
         "after a crash at that moment the log has lost its head, and no snapshot covers it",
         trimmed_below_the_newest,
         kinds=("rivals", "aborted", "crash"),
+        finding=TRIMMED,
     ),
 ]

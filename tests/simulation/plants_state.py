@@ -20,6 +20,10 @@ from ..state import test_copies_folder, test_keys
 from . import plants_rocks
 from .plants import Plant, change, changed, in_folder
 
+SAW = r"led to \[.* saw .*right is"
+WRONG_STATE = rf"the changelog has|lies ahead of the changelog|is .* at Marker\(|{SAW}"
+BEHIND_A_MARKER = r"value is not None|>= marker\.position"
+
 
 def written_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     """The copy takes what a transaction changes before it is committed."""
@@ -188,18 +192,21 @@ PLANTS = [
         "after a failed transaction the copy holds what was never committed: counts that are too high",
         written_before_the_commit,
         stateful=True,
+        finding=WRONG_STATE,
     ),
     Plant(
         "marker in another column family",
         "after a crash the marker is there and the changes below it are not: state that is lost for good",
         on_disk(plants_rocks.marker_in_another_family),
         (in_folder(test_copies_folder.test_a_killed_writer_leaves_no_change_behind_a_marker),),
+        finding=BEHIND_A_MARKER,
     ),
     Plant(
         "marker in a batch of its own",
         "a crash between the two batches leaves changes out for good",
         on_disk(plants_rocks.marker_in_a_batch_of_its_own),
         (in_folder(test_copies_folder.test_a_torn_log_leaves_no_change_behind_a_marker),),
+        finding=BEHIND_A_MARKER,
     ),
     Plant(
         "marker ahead of the data",
@@ -207,6 +214,7 @@ PLANTS = [
         marker_with_the_first_slice,
         kinds=("crash", "power", "slow disk"),
         stateful=True,
+        finding=WRONG_STATE,
     ),
     Plant(
         "marker one too far",
@@ -217,12 +225,14 @@ PLANTS = [
             ("self._marks(place, position)", "self._marks(place, position + 2)"),
         ),
         stateful=True,
+        finding=WRONG_STATE,
     ),
     Plant(
         "overlay read across keys",
         "a handler sees entries of another key's map",
         map_of_all_keys,
         stateful=True,
+        finding=SAW,
     ),
     Plant(
         "settled while a newer write waits",
@@ -236,24 +246,28 @@ PLANTS = [
             ("if not self._maps[prefix]:", "if not self._maps.get(prefix, True):"),
         ),
         stateful=True,
+        finding=SAW,
     ),
     Plant(
         "failed attempt's state kept",
         "a record that is tried again counts twice",
         attempts_share_writes,
         stateful=True,
+        finding=WRONG_STATE,
     ),
     Plant(
         "restore stops one change early",
         "the newest value of a key is lost at a restart",
         restored_to_the_last_but_one,
         stateful=True,
+        finding=WRONG_STATE,
     ),
     Plant(
         "restore marked at its end",
         "a restore that is broken off leaves a copy that looks whole",
         restore_marked_at_its_end,
         (test_restore.test_broken_off_and_gone_on_with,),
+        finding=r"total <= first \+ second",
     ),
     Plant(
         "restore waits for a record at its end",
@@ -267,36 +281,42 @@ PLANTS = [
             ),
         ),
         stateful=True,
+        finding="reading .* has stood at",
     ),
     Plant(
         "time to live by the clock",
         "a replay comes to another state than the first run",
         time_of_the_clock,
         stateful=True,
+        finding=WRONG_STATE,
     ),
     Plant(
         "delete without a tombstone",
         "a deleted value is back after a restart",
         no_tombstones,
         stateful=True,
+        finding=WRONG_STATE,
     ),
     Plant(
         "beacon in one partition only",
         "a start is refused though nothing is wrong",
         one_beacon,
         stateful=True,
+        finding="the changelog has .*records wrote",
     ),
     Plant(
         "beacon of another partition",
         "a start is refused though nothing is wrong, or a lost changelog is taken for whole",
         beacon_of_another,
         stateful=True,
+        finding="StateError.*it holds state up to",
     ),
     Plant(
         "beacon not checked",
         "a changelog that lost its end is taken for the state",
         beacon_not_checked,
         (test_state_running.test_truncated_changelog_is_noticed,),
+        finding="DID NOT RAISE .*StateError",
     ),
     Plant(
         "older read wins",
@@ -306,18 +326,21 @@ PLANTS = [
             test_state_running.test_older_read_never_hides_what_was_settled,
             test_state_running.test_nothing_is_read_ahead_twice_and_old,
         ),
+        finding=r'read\(key\) == b"new"|outputs\] == list',
     ),
     Plant(
         "copy trusted after a grant",
         "a range that comes back is worked with old state",
         copy_trusted_after_a_grant,
         (test_state_running.test_stale_copy_of_a_range_that_comes_back,),
+        finding=r"engine\.copied\(\) == engine\.folded\(\)",
     ),
     Plant(
         "granted while its release is being committed",
         "the grant begins below what the release commits: doubled records",
         granted_too_early,
         (test_state_running.test_grant_while_the_release_is_being_committed,),
+        finding="assert refused",
     ),
     Plant(
         "last point left out of a scan",
@@ -331,11 +354,14 @@ PLANTS = [
             ),
         ),
         (test_keys.test_a_key_range_is_one_scan, test_keys.test_the_last_range_has_no_upper_bound),
+        finding=r"bounds_of\(",
     ),
     Plant(
         "readers outside see what is not committed",
         "a reader sees a count that is taken back when its transaction fails",
         changed(PartitionState, "read_committed", ("self.overlay.get_committed(key)", "self.overlay.get(key)")),
         (test_state_running.test_store_shows_what_is_committed,),
+        raised=ValueError,
+        finding=r"holds this key in partitions \[0, 1\]",
     ),
 ]
