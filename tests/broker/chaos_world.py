@@ -20,7 +20,7 @@ from .chaos_app import PARTITIONS, Told
 from .chaos_audit import Figures
 from .chaos_loader import Loader
 from .chaos_plan import Planned, Round
-from .chaos_process import FENCED, UNAVAILABLE, ChaosError, Process
+from .chaos_process import FENCED, LIMIT_S, UNAVAILABLE, ChaosError, Process
 from .ground import Ground
 from .proxy import END_TXN, INIT_PRODUCER_ID, Fault, Proxy, Weather
 
@@ -328,7 +328,10 @@ class World:
         """Two processes start at the same time: one must go, the other one works."""
         self.kill(self.current)
         twins = [self.start(), self.start()]
+        until = time.monotonic() + LIMIT_S
         while all(twin.code is None for twin in twins):
+            if time.monotonic() > until:
+                raise ChaosError(f"of processes {[twin.number for twin in twins]} none went within {LIMIT_S:.0f} s")
             self.last(LOOK_S)
         left = next(twin for twin in twins if twin.code is not None)
         other = twins[1 - twins.index(left)]

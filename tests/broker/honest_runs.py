@@ -39,8 +39,8 @@ ABSENT: Final = "nothing there"
 STEP_SECONDS_MAX: Final = 60.0
 READ_SECONDS_MAX: Final = 30.0
 CHANGE_SECONDS_MAX: Final = 10.0
-QUIET_SECONDS: Final = 0.15
-"""So long a late request may take to show an effect that it should not have."""
+ARRIVAL_SECONDS: Final = 0.15
+"""Of virtual time: in the simulation a request that is let go arrives within 2 ms (``Latency.request_ms``)."""
 READ_COMMITTED: Final = 1
 LATEST: Final = -1
 KINDS: Final = {"INIT": INIT_PRODUCER_ID, "ADD_PARTITIONS": ADD_PARTITIONS, "PRODUCE": PRODUCE, "END_TXN": END_TXN}
@@ -82,6 +82,10 @@ class Run(ABC):
     @abstractmethod
     def _let_go(self) -> None:
         """Held requests go on."""
+
+    @abstractmethod
+    async def _carried_out(self) -> None:
+        """Wait until the broker has carried out what was let go: an effect that it should not have is visible then."""
 
     @abstractmethod
     async def _state(self, transactional_id: str) -> tuple[str, int]:
@@ -260,7 +264,7 @@ class Run(ABC):
         outcomes = {name: await task for name, task in self._waiting.items()}
         self._waiting.clear()
         if was_held:
-            await asyncio.sleep(QUIET_SECONDS)
+            await self._carried_out()
         loop = asyncio.get_running_loop()
         until = loop.time() + CHANGE_SECONDS_MAX
         while True:
@@ -416,6 +420,9 @@ class SimulatedRun(Run):
     def _let_go(self) -> None:
         self._cluster.network.release()
 
+    async def _carried_out(self) -> None:
+        await asyncio.sleep(ARRIVAL_SECONDS)
+
     async def _state(self, transactional_id: str) -> tuple[str, int]:
         return self._cluster.transactional_state(f"{self._prefix}{transactional_id}")
 
@@ -456,6 +463,10 @@ class KafkaRun(Run):
     def _let_go(self) -> None:
         if self._proxy is not None:
             self._proxy.release()
+
+    async def _carried_out(self) -> None:
+        assert self._proxy is not None
+        await self._proxy.answered()
 
     async def _state(self, transactional_id: str) -> tuple[str, int]:
         broker: Any = self._brokers["one"]

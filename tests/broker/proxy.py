@@ -1,7 +1,8 @@
 """A proxy between a Kafka client and its broker that loses, cuts, delays or holds requests and replies.
 
 It knows where a message begins and ends and which kind it is. Faults are told (``arm``), or come by themselves at a
-rate (``Weather``); ``met`` counts what really happened.
+rate (``Weather``); ``met`` counts what really happened, when it has: a request that was held for the next transaction
+and came there only because all was let go is not counted.
 """
 
 import asyncio
@@ -62,15 +63,19 @@ class Weather:
 
 
 class Proxy:
-    """Forwards ``port`` to ``target``, which may change. ``weather`` None: only what was armed happens."""
+    """Forwards ``port`` (0: any that is free) to ``target``, which may change. ``weather`` None: only what was armed
+    happens.
+    """
 
     def __init__(self, port: int, target: int) -> None:
-        self._port, self.target = port, target
+        self.port, self.target = port, target
         self._armed: dict[int, Fault] = {}
         self._caught = asyncio.Event()
         self._released = asyncio.Event()
-        self._begun: dict[str, asyncio.Event] = {}
-        """By transactional id: whom to tell when its next transaction has begun."""
+        self._begun: dict[str, list[asyncio.Future[bool]]] = {}
+        """By transactional id: whom to tell when its next transaction has begun; False when all is let go before."""
+        self._unanswered: set[asyncio.Future[None]] = set()
+        """Of the requests that are or were held: each is done with the broker's reply, or when there can be none."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self.silent = False
@@ -81,7 +86,8 @@ class Proxy:
 
     async def start(self) -> None:
         """Listen."""
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
         """Cut all connections and stop listening."""
@@ -104,9 +110,13 @@ class Proxy:
     def release(self) -> None:
         """Let the held requests go on."""
         self._released.set()
-        for begun in self._begun.values():
-            begun.set()
-        self._begun.clear()
+        for transactional_id in list(self._begun):
+            self._let_go(transactional_id, has_begun=False)
+
+    async def answered(self) -> None:
+        """Wait until all that was held is let go, and the broker has carried it out, or can't any more."""
+        if self._unanswered:
+            await asyncio.wait(self._unanswered)
 
     def heal(self) -> None:
         """No faults from here on; what is held goes on."""
@@ -116,34 +126,48 @@ class Proxy:
 
     def begun(self, transactional_id: str) -> None:
         """A transaction of this id has begun: what was held of the one before goes on."""
-        if (event := self._begun.pop(transactional_id, None)) is not None:
-            event.set()
+        self._let_go(transactional_id, has_begun=True)
 
-    async def hold(self, kind: int, frame: bytes, fault: Fault) -> None:
-        """Keep a request back until it is released, or the next transaction of its sender has begun."""
+    def _let_go(self, transactional_id: str, *, has_begun: bool) -> None:
+        for held in self._begun.pop(transactional_id, ()):
+            if not held.done():
+                held.set_result(has_begun)
+
+    async def hold(self, frame: bytes, fault: Fault) -> bool:
+        """Keep a request back until it is released, or the next transaction of its sender has begun; whether it is what
+        the fault says that ended the wait.
+        """
         self._caught.set()
         if fault is Fault.HOLD_REQUEST:
             await self._released.wait()
-        else:
-            await self._begun.setdefault(_transactional_id(frame), asyncio.Event()).wait()
+            return True
+        held = asyncio.get_running_loop().create_future()
+        self._begun.setdefault(_transactional_id(frame), []).append(held)
+        return await held
+
+    def expect(self) -> asyncio.Future[None]:
+        """A request is held: to be done with its reply."""
+        answer = asyncio.get_running_loop().create_future()
+        self._unanswered.add(answer)
+        answer.add_done_callback(self._unanswered.discard)
+        return answer
 
     def meet(self, kind: int) -> Fault | None:
-        """The fault of the next request of a kind, counted."""
+        """The fault of the next request of a kind."""
         self.seen[kind] += 1
         fault = self._armed.pop(kind, None)
         if fault is None and self.weather is not None:
             fault = self.weather.draw(kind)
-        if fault is not None:
-            self.met[fault] += 1
         return fault
 
-    async def late(self) -> None:
+    async def late(self, fault: Fault) -> None:
         """Something is late."""
-        self._caught.set()
+        self.happened(fault)
         await asyncio.sleep(self.weather.delay_s() if self.weather is not None else 0.5)
 
-    def told(self) -> None:
-        """An armed fault has happened."""
+    def happened(self, fault: Fault) -> None:
+        """A fault has happened: counted, and told."""
+        self.met[fault] += 1
         self._caught.set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -183,7 +207,11 @@ class _Connection:
         self._proxy = proxy
         self._faults: dict[int, Fault] = {}
         self._begins: dict[int, str] = {}
+        self._answers: dict[int, asyncio.Future[None]] = {}
+        """By number: the replies to requests that were held."""
         self._is_silent = False
+        self._is_over = False
+        """The broker has left."""
 
     async def requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """From the client to the broker, to the end or the first break."""
@@ -191,46 +219,68 @@ class _Connection:
         while (frame := await _frame(reader)) is not None:
             kind, _version, number = struct.unpack_from(">hhi", frame, 4)
             fault = proxy.meet(kind)
+            if kind == ADD_PARTITIONS:
+                self._begins[number] = _transactional_id(frame)
             if fault is Fault.LOSE_REQUEST:
-                proxy.told()
+                proxy.happened(fault)
                 break
             if fault is Fault.CUT_REQUEST:
                 await _write(writer, frame[: len(frame) // 2])
-                proxy.told()
+                proxy.happened(fault)
                 break
             if fault is Fault.SILENCE:
                 self._is_silent = True
-                proxy.told()
-            elif fault in (Fault.HOLD_REQUEST, Fault.HOLD_TO_NEXT):
-                await proxy.hold(kind, frame, fault)
-            elif fault is Fault.DELAY_REQUEST:
-                await proxy.late()
-            elif fault is not None:
+                proxy.happened(fault)
+            if fault in (Fault.HOLD_REQUEST, Fault.HOLD_TO_NEXT):
+                await self._hold(number, frame, fault, writer)
+                continue
+            if fault is Fault.DELAY_REQUEST:
+                await proxy.late(fault)
+            elif fault in (Fault.LOSE_REPLY, Fault.CUT_REPLY, Fault.DELAY_REPLY):
                 self._faults[number] = fault
-            if kind == ADD_PARTITIONS:
-                self._begins[number] = _transactional_id(frame)
             if not (proxy.silent or self._is_silent):
                 await _write(writer, frame)
+        if self._answers:  # the sender of what was held may have left, but the broker shall carry it out
+            await asyncio.wait([*self._answers.values()])
+
+    async def _hold(self, number: int, frame: bytes, fault: Fault, writer: asyncio.StreamWriter) -> None:
+        """Pass a request on when it may go."""
+        proxy, answer = self._proxy, self._proxy.expect()
+        is_so = await proxy.hold(frame, fault)
+        passes = not (proxy.silent or self._is_silent)
+        if passes and not self._is_over:
+            self._answers[number] = answer
+        else:
+            answer.set_result(None)
+        if passes and await _write(writer, frame) and is_so:
+            proxy.happened(fault)
 
     async def replies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """From the broker to the client, to the end or the first break."""
         proxy = self._proxy
         while (frame := await _frame(reader)) is not None:
             (number,) = struct.unpack_from(">i", frame, 4)
-            if (transactional_id := self._begins.pop(number, None)) is not None:
+            transactional_id = self._begins.pop(number, None)
+            if transactional_id is not None and _code_of_added(frame) == 0:
                 proxy.begun(transactional_id)
+            if (answer := self._answers.pop(number, None)) is not None:
+                answer.set_result(None)
             fault = self._faults.pop(number, None)
             if fault is Fault.LOSE_REPLY:
-                proxy.told()
+                proxy.happened(fault)
                 break
             if fault is Fault.CUT_REPLY:
                 await _write(writer, frame[: len(frame) // 2])
-                proxy.told()
+                proxy.happened(fault)
                 break
             if fault is Fault.DELAY_REPLY:
-                await proxy.late()
+                await proxy.late(fault)
             if not (proxy.silent or self._is_silent):
                 await _write(writer, frame)
+        self._is_over = True
+        for answer in self._answers.values():
+            answer.set_result(None)
+        self._answers.clear()
 
 
 def _transactional_id(frame: bytes) -> str:
@@ -241,11 +291,20 @@ def _transactional_id(frame: bytes) -> str:
     return frame[at + 2 : at + 2 + size].decode()
 
 
-async def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """As far as the other side takes it: it may have left."""
+def _code_of_added(frame: bytes) -> int:
+    """The first partition's error code in the reply to AddPartitionsToTxn, version 0: 0 when it is in a transaction."""
+    (topic,) = struct.unpack_from(">h", frame, 16)
+    (code,) = struct.unpack_from(">h", frame, 18 + topic + 8)
+    return int(code)
+
+
+async def _write(writer: asyncio.StreamWriter, data: bytes) -> bool:
+    """As far as the other side takes it: it may have left. Whether it has taken it."""
     with contextlib.suppress(ConnectionError):
         writer.write(data)
         await writer.drain()
+        return True
+    return False
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes | None:
