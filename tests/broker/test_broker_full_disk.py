@@ -25,4 +25,5 @@ def test_the_brokers_disk_is_full(tmp_path: Path) -> None:
     if answer.returncode == 77 or answer.stderr.startswith("unshare:"):
         pytest.skip(f"no small disk can be made here: {answer.stderr.strip()}")
     assert answer.returncode == 0, answer.stderr
+    assert "the broker does not answer, trying for 80000 ms" in answer.stderr
     assert answer.stdout.splitlines() == ["the broker ended", "level", "True"]
