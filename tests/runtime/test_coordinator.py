@@ -170,7 +170,11 @@ def test_a_start_that_ended_between_two_partitions_stands_in_nobodys_way() -> No
 
     async def story() -> None:
         cluster = made(2)
-        log = [AppCreated("x", HASH_NAME, 1), CoordinatorElected(1, "P"), PartitionStarted(1, "src", 0, 0)]
+        log: list[ControlEvent] = [
+            AppCreated("x", HASH_NAME, 1),
+            CoordinatorElected(1, "P"),
+            PartitionStarted(1, "src", 0, 0),
+        ]
         await cluster.connect("P").append([Outgoing("x.control", 0, None, encode(event)) for event in log])
         office = await started(cluster, "Q", STORES, 2)
         assert set(office.ledger.control.started) == {("src", 0), ("src", 1)}
