@@ -162,10 +162,13 @@ Planned: TypeAlias = (
 def draw(round_: Round) -> list[Planned]:
     """The happenings of a round, in their order."""
     chance = random.Random(f"plan {round_.seed}")
+    due = random.Random(f"armed {round_.seed}").sample(ARMED, len(ARMED))  # each once, before any a second time
 
     def common() -> dict[str, Any]:
         stormy = round_.fault_rate > 0 and chance.random() < 0.6
         armed = chance.choice(ARMED) if stormy and chance.random() < 0.5 else None
+        if armed is not None and due:
+            armed = due.pop()
         return {
             "is_stormy": stormy,
             "transactions": chance.randint(1, TRANSACTIONS_MAX),
@@ -203,8 +206,8 @@ def draw(round_: Round) -> list[Planned]:
     found += [InOrder(**common()) for _ in range(1 + round_.kills // 10)] if round_.kills else []
     chance.shuffle(found)
     if round_.planted:
-        found.append(Pass(transactions=30))
-        found.append(Pass(transactions=30, armed=round_.armed))
+        found.append(Pass(transactions=25))  # the defects need so many
+        found.append(Pass(transactions=5, armed=round_.armed))
     return found
 
 
