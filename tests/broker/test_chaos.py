@@ -24,7 +24,7 @@ def say(line: str) -> None:
 def test_a_round(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """At least 20 SIGKILLs and 10 SIGSTOPs over 100,000 records: 0 lost, doubled, out of order or torn, state right."""
     figures = run_round(Round(seed=7), tmp_path / "round", say)
-    record_property("figures", figures)
+    record_property("figures", str(figures))
     say(str(figures))
     assert figures.records >= RECORDS_MIN
     assert figures.kills + figures.broker_kills >= KILLS_MIN
