@@ -67,12 +67,15 @@ def test_one_key_that_is_slow_beside_others(kafka: Ground) -> None:
     kafka.fill(records)
     app = kafka.app(buffer_bytes_max=200_000, fetch_records_max=100, full_wait_ms=50)
     lagging: list[int] = []
+    passed = asyncio.Event()
 
     @app.handler(kafka.source, to=kafka.late, parallelising_factor=16)
     async def publish(value: int, ctx: Context) -> int:
         if ctx.key == b"slow":
-            await asyncio.sleep(0.001)
+            await passed.wait()
             lagging.append(app.statistics().partitions[0].lagging_workers)
+        elif value == len(records) - 2:  # the last of the others
+            passed.set()
         return value
 
     app.run(until="level")
