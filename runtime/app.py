@@ -1,7 +1,6 @@
 """The application as its users write it: declare handlers, then run them."""
 
 import asyncio
-import contextlib
 import gc
 import logging
 import os
@@ -245,10 +244,10 @@ class App:
             else:
                 main.cancel()
 
-        if threading.current_thread() is threading.main_thread():  # no other one may ask for signals
+        # No other thread may ask for signals, nor any on Windows, where Ctrl+C raises KeyboardInterrupt.
+        if threading.current_thread() is threading.main_thread() and sys.platform != "win32":
             for number in (signal.SIGTERM, signal.SIGINT):
-                with contextlib.suppress(NotImplementedError):  # not on Windows; there Ctrl+C raises KeyboardInterrupt
-                    loop.add_signal_handler(number, on_signal, number)
+                loop.add_signal_handler(number, on_signal, number)
         await self._run(self._begin(on_step), until_level=until_level)
 
     def _begin(self, on_step: Callable[[str], None]) -> Member:

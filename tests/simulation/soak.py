@@ -10,7 +10,6 @@ Interrupted, it ends the slice in order and keeps what is done. Exit code 1: som
 
 import argparse
 import asyncio
-import contextlib
 import itertools
 import os
 import signal
@@ -122,8 +121,8 @@ def stop_when_told() -> Callable[[], bool]:
         if len(told) > 1 and task is not None:
             task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError):  # not on every system
+    if sys.platform != "win32":  # there Ctrl+C raises KeyboardInterrupt
+        for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, hear)
     return lambda: bool(told)
 
