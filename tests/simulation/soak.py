@@ -79,7 +79,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="how long one seed may take before it hangs")
     parser.add_argument("--shrink-runs", type=int, default=RUNS_MAX, help="how often a failing plan is run at most")
     parser.add_argument("--book", type=Path, default=BOOK, help="the file that slices add up in")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    options.book = options.book.absolute()  # rounds work beside it, in folders of their own
+    return options
 
 
 # --- a slice ---------------------------------------------------------------------------------------------------------
