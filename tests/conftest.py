@@ -19,6 +19,18 @@ settings.register_profile("search", deadline=None, max_examples=5_000, suppress_
 settings.load_profile(os.environ.get("KEYLANES_HYPOTHESIS", "check"))
 
 
+MARK_OF = {"spark": "spark", "kafka_server": "broker"}
+"""What a test that uses a fixture must be marked with, or `check` would start a JVM for it."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a test that uses a JVM and does not say so."""
+    for item in items:
+        for fixture, mark in MARK_OF.items():
+            if fixture in getattr(item, "fixturenames", ()) and not item.get_closest_marker(mark):
+                raise pytest.UsageError(f"{item.nodeid} uses {fixture}: mark it with pytest.mark.{mark}")
+
+
 @pytest.fixture(scope="session")
 def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
     """One Apache Kafka for the whole session, on a free port; its address is ``.bootstrap``.

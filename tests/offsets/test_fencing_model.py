@@ -307,6 +307,7 @@ _WRONG_STARTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("design", "wanted"), _WRONG_STARTS.values(), ids=_WRONG_STARTS.keys())
 def test_every_other_order_of_a_start_is_wrong(design: Design, wanted: str) -> None:
     """Each step of a start stands where it stands because of a history that ends badly otherwise."""

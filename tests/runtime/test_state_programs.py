@@ -359,6 +359,7 @@ def typed(engine: Engine, state: dict[int, dict[bytes, bytes]]) -> dict[tuple[in
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(program=st.lists(steps, max_size=25), seed=st.integers(0, 1 << 16))
 def test_state_is_what_the_records_make_of_it(program: list[Action], seed: int) -> None:

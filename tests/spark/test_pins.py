@@ -121,6 +121,7 @@ def test_the_control_log_of_another_application_is_a_problem(tmp_path: Path) -> 
     assert "another application: old" in str(problem["problem"])
 
 
+@pytest.mark.spark
 def test_outputs_deleted_while_they_are_judged_end_the_audit(spark: "SparkSession", tmp_path: Path) -> None:
     """Not as outputs that were never there: it says that it has to be run again; deleted before, it is noted."""
     from keylanes.spark.audit import AuditSpec, audit, pin_now
