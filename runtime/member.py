@@ -129,7 +129,8 @@ class Member:
     async def grant(self, place: Place, within: KeyRange) -> None:
         """Grant this process a range that it released, and work on it; returns when its cut into workers is committed.
 
-        Raises ValueError when part of it is held here, or is being given up, CancelledError when the run ends before.
+        Raises ValueError when part of it is held here, or is being given up, BrokerUnavailable when the grant can't be
+        written, CancelledError when the run ends before.
         """
         assert self.cycle is not None, "the start is through"
         run = self._run_of(place)
@@ -140,7 +141,12 @@ class Member:
             held = [w for w in run.dispatch.workers if w.first < within.end and within.first < w.end]
             if held:
                 raise ValueError(f"{run.label}: not all of {within} was released: worker {held[0].number} holds a part")
-            epoch = await self.coordinator.grant(self.cycle.ledger, place, self.cycle.incarnation, within)
+            try:
+                epoch = await self.coordinator.grant(self.cycle.ledger, place, self.cycle.incarnation, within)
+            except BrokerError as error:
+                if self._ended.is_set():  # its connections were closed under it
+                    raise asyncio.CancelledError from error
+                raise fatal_of(error) from error
             await self.take_up(place, epoch)
 
     async def split(self, place: Place, at: int) -> None:

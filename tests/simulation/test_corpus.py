@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from keylanes.runtime.brokers.protocol import BrokerError
 from keylanes.runtime.coordinator import Coordinator
 from keylanes.runtime.member import Member
 
@@ -55,6 +56,13 @@ MENDED = (
         "a start gives up while the markers of the one that it fences are being written",
         changed(Coordinator, "_fence", ("await patience.wait(error)", "raise")),
         finding="without trouble: BrokerUnavailable.*fencing",
+    ),
+    Plant(
+        "a grant that is cut off by the end of the run is an error of the broker",
+        "whoever asks an ending process for a grant hears of a closed connection",
+        changed(Member, "grant", ("raise asyncio.CancelledError from error", "raise")),
+        finding="the connection was closed",
+        raised=BrokerError,
     ),
     Plant(
         "the offset log is looked at after the control log",
