@@ -285,6 +285,9 @@ class World:
 
     async def ask(self, process: Process, work: Coroutine[Any, Any, None]) -> bool:
         """Have a process do something for somebody outside; False when it ended before. Raises what the work raises."""
+        if process.task.done():
+            work.close()
+            return False
         asked = process.spawn(work)
         await asyncio.wait([asked, process.task], return_when=asyncio.FIRST_COMPLETED)
         if asked.done() and not asked.cancelled():
