@@ -30,12 +30,7 @@ RECORD_OVERHEAD_BYTES = 200
 
 def bytes_of(record: Record) -> int:
     """What a queued record counts against the quota of its worker."""
-    size = RECORD_OVERHEAD_BYTES
-    if record.key is not None:
-        size += len(record.key)
-    if record.value is not None:
-        size += len(record.value)
-    return size
+    return RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
 
 
 @dataclass(slots=True)
@@ -69,6 +64,7 @@ class Worker:
     queue: deque[Record] = field(default_factory=deque)
     queue_bytes: int = 0
     running: Record | None = None
+    running_bytes: int = 0
     started_s: float = 0.0
     timed_out: bool = False
     done: deque[Done] = field(default_factory=deque)
@@ -191,18 +187,26 @@ class PartitionDispatch:
 
         Returns where it stopped because a worker is full; None when the batch is through and the front behind it.
         """
-        records, quota = batch.records, self.quota_bytes
+        records, quota, bounds, lanes = batch.records, self.quota_bytes, self._bounds, self._lanes
         for i in range(index, len(records)):
             record = records[i]
-            worker = self.worker_of(record)
+            key, offset = record.key, record.offset
+            point = point_of(key, self.partition, offset)
+            worker = lanes[bisect_right(bounds, point) - 1]
             # A range that arrives may be further than the front: what lies below its edge was done elsewhere.
-            if worker is None or worker.dropped_from is not None or record.offset < worker.edge:
+            if worker is None or worker.dropped_from is not None or offset < worker.edge:
                 continue
-            size = bytes_of(record)
-            if worker.queue_bytes and worker.queue_bytes + size > quota:
-                self.front = max(self.front, record.offset)
+            size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(record.value or b"")
+            held = worker.queue_bytes
+            if held and held + size > quota:
+                self.front = max(self.front, offset)
                 return Blocked(worker, i, size)
-            self._queue(worker, record, size, ready)
+            worker.queue.append(record)
+            worker.queue_bytes = held + size
+            self.records_handed += 1
+            if not worker.active and (worker.hold_at is None or offset < worker.hold_at):
+                worker.active = True
+                ready.append(worker)
         self.front = max(self.front, batch.offset_next)
         return None
 
@@ -363,9 +367,9 @@ class PartitionDispatch:
         if not queue or worker.retired or (worker.hold_at is not None and queue[0].offset >= worker.hold_at):
             worker.active = False
             return None
-        record = queue.popleft()
-        worker.queue_bytes -= bytes_of(record)
-        worker.running = record
+        worker.running = record = queue.popleft()
+        worker.running_bytes = size = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+        worker.queue_bytes -= size
         return record
 
     def finish(self, worker: Worker, done: Done | None) -> None:

@@ -72,6 +72,11 @@ class Handler(msgspec.Struct, frozen=True):
     name: str
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it is called with the value alone, and on the loop."""
+        return self.is_async and not self.further
+
+    @property
     def takes_context(self) -> bool:
         """Whether it asks for the context."""
         return None in self.further

@@ -155,13 +155,17 @@ class Scope:
     ``failed``: the error of a state that can't be used. It ends the run, also where a handler catches everything.
     """
 
-    __slots__ = ("_closed", "_state", "_where", "failed", "timestamp_ms", "writes")
+    __slots__ = ("_closed", "_offset", "_state", "failed", "timestamp_ms", "writes")
 
-    def __init__(self, state: PartitionState, where: str, timestamp_ms: int) -> None:
-        self._state, self._where, self.timestamp_ms = state, where, timestamp_ms
+    def __init__(self, state: PartitionState, offset: int, timestamp_ms: int) -> None:
+        self._state, self._offset, self.timestamp_ms = state, offset, timestamp_ms
         self.writes: Writes = {}
         self.failed: FatalError | None = None
         self._closed = False
+
+    @property
+    def _where(self) -> str:
+        return f"{self._state.label}@{self._offset}"
 
     def read(self, key: bytes) -> bytes | None:
         """The payload that this record sees, None when there is none or its time is over; raises ContextClosed."""

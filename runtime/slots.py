@@ -8,9 +8,11 @@ of one key must not run at once.
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+import types
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 from ..keyrange.ranges import even_bounds
 from .bounded import Patience, fatal_of
@@ -34,10 +36,12 @@ from .settings import Settings
 from .stores import Binding, MapState, State
 from .threads import DaemonThreads
 
+T = TypeVar("T")
+
 logger = logging.getLogger("keylanes")
 
 YIELD_EVERY_RECORDS = 64
-"""A worker whose handler never suspends lets others run after so many records."""
+"""A task whose handlers never suspend lets others run after so many records."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +78,16 @@ class PartitionRun:
         return f"{self.dispatch.topic}[{self.dispatch.partition}]"
 
 
+class Going:
+    """A task's work: the worker that runs, and those that wait for it as long as its handler does not suspend."""
+
+    __slots__ = ("run", "waiting", "worker")
+
+    def __init__(self, run: PartitionRun, waiting: deque[Worker]) -> None:
+        self.run, self.waiting = run, waiting
+        self.worker = waiting[0]
+
+
 class Slots:
     """Runs the workers of all partitions. ``fail`` is called once with the error that ends the application."""
 
@@ -82,22 +96,24 @@ class Slots:
         self.destinations: dict[str, Destination] = {}
         self.reserved: frozenset[str] = frozenset()
         """Our own logs: no handler writes there."""
-        self.tasks: dict[asyncio.Task[None], tuple[PartitionRun, Worker]] = {}
+        self.tasks: dict[asyncio.Task[None], Going] = {}
         self.done_bytes = 0
         self.records_done = 0
         self.paused: list[tuple[PartitionRun, Worker]] = []
         self.is_stopping = False
         """Workers take no next record."""
         self._is_closing = False
+        self._clock: Callable[[], float] = asyncio.get_running_loop().time
         # Any free one takes any worker's next record: bound to one, workers would wait behind a handler that hangs.
         self._threads = DaemonThreads(settings.threads, "keylanes-slot")
 
-    def activate(self, run: PartitionRun, workers: list[Worker]) -> None:
+    def activate(self, run: PartitionRun, workers: Iterable[Worker]) -> None:
         """Start the workers; each was marked active by the dispatch."""
-        loop = asyncio.get_running_loop()
-        for worker in workers:
-            task = loop.create_task(self._run_worker(run, worker))
-            self.tasks[task] = (run, worker)
+        waiting = deque(workers)
+        if waiting:
+            going = Going(run, waiting)
+            task = asyncio.get_running_loop().create_task(self._run_workers(going))
+            self.tasks[task] = going
             task.add_done_callback(self._ended)
 
     def resume(self) -> None:
@@ -109,7 +125,8 @@ class Slots:
     def overdue(self, now: float) -> None:
         """End attempts of async handlers that take too long; name those of sync handlers aloud."""
         limit = self.settings.handler_timeout_ms / 1000
-        for task, (run, worker) in list(self.tasks.items()):
+        for task, going in list(self.tasks.items()):
+            run, worker = going.run, going.worker
             if worker.running is None or worker.timed_out or worker.started_s + limit > now:
                 continue
             worker.timed_out = True
@@ -127,9 +144,9 @@ class Slots:
     def oldest_running(self) -> tuple[str, int, float] | None:
         """(partition, offset, since when) of the record that has been running longest."""
         running = [
-            (w.started_s, r.label, w.running.offset)
-            for r, w in list(self.tasks.values())  # at one stroke: the watch asks from a thread of its own
-            if w.running is not None and w.started_s < math.inf
+            (worker.started_s, going.run.label, record.offset)
+            for going in list(self.tasks.values())  # at one stroke: the watch asks from a thread of its own
+            if (record := (worker := going.worker).running) is not None and worker.started_s < math.inf
         ]
         if not running:
             return None
@@ -145,41 +162,85 @@ class Slots:
             task.cancel()
         if self.tasks:
             _, pending = await asyncio.wait(list(self.tasks), timeout=limit_s)
-            for run, worker in (self.tasks[task] for task in pending):
-                where = f"{run.label} offset {worker.running.offset if worker.running is not None else None}"
+            for going in (self.tasks[task] for task in pending):
+                run, record = going.run, going.worker.running
+                where = f"{run.label} offset {None if record is None else record.offset}"
                 logger.error("handler %s at %s ignores that it is cancelled", run.handler.name, where)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        run, worker = self.tasks.pop(task)
+        going = self.tasks.pop(task)
         if task.cancelled():
-            worker.active = False
+            for worker in (going.worker, *going.waiting):
+                worker.active = False
             if not self._is_closing:  # or the worker would stand still for ever, and nobody knew
-                self.fail(HandlerFailed(f"{run.label}: the task of worker {worker.number} was cancelled from outside"))
+                label, number = going.run.label, going.worker.number
+                self.fail(HandlerFailed(f"{label}: the task of worker {number} was cancelled from outside"))
         elif (error := task.exception()) is not None:
             self.fail(error)
 
-    async def _run_worker(self, run: PartitionRun, worker: Worker) -> None:
-        dispatch = run.dispatch
+    async def _run_workers(self, going: Going) -> None:
+        """One worker after the other, as long as no handler suspends: a task costs more than a short handler. The first
+        that suspends keeps this task, and those that wait get another one.
+        """
         count = 0
+        while going.waiting:
+            going.worker = going.waiting.popleft()
+            count += await _driven(self._run_worker(going.run, going.worker), going, self._part)
+            if count >= YIELD_EVERY_RECORDS:
+                count = 0
+                await asyncio.sleep(0)
+
+    def _part(self, going: Going) -> None:
+        waiting, going.waiting = going.waiting, deque()
+        self.activate(going.run, waiting)
+
+    async def _run_worker(self, run: PartitionRun, worker: Worker) -> int:
+        """The records of a worker until it has none that it may run; how many it ran since it last suspended.
+
+        The first attempt of a plain handler is made here, and all else in ``_process``: that is the same, and slower.
+        """
+        dispatch, load, clock = run.dispatch, worker.load, self._clock
+        function, decode, is_plain = run.handler.function, run.handler.decode, run.handler.is_plain
+        done_bytes_max = self.settings.done_bytes_max
+        count = 0
+        now = clock()
         while True:
-            if self.done_bytes >= self.settings.done_bytes_max:
+            if self.done_bytes >= done_bytes_max:
                 self.paused.append((run, worker))
-                return
+                return count
             if self.is_stopping:
                 worker.active = False
-                return
+                return count
             record = dispatch.next_record(worker)
             if record is None:
-                return
+                return count
             if worker.awaited_bytes and dispatch.has_room_again(worker, worker.awaited_bytes):
                 worker.awaited_bytes = 0
                 run.room.set()
                 run.catch_up_room.set()
-            done = await self._process(run, worker, record)
+            done: Done | None = None
+            worker.started_s, worker.timed_out = now, False
+            if not is_plain:
+                done = await self._process(run, worker, record)
+                now = clock()
+            else:
+                try:
+                    result = await function(decode(record.value))
+                except BaseException as error:  # noqa: BLE001  # what it means is said there
+                    done = await self._process(run, worker, record, error)
+                    now = clock()
+                else:
+                    now = clock()
+                    load.spend(worker.started_s, now, dispatch.partition, record)
+                    if worker.timed_out:
+                        done = await self._process(run, worker, record, asyncio.CancelledError())
+                    elif result is not None:
+                        worker.started_s = math.inf
+                        done = await self._produced(run, worker, record, result)
             dispatch.finish(worker, done)
-            worker.load.records += 1
-            worker.load.bytes += bytes_of(record)
+            load.records += 1
+            load.bytes += worker.running_bytes
             self.records_done += 1
             if done is not None:
                 self.done_bytes += done.size
@@ -187,16 +248,34 @@ class Slots:
                     assert run.state is not None, "only a handler with stores changes state"
                     run.state.overlay.add(done.changes)
             count += 1
-            if count % YIELD_EVERY_RECORDS == 0:
+            if count == YIELD_EVERY_RECORDS:
+                count = 0
                 await asyncio.sleep(0)
+                now = clock()
 
-    async def _process(self, run: PartitionRun, worker: Worker, record: Record) -> Done | None:
-        """Attempts at one record until one succeeds or it failed for good."""
+    async def _produced(self, run: PartitionRun, worker: Worker, record: Record, result: Any) -> Done | None:
+        """What a plain handler returned, built; one that can't be is a failed attempt."""
+        try:
+            outputs = returned(result, run.handler)
+            return await self._build(outputs, record, run) if outputs else None
+        except Exception as error:  # noqa: BLE001  # a codec may raise anything
+            return await self._process(run, worker, record, error)
+
+    async def _process(
+        self, run: PartitionRun, worker: Worker, record: Record, first: BaseException | None = None
+    ) -> Done | None:
+        """Attempts at one record until one succeeds or it failed for good. ``first``: how the first one failed, when
+        that was made already.
+        """
         handler = run.handler
         attempt = 0
         while True:
             attempt += 1
             try:
+                if first is not None:
+                    error, first = first, None
+                    self._end_attempt(run, worker, record)
+                    self._raise_again(worker, error)
                 return await self._attempt(run, worker, record, attempt)
             except BrokerError as error:
                 raise fatal_of(error) from error
@@ -223,48 +302,55 @@ class Slots:
     async def _attempt(self, run: PartitionRun, worker: Worker, record: Record, attempt: int) -> Done | None:
         handler, dispatch = run.handler, run.dispatch
         context = Context(dispatch.topic, dispatch.partition, record, attempt) if handler.takes_context else None
-        scope = None if run.state is None else Scope(run.state, f"{run.label}@{record.offset}", record.timestamp)
+        scope = None if run.state is None else Scope(run.state, record.offset, record.timestamp)
         worker.timed_out = False
-        worker.started_s = asyncio.get_running_loop().time() if handler.is_async else math.inf
+        worker.started_s = self._clock() if handler.is_async else math.inf
         try:
             value = handler.decode(record.value)
-            arguments = (value, *(_bound(binding, context, scope, record) for binding in run.bindings))
+            arguments = (value, *[_bound(binding, context, scope, record) for binding in run.bindings])
             if handler.is_async:
                 result = await handler.function(*arguments)
             else:
                 result = await self._in_thread(worker, handler, arguments)
             if worker.timed_out:
                 raise HandlerTimeout(f"took longer than {self.settings.handler_timeout_ms} ms")
-        except asyncio.CancelledError:
-            if self._is_closing:
-                raise
-            if worker.timed_out:
-                raise HandlerTimeout(f"took longer than {self.settings.handler_timeout_ms} ms") from None
-            _forget_cancels()
-            raise HandlerError("the handler was cancelled from inside") from None
+        except asyncio.CancelledError as error:
+            self._raise_again(worker, error)
         finally:
             sent = () if context is None else context.close()
             changes = None if scope is None else scope.close()
-            worker.load.spend(worker.started_s, asyncio.get_running_loop().time(), dispatch.partition, record)
-            worker.started_s = math.inf
-            if worker.timed_out and not self._is_closing:
-                _forget_cancels()
+            self._end_attempt(run, worker, record)
             if scope is not None and scope.failed is not None:  # in place of whatever a handler made of it
                 raise scope.failed
         outputs = [*sent, *returned(result, handler)] if sent or result is not None else ()
         if not outputs and not changes:
             return None
-        done = await self._build(list(outputs), record, run)
+        done = await self._build(outputs, record, run) if outputs else Done(record, (), False, 0, bytes_of(record))
         if changes:
             done.changes = changes
             done.size += sum(map(entry_bytes, changes, changes.values()))
         return done
 
+    def _end_attempt(self, run: PartitionRun, worker: Worker, record: Record) -> None:
+        worker.load.spend(worker.started_s, self._clock(), run.dispatch.partition, record)
+        worker.started_s = math.inf
+        if worker.timed_out and not self._is_closing:
+            _forget_cancels()
+
+    def _raise_again(self, worker: Worker, error: BaseException) -> NoReturn:
+        """Raise what a handler raised; a cancellation as what it means."""
+        if not isinstance(error, asyncio.CancelledError) or self._is_closing:
+            raise error
+        if worker.timed_out:
+            raise HandlerTimeout(f"took longer than {self.settings.handler_timeout_ms} ms") from None
+        _forget_cancels()
+        raise HandlerError("the handler was cancelled from inside") from None
+
     async def _in_thread(self, worker: Worker, handler: Handler, arguments: tuple[Any, ...]) -> Any:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, _called, worker, loop.time, handler.function, *arguments)
 
-    async def _build(self, outputs: list[Output], record: Record, run: PartitionRun) -> Done:
+    async def _build(self, outputs: Sequence[Output], record: Record, run: PartitionRun) -> Done:
         while True:
             try:
                 return build(outputs, record, run.handler, run.place, self.destinations)
@@ -308,6 +394,34 @@ class Slots:
         trace = error if logger.isEnabledFor(logging.DEBUG) else None
         logger.warning("%s; it goes to %s: %s: %s", where, topic, type(error).__name__, error, exc_info=trace)
         return build_dead_letter(record, topic, destination, run.place, error, attempts)
+
+
+@types.coroutine
+def _driven(
+    work: Coroutine[Any, Any, T], going: Going, on_suspended: Callable[[Going], None]
+) -> Generator[Any, Any, T]:
+    """Await the work, and tell when it suspends for the first time."""
+    steps = work.__await__()
+    try:
+        waits_for = next(steps)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    on_suspended(going)
+    while True:
+        try:
+            yield waits_for
+        except GeneratorExit:
+            work.close()
+            raise
+        except BaseException as error:  # noqa: BLE001  # it is the work's
+            try:
+                waits_for = work.throw(error)
+            except StopIteration as ended:
+                result = ended.value
+                return result
+        else:
+            return (yield from steps)
 
 
 def _bound(binding: Binding | None, context: Context | None, scope: Scope | None, record: Record) -> Any:

@@ -58,16 +58,16 @@ PLANTS: dict[str, Callable[[], Parts]] = {
         "self.front = max([self.front, *(r.offset + 1 for r in records)])",
     ),
     "the front moved before the hand-out": lambda: planted(
-        "hand_out", "self.front = max(self.front, record.offset)", "self.front = max(self.front, batch.offset_next)"
+        "hand_out", "self.front = max(self.front, offset)", "self.front = max(self.front, batch.offset_next)"
     ),
     "the front past the record at which the reader stands": lambda: planted(
-        "hand_out", "self.front = max(self.front, record.offset)", "self.front = max(self.front, record.offset + 1)"
+        "hand_out", "self.front = max(self.front, offset)", "self.front = max(self.front, offset + 1)"
     ),
     "a later record for a worker that was dropped again": lambda: planted(
         "catch_up", "not position <= worker.dropped_from <= offset", "worker.dropped_from > offset"
     ),
     "the main reader feeds a dropped worker": lambda: planted("hand_out", "worker.dropped_from is not None or ", ""),
-    "the main reader feeds below a worker's edge": lambda: planted("hand_out", " or record.offset < worker.edge", ""),
+    "the main reader feeds below a worker's edge": lambda: planted("hand_out", " or offset < worker.edge", ""),
     "a worker dropped behind its record": lambda: planted("drop", DROPPED, DROPPED + " + 1"),
     "drop_again moves the worker it stands at": lambda: planted("drop_again", "if worker is not owner and", "if"),
     "drop_again takes the worker it once stood at": lambda: planted(

@@ -75,11 +75,11 @@ def dropped_from_overwritten(patch: pytest.MonkeyPatch) -> None:
         PartitionDispatch,
         "hand_out",
         (
-            "        if worker is None or worker.dropped_from is not None or record.offset < worker.edge:\n",
+            "        if worker is None or worker.dropped_from is not None or offset < worker.edge:\n",
             (
                 "        if worker is not None and worker.dropped_from is not None:\n"
-                "            worker.dropped_from = record.offset\n"
-                "        if worker is None or worker.dropped_from is not None or record.offset < worker.edge:\n"
+                "            worker.dropped_from = offset\n"
+                "        if worker is None or worker.dropped_from is not None or offset < worker.edge:\n"
             ),
         ),
     )
@@ -117,7 +117,7 @@ def timer_of_another(patch: pytest.MonkeyPatch) -> None:
         "overdue",
         (
             "worker.started_s + limit > now",
-            "worker.started_s == math.inf or min(w.started_s for _, w in self.tasks.values()) + limit > now",
+            "worker.started_s == math.inf or min(g.worker.started_s for g in self.tasks.values()) + limit > now",
         ),
     )
 
@@ -135,15 +135,19 @@ def shared_attempts(patch: pytest.MonkeyPatch) -> None:
 
 def seen_offsets(patch: pytest.MonkeyPatch) -> None:
     """A record whose offset was handed out before, in whichever partition, is passed as a duplicate."""
-    queue = PartitionDispatch._queue
-
-    def once(self: PartitionDispatch, worker: Worker, record: Any, size: int, ready: list[Worker]) -> None:
-        seen = self.numbers.__dict__.setdefault("seen", set())  # what all partitions of a process have in common
-        if record.offset not in seen:
-            seen.add(record.offset)
-            queue(self, worker, record, size, ready)
-
-    patch.setattr(PartitionDispatch, "_queue", once)
+    seen = "self.numbers.__dict__.setdefault('seen', set())"  # what all partitions of a process have in common
+    change(
+        patch,
+        PartitionDispatch,
+        "hand_out",
+        (
+            "        worker.queue.append(record)\n",
+            (
+                f"        if offset in {seen}:\n            continue\n        {seen}.add(offset)\n"
+                "        worker.queue.append(record)\n"
+            ),
+        ),
+    )
 
 
 def attempts_share_a_context(patch: pytest.MonkeyPatch) -> None:
@@ -178,19 +182,21 @@ def attempt_behind_the_queue(patch: pytest.MonkeyPatch) -> None:
     """A record that failed goes to the end of its worker's queue to be tried again."""
     process = Slots._process
 
-    async def put_back(self: Slots, run: Any, worker: Worker, record: Any) -> Any:
+    async def put_back(self: Slots, run: Any, worker: Worker, record: Any, first: Any = None) -> Any:
         tried = self.__dict__.setdefault("tried", set())
         place = run.label, record.offset
         if worker.queue and place not in tried:
             tried.add(place)
             try:
+                if first is not None:
+                    raise first
                 done = await self._attempt(run, worker, record, 1)
             except Exception:  # noqa: BLE001  # a handler may raise anything
                 worker.queue.append(record)
                 worker.queue_bytes += 200 + len(record.key or b"") + len(record.value or b"")
                 return None
             return done
-        return await process(self, run, worker, record)
+        return await process(self, run, worker, record, first)
 
     patch.setattr(Slots, "_process", put_back)
 
