@@ -52,3 +52,8 @@ def hash_chain_int(value: int, seed: int) -> int:
 def hash_chain_long(value: int, seed: int) -> int:
     """XXH64 of a 64-bit signed integer (Spark's ``bigint``) on top of ``seed``."""
     return xxh64_intdigest(_LONG(value), seed)
+
+
+def hash_chain_long_int_bytes(long: int, number: int, data: bytes, seed: int) -> int:
+    """XXH64 of a long, an int and bytes in turn on top of ``seed``: the three functions above at one stroke."""
+    return xxh64_intdigest(data, xxh64_intdigest(_INT(number), xxh64_intdigest(_LONG(long), seed)))

@@ -8,7 +8,7 @@ the sum of them mod 2**64.
 
 import msgspec
 
-from ..keyrange.hashing import hash_chain_int, hash_chain_long, hash_chain_text
+from ..keyrange.hashing import hash_chain_int, hash_chain_long_int_bytes, hash_chain_text
 
 HEADER = "kl"
 VERSION = 1
@@ -66,4 +66,4 @@ def place_seed(topic: str, partition: int) -> int:
 
 def output_digest(seed: int, offset: int, i: int, destination: str) -> int:
     """The digest of one output, from ``place_seed`` of its source partition."""
-    return hash_chain_text(destination, hash_chain_int(i, hash_chain_long(offset, seed)))
+    return hash_chain_long_int_bytes(offset, i, destination.encode(), seed)

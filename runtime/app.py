@@ -41,7 +41,7 @@ OnFatal = Callable[[BaseException], None]
 
 EXIT_ABORTED = 130
 
-COLLECTED_AFTER = (50_000, 20, 100)
+COLLECTED_AFTER = (200_000, 20, 100)
 """Python's garbage collection while ``run`` has the process to itself. Queued records are many, live for seconds and
 are in no circles: with Python's own thresholds a third of the time went into looking at them again and again.
 """
@@ -291,6 +291,7 @@ class App:
             wall_ms=lambda: int(time.time() * 1000),
             on_step=on_step,
             closes_broker=is_ours,
+            cpu_s=time.thread_time,
         )
 
     def _fail(self, error: Exception) -> None:

@@ -4,7 +4,8 @@ In every interval each worker's window is closed, the policy says what is to be 
 and the commit cycle does it between two transactions. While something that was asked for is under way, nothing more is
 asked of that partition: the policy sees the workers as they are, never as they are about to be.
 
-A partition that was declared with one worker keeps it: whoever declares that wants one record at a time.
+A partition that was declared with one worker keeps it: whoever declares that wants one record at a time. Nor is
+anything split while the loop's thread has no time left: all handlers take long then, and more workers make it worse.
 """
 
 import asyncio
@@ -25,6 +26,9 @@ logger = logging.getLogger("keylanes")
 SAY_LOOKS = 3
 """A hot key is said when it was hot in so many looks one after the other: while splits go on, many are for a moment."""
 
+SATURATED_SHARE = 0.9
+"""A thread that had so much of an interval on a processor has no time left."""
+
 SAID_LOOKS = 600
 """One that was not hot for so many looks is said again."""
 
@@ -41,8 +45,16 @@ class HotKey(NamedTuple):
 class Balance:
     """What the workers of all partitions cost, and who is split and merged for it."""
 
-    def __init__(self, runs: Sequence[PartitionRun], reshape: Reshape, settings: Settings) -> None:
-        self.runs, self.reshape, self.settings = runs, reshape, settings
+    def __init__(
+        self,
+        runs: Sequence[PartitionRun],
+        reshape: Reshape,
+        settings: Settings,
+        cpu_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.runs, self.reshape, self.settings, self.cpu_s = runs, reshape, settings, cpu_s
+        self.is_saturated = False
+        """The loop's thread had no time left in the last interval. ``cpu_s``: its processor time so far, in seconds."""
         self.looks = 0
         self.calm_looks = 0
         """For so many looks no worker was busy and nothing was asked for."""
@@ -63,7 +75,9 @@ class Balance:
         looked_s = dict.fromkeys(self.runs, loop.time())
         interval_s = self.settings.balance_interval_ms / 1000
         while True:
+            began_s, began_cpu_s = loop.time(), self.cpu_s()
             await asyncio.sleep(interval_s)
+            self.is_saturated = self.cpu_s() - began_cpu_s >= SATURATED_SHARE * (loop.time() - began_s)
             self.looks += 1
             self.calm_looks += 1
             for run in self.runs:
@@ -82,7 +96,7 @@ class Balance:
         loads = [measured(run, worker, now, seconds) for worker in workers]
         if any(load.busy for load in loads):
             self.calm_looks = 0
-        if not self._asked.get(run):
+        if not self._asked.get(run) and not self.is_saturated:
             limits = Limits(workers_max=factor * self.settings.workers_factor_max)
             self._carry_out(run, workers, decide(loads, run.cut, limits))
 

@@ -73,8 +73,8 @@ class Handler(msgspec.Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is called with the value alone, and on the loop."""
-        return self.is_async and not self.further
+        """Whether it runs on the loop and asks for nothing but the value and stores."""
+        return self.is_async and not self.takes_context
 
     @property
     def takes_context(self) -> bool:

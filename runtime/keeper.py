@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
-from ..keyrange.hashing import point_of_key
 from ..keyrange.ranges import WHOLE, KeyRange
 from ..offsets.decide import StoreSpec
 from ..offsets.events import StateChanged
 from ..offsets.ledger import Ledger, Place
 from ..state.changelog import BEACON_KEY, Beacon, changelog_topic, decode_beacon, encode_beacon
-from ..state.keys import state_key
 from ..state.restore import ChangelogUnfit, check_beacon
 from ..state.rocks import RocksError
 from ..state.tables import Copies, Copy, Mark, Marker, StoreInfo, Table
@@ -32,7 +30,7 @@ from .partition_state import PartitionState
 from .restore import Progress, Restore, Restoring
 from .settings import Settings
 from .slots import PartitionRun
-from .stores import Binding, codec_of
+from .stores import Binding, codec_of, place_of_key
 from .threads import DaemonThreads
 
 T = TypeVar("T")
@@ -238,7 +236,7 @@ class Keeper:
             return
         stores = [b.number for b in run.bindings if b is not None and b.declaration.kind == "value"]
         lacking = state.lacks(
-            state_key(point_of_key(key), store, key)
+            place_of_key(store, key)
             for key in dict.fromkeys(record.key for record in records if record.key is not None)
             for store in stores
         )

@@ -72,9 +72,10 @@ class Member:
         on_step: Callable[[str], None] = unheard,
         closes_broker: bool = True,
         open_copies: OpenCopies | None = None,
+        cpu_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.app, self.handlers, self.broker, self.settings = app, handlers, broker, settings
-        self.wall_ms, self.on_step, self.closes_broker = wall_ms, on_step, closes_broker
+        self.wall_ms, self.cpu_s, self.on_step, self.closes_broker = wall_ms, cpu_s, on_step, closes_broker
         self.logs = LogReader(app, broker, settings)
         self.coordinator = Coordinator(app, instance, broker, self.logs, settings)
         self.slots = Slots(broker, settings, self.fail)
@@ -290,7 +291,7 @@ class Member:
         self._spawn(self._watch(level))
         self._spawn(self._watch_control())
         if self.settings.split_hot_ranges:
-            self.balance = Balance(self.runs, self.cycle.reshape, self.settings)
+            self.balance = Balance(self.runs, self.cycle.reshape, self.settings, self.cpu_s)
             self._spawn(self.balance.run())
         sources = SourceWatch(
             self.broker, self.settings, self.cycle, self.runs, self.ends, self.keeper.handlers, self._begin_reading

@@ -18,6 +18,7 @@ from .partitioner import partition_of_key, partition_without_key
 RECORD_FRAME_BYTES = 256
 """What a record may need in its batch beside key, value and headers."""
 
+_ORIGIN_BYTES = RECORD_FRAME_BYTES + len(HEADER)
 ERROR_HEADER = "kl-error"
 ATTEMPTS_HEADER = "kl-attempts"
 TIMESTAMP_HEADER = "kl-timestamp"
@@ -76,6 +77,27 @@ def returned(result: Any, handler: Handler) -> list[Output]:
             raise OutputRefused(f"the handler returned {type(item).__name__}, but there is no to= to send it to")
         outputs.append(output)
     return outputs
+
+
+def build_one(
+    value: Any, record: Record, handler: Handler, place: Place, known: Mapping[str, Destination]
+) -> Done | None:
+    """What ``build`` makes of one value that is returned as it is, for a record with a key: the usual case, at a third
+    of the cost. None: it is another case, or can't be sent, which ``returned`` and ``build`` say.
+    """
+    topic, key, offset = handler.to, record.key, record.offset
+    if topic is None or topic not in known or key is None or value is None or isinstance(value, list | Output):
+        return None
+    destination = known[topic]
+    data = _encode(value, handler, 0, 1)
+    origin = encode_provenance(place.topic, place.partition, offset, 0, 1)
+    size = len(key) + len(data or b"") + _ORIGIN_BYTES + len(origin)
+    if size > destination.bytes_max:
+        return None
+    partition = 0 if destination.partitions == 1 else partition_of_key(key, destination.partitions)
+    timestamp = record.timestamp if record.timestamp >= 0 else None
+    output = Outgoing(topic, partition, key, data, ((HEADER, origin),), timestamp)
+    return Done(record, (output,), False, output_digest(place.seed, offset, 0, topic), bytes_of(record) + size)
 
 
 def build(

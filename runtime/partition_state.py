@@ -10,7 +10,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from ..keyrange.ranges import KeyRange
 from ..keyrange.steps import Steps
-from ..state.changelog import Stored, decode_stored, encode_stored
+from ..state.changelog import STAYS, Stored, decode_stored, encode_stored
 from ..state.keys import bounds_of, prefix_end
 from ..state.overlay import ABSENT, Absent, Overlay, laid_over
 from ..state.tables import Change, Table
@@ -169,10 +169,13 @@ class Scope:
 
     def read(self, key: bytes) -> bytes | None:
         """The payload that this record sees, None when there is none or its time is over; raises ContextClosed."""
-        self._check()
+        if self._closed:
+            self._check()
         found: bytes | Absent | None = self.writes.get(key, ABSENT)
         stored = self.tried(self._state.read, key) if isinstance(found, Absent) else found
-        return None if stored is None else self._visible(key, stored)
+        if stored is None:
+            return None
+        return stored[1:] if stored[:1] == STAYS else self._visible(key, stored)
 
     def tried(self, step: Callable[[A], T], argument: A) -> T:
         """What a step gives; that the state can't be used is noted, whatever becomes of the exception."""

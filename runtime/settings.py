@@ -80,7 +80,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     generation_bytes_max: Positive = 16 * 1024 * 1024  # outputs of one transaction, about
     generation_records_max: Positive = 50_000  # producing records of one transaction
     done_bytes_max: Positive = 64 * 1024 * 1024  # outputs that wait for a commit; beyond it workers pause
-    buffer_bytes_max: Positive = 256 * 1024 * 1024  # records queued for workers, all partitions together
+    buffer_bytes_max: Positive = 64 * 1024 * 1024  # records queued for workers, all partitions together
     fetch_records_max: Positive = 2_000  # records of one fetch
     fetch_bytes_max: Positive = 16 * 1024 * 1024  # bytes that one reader prefetches
     fetch_wait_ms: Milliseconds = 200  # the longest wait for new records

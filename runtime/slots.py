@@ -10,7 +10,7 @@ import logging
 import math
 import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
@@ -30,10 +30,19 @@ from .errors import (
     SettingsError,
 )
 from .handlers import DeadLetter, Handler, check_topic_name
-from .outputs import Destination, Place, UnknownDestination, build, build_dead_letter, destination_of, returned
+from .outputs import (
+    Destination,
+    Place,
+    UnknownDestination,
+    build,
+    build_dead_letter,
+    build_one,
+    destination_of,
+    returned,
+)
 from .partition_state import PartitionState, Scope, entry_bytes
 from .settings import Settings
-from .stores import Binding, MapState, State
+from .stores import Binding
 from .threads import DaemonThreads
 
 T = TypeVar("T")
@@ -66,6 +75,14 @@ class PartitionRun:
     def __post_init__(self) -> None:
         if not self.handler.stores:
             self.bindings = (None,) * len(self.handler.further)
+
+    def scope(self, record: Record) -> Scope | None:
+        """What an attempt at a record sees of the state; None: its handler asks for none."""
+        return None if self.state is None else Scope(self.state, record.offset, record.timestamp)
+
+    def states(self, scope: Scope, key: bytes | None) -> list[Any]:
+        """What a handler that asks for nothing but stores is called with behind the value."""
+        return [binding.bound(scope, key) for binding in self.bindings if binding is not None]
 
     @property
     def cut(self) -> tuple[int, ...]:
@@ -203,8 +220,7 @@ class Slots:
         dispatch, load, clock = run.dispatch, worker.load, self._clock
         function, decode, is_plain = run.handler.function, run.handler.decode, run.handler.is_plain
         done_bytes_max = self.settings.done_bytes_max
-        count = 0
-        now = clock()
+        count, now = 0, clock()
         while True:
             if self.done_bytes >= done_bytes_max:
                 self.paused.append((run, worker))
@@ -225,39 +241,57 @@ class Slots:
                 done = await self._process(run, worker, record)
                 now = clock()
             else:
+                scope = run.scope(record)
                 try:
-                    result = await function(decode(record.value))
+                    if scope is None:
+                        result = await function(decode(record.value))
+                    else:
+                        result = await function(decode(record.value), *run.states(scope, record.key))
                 except BaseException as error:  # noqa: BLE001  # what it means is said there
-                    done = await self._process(run, worker, record, error)
+                    done = await self._process(run, worker, record, _first(scope, error))
                     now = clock()
                 else:
                     now = clock()
                     load.spend(worker.started_s, now, dispatch.partition, record)
                     if worker.timed_out:
-                        done = await self._process(run, worker, record, asyncio.CancelledError())
-                    elif result is not None:
+                        done = await self._process(run, worker, record, _first(scope, asyncio.CancelledError()))
+                    elif result is not None or scope is not None:
                         worker.started_s = math.inf
-                        done = await self._produced(run, worker, record, result)
+                        done = await self._produced(run, worker, record, result, scope)
             dispatch.finish(worker, done)
             load.records += 1
             load.bytes += worker.running_bytes
             self.records_done += 1
             if done is not None:
-                self.done_bytes += done.size
-                if done.changes:
-                    assert run.state is not None, "only a handler with stores changes state"
-                    run.state.overlay.add(done.changes)
+                self._keep(run, done)
             count += 1
             if count == YIELD_EVERY_RECORDS:
                 count = 0
                 await asyncio.sleep(0)
                 now = clock()
 
-    async def _produced(self, run: PartitionRun, worker: Worker, record: Record, result: Any) -> Done | None:
-        """What a plain handler returned, built; one that can't be is a failed attempt."""
+    def _keep(self, run: PartitionRun, done: Done) -> None:
+        self.done_bytes += done.size
+        if done.changes:
+            assert run.state is not None, "only a handler with stores changes state"
+            run.state.overlay.add(done.changes)
+
+    async def _produced(
+        self, run: PartitionRun, worker: Worker, record: Record, result: Any, scope: Scope | None
+    ) -> Done | None:
+        """What a plain handler returned and wrote; what can't be sent is a failed attempt."""
+        changes: Mapping[bytes, bytes | None] | None = None
+        if scope is not None:
+            changes = scope.close()
+            if scope.failed is not None:  # in place of whatever a handler made of it
+                return await self._process(run, worker, record, scope.failed)
         try:
-            outputs = returned(result, run.handler)
-            return await self._build(outputs, record, run) if outputs else None
+            if result is None:
+                return _done(None, record, changes)
+            done = build_one(result, record, run.handler, run.place, self.destinations)
+            if done is None and (outputs := returned(result, run.handler)):
+                done = await self._build(outputs, record, run)
+            return _done(done, record, changes)
         except Exception as error:  # noqa: BLE001  # a codec may raise anything
             return await self._process(run, worker, record, error)
 
@@ -302,7 +336,7 @@ class Slots:
     async def _attempt(self, run: PartitionRun, worker: Worker, record: Record, attempt: int) -> Done | None:
         handler, dispatch = run.handler, run.dispatch
         context = Context(dispatch.topic, dispatch.partition, record, attempt) if handler.takes_context else None
-        scope = None if run.state is None else Scope(run.state, record.offset, record.timestamp)
+        scope = run.scope(record)
         worker.timed_out = False
         worker.started_s = self._clock() if handler.is_async else math.inf
         try:
@@ -323,13 +357,7 @@ class Slots:
             if scope is not None and scope.failed is not None:  # in place of whatever a handler made of it
                 raise scope.failed
         outputs = [*sent, *returned(result, handler)] if sent or result is not None else ()
-        if not outputs and not changes:
-            return None
-        done = await self._build(outputs, record, run) if outputs else Done(record, (), False, 0, bytes_of(record))
-        if changes:
-            done.changes = changes
-            done.size += sum(map(entry_bytes, changes, changes.values()))
-        return done
+        return _done(await self._build(outputs, record, run) if outputs else None, record, changes)
 
     def _end_attempt(self, run: PartitionRun, worker: Worker, record: Record) -> None:
         worker.load.spend(worker.started_s, self._clock(), run.dispatch.partition, record)
@@ -424,13 +452,31 @@ def _driven(
             return (yield from steps)
 
 
+def _first(scope: Scope | None, error: BaseException) -> BaseException:
+    """What ended a first attempt; a state that can't be used in place of whatever a handler made of it."""
+    if scope is None:
+        return error
+    scope.close()
+    return scope.failed or error
+
+
+def _done(done: Done | None, record: Record, changes: Mapping[bytes, bytes | None] | None) -> Done | None:
+    """What a record sends together with what it changes; None: neither."""
+    if changes:
+        if done is None:
+            done = Done(record, (), False, 0, bytes_of(record))
+        done.changes = changes
+        for key, value in changes.items():
+            done.size += entry_bytes(key, value)
+    return done
+
+
 def _bound(binding: Binding | None, context: Context | None, scope: Scope | None, record: Record) -> Any:
     """One argument of a handler, for one attempt."""
     if binding is None:
         return context
     assert scope is not None, "a handler with stores runs on a state"
-    kind = MapState if binding.declaration.kind == "map" else State
-    return kind(binding, scope, record.key)
+    return binding.bound(scope, record.key)
 
 
 def _called(worker: Worker, clock: Callable[[], float], function: Callable[..., Any], *arguments: Any) -> Any:

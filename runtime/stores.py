@@ -9,6 +9,7 @@ or not at all. A record without a key has no state: any use raises NoKey.
 import types
 import typing
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
@@ -25,6 +26,7 @@ V = TypeVar("V")
 
 TTL_MS_MAX: Final = 100 * 366 * 86_400_000
 NAME_CHARS_MAX: Final = 100
+KEYS_REMEMBERED: Final = 65_536
 
 
 class Store(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +61,10 @@ class Binding(msgspec.Struct, frozen=True):
     number: int
     declaration: StoreDeclaration
 
+    def bound(self, scope: Scope, key: bytes | None) -> "State[Any] | MapState[Any, Any]":
+        """The store for one attempt at a record of this key."""
+        return MapState(self, scope, key) if self.declaration.kind == "map" else State(self, scope, key)
+
     def encode(self, value: Any) -> bytes:
         """A value's bytes; raises TypeError for None and what could not be read again, and what the codec raises."""
         if value is None:
@@ -82,6 +88,12 @@ class Binding(msgspec.Struct, frozen=True):
             ) from error
 
 
+@lru_cache(maxsize=KEYS_REMEMBERED)
+def place_of_key(store: int, key: bytes) -> bytes:
+    """The state key of a record's key in a store, or what its map entries begin with. A key comes again and again."""
+    return state_key(point_of_key(key), store, key)
+
+
 class State(Generic[T]):
     """One value for the record's key."""
 
@@ -89,7 +101,7 @@ class State(Generic[T]):
 
     def __init__(self, binding: Binding, scope: Scope, key: bytes | None) -> None:
         self._binding, self._scope = binding, scope
-        self._at = None if key is None else state_key(point_of_key(key), binding.number, key)
+        self._at = None if key is None else place_of_key(binding.number, key)
 
     def get(self) -> T | None:
         """The value; None when there is none."""
@@ -113,7 +125,7 @@ class MapState(Generic[K, V]):
 
     def __init__(self, binding: Binding, scope: Scope, key: bytes | None) -> None:
         self._binding, self._scope = binding, scope
-        self._at = None if key is None else state_key(point_of_key(key), binding.number, key)
+        self._at = None if key is None else place_of_key(binding.number, key)
 
     def get(self, key: K) -> V | None:
         """The value of a key; None when there is none."""

@@ -21,6 +21,8 @@ CHANGELOG_CONFIG: Final = {
 }
 BEACON_KEY: Final = b"\x00"
 """Shorter than every state key."""
+STAYS: Final = b"\x00"
+"""What a stored value without a deadline begins with; the rest is its payload."""
 _BEACON: Final = Struct(">QQ")
 _DEADLINE: Final = Struct(">BQ")
 
@@ -58,12 +60,12 @@ def decode_beacon(data: bytes | None) -> Beacon:
 
 def encode_stored(payload: bytes, deadline_ms: int | None = None) -> bytes:
     """The bytes of a stored value."""
-    return b"\x00" + payload if deadline_ms is None else _DEADLINE.pack(1, deadline_ms) + payload
+    return STAYS + payload if deadline_ms is None else _DEADLINE.pack(1, deadline_ms) + payload
 
 
 def decode_stored(data: bytes) -> Stored:
     """Back from ``encode_stored``; raises ValueError."""
-    if data[:1] == b"\x00":
+    if data[:1] == STAYS:
         return Stored(data[1:], None)
     if data[:1] == b"\x01" and len(data) >= _DEADLINE.size:
         return Stored(data[_DEADLINE.size :], _DEADLINE.unpack_from(data)[1])

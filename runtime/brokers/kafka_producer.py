@@ -111,7 +111,11 @@ class Session:
         """Record indexes by partition; raises Refused for partitions that do not exist."""
         places: dict[tuple[str, int], list[int]] = {}
         for index, record in enumerate(records):
-            places.setdefault((record.topic, record.partition), []).append(index)
+            place = record[:2]  # topic and partition
+            if place in places:
+                places[place].append(index)
+            else:
+                places[place] = [index]
         groups = {TopicPartition(*place): indexes for place, indexes in places.items()}
         missing = await self.link.missing(groups, deadline)
         if missing:

@@ -44,6 +44,7 @@ class Running:
         for topic in ("src", "out"):
             self.cluster.create_topic(topic, 1)
         self.running: dict[bytes, int] = {}
+        self.cpu_share = 0.0
         self.connection = self.cluster.connect("app")
 
         async def work(value: bytes, ctx: Context) -> bytes:
@@ -64,6 +65,7 @@ class Running:
             Settings.of(**{"compression_type": None, **settings}),
             instance="one",
             wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
+            cpu_s=lambda: loop.time() * self.cpu_share,
         )
         self.task = loop.create_task(self.member.run())
 
@@ -218,6 +220,24 @@ def test_the_bottleneck_is_not_idle_while_others_catch_up() -> None:
         app.check()
 
     running(test, lambda key: cost_s, factor, buffer_bytes_max=50_000, split_hot_ranges=False)
+
+
+def test_nothing_is_split_while_the_loop_has_no_time_left() -> None:
+    """All handlers take long then, and more workers would make it worse; when there is time again, the hot one is."""
+    keys, cost_s = zipf(2_000, 200), 0.02
+
+    async def test(app: Running) -> None:
+        app.cpu_share = 0.95
+        await app.write(keys)
+        await app.reached(lambda: app.balance.looks >= 4)
+        assert app.part.dispatch.workers[0].queue
+        assert app.balance.splits == 0
+        app.cpu_share = 0.5
+        await app.reached(lambda: app.balance.splits > 0)
+        await app.level()
+        app.check()
+
+    running(test, lambda key: cost_s, factor=4)
 
 
 def test_a_slow_key_comes_to_work_alone_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
