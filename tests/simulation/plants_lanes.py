@@ -380,7 +380,7 @@ PLANTS = [
     Plant(
         "bytes counted twice as they come",
         "what is done is never found to be committed: the application stands still",
-        changed(Slots, "_run_worker", ("self.done_bytes += done.size", "self.done_bytes += 2 * done.size")),
+        changed(Slots, "_keep", ("self.done_bytes += done.size", "self.done_bytes += 2 * done.size")),
         finding=r"not level after|idle, and \d+ bytes wait",
     ),
     Plant(

@@ -63,9 +63,9 @@ def attempts_share_writes(patch: pytest.MonkeyPatch) -> None:
     kept: dict[str, Any] = {}
     make, close = Scope.__init__, Scope.close
 
-    def init(self: Scope, state: PartitionState, where: str, timestamp_ms: int) -> None:
-        make(self, state, where, timestamp_ms)
-        self.writes.update(kept.pop(where, {}))
+    def init(self: Scope, state: PartitionState, offset: int, timestamp_ms: int) -> None:
+        make(self, state, offset, timestamp_ms)
+        self.writes.update(kept.pop(self._where, {}))
 
     def close_and_keep(self: Scope) -> Any:
         kept[self._where] = dict(self.writes)
