@@ -22,6 +22,9 @@ from .slots import PartitionRun, Slots
 STUCK_MS = 100
 """A full worker that is at one record for so long makes no room soon."""
 
+STARTED_MS = 20
+"""So long at most a reader waits for workers to begin that the loop has had no time for."""
+
 BLOCKED_CHECK_MS = 20
 """How often a reader that stands at a full worker looks whether the others run dry."""
 
@@ -104,6 +107,7 @@ class MainReader:
             self._moved.clear()
             await self._moved.wait()
             return
+        await self._until_started()
         wait_ms = BLOCKED_CHECK_MS if self._standing else self.settings.fetch_wait_ms
         batches = await reader.fetch(free, records_max=self.settings.fetch_records_max, wait_ms=wait_ms)
         for batch in batches:
@@ -120,6 +124,15 @@ class MainReader:
                 self._standing[batch.source] = task
                 task.add_done_callback(self._stood(batch.source))
         if batches:
+            await asyncio.sleep(0)
+
+    async def _until_started(self) -> None:
+        """Let workers that wait for the loop begin: to read on would only make queues longer. Not for ever: others that
+        it has time for may have nothing to do.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + STARTED_MS / 1000
+        while self.slots.unstarted and not self.is_stopped and loop.time() < until:  # noqa: ASYNC110  # one turn of the loop each
             await asyncio.sleep(0)
 
     def _hand_out(self, run: PartitionRun, batch: Batch, index: int) -> Blocked | None:

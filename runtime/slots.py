@@ -114,6 +114,8 @@ class Slots:
         self.reserved: frozenset[str] = frozenset()
         """Our own logs: no handler writes there."""
         self.tasks: dict[asyncio.Task[None], Going] = {}
+        self.unstarted = 0
+        """Workers that have something to do and wait for the loop: it has no time for more."""
         self.done_bytes = 0
         self.records_done = 0
         self.paused: list[tuple[PartitionRun, Worker]] = []
@@ -127,6 +129,10 @@ class Slots:
     def activate(self, run: PartitionRun, workers: Iterable[Worker]) -> None:
         """Start the workers; each was marked active by the dispatch."""
         waiting = deque(workers)
+        self.unstarted += len(waiting)
+        self._start(run, waiting)
+
+    def _start(self, run: PartitionRun, waiting: deque[Worker]) -> None:
         if waiting:
             going = Going(run, waiting)
             task = asyncio.get_running_loop().create_task(self._run_workers(going))
@@ -203,6 +209,7 @@ class Slots:
         count = 0
         while going.waiting:
             going.worker = going.waiting.popleft()
+            self.unstarted -= 1
             count += await _driven(self._run_worker(going.run, going.worker), going, self._part)
             if count >= YIELD_EVERY_RECORDS:
                 count = 0
@@ -210,7 +217,7 @@ class Slots:
 
     def _part(self, going: Going) -> None:
         waiting, going.waiting = going.waiting, deque()
-        self.activate(going.run, waiting)
+        self._start(going.run, waiting)
 
     async def _run_worker(self, run: PartitionRun, worker: Worker) -> int:
         """The records of a worker until it has none that it may run; how many it ran since it last suspended.
