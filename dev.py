@@ -5,7 +5,8 @@
     test    everything: style, types, all tests with a real Kafka and Spark
     check   the fast part of it: no Java, no broker, no Spark
     soak    the simulation and the kills by the hour; it goes on where the last one ended; --help names the options
-    bench   the benchmarks, or those that are named; options such as --full go to each of them
+    bench   keylanes beside its peers (bench/compare.py), or the benchmarks that are named, with their options
+    bench-full   the same at full size, within the hour; it goes on where the last one ended
     lock    writes requirements/*.txt anew (needs uv); --upgrade takes newer versions
 
 Each makes or mends the environment in ``.venv`` first: with uv, or venv, or venv without pip and this Python's pip.
@@ -39,6 +40,7 @@ SIZES = {
     FULL: "0.5 GB: Spark, Arrow, pandas, matplotlib, the flights of 2013",
     JAVA: "35 MB: a Java for machines that have none",
 }
+COMPARISON = "compare"
 SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
 NOT_FAST = "not broker and not spark and not slow"
 
@@ -92,14 +94,19 @@ def soaks_broker(rest: list[str]) -> bool:
 
 
 def bench(rest: list[str]) -> int:
-    """The benchmarks that are named, else all, one after the other; from the first option on all is handed to each."""
+    """The comparison, or the benchmarks that are named; from the first option on all is handed to each."""
     named, options = names_and_options(rest)
-    names = named or sorted(path.stem for path in (ROOT / "bench").glob("[!_]*.py"))
+    names = named or [COMPARISON]
     missing = [name for name in names if not (ROOT / "bench" / f"{name}.py").is_file()]
     if missing:
         stop(f"no such benchmark: {', '.join(missing)}", "ls bench")
     python = environment([SMALL, FULL, *missing_java()])
     return steps([(name, [python, f"bench/{name}.py", *options]) for name in names], java_environment(python))
+
+
+def bench_full(rest: list[str]) -> int:
+    """The comparison at full size; it goes on where the last one ended."""
+    return bench([COMPARISON, "--full", *rest])
 
 
 def names_and_options(rest: list[str]) -> tuple[list[str], list[str]]:
@@ -128,7 +135,15 @@ def lock(rest: list[str]) -> int:
     return 0
 
 
-COMMANDS = {"demo": demo, "test": test, "check": check, "soak": soak, "bench": bench, "lock": lock}
+COMMANDS = {
+    "demo": demo,
+    "test": test,
+    "check": check,
+    "soak": soak,
+    "bench": bench,
+    "bench-full": bench_full,
+    "lock": lock,
+}
 
 
 # What the commands run

@@ -12,10 +12,12 @@ from typing import Any
 
 from _measure import ROOT, surroundings
 
+CODE = ("*.py", "*.java", "pom.xml", "bench/peers/requirements")
+
 
 def identity(settings: dict[str, Any]) -> str:
     """What results must share to be in one book."""
-    said = [_git("rev-parse", "HEAD"), _git("diff", "HEAD"), json.dumps(settings, sort_keys=True)]
+    said = [_git("rev-parse", "HEAD"), _git("diff", "HEAD", "--", *CODE), json.dumps(settings, sort_keys=True)]
     return hashlib.sha256("\0".join(said).encode()).hexdigest()[:16]
 
 

@@ -24,6 +24,9 @@ from keylanes.keyrange.hashing import point_of_key
 from keylanes.offsets.events import Tile
 
 POLL_S = 0.01
+POLL_FAR_S = 0.1
+"""Between two looks at the counters, near the end and while a tenth is still missing: to look costs time too."""
+FAR_SHARE = 0.1
 STILL_S = 2.0
 """Counters that have not grown for so long, after a restart, will grow no more."""
 QUIET_S = 7.0
@@ -45,12 +48,14 @@ class Counters:
     def wait_all(self, seconds_max: float, running: Driver) -> float:
         """Wait until every other record is handled; the seconds since the first one was. Raises WrongRun."""
         deadline, began_s = time.monotonic() + seconds_max, 0.0
+        records = len(self.read()) - 1
         while (missing := self.read().count(0) - 1) > 0:
-            if not began_s and missing < len(self.read()) - 1:
+            if not began_s and missing < records:
                 began_s = time.monotonic()
             if time.monotonic() > deadline or running.process.poll() is not None:
                 raise WrongRun(f"{missing} records were not handled: {running.last_words()}")
-            time.sleep(POLL_S)
+            is_far = began_s > 0 and missing > FAR_SHARE * records
+            time.sleep(POLL_FAR_S if is_far else POLL_S)
         return time.monotonic() - began_s
 
     def wait_still(self, running: Driver) -> "array[int]":

@@ -133,7 +133,7 @@ WORKLOADS = (
     ),
     Workload(
         name="W7-visible",
-        title="open loop: latency until a committed reader sees the output",
+        title="open loop: latency until visible, committed",
         arms=EXACTLY_ONCE,
         full=400_000,
         quick=60_000,

@@ -118,7 +118,7 @@ def test_an_unknown_command_is_refused_with_the_known_ones() -> None:
         [sys.executable, str(ROOT / "dev.py"), "deploy"], capture_output=True, text=True, check=False
     )
     assert answer.returncode == 2
-    assert "demo|test|check|soak|bench|lock" in answer.stderr
+    assert "demo|test|check|soak|bench|bench-full|lock" in answer.stderr
 
 
 def test_options_of_benchmarks_are_told_from_their_names(dev: ModuleType) -> None:

@@ -113,9 +113,9 @@ class Commits:
         self.began_s = self.told_s = self.longest_s = 0.0
 
     def on_step(self, step: str) -> None:
-        """Hears the commit cycle: from the cut to what is committed."""
+        """Hears the commit cycle: from a transaction's first request to its last answer."""
         now = time.monotonic()
-        if step == "take":
+        if step == "transact":
             self.began_s = now
         elif step == "committed":
             self.longest_s = max(self.longest_s, now - self.began_s)
