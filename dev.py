@@ -41,6 +41,8 @@ SIZES = {
     JAVA: "35 MB: a Java for machines that have none",
 }
 COMPARISON = "compare"
+PEERS = {"quix": ("quixstreams>=3.28,<4", "3.11"), "pyrallel": ("pyrallel-consumer>=1.0,<2", "3.12")}
+"""Libraries that the bench compares with, each in an environment of its own, and the Python that they need."""
 SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
 NOT_FAST = "not broker and not spark and not slow"
 
@@ -116,7 +118,7 @@ def names_and_options(rest: list[str]) -> tuple[list[str], list[str]]:
 
 
 def lock(rest: list[str]) -> int:
-    """Write the hash-pinned files anew: the full set, its small part at the same versions, and the Java."""
+    """Write the hash-pinned files anew: the full set, its small part at the same versions, the Java, and the peers."""
     import tomllib  # here: this file must load on an older Python to say so
 
     uv = shutil.which("uv") or stop("making the locks needs uv, which is not on the path", "pip install uv")
@@ -132,6 +134,11 @@ def lock(rest: list[str]) -> int:
         subprocess.run(command, cwd=ROOT, check=True, text=True, input=given, stdout=subprocess.DEVNULL)
         head = f"# About {SIZES[name]}. Written by: python3 dev.py lock\n"
         (folder / name).write_text(head + (folder / name).read_text())
+    for name, (library, python) in PEERS.items():
+        path = ROOT / "bench" / "peers" / "requirements" / f"{name}.txt"
+        command = [uv, "pip", "compile", "-", "--universal", "--generate-hashes", "--no-header", "--no-annotate"]
+        command += ["--python-version", python, "--quiet", "--output-file", str(path), *rest]
+        subprocess.run(command, cwd=ROOT, check=True, text=True, input=library, stdout=subprocess.DEVNULL)
     return 0
 
 

@@ -18,6 +18,7 @@ from typing import Any, Self
 from _arms import ARMS, command
 from _measure import WrongRun
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.protocol.group import LeaveGroupRequest
 
 BENCH = Path(__file__).resolve().parent
 READY_SECONDS_MAX = 90.0
@@ -36,17 +37,17 @@ class Driver:
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         with self.said.open("a") as errors:
             self.process = subprocess.Popen(
-                [*call, str(path)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+                [*tied(), *call, str(path)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
             )
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            try:
-                self._events.put(json.loads(line))
-            except ValueError:
-                continue  # a library that prints
+            with contextlib.suppress(ValueError):  # a library that prints
+                found = json.loads(line)
+                if isinstance(found, dict) and "event" in found:
+                    self._events.put(found)
         self._events.put(None)
 
     def event(self, name: str, seconds_max: float) -> dict[str, Any]:
@@ -93,6 +94,12 @@ class Driver:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+
+def tied() -> list[str]:
+    """What lets a command die with this process, where the system has it."""
+    found = shutil.which("setpriv")
+    return [found, "--pdeathsig", "KILL", "--"] if found else []
 
 
 def driver(arm: str, order: Mapping[str, Any]) -> Driver:
@@ -162,6 +169,10 @@ class Ground:
         shutil.rmtree(folder, ignore_errors=True)
         return own("_loader.py", {**order, "bootstrap": self.bootstrap}, folder)
 
+    def forget_members(self, group: str) -> None:
+        """Take what was killed out of its consumer group at once: else its successor waits for the session's end."""
+        asyncio.run(self._with_admin(_leave(group)))
+
     @contextlib.contextmanager
     def scratch(self, name: str) -> Iterator[Path]:
         """A folder for one run; it and all new topics are gone afterwards."""
@@ -188,6 +199,17 @@ def _create(topic: str, partitions: int, settings: Mapping[str, str] | None) -> 
     async def work(admin: AIOKafkaAdminClient) -> None:
         made = NewTopic(topic, num_partitions=partitions, replication_factor=1, topic_configs=dict(settings or {}))
         await admin.create_topics([made])
+
+    return work
+
+
+def _leave(group: str) -> Any:
+    async def work(admin: AIOKafkaAdminClient) -> None:
+        coordinator = await admin.find_coordinator(group)
+        for answer in await admin.describe_consumer_groups([group], group_coordinator_id=coordinator):
+            for _, _, _, _, _, members, *_ in answer.groups:
+                for member, *_ in members:
+                    await admin._send_request(LeaveGroupRequest(group, member), coordinator)
 
     return work
 

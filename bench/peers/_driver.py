@@ -18,7 +18,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from struct import Struct
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 HEAD_BYTES = 16
 _place = Struct("<II").unpack_from
@@ -64,21 +64,12 @@ def read_spec() -> Spec:
     return Spec(**{name: order[name] for name in Spec._fields if name in order})
 
 
-class Witness(Protocol):
-    """Sees the begin and the end of each handler, and keeps the clock.
-
-    ``begin`` gives what ``end`` takes. A record that begins before the one before it of its key has ended, or out of
-    turn, counts as out of order.
-    """
-
-    begin: Callable[[bytes], Any]
-    end: Callable[[Any], None]
-
-
 class Tally:
-    """A witness. Closures over a few locals: some tenths of a microsecond a record, the same in all Python arms.
+    """The witness: sees the begin and the end of each handler, and keeps the clock from the first to the last one.
 
-    ``on_all`` is called after the last expected record's end. With ``is_threaded`` a lock keeps the sums right.
+    ``begin`` gives what ``end`` takes. A record that begins out of turn, or before the one before it of its key has
+    ended, is out of order. ``on_all`` is called after the last expected record's end. Closures over a few locals: some
+    tenths of a microsecond a record, the same in all Python arms. With ``is_threaded`` a lock keeps the sums right.
     """
 
     def __init__(self, spec: Spec, on_all: Callable[[], None], *, is_threaded: bool = False) -> None:
