@@ -76,7 +76,7 @@ def _latency_panel(axis: Any, content: Content, workload: Workload) -> None:
     axis.set_yticks(range(len(arms)), arms, fontsize=8)
     axis.set_title(f"{workload.name}: {workload.title}", fontsize=9, loc="left")
     axis.set_xlabel(f"ms at {content.get('latency_rate', 0):,.0f} records/s", fontsize=8)
-    axis.legend(fontsize=7, loc="lower right")
+    axis.legend(fontsize=7, ncols=3, loc="lower right", bbox_to_anchor=(1, 1), frameon=False)
     _plain(axis)
 
 

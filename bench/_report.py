@@ -49,8 +49,9 @@ def report(content: Content, workloads: Sequence[Workload], show: Printer) -> li
 
 def _sizes(content: Content, workload: Workload) -> str:
     size = content["settings"]["size"]
+    partitions = "1 partition" if workload.partitions == 1 else f"{workload.partitions} partitions"
     keys = "distinct keys" if workload.distribution == "distinct" else f"{workload.keys:,} keys"
-    return f" ({workload.records(size):,} records, {keys}, {workload.partitions} partitions, {size})"
+    return f" ({workload.records(size):,} records, {keys}, {partitions}, {size})"
 
 
 def table(content: Content, workload: Workload) -> tuple[Sequence[str], list[list[Any]]]:
@@ -129,6 +130,8 @@ def readme_tables(content: Content) -> str:
     verdicts = judge(content)
     counted = [verdict for verdict in verdicts if not verdict.why_not]
     failing = [verdict for verdict in counted if not verdict.holds]
+    if content["settings"]["size"] != "full":
+        return "\n".join([*parts, "At quick sizes no bar counts."])
     parts.append(f"{len(counted) - len(failing)} of {len(verdicts)} bars hold.")
     parts += [f"- **Missed:** {v.bar.workload} {v.bar.text}: {v.value:.3g}, not {v.bar.required:g}." for v in failing]
     for workload in WORKLOADS:
