@@ -119,7 +119,7 @@ def _all_bars() -> Iterator[Bar]:
         yield Bar(workload=name, text="× Quix Streams exactly once", value=quix, required=3, goal=4)
     yield Bar(workload="W5", text="of the hottest key's bound", value=of_bound, required=0.9, goal=0.95)
     yield Bar(workload="W5", text="× the best Parallel Consumer", value=against(PC), required=1)
-    limits = {"is_limit": True, "workload": "W6"}
+    limits: dict[str, Any] = {"is_limit": True, "workload": "W6"}
     yield Bar(text="committed records run again", value=worst("committed_again"), required=0, **limits)
     text = "run again, as a share of rate × (interval + lead + transaction)"
     yield Bar(text=text, value=worst("again", of="bound"), required=1, **limits)

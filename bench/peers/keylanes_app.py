@@ -154,7 +154,7 @@ def main(spec: Spec) -> None:
     settings = Settings(
         commit_interval_ms=spec.commit_ms or 100,
         state_folder=spec.folder if spec.workload == "W3" else None,
-        **({"handler_timeout_ms": STUCK_MS} if spec.stuck >= 0 else {}),
+        handler_timeout_ms=STUCK_MS if spec.stuck >= 0 else Settings().handler_timeout_ms,
     )
     app = App(spec.group, broker=f"kafka://{spec.bootstrap}", settings=settings)
     wrong, commits = Wrong(), Commits()

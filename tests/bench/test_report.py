@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from _report import BEGIN, END, latency_rate, readme_tables, report, table, write_readme
+from _report import BEGIN, END, latency_rate, notes, readme_tables, report, table, write_readme
 from _workloads import WORKLOADS, chosen
 
 from .books import W5, book, run
@@ -18,6 +18,16 @@ def test_a_table_shows_every_arm_and_why_one_has_no_figures() -> None:
     assert [row[0] for row in rows] == list(workload.arms)
     assert all(len(row) == len(columns) for row in rows)
     assert rows[1][1:] == ["-"] * (len(columns) - 1)
+
+
+def test_what_a_prefix_took_is_said() -> None:
+    """An arm that handled a part of the records is marked, and the longest time of such an arm is told."""
+    whole = run("W1-2ms", "keylanes", per_second=90.0, records=300, seconds=3.0, is_prefix=False)
+    part = run("W1-2ms", "pyrallel", per_second=9.0, records=100, seconds=11.1, is_prefix=True)
+    workload = chosen(["W1-2ms"])[0]
+    _, rows = table(book(whole, part), workload)
+    assert [row[1] for row in rows if row[1] != "-"] == ["300", "100 (prefix)"]
+    assert notes(book(whole, part), workload)[-1].endswith("the longest took 11.1 s.")
 
 
 def test_a_report_gives_back_the_bars_that_count_and_fail(capsys: pytest.CaptureFixture[str]) -> None:
