@@ -11,8 +11,11 @@ figures. keylanes runs exactly once in every row. Every run is written down as i
 """
 
 import argparse
+import contextlib
+import fcntl
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +86,23 @@ def run_missing(book: Book, wanted: list[tuple[Workload, str, int]], size: str) 
     wanted = [(workload, arm, number) for workload, arm, number in wanted if not skipped[arm]]
     if not wanted:
         return
-    with running_broker("kafka", "compare") as address, Steps(len(wanted)) as steps:
+    with alone(), running_broker("kafka", "compare") as address, Steps(len(wanted)) as steps:
         ground = Ground(address.removeprefix("kafka://"), FOLDER / "runs")
         for workload, arm, number in wanted:
             steps.begin(f"{workload.name}, round {number + 1}: {arm}")
             steps.end(run_one(book, ground, workload, arm, number, size))
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """One comparison at a time in a checkout: two would spoil each other's figures, and the broker's folder."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "compare.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit("another comparison runs in this checkout") from None
+        yield
 
 
 def run_one(book: Book, ground: Ground, workload: Workload, arm: str, number: int, size: str) -> str:
