@@ -16,7 +16,7 @@ from _loader import counts_of
 from _rate import RESULT_SECONDS_MAX, order_of, source_keys
 from _workloads import Workload
 
-SECONDS = {"full": 40.0, "quick": 5.0}
+SECONDS = {"full": 20.0, "quick": 5.0}
 WARM_UP_SHARE = 0.25
 PERCENTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 
