@@ -47,9 +47,11 @@ def main() -> int:
         if not book.content:
             raise SystemExit(f"nothing was written down yet: {book.path}")
     else:
-        goes_on = book.open({"size": size, "records": {w.name: w.records(size) for w in WORKLOADS}}, again=parsed.again)
-        print(f"{'goes on with' if goes_on else 'begins'} {book.path.relative_to(ROOT)}", flush=True)
-        run_missing(book, plan(book, workloads, parsed.arms, rounds), size)
+        settings = {"size": size, "records": {w.name: w.records(size) for w in WORKLOADS}}
+        with alone():
+            goes_on = book.open(settings, again=parsed.again)
+            print(f"{'goes on with' if goes_on else 'begins'} {book.path.relative_to(ROOT)}", flush=True)
+            run_missing(book, plan(book, workloads, parsed.arms, rounds), size)
     fails = report(book.content, workloads, print_table)
     plot(book)
     if parsed.readme:
@@ -86,7 +88,7 @@ def run_missing(book: Book, wanted: list[tuple[Workload, str, int]], size: str) 
     wanted = [(workload, arm, number) for workload, arm, number in wanted if not skipped[arm]]
     if not wanted:
         return
-    with alone(), running_broker("kafka", "compare") as address, Steps(len(wanted)) as steps:
+    with running_broker("kafka", "compare") as address, Steps(len(wanted)) as steps:
         ground = Ground(address.removeprefix("kafka://"), FOLDER / "runs")
         for workload, arm, number in wanted:
             steps.begin(f"{workload.name}, round {number + 1}: {arm}")
