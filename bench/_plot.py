@@ -72,11 +72,11 @@ def _latency_panel(axis: Any, content: Content, workload: Workload) -> None:
             axis.text(max(runs) * 1.08, at, f"{middle:,.1f}", va="center", fontsize=7)
     axis.set_xscale("log")
     low, high = axis.get_xlim()
-    axis.set_xlim(low, high * 3)
+    axis.set_xlim(low, high * 10)  # room for figures and legend
     axis.set_yticks(range(len(arms)), arms, fontsize=8)
     axis.set_title(f"{workload.name}: {workload.title}", fontsize=9, loc="left")
     axis.set_xlabel(f"ms at {content.get('latency_rate', 0):,.0f} records/s", fontsize=8)
-    axis.legend(fontsize=7, ncols=3, loc="lower right", bbox_to_anchor=(1, 1), frameon=False)
+    axis.legend(fontsize=7, loc="center right")
     _plain(axis)
 
 
