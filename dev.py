@@ -5,7 +5,8 @@
     test    everything: style, types, all tests with a real Kafka and Spark
     check   the fast part of it: no Java, no broker, no Spark
     soak    the simulation and the kills by the hour; it goes on where the last one ended; --help names the options
-    bench   the benchmarks, or those that are named; options such as --full go to each of them
+    bench   keylanes beside its peers (bench/compare.py), or the benchmarks that are named, with their options
+    bench-full   the same at full size, within the hour; it goes on where the last one ended
     lock    writes requirements/*.txt anew (needs uv); --upgrade takes newer versions
 
 Each makes or mends the environment in ``.venv`` first: with uv, or venv, or venv without pip and this Python's pip.
@@ -39,6 +40,9 @@ SIZES = {
     FULL: "0.5 GB: Spark, Arrow, pandas, matplotlib, the flights of 2013",
     JAVA: "35 MB: a Java for machines that have none",
 }
+COMPARISON = "compare"
+PEERS = {"quix": ("quixstreams>=3.28,<4", "3.11"), "pyrallel": ("pyrallel-consumer>=1.0,<2", "3.12")}
+"""Libraries that the bench compares with, each in an environment of its own, and the Python that they need."""
 SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
 NOT_FAST = "not broker and not spark and not slow"
 
@@ -92,14 +96,19 @@ def soaks_broker(rest: list[str]) -> bool:
 
 
 def bench(rest: list[str]) -> int:
-    """The benchmarks that are named, else all, one after the other; from the first option on all is handed to each."""
+    """The comparison, or the benchmarks that are named; from the first option on all is handed to each."""
     named, options = names_and_options(rest)
-    names = named or sorted(path.stem for path in (ROOT / "bench").glob("[!_]*.py"))
+    names = named or [COMPARISON]
     missing = [name for name in names if not (ROOT / "bench" / f"{name}.py").is_file()]
     if missing:
         stop(f"no such benchmark: {', '.join(missing)}", "ls bench")
     python = environment([SMALL, FULL, *missing_java()])
     return steps([(name, [python, f"bench/{name}.py", *options]) for name in names], java_environment(python))
+
+
+def bench_full(rest: list[str]) -> int:
+    """The comparison at full size; it goes on where the last one ended."""
+    return bench([COMPARISON, "--full", *rest])
 
 
 def names_and_options(rest: list[str]) -> tuple[list[str], list[str]]:
@@ -109,7 +118,7 @@ def names_and_options(rest: list[str]) -> tuple[list[str], list[str]]:
 
 
 def lock(rest: list[str]) -> int:
-    """Write the hash-pinned files anew: the full set, its small part at the same versions, and the Java."""
+    """Write the hash-pinned files anew: the full set, its small part at the same versions, the Java, and the peers."""
     import tomllib  # here: this file must load on an older Python to say so
 
     uv = shutil.which("uv") or stop("making the locks needs uv, which is not on the path", "pip install uv")
@@ -125,10 +134,23 @@ def lock(rest: list[str]) -> int:
         subprocess.run(command, cwd=ROOT, check=True, text=True, input=given, stdout=subprocess.DEVNULL)
         head = f"# About {SIZES[name]}. Written by: python3 dev.py lock\n"
         (folder / name).write_text(head + (folder / name).read_text())
+    for name, (library, python) in PEERS.items():
+        path = ROOT / "bench" / "peers" / "requirements" / f"{name}.txt"
+        command = [uv, "pip", "compile", "-", "--universal", "--generate-hashes", "--no-header", "--no-annotate"]
+        command += ["--python-version", python, "--quiet", "--output-file", str(path), *rest]
+        subprocess.run(command, cwd=ROOT, check=True, text=True, input=library, stdout=subprocess.DEVNULL)
     return 0
 
 
-COMMANDS = {"demo": demo, "test": test, "check": check, "soak": soak, "bench": bench, "lock": lock}
+COMMANDS = {
+    "demo": demo,
+    "test": test,
+    "check": check,
+    "soak": soak,
+    "bench": bench,
+    "bench-full": bench_full,
+    "lock": lock,
+}
 
 
 # What the commands run

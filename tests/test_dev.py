@@ -118,7 +118,7 @@ def test_an_unknown_command_is_refused_with_the_known_ones() -> None:
         [sys.executable, str(ROOT / "dev.py"), "deploy"], capture_output=True, text=True, check=False
     )
     assert answer.returncode == 2
-    assert "demo|test|check|soak|bench|lock" in answer.stderr
+    assert "demo|test|check|soak|bench|bench-full|lock" in answer.stderr
 
 
 def test_options_of_benchmarks_are_told_from_their_names(dev: ModuleType) -> None:
@@ -126,6 +126,25 @@ def test_options_of_benchmarks_are_told_from_their_names(dev: ModuleType) -> Non
     assert dev.names_and_options(["lanes", "--rounds", "1"]) == (["lanes"], ["--rounds", "1"])
     assert dev.names_and_options(["--full"]) == ([], ["--full"])
     assert dev.names_and_options(["lanes"]) == (["lanes"], [])
+
+
+def test_bench_alone_compares(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a name it is the comparison with the peers, quick or at full size; every other script is named."""
+    ran: list[list[str]] = []
+    monkeypatch.setattr(dev, "ROOT", ROOT)
+    monkeypatch.setattr(dev, "environment", lambda files: "python")
+    monkeypatch.setattr(dev, "missing_java", list)
+    monkeypatch.setattr(dev, "java_environment", lambda python: {})
+    monkeypatch.setattr(dev, "steps", lambda commands, env: ran.extend(command for _, command in commands) or 0)
+    for call in (dev.bench, dev.bench_full):
+        assert call(["--rounds", "2"]) == 0
+    assert dev.bench(["lanes", "zipf", "--full"]) == 0
+    assert [command[1:] for command in ran] == [
+        ["bench/compare.py", "--rounds", "2"],
+        ["bench/compare.py", "--full", "--rounds", "2"],
+        ["bench/lanes.py", "--full"],
+        ["bench/zipf.py", "--full"],
+    ]
 
 
 @pytest.mark.parametrize(

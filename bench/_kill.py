@@ -1,0 +1,159 @@
+"""W6: one record is stuck for good, everything else is handled, then kill -9 and a restart, twice.
+
+The handlers count in shared memory, which survives the kill: a record whose counter grows afterwards was run again. The
+first kill comes at once, in the middle of what is not committed yet; the second one after a quiet time in which all
+commits are through. A stuck record never ends, so its own new start is not counted by every driver: it is added here.
+"""
+
+import asyncio
+import time
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any
+
+from _arms import ARMS
+from _drive import READY_SECONDS_MAX, Driver, Ground, driver, read_counts, write_counts
+from _loader import key_bytes
+from _measure import WrongRun, committed_events, connected
+from _rate import COMMIT_MS, RESULT_SECONDS_MAX, order_of, read_output
+from _workloads import PC, Workload
+
+from keylanes import Settings
+from keylanes.keyrange.hashing import point_of_key
+from keylanes.offsets.events import Tile
+
+POLL_S = 0.01
+POLL_FAR_S = 0.1
+"""Between two looks at the counters, near the end and while a tenth is still missing: to look costs time too."""
+FAR_SHARE = 0.1
+AGAIN_SECONDS_MAX = 60.0
+"""The neighbours of a stuck key wait until their range is split."""
+STILL_S = 5.0
+"""Counters that have not grown for so long, after a restart, will grow no more."""
+QUIET_S = 7.0
+"""Longer than the commit interval of every arm: 5 s is Parallel Consumer's own."""
+
+
+class Counters:
+    """The counters of all records but the stuck one, as they are now."""
+
+    def __init__(self, path: str, stuck: int) -> None:
+        self.path, self.stuck = path, stuck
+
+    def read(self) -> "array[int]":
+        """A copy of them."""
+        counts = read_counts(self.path)
+        counts[self.stuck] = 0
+        return counts
+
+    def wait_all(self, seconds_max: float, running: Driver) -> float:
+        """Wait until every other record is handled; the seconds since the first one was. Raises WrongRun."""
+        deadline, began_s = time.monotonic() + seconds_max, 0.0
+        records = len(self.read()) - 1
+        while (missing := self.read().count(0) - 1) > 0:
+            if not began_s and missing < records:
+                began_s = time.monotonic()
+            if time.monotonic() > deadline or running.process.poll() is not None:
+                raise WrongRun(f"{missing} records were not handled: {running.last_words()}")
+            is_far = began_s > 0 and missing > FAR_SHARE * records
+            time.sleep(POLL_FAR_S if is_far else POLL_S)
+        return time.monotonic() - began_s
+
+    def wait_again(self, before: "array[int]", committed: Sequence[bool], running: Driver) -> None:
+        """Wait until every record that was not committed has been run again. Raises WrongRun."""
+        deadline = time.monotonic() + AGAIN_SECONDS_MAX
+        places = [place for place, done in enumerate(committed) if not done and place != self.stuck]
+        while missing := sum(now[place] == before[place] for now in [self.read()] for place in places):
+            if time.monotonic() > deadline or running.process.poll() is not None:
+                raise WrongRun(f"{missing} records were neither committed before the kill nor run again after it")
+            time.sleep(POLL_FAR_S)
+
+    def wait_still(self, running: Driver) -> "array[int]":
+        """Wait until none has grown for a while."""
+        seen, since_s = self.read(), time.monotonic()
+        while time.monotonic() - since_s < STILL_S:
+            if running.process.poll() is not None:
+                raise WrongRun(f"ended by itself after a restart: {running.last_words()}")
+            time.sleep(POLL_S * 5)
+            if (now := self.read()) != seen:
+                seen, since_s = now, time.monotonic()
+        return seen
+
+
+def run(workload: Workload, arm: str, size: str, ground: Ground) -> dict[str, Any]:
+    """What was run again after each kill. Raises WrongRun."""
+    with ground.scratch(f"{workload.name}-{arm}") as folder:
+        order = order_of(workload, arm, size, ground, folder)
+        order["stuck"] = workload.stuck
+        order["counters"] = write_counts(folder / "counters", array("I", bytes(4 * order["records"])))
+        if ARMS[arm].is_exactly_once:
+            order["output"] = f"{order['group']}-output"
+            ground.make(order["output"])
+        counters = Counters(order["counters"], workload.stuck)
+        with driver(arm, order) as first:
+            first.event("ready", READY_SECONDS_MAX)
+            seconds = counters.wait_all(RESULT_SECONDS_MAX[size], first)
+            first.kill()
+            transaction_s = first.longest_transaction_s()
+        if arm in PC:
+            ground.forget_members(order["group"])
+        figures = {"records": order["records"] - 1, "seconds": seconds}
+        figures["per_second"] = figures["records"] / seconds
+        figures |= _restart(order, counters, ground, arm)
+        if arm == "keylanes":
+            bound_s = (COMMIT_MS + Settings().commit_lead_ms) / 1_000 + transaction_s
+            figures |= {"transaction_s_max": transaction_s, "bound": figures["per_second"] * bound_s}
+        if order["output"]:
+            seen = read_output(order, ground)
+            figures |= {"outputs_doubled": seen["doubled"], "outputs_missing": seen["missing"] - 1}
+    return figures
+
+
+def _restart(order: dict[str, Any], counters: Counters, ground: Ground, arm: str) -> dict[str, Any]:
+    """Start again after the kill, then after a kill on a quiet log; how many records ran again."""
+    before, found = counters.read(), {}
+    committed = committed_records(order, ground) if arm == "keylanes" else None
+    with driver(arm, order) as second:
+        second.event("ready", READY_SECONDS_MAX)
+        if committed is not None:
+            counters.wait_again(before, committed, second)
+        after = counters.wait_still(second)
+        time.sleep(max(QUIET_S - STILL_S, 0.0))
+        second.kill()
+    if arm in PC:
+        ground.forget_members(order["group"])
+    again = [now > then for now, then in zip(after, before, strict=True)]
+    found["again"] = sum(again) + 1
+    if committed is not None:
+        found["committed_at_kill"] = sum(committed)
+        found["committed_again"] = sum(a and c for a, c in zip(again, committed, strict=True))
+    with driver(arm, order) as third:
+        third.event("ready", READY_SECONDS_MAX)
+        last = counters.wait_still(third)
+        third.kill()
+    found["again_quiet"] = sum(now > then for now, then in zip(last, after, strict=True)) + 1
+    return found
+
+
+def committed_records(order: dict[str, Any], ground: Ground) -> list[bool]:
+    """Which records lie inside committed tiles: by the offset log and the keys' points. Offsets are indexes here."""
+
+    async def read() -> list[Tile]:
+        async with connected(f"kafka://{ground.bootstrap}") as broker:
+            return [tile for _, event in await committed_events(broker, order["group"]) for tile in event.tiles]
+
+    points = [point_of_key(key_bytes(key)) for key in range(order["records"])]  # all keys are distinct: key = index
+    return covered(points, asyncio.run(read()))
+
+
+def covered(points: Sequence[int], tiles: Sequence[Tile]) -> list[bool]:
+    """For each offset, whether a tile covers it at its point."""
+    by_point = sorted((point, offset) for offset, point in enumerate(points))
+    found = [False] * len(points)
+    for tile in tiles:
+        for place in range(bisect_left(by_point, (tile.first, 0)), bisect_left(by_point, (tile.end, 0))):
+            offset = by_point[place][1]
+            if tile.offset_from <= offset < tile.offset_to:
+                found[offset] = True
+    return found

@@ -1,0 +1,134 @@
+"""Writes the bench's source records: all at once, or in an open loop at one rate. Called as ``_loader.py ORDER.json``.
+
+The records are the same in every run: keys are drawn with a seed (uniform, Zipf(1.0) by rank, or all distinct), and the
+filler does not compress, as keys and values of real systems mostly do not.
+"""
+
+import asyncio
+import json
+import random
+import sys
+import time
+import zlib
+from array import array
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+SEED = 7
+VALUE_BYTES = 100
+BATCH_BYTES = 64 * 1024
+TICK_S = 0.001
+START_S = 0.5
+"""From the loader's start to the first scheduled time of an open loop."""
+
+_head = Struct("<IIQ")
+_filler = random.Random(SEED).randbytes(4_096)
+
+
+def keys_of(distribution: str, records: int, keys: int) -> "array[int]":
+    """Which key each record has, the same in every process and run."""
+    if distribution == "distinct":
+        return array("I", range(records))
+    if distribution == "zipf":
+        weights = list(accumulate(1 / (rank + 1) for rank in range(keys)))
+        return array("I", random.Random(SEED).choices(range(keys), cum_weights=weights, k=records))
+    draw = random.Random(SEED).random
+    return array("I", (int(draw() * keys) for _ in range(records)))
+
+
+def counts_of(keys: "array[int]", distinct: int) -> "array[int]":
+    """How many records each key has."""
+    counts = array("I", bytes(4 * distinct))
+    for key in keys:
+        counts[key] += 1
+    return counts
+
+
+def key_bytes(key: int) -> bytes:
+    """A key as it is on the wire."""
+    return b"key-%06d" % key
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Where a key's records go."""
+    return zlib.crc32(key) % partitions
+
+
+def value_of(key: int, number: int, third: int, place: int, size: int = VALUE_BYTES) -> bytes:
+    """A value: its head, and filler that differs from record to record."""
+    start = place % (len(_filler) - VALUE_BYTES)
+    rest = size - _head.size
+    filler = _filler[start : start + rest] if rest <= VALUE_BYTES else (_filler * (rest // len(_filler) + 1))[:rest]
+    return _head.pack(key, number, third) + filler
+
+
+def records_of(order: dict[str, Any]) -> Iterator[tuple[int, bytes, bytes]]:
+    """(partition, key, value) of all records; the third field of a value is the running index."""
+    keys, partitions = keys_of(order["distribution"], order["records"], order["keys"]), order["partitions"]
+    numbers = [0] * order["keys"]
+    size = order.get("value_bytes", VALUE_BYTES)
+    for i, key in enumerate(keys):
+        name = key_bytes(key)
+        yield partition_of(name, partitions), name, value_of(key, numbers[key], i, i, size)
+        numbers[key] += 1
+
+
+async def fill(producer: Any, order: dict[str, Any]) -> None:
+    """Everything at once, in batches of ``BATCH_BYTES``."""
+    builders = [producer.create_batch() for _ in range(order["partitions"])]
+    sent = []
+
+    async def send(partition: int) -> None:
+        builder, builders[partition] = builders[partition], producer.create_batch()
+        if builder.record_count():
+            sent.append(await producer.send_batch(builder, order["topic"], partition=partition))
+
+    now_ms = int(time.time() * 1_000)
+    for partition, key, value in records_of(order):
+        if builders[partition].append(key=key, value=value, timestamp=now_ms) is None:
+            await send(partition)
+            builders[partition].append(key=key, value=value, timestamp=now_ms)
+    for partition in range(order["partitions"]):
+        await send(partition)
+    await asyncio.gather(*sent)
+
+
+async def open_loop(producer: Any, order: dict[str, Any]) -> None:
+    """At ``per_second`` whatever happens: a value carries when it was to be sent, in ns since the epoch."""
+    keys, numbers, topic = keys_of("uniform", order["records"], order["keys"]), [0] * order["keys"], order["topic"]
+    gap_ns = 1e9 / order["per_second"]
+    began_ns, i, sent = time.time_ns() + int(START_S * 1e9), 0, []
+    while i < len(keys):
+        due = min(int((time.time_ns() - began_ns) / gap_ns) + 1, len(keys))
+        while i < due:
+            builder, now_ms = producer.create_batch(), int(time.time() * 1_000)
+            while i < due:
+                key = keys[i]
+                value = value_of(key, numbers[key], began_ns + int(i * gap_ns), i)
+                if builder.append(key=key_bytes(key), value=value, timestamp=now_ms) is None:
+                    break
+                numbers[key] += 1
+                i += 1
+            sent.append(await producer.send_batch(builder, topic, partition=0))
+        await asyncio.sleep(TICK_S)
+    await asyncio.gather(*sent)
+
+
+async def main(order: dict[str, Any]) -> None:
+    """Fill, or send at a rate."""
+    from aiokafka import AIOKafkaProducer  # the harness takes the rest of this file where it needs no client
+
+    size = max(BATCH_BYTES, 2 * order.get("value_bytes", 0))
+    producer = AIOKafkaProducer(bootstrap_servers=order["bootstrap"], max_batch_size=size, max_request_size=4 * size)
+    await producer.start()
+    try:
+        await (open_loop if order.get("per_second") else fill)(producer, order)
+    finally:
+        await producer.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(json.loads(Path(sys.argv[1]).read_text())))

@@ -1,0 +1,94 @@
+"""One run of one arm that is judged by its throughput: W1 to W5, W8. Figures of a run that is not right don't exist."""
+
+import functools
+import os
+from array import array
+from pathlib import Path
+from typing import Any
+
+from _arms import ARMS
+from _drive import READY_SECONDS_MAX, Ground, checked, driver, own, write_counts
+from _loader import counts_of, keys_of
+from _measure import WrongRun
+from _workloads import Workload
+
+RESULT_SECONDS_MAX = {"full": 300.0, "quick": 120.0}
+READ_SECONDS_MAX = 120.0
+COMMIT_MS = 100
+IN_FLIGHT = 1_000
+
+
+@functools.cache
+def source_keys(distribution: str, records: int, keys: int) -> "array[int]":
+    """The keys of a source topic."""
+    return keys_of(distribution, records, keys)
+
+
+def prepare(workload: Workload, size: str, ground: Ground) -> None:
+    """Fill the workload's topic, unless it is there."""
+    records, keys = workload.records(size), workload.keys_at(size)
+    order = {"distribution": workload.distribution, "records": records, "keys": keys}
+    ground.fill(workload.source(size), {**order, "partitions": workload.partitions})
+
+
+def order_of(workload: Workload, arm: str, size: str, ground: Ground, folder: Path) -> dict[str, Any]:
+    """What a driver is told, but for what only some workloads need. The group is fresh."""
+    return {
+        "workload": workload.family,
+        "bootstrap": ground.bootstrap,
+        "topic": workload.source(size),
+        "partitions": workload.partitions,
+        "output": "",
+        "group": f"bench-{workload.name}-{arm}-{os.urandom(4).hex()}",
+        "folder": str(folder / "own"),
+        "records": workload.records_of_arm(arm, size),
+        "keys": workload.keys_at(size),
+        "handler_ms": workload.handler_ms,
+        "spin_us": workload.spin_us,
+        "in_flight": IN_FLIGHT,
+        "commit_ms": COMMIT_MS if ARMS[arm].is_exactly_once else 0,
+        "stuck": -1,
+        "counters": "",
+        "expected": "",
+    }
+
+
+def run(workload: Workload, arm: str, size: str, ground: Ground) -> dict[str, Any]:
+    """The figures of one run. Raises WrongRun."""
+    with ground.scratch(f"{workload.name}-{arm}") as folder:
+        order = order_of(workload, arm, size, ground, folder)
+        keys = source_keys(workload.distribution, workload.records(size), workload.keys_at(size))
+        counts = counts_of(keys[: order["records"]], order["keys"])
+        order["expected"] = write_counts(folder / "expected", counts)
+        if workload.has_output:
+            order["output"] = f"{order['group']}-output"
+            ground.make(order["output"])
+        with driver(arm, order) as running:
+            running.event("ready", READY_SECONDS_MAX)
+            result = checked(running.event("result", RESULT_SECONDS_MAX[size]))
+            running.end()
+        if workload.has_output:
+            check_output(order, ground)
+    figures = {name: value for name, value in result.items() if name != "event"}
+    figures["per_second"] = figures["records"] / figures["seconds"]
+    figures["is_prefix"] = order["records"] < workload.records(size)
+    if "bare_handler_ms" in figures:
+        figures["bound_per_second"] = figures["records"] / (max(counts) * figures["bare_handler_ms"] / 1_000)
+    return figures
+
+
+def check_output(order: dict[str, Any], ground: Ground) -> None:
+    """Read an arm's output as a committed reader. Raises WrongRun unless all is there once and in order."""
+    seen = read_output(order, ground)
+    wrong = {name: seen[name] for name in ("missing", "doubled", "out_of_order", "damaged") if seen[name]}
+    if wrong:
+        raise WrongRun(f"the committed output is wrong: {wrong}")
+
+
+def read_output(order: dict[str, Any], ground: Ground) -> dict[str, Any]:
+    """What a committed reader sees of an arm's output."""
+    asked = {"topic": order["output"], "bootstrap": ground.bootstrap, "keys": order["keys"]}
+    with own("_reader.py", {**asked, "records": order["records"]}, Path(order["folder"]).with_name("reader")) as reader:
+        found = reader.event("result", READ_SECONDS_MAX)
+        reader.end()
+    return found

@@ -1,0 +1,151 @@
+"""How fast is keylanes beside the others? Its raw limits and its peers, run for real, on the same topics.
+
+A real Kafka is started and each topic is produced once; all arms of a workload run on it, interleaved, in rounds, with
+a fresh group each. Every arm checks the order of each key and that all records came; a run that fails the check has no
+figures. keylanes runs exactly once in every row. Every run is written down as it ends, and a second start goes on.
+
+    --workloads W1 W4   only these           --full      full sizes, three rounds; else quick ones, one round
+    --arms keylanes …   only these           --report    no run: tables of what was written down
+    --rounds 5          another number       --readme    the same, and the README's table is written from it
+    --again             begin afresh; the book before it is kept
+"""
+
+import argparse
+import contextlib
+import fcntl
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import _kill
+import _latency
+import _rate
+from _arms import ARMS, ready
+from _book import Book
+from _drive import Ground
+from _measure import FOLDER, ROOT, WrongRun, print_table, running_broker
+from _report import latency_rate, report, write_readme
+from _steps import Steps
+from _workloads import WORKLOADS, Workload, chosen
+
+ROUNDS = {"full": 3, "quick": 1}
+
+
+def main() -> int:
+    """Run what is missing, then report; 0 when no counted bar fails."""
+    parsed = arguments()
+    size = "full" if parsed.full else "quick"
+    book = Book(FOLDER / f"compare-{size}.json")
+    workloads = chosen(parsed.workloads)
+    if any(w.kind == "latency" for w in workloads) and all(w.name != "W1-2ms" for w in workloads):
+        workloads = [*chosen(["W1-2ms"]), *workloads]  # it sets the rate
+    rounds = parsed.rounds or ROUNDS[size]
+    if parsed.report or parsed.readme:
+        book.content = book.read()
+        if not book.content:
+            raise SystemExit(f"nothing was written down yet: {book.path}")
+    else:
+        settings = {"size": size, "records": {w.name: w.records(size) for w in WORKLOADS}}
+        with alone():
+            goes_on = book.open(settings, again=parsed.again)
+            print(f"{'goes on with' if goes_on else 'begins'} {book.path.relative_to(ROOT)}", flush=True)
+            run_missing(book, plan(book, workloads, parsed.arms, rounds), size)
+    fails = report(book.content, workloads, print_table)
+    plot(book)
+    if parsed.readme:
+        write_readme(ROOT / "README.md", book.content)
+    return 1 if fails else 0
+
+
+def arguments() -> argparse.Namespace:
+    """What the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workloads", nargs="+", default=[], metavar="W1")
+    parser.add_argument("--arms", nargs="+", default=[], metavar="ARM", choices=sorted(ARMS))
+    parser.add_argument("--rounds", type=int)
+    for option in ("--full", "--report", "--readme", "--again"):
+        parser.add_argument(option, action="store_true")
+    return parser.parse_args()
+
+
+def plan(book: Book, workloads: list[Workload], arms: list[str], rounds: int) -> list[tuple[Workload, str, int]]:
+    """The runs that are missing, in order: workload by workload, interleaved in rounds, each beginning elsewhere."""
+    wanted = []
+    for workload in workloads:
+        names = [arm for arm in workload.arms if not arms or arm in arms]
+        for number in range(rounds):
+            turned = names[number % len(names) :] + names[: number % len(names)] if names else []
+            wanted += [(workload, arm, number) for arm in turned if not book.has(workload.name, arm, number)]
+    return wanted
+
+
+def run_missing(book: Book, wanted: list[tuple[Workload, str, int]], size: str) -> None:
+    """Run them on one broker."""
+    skipped = dict(ready(sorted({arm for _, arm, _ in wanted})))
+    book.skip(skipped)
+    wanted = [(workload, arm, number) for workload, arm, number in wanted if not skipped[arm]]
+    if not wanted:
+        return
+    with running_broker("kafka", "compare") as address, Steps(len(wanted)) as steps:
+        ground = Ground(address.removeprefix("kafka://"), FOLDER / "runs")
+        for workload, arm, number in wanted:
+            steps.begin(f"{workload.name}, round {number + 1}: {arm}")
+            steps.end(run_one(book, ground, workload, arm, number, size))
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """One comparison at a time in a checkout: two would spoil each other's figures, and the broker's folder."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "compare.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit("another comparison runs in this checkout") from None
+        yield
+
+
+def run_one(book: Book, ground: Ground, workload: Workload, arm: str, number: int, size: str) -> str:
+    """Run one arm once and write it down; what came of it, for a person."""
+    began_s = time.monotonic()
+    try:
+        figures = figures_of(book, ground, workload, arm, size)
+    except WrongRun as error:
+        book.add(workload.name, arm, number, failed=str(error))
+        return f"FAILED: {error}"
+    book.add(workload.name, arm, number, figures=figures, took_s=time.monotonic() - began_s)
+    if workload.kind == "latency":
+        return f"p50 {figures['p50']:.1f} ms, p99 {figures['p99']:.1f} ms"
+    again = f", {figures['again']:,} run again" if workload.kind == "kill" else ""
+    return f"{figures['per_second']:,.0f} records/s{again}"
+
+
+def figures_of(book: Book, ground: Ground, workload: Workload, arm: str, size: str) -> dict[str, Any]:
+    """One run by the kind of its workload. Raises WrongRun."""
+    if workload.kind == "latency":
+        try:
+            per_second = latency_rate(book.content)
+        except ValueError as error:
+            raise WrongRun(str(error)) from error
+        return _latency.run(workload, arm, size, ground, per_second)
+    _rate.prepare(workload, size, ground)
+    run = _kill.run if workload.kind == "kill" else _rate.run
+    return run(workload, arm, size, ground)
+
+
+def plot(book: Book) -> Path | None:
+    """The picture, where matplotlib is."""
+    try:
+        from _plot import draw
+    except ImportError:
+        print("no plot: matplotlib is missing")
+        return None
+    path = draw(book.content, book.path.with_suffix(".png"))
+    print(f"drawn: {path.relative_to(ROOT)}")
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,22 @@
+"""Small books, written by hand."""
+
+from typing import Any
+
+
+def run(workload: str, arm: str, number: int = 0, **figures: Any) -> dict[str, Any]:
+    """One run that ended well."""
+    return {"workload": workload, "arm": arm, "round": number, "figures": figures}
+
+
+def book(*runs: dict[str, Any], size: str = "full", skipped: dict[str, str] | None = None) -> dict[str, Any]:
+    """A book of these runs."""
+    machine = {"cores": 2, "processor": "a processor", "memory_bytes": 2**34}
+    return {"settings": {"size": size}, "skipped": skipped or {}, "machine": machine, "runs": list(runs)}
+
+
+W5 = [
+    run("W5", "keylanes", per_second=950.0, bound_per_second=1_000.0, records=50_000),
+    run("W5", "parallel-consumer-core", per_second=800.0, records=50_000),
+    run("W5", "parallel-consumer-reactor", per_second=900.0, records=50_000),
+]
+"""All arms of a workload, in one round."""

@@ -1,0 +1,142 @@
+"""The bench's records and its witness: what is produced can be checked, and what is wrong is seen."""
+
+import random
+import re
+from array import array
+from pathlib import Path
+
+from _driver import Spec, Tally, transform
+from _kill import covered
+from _latency import percentiles_ms
+from _loader import counts_of, keys_of, records_of, value_of
+from _reader import Found, source_of
+
+from keylanes.offsets.events import Tile
+
+ORDER = {"distribution": "uniform", "records": 500, "keys": 20, "partitions": 3}
+
+
+def spec(folder: Path, *, workload: str = "W1", expected: str = "") -> Spec:
+    """An order for all of ``ORDER``'s records."""
+    return Spec("any", workload, "", "", 3, "", str(folder), 500, 20, expected=expected)
+
+
+def test_records_are_the_same_each_time_and_numbered_within_their_key() -> None:
+    """A key stays in one partition; its numbers run from 0 without gaps; the third field is the running index."""
+    records = list(records_of(ORDER))
+    assert records == list(records_of(ORDER))
+    assert {len(value) for _, _, value in records} == {100}
+    places: dict[bytes, set[int]] = {}
+    numbers: dict[bytes, list[int]] = {}
+    for index, (partition, key, value) in enumerate(records):
+        places.setdefault(key, set()).add(partition)
+        numbers.setdefault(key, []).append(int.from_bytes(value[4:8], "little"))
+        assert int.from_bytes(value[8:16], "little") == index
+    assert all(len(seen) == 1 for seen in places.values())
+    assert all(seen == list(range(len(seen))) for seen in numbers.values())
+
+
+def test_keys_follow_their_distribution() -> None:
+    """All are distinct, or the first one of a Zipf distribution leads; counts add up."""
+    assert list(keys_of("distinct", 5, 5)) == [0, 1, 2, 3, 4]
+    counts = counts_of(keys_of("zipf", 2_000, 50), 50)
+    assert sum(counts) == 2_000
+    assert counts[0] == max(counts) > 2_000 / 50 * 5
+
+
+def test_a_value_has_the_size_that_is_asked_for() -> None:
+    """Small and large ones, larger than the filler."""
+    assert [len(value_of(1, 2, 3, 4, size)) for size in (16, 20, 100, 1_000, 100_000)] == [16, 20, 100, 1_000, 100_000]
+
+
+def test_a_run_in_order_has_a_clean_result(tmp_path: Path) -> None:
+    """All records, each once and in turn: nothing out of order, no key incomplete, and the end is told once."""
+    path = tmp_path / "expected"
+    path.write_bytes(counts_of(keys_of("uniform", 500, 20), 20).tobytes())
+    told: list[bool] = []
+    tally = Tally(spec(tmp_path, expected=str(path)), lambda: told.append(True))
+    for _, _, value in records_of(ORDER):
+        tally.end(tally.begin(value))
+    result = tally.result()
+    assert told == [True]
+    assert (result["records"], result["out_of_order"], result["incomplete_keys"]) == (500, 0, 0)
+    assert result["concurrency_peak"] == 1
+
+
+def test_a_swap_within_a_key_and_a_doubled_record_are_seen(tmp_path: Path) -> None:
+    """The witness needs no memory of records for it: a number out of turn is enough."""
+    path = tmp_path / "expected"
+    path.write_bytes(counts_of(keys_of("uniform", 500, 20), 20).tobytes())
+    tally = Tally(spec(tmp_path, expected=str(path)), lambda: None)
+    values = [value for _, _, value in records_of(ORDER)]
+    for value in [*values[:-1], values[0]]:
+        tally.end(tally.begin(value))
+    result = tally.result()
+    assert result["out_of_order"] == 1
+    assert result["incomplete_keys"] == 2 or values[0][:4] == values[-1][:4]
+
+
+def test_records_of_a_key_at_the_same_time_are_out_of_order(tmp_path: Path) -> None:
+    """The second one begins before the first has ended."""
+    tally = Tally(spec(tmp_path), lambda: None)
+    first, second = (value_of(0, number, number, number) for number in (0, 1))
+    tokens = [tally.begin(first), tally.begin(second)]
+    for token in tokens:
+        tally.end(token)
+    for index in range(2, 500):
+        tally.end(tally.begin(value_of(0, index, index, index)))
+    assert (tally.result()["out_of_order"], tally.peak) == (1, 2)
+
+
+def test_an_open_loop_writes_its_latencies(tmp_path: Path) -> None:
+    """One for each record, from its scheduled time to the end of its handler."""
+    tally = Tally(spec(tmp_path, workload="W7"), lambda: None)
+    for index in range(500):
+        tally.end(tally.begin(value_of(0, index, 1_000, index)))
+    latencies = array("Q", Path(tally.result()["latency_ns"]).read_bytes())
+    assert len(latencies) == 500
+    assert min(latencies) > 10**18
+
+
+def test_the_reader_of_outputs_sees_every_kind_of_fault() -> None:
+    """Missing, doubled, out of order, and a value that is not what became of its source."""
+    values = [transform(value_of(0, number, number, number)) for number in range(5)]
+    assert source_of(values[3]) == value_of(0, 3, 3, 3)
+    found = Found(keys=1, records=5)
+    for value in (values[0], values[2], values[1], values[1], values[3][:-1] + b"?"):
+        found.take(value)
+    seen = {name: number for name, number in found.event().items() if name != "event"}
+    assert seen == {"seen": 5, "missing": 1, "doubled": 1, "out_of_order": 2, "damaged": 1}
+
+
+def test_covered_records_are_those_inside_tiles() -> None:
+    """Against the plain way: every record and every tile."""
+    draw = random.Random(3)
+    points = [draw.randrange(1_000) for _ in range(200)]
+    tiles = []
+    for worker in range(30):
+        first, offset = draw.randrange(900), draw.randrange(180)
+        tiles.append(Tile(worker, 1, first, first + draw.randrange(100), offset, offset + draw.randrange(40)))
+    plain = [
+        any(t.first <= point < t.end and t.offset_from <= offset < t.offset_to for t in tiles)
+        for offset, point in enumerate(points)
+    ]
+    assert covered(points, tiles) == plain
+    assert any(plain)
+
+
+def test_percentiles_are_latencies_that_were_seen() -> None:
+    """Of a thousand values, the 500th, the 990th and the 999th."""
+    found = percentiles_ms([n * 1_000_000 for n in range(1_000, 0, -1)])
+    assert found == {"p50": 500.0, "p99": 990.0, "p99.9": 999.0}
+
+
+def test_the_peers_pins_name_hashes_and_no_host() -> None:
+    """Every pin carries hashes, and no file says where to download from."""
+    folder = Path(__file__).resolve().parents[2] / "bench" / "peers" / "requirements"
+    texts = [path.read_text() for path in sorted(folder.glob("*.txt"))]
+    assert len(texts) == 2
+    for text in texts:
+        assert "://" not in text
+        assert "--index" not in text
+        assert all("--hash=sha256:" in block for block in re.split(r"\n(?=\S)", text) if "==" in block)

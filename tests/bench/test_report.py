@@ -1,0 +1,91 @@
+"""What people read of a bench: tables that say what is missing, and a README that is written from the book."""
+
+from pathlib import Path
+
+import pytest
+from _report import BEGIN, END, latency_rate, notes, readme_tables, report, table, write_readme
+from _workloads import WORKLOADS, chosen
+
+from .books import W5, book, run
+
+
+def test_a_table_shows_every_arm_and_why_one_has_no_figures() -> None:
+    """Skipped and failed arms keep their row; the reason stands below."""
+    failed = {"workload": "W5", "arm": "parallel-consumer-reactor", "round": 0, "failed": "ended with code 1"}
+    content = book(W5[0], failed, skipped={"parallel-consumer-core": "no Java"})
+    workload = chosen(["W5"])[0]
+    columns, rows = table(content, workload)
+    assert [row[0] for row in rows] == list(workload.arms)
+    assert all(len(row) == len(columns) for row in rows)
+    assert rows[1][1:] == ["-"] * (len(columns) - 1)
+
+
+def test_what_a_prefix_took_is_said() -> None:
+    """An arm that handled a part of the records is marked, and the longest time of such an arm is told."""
+    whole = run("W1-2ms", "keylanes", per_second=90.0, records=300, seconds=3.0, is_prefix=False)
+    part = run("W1-2ms", "pyrallel", per_second=9.0, records=100, seconds=11.1, is_prefix=True)
+    workload = chosen(["W1-2ms"])[0]
+    _, rows = table(book(whole, part), workload)
+    assert [row[1] for row in rows if row[1] != "-"] == ["300", "100 (prefix)"]
+    assert notes(book(whole, part), workload)[-1].endswith("the longest took 11.1 s.")
+
+
+def test_a_report_gives_back_the_bars_that_count_and_fail(capsys: pytest.CaptureFixture[str]) -> None:
+    """One miss is one; a bar that does not count is none."""
+    slow = run("W5", "keylanes", per_second=850.0, bound_per_second=1_000.0, records=50_000)
+    shown: list[str] = []
+    fails = report(book(slow, *W5[1:]), chosen(["W5"]), lambda title, columns, rows: shown.append(title))
+    assert [verdict.bar.text for verdict in fails] == ["of the hottest key's bound", "× the best Parallel Consumer"]
+    assert shown[0].startswith("W5: ")
+    assert "FAILS: W5 of the hottest key's bound: 0.85" in capsys.readouterr().out
+    assert not report(book(slow, *W5[1:], size="quick"), chosen(["W5"]), lambda *_: None)
+
+
+def test_the_rate_of_the_open_loop_is_half_of_the_slowest_arm_and_stays() -> None:
+    """It is set once for a book: all arms and rounds get the same."""
+    content = book(
+        run("W1-2ms", "keylanes", per_second=90.0),
+        run("W1-2ms", "parallel-consumer-core", per_second=40.0),
+        run("W1-2ms", "aiokafka-serial", per_second=1.0),
+    )
+    assert latency_rate(content) == 20.0
+    content["runs"].append(run("W1-2ms", "parallel-consumer-reactor", per_second=10.0))
+    assert latency_rate(content) == 20.0
+    with pytest.raises(ValueError, match="W1-2ms"):
+        latency_rate(book())
+
+
+def test_the_readme_is_written_between_its_markers(tmp_path: Path) -> None:
+    """What stands around stays; writing twice changes nothing; without markers nothing is written."""
+    path = tmp_path / "README.md"
+    path.write_text(f"before\n{BEGIN}\nfrom before\n{END}\nafter\n")
+    write_readme(path, book(*W5))
+    text = path.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert "from before" not in text
+    write_readme(path, book(*W5))
+    assert path.read_text() == text
+    path.write_text("no markers")
+    with pytest.raises(ValueError, match="has no"):
+        write_readme(path, book(*W5))
+
+
+def test_the_readme_says_where_we_lose() -> None:
+    """A ratio below one is bold, a bar that is missed is named, and so is what does not count."""
+    slow = run("W5", "keylanes", per_second=450.0, bound_per_second=1_000.0, records=50_000)
+    text = readme_tables(book(slow, *W5[1:]))
+    assert "900 (**0.50 ×**)" in text
+    assert "- **Missed:** W5 of the hottest key's bound: 0.45, not 0.9." in text
+    assert "- Not counted: W3: keylanes did not run in some round." in text
+
+
+def test_every_table_of_the_readme_has_cells_for_its_columns() -> None:
+    """Markdown tables are whole for every kind of workload."""
+    figures = {"per_second": 10.0, "records": 5, "again": 3, "again_quiet": 1, "p50": 1.0, "p99": 2.0, "p99.9": 3.0}
+    content = book(*(run(w.name, arm, **figures) for w in WORKLOADS for arm in w.arms))
+    lines = [line for line in readme_tables(content).splitlines() if line.startswith("|")]
+    heads = [place for place, line in enumerate(lines) if line.startswith("|---")]
+    assert len(heads) == 4
+    for begin, end in zip([head - 1 for head in heads], [head - 1 for head in heads[1:]] + [len(lines)], strict=True):
+        assert len({line.count("|") for line in lines[begin:end]}) == 1
