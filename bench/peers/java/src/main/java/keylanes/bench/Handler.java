@@ -5,7 +5,7 @@ import java.lang.management.ThreadMXBean;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 
-/** What a workload's handler does with one record, for engines whose handlers block; with the witness around it. */
+/** What a workload's handler does with one record; the reactor engine takes parts of it, the others block in it. */
 final class Handler {
     private static final ThreadMXBean THREADS = ManagementFactory.getThreadMXBean();
 
@@ -26,6 +26,12 @@ final class Handler {
             return;
         }
         witness.begin(value);
+        work(value);
+        witness.end(value);
+    }
+
+    /** What the handler does between its begin and its end. */
+    void work(byte[] value) throws InterruptedException {
         if (isStuck(value)) {
             new CountDownLatch(1).await();
         }
@@ -33,7 +39,6 @@ final class Handler {
             TimeUnit.NANOSECONDS.sleep(sleepNs);
         }
         spin();
-        witness.end(value);
     }
 
     boolean isStuck(byte[] value) {

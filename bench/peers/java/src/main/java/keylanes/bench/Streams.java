@@ -88,7 +88,7 @@ final class Streams implements Engine {
         } else if (spec.output().isEmpty()) {
             topology.addProcessor("handle", () -> new Handle(handler), "source");
         } else {
-            topology.addProcessor("transform", () -> new Transform(witness), "source");
+            topology.addProcessor("transform", () -> new Transform(witness, handler), "source");
             topology.addSink("sink", spec.output(), new ByteArraySerializer(), new ByteArraySerializer(), "transform");
         }
         return topology;
@@ -126,10 +126,12 @@ final class Streams implements Engine {
     /** W4, and any workload with an output topic. */
     private static final class Transform implements Processor<byte[], byte[], byte[], byte[]> {
         private final Witness witness;
+        private final Handler handler;
         private ProcessorContext<byte[], byte[]> context;
 
-        Transform(Witness witness) {
+        Transform(Witness witness, Handler handler) {
             this.witness = witness;
+            this.handler = handler;
         }
 
         @Override
@@ -144,6 +146,11 @@ final class Streams implements Engine {
                 return;
             }
             witness.begin(value);
+            try {
+                handler.work(value);
+            } catch (InterruptedException closing) {
+                throw new IllegalStateException("interrupted in a handler", closing);
+            }
             context.forward(record.withValue(Value.reversed(value)));
             witness.end(value);
         }
