@@ -1,0 +1,165 @@
+package keylanes.bench;
+
+import io.confluent.parallelconsumer.ParallelConsumerOptions;
+import io.confluent.parallelconsumer.ParallelConsumerOptions.CommitMode;
+import io.confluent.parallelconsumer.ParallelConsumerOptions.ProcessingOrder;
+import io.confluent.parallelconsumer.ParallelEoSStreamProcessor;
+import io.confluent.parallelconsumer.internal.AbstractParallelEoSStreamProcessor;
+import io.confluent.parallelconsumer.reactor.ReactorProcessor;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.UncheckedIOException;
+import java.time.Duration;
+import java.util.Collection;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.concurrent.atomic.AtomicReference;
+import org.apache.kafka.clients.consumer.ConsumerConfig;
+import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+import org.apache.kafka.common.utils.AppInfoParser;
+import org.reactivestreams.Publisher;
+import reactor.core.publisher.Mono;
+
+/**
+ * Confluent Parallel Consumer in key order, at least once, with its defaults for buffers and commits (asynchronous,
+ * every 5 s). The core engine blocks one thread for each record in flight; the reactor engine waits on a timer.
+ */
+final class ParallelConsumer implements Engine {
+    private static final int POLL_RECORDS_MAX = 5_000;
+    private static final String JAR_PROPERTIES =
+            "/META-INF/maven/io.confluent.parallelconsumer/parallel-consumer-core/pom.properties";
+    private static final Duration CLOSE_MAX = Duration.ofSeconds(60);
+
+    private final Spec spec;
+    private final Witness witness;
+    private final Handler handler;
+    private final AtomicReference<RuntimeException> failure = new AtomicReference<>();
+    private AbstractParallelEoSStreamProcessor<byte[], byte[]> processor;
+
+    ParallelConsumer(Spec spec, Witness witness) {
+        this.spec = spec;
+        this.witness = witness;
+        handler = new Handler(spec, witness);
+    }
+
+    @Override
+    public void start(Runnable onReady) {
+        if (spec.arm().equals("parallel-consumer-reactor")) {
+            var reactor = new ReactorProcessor<>(options());
+            processor = reactor;
+            subscribe(onReady);
+            reactor.react(context -> react(context.getSingleConsumerRecord().value()));
+        } else {
+            var core = new ParallelEoSStreamProcessor<>(options());
+            processor = core;
+            subscribe(onReady);
+            core.poll(context -> block(context.getSingleConsumerRecord().value()));
+        }
+    }
+
+    private ParallelConsumerOptions<byte[], byte[]> options() {
+        Map<String, Object> settings = Map.of(
+                ConsumerConfig.BOOTSTRAP_SERVERS_CONFIG, spec.bootstrap(),
+                ConsumerConfig.GROUP_ID_CONFIG, spec.group(),
+                ConsumerConfig.AUTO_OFFSET_RESET_CONFIG, "earliest",
+                ConsumerConfig.ENABLE_AUTO_COMMIT_CONFIG, false,
+                ConsumerConfig.MAX_POLL_RECORDS_CONFIG, POLL_RECORDS_MAX);
+        return ParallelConsumerOptions.<byte[], byte[]>builder()
+                .consumer(new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer()))
+                .ordering(ProcessingOrder.KEY)
+                .maxConcurrency(spec.inFlight())
+                .commitMode(CommitMode.PERIODIC_CONSUMER_ASYNCHRONOUS)
+                .build();
+    }
+
+    private void subscribe(Runnable onReady) {
+        processor.subscribe(List.of(spec.topic()), new ConsumerRebalanceListener() {
+            @Override
+            public void onPartitionsAssigned(Collection<TopicPartition> partitions) {
+                onReady.run();
+            }
+
+            @Override
+            public void onPartitionsRevoked(Collection<TopicPartition> partitions) {}
+        });
+    }
+
+    private void block(byte[] value) {
+        try {
+            handler.handle(value);
+        } catch (InterruptedException closing) {
+            Thread.currentThread().interrupt();
+        } catch (RuntimeException error) {
+            throw failed(error);
+        }
+    }
+
+    /** A record counts as done when its publisher emits, not when it completes: so each of these emits once. */
+    private Publisher<?> react(byte[] value) {
+        try {
+            if (!witness.wants(value)) {
+                return Mono.just(true);
+            }
+            witness.begin(value);
+        } catch (RuntimeException error) {
+            throw failed(error);
+        }
+        if (handler.isStuck(value)) {
+            return Mono.never();
+        }
+        if (handler.sleepNs() > 0) {
+            return Mono.delay(Duration.ofNanos(handler.sleepNs())).doOnNext(tick -> end(value));
+        }
+        end(value);
+        return Mono.just(true);
+    }
+
+    private void end(byte[] value) {
+        try {
+            handler.spin();
+            witness.end(value);
+        } catch (RuntimeException error) {
+            throw failed(error);
+        }
+    }
+
+    /** The engine would run the record again and again: the run ends instead. */
+    private RuntimeException failed(RuntimeException error) {
+        failure.compareAndSet(null, error);
+        return error;
+    }
+
+    @Override
+    public void check() throws Exception {
+        if (failure.get() != null) {
+            throw new IllegalStateException("a handler failed", failure.get());
+        }
+        if (processor.isClosedOrFailed()) {
+            throw new IllegalStateException("Parallel Consumer stopped by itself", processor.getFailureCause());
+        }
+    }
+
+    @Override
+    public void close() {
+        processor.closeDrainFirst(CLOSE_MAX);
+    }
+
+    @Override
+    public Map<String, String> versions() {
+        return Map.of("parallel-consumer", jarVersion(), "kafka-clients", AppInfoParser.getVersion());
+    }
+
+    private static String jarVersion() {
+        Properties properties = new Properties();
+        try (InputStream file = ParallelEoSStreamProcessor.class.getResourceAsStream(JAR_PROPERTIES)) {
+            properties.load(file);
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+        return properties.getProperty("version");
+    }
+}
