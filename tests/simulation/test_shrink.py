@@ -132,7 +132,7 @@ def test_a_planted_defect_of_the_runtime_is_left_with_little_around_it(monkeypat
     )
     shrunk = shrink(plan, kind, real_failure)
     assert real_failure(shrunk.plan) == kind
-    assert parts_of(shrunk.plan) <= max(12, parts_of(plan) // 10)
+    assert parts_of(shrunk.plan) <= max(12, parts_of(plan) // 8)
     monkeypatch.undo()
     assert real_failure(shrunk.plan) is None
 
