@@ -1,6 +1,7 @@
 """keylanes as a user writes it: ``App.run`` with one handler, exactly once, committed every ``commit_ms``.
 
-Settings are the defaults, but for the commit interval, a folder for state, and a stuck record's right to be stuck.
+Settings are the defaults, but for the commit interval, a folder for state, and a stuck record's right to be stuck; and
+nothing is compressed, as in the other arms.
 """
 
 import asyncio
@@ -153,6 +154,7 @@ def main(spec: Spec) -> None:
     more = {"bare_handler_ms": bare_handler_ms(spec)} if spec.workload == "W5" else {}
     settings = Settings(
         commit_interval_ms=spec.commit_ms or 100,
+        compression_type=None,
         state_folder=spec.folder if spec.workload == "W3" else None,
         handler_timeout_ms=STUCK_MS if spec.stuck >= 0 else Settings().handler_timeout_ms,
     )
