@@ -63,7 +63,9 @@ _SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     # The default is 10 s: a dead client's open transaction would hold committed readers that much longer.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-    # A broker that was only suspended must not be taken for dead (see ``_forget_crashed``).
+    # A stop must not take the leadership away while transactions are being committed (see ``_forget_broker``).
+    "controlled.shutdown.enable": "false",
+    # A broker that was only suspended must not be taken for dead: that has the same end.
     "broker.session.timeout.ms": "60000",
     "broker.heartbeat.interval.ms": "500",
     "num.network.threads": "2",
@@ -71,8 +73,10 @@ _SETTINGS = {
     "background.threads": "2",
     "log.cleaner.dedupe.buffer.size": "16777216",
 }
+# The logging must not end at SIGTERM by a hook of its own: the broker then says how it stops.
 _LOGGING = """\
 status = error
+shutdownHook = disable
 appender.file.type = RollingFile
 appender.file.name = FILE
 appender.file.fileName = {folder}/broker.log
@@ -159,7 +163,7 @@ class KafkaServer:
         with _locked(self.folder, min(deadline, time.monotonic() + STOP_SECONDS + 5)) as lock:
             cluster = self._format(java, classes, lock, deadline)
             self._choose_ports()
-            self._forget_crashed(java, classes, lock, deadline)
+            self._forget_broker(java, classes, lock, deadline)
             self._write_settings(self.folder / "data", self.folder / "server.properties")
             self._launch(java, classes, lock, cluster)
         try:
@@ -215,19 +219,20 @@ class KafkaServer:
                 return line.removeprefix("cluster.id=")
         raise StoreError(f"{data / 'meta.properties'} names no cluster.id: the folder is damaged")
 
-    def _forget_crashed(self, java: JavaHome, classes: str, lock: int, deadline: float) -> None:
-        """After a crash, make the controller forget the broker before it starts again.
+    def _forget_broker(self, java: JavaHome, classes: str, lock: int, deadline: float) -> None:
+        """Make the controller forget the broker of the last time before it starts again.
 
-        A restarted broker first believes its old metadata, in which it leads all partitions, and begins to write the
-        markers of committed transactions to itself, which does not listen yet. Then its old session ends, the
-        partitions have no leader, Kafka 4.3 takes them for deleted and drops the markers (KAFKA-20734): committed
-        readers wait there for ever. So a controller alone runs first; no partition has a leader when the broker comes.
+        While a partition has no leader, Kafka 4.3 takes it for deleted and drops the markers of transactions that are
+        being committed (KAFKA-20734): committed readers wait there for ever, or the next abort takes the records along.
+        A controlled shutdown is such a while: the broker still completes commits when the controller has taken the
+        leadership away. So there is none. A restart without one is another: the broker first believes its old
+        metadata, in which it leads all partitions, and begins to write markers to itself, which does not listen yet;
+        then its old session ends and the leaders go. So a controller alone runs first, and no partition has a leader
+        when the broker comes.
         """
         data = self.folder / "data"
         if not (data / "bootstrap.checkpoint").exists() or not (data / "__cluster_metadata-0").exists():
             return  # never started
-        if (data / ".kafka_cleanshutdown").exists():
-            return
         port, settings = _free_port(), self.folder / "controller.properties"
         listener = {
             "process.roles": "controller",
@@ -242,7 +247,7 @@ class KafkaServer:
         try:
             while not unregister_broker(HOST, port, NODE):
                 if controller.poll() is not None or time.monotonic() > deadline:
-                    raise KafkaServerError(f"recovery after a crash failed:\n{_tail(self.folder / 'controller.out')}")
+                    raise KafkaServerError(f"no controller came to office:\n{_tail(self.folder / 'controller.out')}")
                 time.sleep(POLL_SECONDS)
         finally:
             _end(controller, b"stop\n", STOP_SECONDS + 5)
