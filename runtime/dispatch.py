@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import msgspec
+
 from ..keyrange.hashing import point_of
 from .brokers.protocol import Batch, Outgoing, Record
 from .load import Load
@@ -33,9 +35,9 @@ def bytes_of(record: Record) -> int:
     return RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
 
 
-@dataclass(slots=True)
-class Done:
-    """A record that is through and produced something: what goes into the transaction with it.
+class Done(msgspec.Struct, gc=False):
+    """A record that is through and produced something: what goes into the transaction with it. It is in no circle, so
+    that the garbage collection need not look at it: there are many.
 
     ``changes``: of the state, by state key; None: none.
     """

@@ -81,12 +81,14 @@ class Generation:
         """What changes of the state, in order of partitions."""
         found: dict[PartitionDispatch, StateChanges] = {}
         for share in self.shares:
-            for done in share.done:
-                if done.changes:
-                    if share.dispatch not in found:
-                        found[share.dispatch] = StateChanges(share.dispatch)
-                    found[share.dispatch].records.append(done.changes)
-                    found[share.dispatch].last.update(done.changes)
+            written = [done.changes for done in share.done if done.changes]
+            if written:
+                changed = found.get(share.dispatch)
+                if changed is None:
+                    changed = found[share.dispatch] = StateChanges(share.dispatch)
+                changed.records += written
+                for changes in written:
+                    changed.last.update(changes)
         return list(found.values())
 
     def events(self, transaction: int) -> list[OffsetEvent]:

@@ -4,8 +4,9 @@ Outputs are checked when the handler returns, so a bad one fails its record and 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
+
+import msgspec
 
 from ..offsets.provenance import DIGEST_MASK, HEADER, encode_provenance, output_digest, place_seed
 from .brokers.protocol import Headers, Outgoing, Record, TopicDescription
@@ -165,7 +166,7 @@ def stamped_anew(done: Done) -> Done | None:
     if not done.dead or letter.timestamp is None:
         return None
     headers = (*letter.headers, (TIMESTAMP_HEADER, str(letter.timestamp).encode()))
-    return replace(done, outputs=[letter._replace(headers=headers, timestamp=None)])
+    return msgspec.structs.replace(done, outputs=[letter._replace(headers=headers, timestamp=None)])
 
 
 def _key_bytes(key: bytes | str | None, i: int, n: int) -> bytes | None:
