@@ -1,7 +1,8 @@
 """PURE. The bars of the bench: what keylanes must reach against whom, judged from what was written down.
 
-A bar counts only when every arm of its workload ran in every round, at full size; without that its value is shown, but
-it neither holds nor fails. Ratios are of runs of the same round, so that a machine that changes its speed changes both.
+A bar counts only when every arm of its workload ran in every round, three at least, at full size; without that its value
+is shown, but it neither holds nor fails. Ratios are of runs of the same round, so that a machine that changes its speed
+changes both.
 """
 
 import statistics
@@ -15,6 +16,8 @@ Content = dict[str, Any]
 """A book: see ``_book.py``."""
 
 OURS = "keylanes"
+ROUNDS_MIN = 3
+"""Fewer say nothing about the spread."""
 
 
 def values(content: Content, workload: str, arm: str, name: str = "per_second") -> dict[int, float]:
@@ -160,4 +163,6 @@ def why_not(content: Content, workload: Workload) -> str:
         if not rounds or values(content, workload.name, arm, name).keys() != rounds:
             failed = any(run["arm"] == arm and "failed" in run for run in runs)
             return f"{arm} {'failed' if failed else 'did not run'} in some round"
-    return "" if content["settings"]["size"] == "full" else "quick sizes"
+    if content["settings"]["size"] != "full":
+        return "quick sizes"
+    return "" if len(rounds) >= ROUNDS_MIN else f"{len(rounds)} of {ROUNDS_MIN} rounds"

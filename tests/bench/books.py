@@ -14,6 +14,11 @@ def book(*runs: dict[str, Any], size: str = "full", skipped: dict[str, str] | No
     return {"settings": {"size": size}, "skipped": skipped or {}, "machine": machine, "runs": list(runs)}
 
 
+def thrice(*runs: dict[str, Any]) -> list[dict[str, Any]]:
+    """The same runs in each of three rounds."""
+    return [{**one, "round": number} for number in range(3) for one in runs]
+
+
 W5 = [
     run("W5", "keylanes", per_second=950.0, bound_per_second=1_000.0, records=50_000),
     run("W5", "parallel-consumer-core", per_second=800.0, records=50_000),

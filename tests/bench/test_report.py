@@ -6,7 +6,7 @@ import pytest
 from _report import BEGIN, END, latency_rate, notes, readme_tables, report, table, write_readme
 from _workloads import WORKLOADS, chosen
 
-from .books import W5, book, run
+from .books import W5, book, run, thrice
 
 
 def test_a_table_shows_every_arm_and_why_one_has_no_figures() -> None:
@@ -34,7 +34,7 @@ def test_a_report_gives_back_the_bars_that_count_and_fail(capsys: pytest.Capture
     """One miss is one; a bar that does not count is none."""
     slow = run("W5", "keylanes", per_second=850.0, bound_per_second=1_000.0, records=50_000)
     shown: list[str] = []
-    fails = report(book(slow, *W5[1:]), chosen(["W5"]), lambda title, columns, rows: shown.append(title))
+    fails = report(book(*thrice(slow, *W5[1:])), chosen(["W5"]), lambda title, columns, rows: shown.append(title))
     assert [verdict.bar.text for verdict in fails] == ["of the hottest key's bound", "× the best Parallel Consumer"]
     assert shown[0].startswith("W5: ")
     assert "FAILS: W5 of the hottest key's bound: 0.85" in capsys.readouterr().out
@@ -74,7 +74,7 @@ def test_the_readme_is_written_between_its_markers(tmp_path: Path) -> None:
 def test_the_readme_says_where_we_lose() -> None:
     """A ratio below one is bold, a bar that is missed is named, and so is what does not count."""
     slow = run("W5", "keylanes", per_second=450.0, bound_per_second=1_000.0, records=50_000)
-    text = readme_tables(book(slow, *W5[1:]))
+    text = readme_tables(book(*thrice(slow, *W5[1:])))
     assert "900 (**0.50 ×**)" in text
     assert "- **Missed:** W5 of the hottest key's bound: 0.45, not 0.9." in text
     assert "- Not counted: W3: keylanes did not run in some round." in text
