@@ -1,8 +1,8 @@
 """PURE. The bars of the bench: what keylanes must reach against whom, judged from what was written down.
 
-A bar counts only when every arm of its workload ran in every round, three at least, at full size; without that its value
-is shown, but it neither holds nor fails. Ratios are of runs of the same round, so that a machine that changes its speed
-changes both.
+A bar counts only when every arm of its workload ran in every round, three at least, at full size; without that its
+value is shown, but it neither holds nor fails. Ratios are of runs of the same round, so that a machine that changes its
+speed changes both.
 """
 
 import statistics
