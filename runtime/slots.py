@@ -224,7 +224,7 @@ class Slots:
 
         The first attempt of a plain handler is made here, and all else in ``_process``: that is the same, and slower.
         """
-        dispatch, load, clock = run.dispatch, worker.load, self._clock
+        dispatch, clock = run.dispatch, self._clock
         function, decode, is_plain = run.handler.function, run.handler.decode, run.handler.is_plain
         done_bytes_max = self.settings.done_bytes_max
         count, now = 0, clock()
@@ -259,13 +259,14 @@ class Slots:
                     now = clock()
                 else:
                     now = clock()
-                    load.spend(worker.started_s, now, dispatch.partition, record)
+                    worker.load.spend(worker.started_s, now, dispatch.partition, record)
                     if worker.timed_out:
                         done = await self._process(run, worker, record, _first(scope, asyncio.CancelledError()))
                     elif result is not None or scope is not None:
                         worker.started_s = math.inf
                         done = await self._produced(run, worker, record, result, scope)
             dispatch.finish(worker, done)
+            load = worker.load  # a new one, when the worker was split meanwhile
             load.records += 1
             load.bytes += worker.running_bytes
             self.records_done += 1

@@ -6,6 +6,7 @@ import random
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,7 @@ class Running:
         self,
         cost_s: Callable[[bytes], float],
         factor: int = 4,
+        has_context: bool = False,
         **settings: object,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -44,19 +46,30 @@ class Running:
         for topic in ("src", "out"):
             self.cluster.create_topic(topic, 1)
         self.running: dict[bytes, int] = {}
+        self.keys: list[bytes] = []
         self.cpu_share = 0.0
         self.connection = self.cluster.connect("app")
 
-        async def work(value: bytes, ctx: Context) -> bytes:
-            key = ctx.key or b""
+        async def work(value: bytes) -> bytes:
+            key = self.keys[int(value)]
             assert key not in self.running, "two records of one key run at once"
-            self.running[key] = ctx.offset
+            self.running[key] = int(value)
             await asyncio.sleep(cost_s(key))
             del self.running[key]
             return value
 
+        async def work_with_context(value: bytes, ctx: Context) -> bytes:
+            assert ctx.key == self.keys[int(value)]
+            return await work(value)
+
         handler: Handler = declare(
-            work, "src", to="out", parallelising_factor=factor, retry=None, on_failure=None, codec=None
+            work_with_context if has_context else work,
+            "src",
+            to="out",
+            parallelising_factor=factor,
+            retry=None,
+            on_failure=None,
+            codec=None,
         )
         self.member = Member(
             "app",
@@ -95,6 +108,8 @@ class Running:
     async def write(self, keys: Sequence[bytes]) -> None:
         """One record each; the values are numbered."""
         high = self.cluster.watermarks(TopicPartition("src", 0)).high
+        assert high == len(self.keys)
+        self.keys += keys
         records = [Outgoing("src", 0, key, b"%d" % (high + i)) for i, key in enumerate(keys)]
         await self.cluster.connect("writer").append(records)
 
@@ -135,7 +150,7 @@ class Running:
 
 
 def running(
-    test: Callable[[Running], Awaitable[None]], cost_s: Callable[[bytes], float], factor: int = 4, **settings: object
+    test: Callable[[Running], Awaitable[None]], cost_s: Callable[[bytes], float], factor: int = 4, **settings: Any
 ) -> None:
     """Run a test on an application in virtual time, and stop it in order."""
 
@@ -240,7 +255,24 @@ def test_nothing_is_split_while_the_loop_has_no_time_left() -> None:
     running(test, lambda key: cost_s, factor=4)
 
 
-def test_a_slow_key_comes_to_work_alone_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("has_context", [False, True])
+def test_a_worker_that_is_split_in_mid_run_is_still_measured(has_context: bool) -> None:
+    """One key with all the load: its worker never rests, is cut down to its point, and is then named."""
+
+    async def test(app: Running) -> None:
+        await app.write([b"hot"] * 3_000)
+        await app.reached(lambda: bool(app.balance.hot_keys))
+        assert app.balance.splits > 0
+        assert [key.point for key in app.balance.hot_keys] == [point_of_key(b"hot")]
+        assert any(worker.queue for worker in app.workers), "there is more to do"
+        await app.level()
+        app.check()
+
+    running(test, lambda key: 0.005, has_context=has_context)
+
+
+@pytest.mark.parametrize("has_context", [False, True])
+def test_a_slow_key_comes_to_work_alone_and_is_told(has_context: bool, caplog: pytest.LogCaptureFixture) -> None:
     """A key that takes a second a record gets a worker to itself, others of its range pass it; said once, by its point,
     never by its name.
     """
@@ -263,7 +295,7 @@ def test_a_slow_key_comes_to_work_alone_and_is_told(caplog: pytest.LogCaptureFix
         await app.reached(lambda: app.balance.hot_keys == [])
 
     with caplog.at_level(logging.INFO):
-        running(test, lambda key: 1.0 if key == b"slow" else 0.001, factor=2)
+        running(test, lambda key: 1.0 if key == b"slow" else 0.001, factor=2, has_context=has_context)
     said = [record for record in caplog.records if "bottleneck" in record.getMessage()]
     assert len(said) == 1
     assert said[0].levelno == logging.WARNING
