@@ -193,6 +193,7 @@ class Slots:
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         going = self.tasks.pop(task)
+        self.unstarted -= len(going.waiting)
         if task.cancelled():
             for worker in (going.worker, *going.waiting):
                 worker.active = False
