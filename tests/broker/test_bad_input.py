@@ -310,7 +310,7 @@ def test_broker_away_in_the_middle(tmp_path: Path, caplog: pytest.LogCaptureFixt
     try:
         ground = Ground(f"kafka://{server.bootstrap}")
         ground.fill([(b"k%d" % (i % 50), b"%d" % i) for i in range(2_000)])
-        app = ground.app(broker_retry_ms=60_000)
+        app = ground.app(broker_retry_ms=60_000, request_timeout_ms=1_000)  # a start takes some seconds
         seen = threading.Event()
 
         @app.handler(ground.source, to=ground.late, parallelising_factor=8)
