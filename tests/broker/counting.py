@@ -8,12 +8,15 @@ from keylanes.runtime.brokers.protocol import Batch, Broker, Reader, TopicPartit
 
 
 class Counting:
-    """Passes every call on. ``read``: records delivered, by partition; ``spans``: (partition, from, to) of batches."""
+    """Passes every call on. ``read``: records delivered, by partition; ``spans``: (partition, from, to) of batches;
+    ``began``: (partition, position) of readers.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.read: Counter[TopicPartition] = Counter()
         self.spans: list[tuple[TopicPartition, int, int]] = []
+        self.began: list[tuple[TopicPartition, int]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.broker, name)
@@ -24,6 +27,7 @@ class Counting:
 
     async def reader(self, positions: Mapping[TopicPartition, int]) -> "CountingReader":
         """A reader that counts."""
+        self.began.extend(positions.items())
         return CountingReader(await self.broker.reader(positions), self)
 
 
