@@ -17,9 +17,9 @@ from typing import NamedTuple
 from ..keyrange.policy import FULL, Decision, Limits, Merge, Split, Unsplittable, Watch, WorkerLoad, decide
 from ..keyrange.ranges import KeyRange
 from .dispatch import Worker
+from .partition_run import PartitionRun
 from .reshape import Reshape
 from .settings import Settings
-from .slots import PartitionRun
 
 logger = logging.getLogger("keylanes")
 

@@ -36,9 +36,10 @@ from .keeper import Keeper
 from .level import Level
 from .logs import LogReader, offsets_topic, places_of
 from .outputs import build_dead_letter, stamped_anew
+from .partition_run import PartitionRun
 from .reshape import Arriving, Reshape, share_buffer
 from .settings import Settings
-from .slots import PartitionRun, Slots
+from .slots import Slots
 
 logger = logging.getLogger("keylanes")
 
@@ -90,9 +91,10 @@ class CommitCycle:
         lead = self.settings.commit_lead_ms / 1000
         while True:
             await self._pause(self.settings.commit_interval_ms / 1000 - lead)
-            lines = [run.dispatch.front for run in self.runs]
+            lines = [run.dispatch.line() for run in self.runs]
             await self._pause(lead)
             await self.commit(lines)
+            await self.keeper.write_when_due()
 
     async def commit(self, lines: Sequence[int] | None = None) -> bool:
         """One generation: what is done below the lines (None: all that is done). False when there was nothing."""
@@ -100,8 +102,8 @@ class CommitCycle:
         self._on_step("take")
         workers = sum(len(run.dispatch.workers) for run in self.runs)
         if lines is None or workers <= self.settings.commit_all_workers_max:
-            lines = [run.dispatch.front for run in self.runs]
-        lines = [*lines, *(run.dispatch.front for run in self.runs[len(lines) :])]  # some are added while it runs
+            lines = [run.dispatch.line() for run in self.runs]
+        lines = [*lines, *(run.dispatch.line() for run in self.runs[len(lines) :])]  # some are added while it runs
         below = [(run.dispatch, line) for run, line in zip(self.runs, lines, strict=True)]
         turn = self.commits % max(1, len(below))  # where the limits are what ends it, the last would never have a turn
         generation = take(
@@ -246,7 +248,9 @@ class CommitCycle:
             self._on_step("committed")
             self.ledger = evolve_all(self.ledger, events)
             self._folded = transaction
-        await self.keeper.committed(changes, positions)
+        # What is given up may be written by others soon, and may come back: nothing of it may be written later.
+        gives_up = any(isinstance(event, RangeReleased) for event in generation.structure)
+        await self.keeper.committed(changes, positions, is_last=gives_up)
         self._finish(generation, len(snapshot))
         return None
 

@@ -82,7 +82,7 @@ class Context:
     @property
     def headers(self) -> Headers:
         """The record's headers."""
-        return self._record.headers
+        return tuple(self._record.headers)
 
     def send(
         self,

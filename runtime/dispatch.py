@@ -16,13 +16,14 @@ The rules of the edge, exact because each obvious alternative loses or doubles r
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import msgspec
+from xxhash import xxh64_intdigest
 
-from ..keyrange.hashing import point_of
+from ..keyrange.hashing import SEED, point_of, point_of_place
 from .brokers.protocol import Batch, Outgoing, Record
 from .load import Load
 
@@ -102,6 +103,20 @@ class Worker:
         return self.running is not None or bool(self.queue)
 
 
+@dataclass(slots=True, eq=False)
+class Stretch:
+    """What records with offsets in ``[offset_from, offset_to)`` changed of the state, of each key the last value, where
+    nothing was to be sent and all ran straight from their batch.
+
+    A worker's changes here lie below all of its done records, so that both can be taken up to any line.
+    """
+
+    offset_from: int
+    offset_to: int
+    changes: dict[bytes, bytes | None] = field(default_factory=dict)
+    size: int = 0
+
+
 @dataclass(slots=True)
 class Blocked:
     """A reader stands at a record of ``size`` bytes whose worker is full. ``index`` is its place in the batch."""
@@ -136,9 +151,10 @@ class PartitionDispatch:
         self.workers: list[Worker] = []
         self.numbers = numbers
         self.pass_position: int | None = None
-        self.records_handed = 0
         self.records_dropped = 0
         self.records_caught_up = 0
+        self.stretches: deque[Stretch] = deque()
+        self._stretch: Stretch | None = None
         self._bounds: list[int] = [0]
         self._lanes: list[Worker | None] = [None]
 
@@ -184,33 +200,73 @@ class PartitionDispatch:
 
     # --- handing over ----------------------------------------------------------------------------------------------
 
+    def routed(self, batch: Batch, index: int) -> Iterator[tuple[int, Worker, Record]]:
+        """The records of the main reader's batch from ``index`` on that are for a worker here and now: their places in
+        the batch, their workers, and themselves. What is not among them is passed by.
+
+        The front does not move; nothing but queues and what runs may change before it does.
+        """
+        records, partition, bounds, lanes = batch.records, self.partition, self._bounds, self._lanes
+        for i in range(index, len(records)):
+            record = records[i]
+            key, offset = record.key, record.offset
+            # As in point_of_key, without a call.
+            point = point_of_place(partition, offset) if key is None else xxh64_intdigest(key, SEED) >> 32
+            worker = lanes[bisect_right(bounds, point) - 1]
+            # A range that arrives may be further than the front: what lies below its edge was done elsewhere.
+            if worker is None or worker.dropped_from is not None or offset < worker.edge:
+                continue
+            yield i, worker, record
+
     def hand_out(self, batch: Batch, index: int, ready: list[Worker]) -> Blocked | None:
         """Hand over the main reader's batch from ``index`` on; workers that were idle are added to ``ready``.
 
         Returns where it stopped because a worker is full; None when the batch is through and the front behind it.
         """
-        records, quota, bounds, lanes = batch.records, self.quota_bytes, self._bounds, self._lanes
-        for i in range(index, len(records)):
-            record = records[i]
-            key, offset = record.key, record.offset
-            point = point_of(key, self.partition, offset)
-            worker = lanes[bisect_right(bounds, point) - 1]
-            # A range that arrives may be further than the front: what lies below its edge was done elsewhere.
-            if worker is None or worker.dropped_from is not None or offset < worker.edge:
-                continue
-            size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(record.value or b"")
-            held = worker.queue_bytes
-            if held and held + size > quota:
-                self.front = max(self.front, offset)
+        for i, worker, record in self.routed(batch, index):
+            size = self.try_queue(worker, record, ready)
+            if size:
+                self.pause(record)
                 return Blocked(worker, i, size)
-            worker.queue.append(record)
-            worker.queue_bytes = held + size
-            self.records_handed += 1
-            if not worker.active and (worker.hold_at is None or offset < worker.hold_at):
-                worker.active = True
-                ready.append(worker)
-        self.front = max(self.front, batch.offset_next)
+        self.pass_by(batch)
         return None
+
+    def pause(self, record: Record) -> None:
+        """All of a batch in front of this record was handed over."""
+        self.front = max(self.front, record.offset)
+
+    def pass_by(self, batch: Batch) -> None:
+        """All of a batch was handed over."""
+        self.front = max(self.front, batch.offset_next)
+
+    def try_queue(self, worker: Worker, record: Record, ready: list[Worker]) -> int:
+        """Hand a record to its worker; its bytes when that is full, else 0."""
+        size = bytes_of(record)
+        held = worker.queue_bytes
+        if held and held + size > self.quota_bytes:
+            return size
+        worker.queue.append(record)
+        worker.queue_bytes = held + size
+        if not worker.active and (worker.hold_at is None or record.offset < worker.hold_at):
+            worker.active = True
+            ready.append(worker)
+        return 0
+
+    # --- running at once -------------------------------------------------------------------------------------------
+    #
+    # A record whose worker has nothing to do need not go through its queue: it may run when the batch comes to it. As
+    # long as no handler suspends, nobody sees a front that stands behind what is done.
+
+    @staticmethod
+    def runs_at_once(worker: Worker) -> bool:
+        """Whether nothing of the worker is before a record that the main reader has for it."""
+        return not (worker.active or worker.queue or worker.hold_at is not None or worker.retired)
+
+    def begin(self, worker: Worker, record: Record) -> None:
+        """The next record of a batch is its worker's running one, and the front behind it: others go on meanwhile."""
+        self.front = max(self.front, record.offset + 1)
+        worker.active = True
+        worker.running, worker.running_bytes = record, bytes_of(record)
 
     def drop(self, blocked: Blocked, batch: Batch) -> None:
         """Go on without a full worker: from this record on it is served by the catch-up pass.
@@ -224,13 +280,31 @@ class PartitionDispatch:
             worker.dropped_from = record.offset
             self.records_dropped += 1
 
-    def _queue(self, worker: Worker, record: Record, size: int, ready: list[Worker]) -> None:
-        worker.queue.append(record)
-        worker.queue_bytes += size
-        self.records_handed += 1
-        if not worker.active and (worker.hold_at is None or record.offset < worker.hold_at):
-            worker.active = True
-            ready.append(worker)
+    def stretch(self) -> Stretch:
+        """Where changes of state go that need no record of their own; it ends where a line is drawn next."""
+        if self._stretch is None:
+            self._stretch = Stretch(self.front, self.front)
+            self.stretches.append(self._stretch)
+        return self._stretch
+
+    def line(self) -> int:
+        """The front, as a place up to which a generation can be taken."""
+        if self._stretch is not None:
+            self._stretch.offset_to = self.front
+            self._stretch = None
+        return self.front
+
+    def take_stretches(self, line: int, bytes_max: int) -> tuple[list[Stretch], int]:
+        """Stretches below a line, about ``bytes_max`` bytes of them; and how far a generation may be taken with them."""
+        taken: list[Stretch] = []
+        size = 0
+        while self.stretches:
+            first = self.stretches[0]
+            if first is self._stretch or first.offset_to > line or size >= bytes_max:
+                return taken, min(line, first.offset_from)
+            size += first.size
+            taken.append(self.stretches.popleft())
+        return taken, line
 
     # --- the catch-up pass -----------------------------------------------------------------------------------------
 
@@ -269,7 +343,7 @@ class PartitionDispatch:
         """
         position = self.pass_position
         assert position is not None, "a pass was begun"
-        records, quota, front = batch.records, self.quota_bytes, self.front
+        records, front = batch.records, self.front
         for i in range(index, len(records)):
             record = records[i]
             offset = record.offset
@@ -280,11 +354,10 @@ class PartitionDispatch:
             # handing it a later record now would overtake the dropped one.
             if worker is None or worker.dropped_from is None or not position <= worker.dropped_from <= offset:
                 continue
-            size = bytes_of(record)
-            if worker.queue_bytes and worker.queue_bytes + size > quota:
+            size = self.try_queue(worker, record, ready)
+            if size:
                 self._advance(position, offset)
                 return Blocked(worker, i, size)
-            self._queue(worker, record, size, ready)
             self.records_caught_up += 1
         if batch.offset_next >= front:
             for worker in self.workers:

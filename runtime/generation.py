@@ -6,7 +6,8 @@ gives what it has; what lies beyond the line waits one cycle. Taken work stays i
 decided: it is sent again without running a handler twice.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -14,7 +15,8 @@ import msgspec
 
 from ..offsets.decide import CommitKey, Move, decide_commits
 from ..offsets.events import Committed, OffsetEvent, RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
-from .dispatch import Done, PartitionDispatch, Worker
+from ..state.keys import parse_key
+from .dispatch import Done, PartitionDispatch, Stretch, Worker
 
 StructuralEvent: TypeAlias = WorkersCut | WorkerSplit | WorkersMerged | RangeReleased
 
@@ -31,6 +33,8 @@ class Taken:
     offset_from: int
     offset_to: int
     done: list[Done]
+    changes: dict[bytes, bytes | None] = field(default_factory=dict)
+    """Of the state, by records below those done; when the generation's were spread (``spread``)."""
 
     def move(self) -> Move:
         """The progress, as the pure room of offsets knows it."""
@@ -49,10 +53,9 @@ class Taken:
 
 @dataclass(slots=True)
 class StateChanges:
-    """What a generation changes of one partition's state: each record's writes, and of each key the last one."""
+    """What a generation changes of one partition's state: of each key the last value."""
 
     dispatch: PartitionDispatch
-    records: list[Mapping[bytes, bytes | None]] = field(default_factory=list)
     last: dict[bytes, bytes | None] = field(default_factory=dict)
 
 
@@ -64,6 +67,8 @@ class Generation:
     structure: list[StructuralEvent] = field(default_factory=list)
     heirs: list[tuple[Worker, int]] = field(default_factory=list)
     """Workers made by the structure, and the offset that they go on from."""
+    stretches: list[tuple[PartitionDispatch, list[Stretch]]] = field(default_factory=list)
+    """What the shares' records changed of the state without being kept themselves."""
 
     def __bool__(self) -> bool:
         return bool(self.shares or self.structure)
@@ -71,7 +76,8 @@ class Generation:
     @property
     def size(self) -> int:
         """The bytes of all outputs and of the records that they were made of, about."""
-        return sum(done.size for share in self.shares for done in share.done)
+        kept = sum(done.size for share in self.shares for done in share.done)
+        return kept + sum(stretch.size for _, stretches in self.stretches for stretch in stretches)
 
     def writes(self) -> set[tuple[str, str]]:
         """(source topic, destination topic) of all outputs."""
@@ -80,16 +86,27 @@ class Generation:
     def changes(self) -> list[StateChanges]:
         """What changes of the state, in order of partitions."""
         found: dict[PartitionDispatch, StateChanges] = {}
+        for dispatch, stretches in self.stretches:
+            changed = found[dispatch] = StateChanges(dispatch)
+            for stretch in stretches:
+                changed.last.update(stretch.changes)
         for share in self.shares:
             written = [done.changes for done in share.done if done.changes]
-            if written:
-                changed = found.get(share.dispatch)
-                if changed is None:
-                    changed = found[share.dispatch] = StateChanges(share.dispatch)
-                changed.records += written
+            if share.changes or written:
+                last = found.setdefault(share.dispatch, StateChanges(share.dispatch)).last
+                last.update(share.changes)
                 for changes in written:
-                    changed.last.update(changes)
-        return list(found.values())
+                    last.update(changes)
+        return [changed for changed in found.values() if changed.last]
+
+    def spread(self) -> None:
+        """Give each share what its records changed, so that shares can be taken apart."""
+        for changed in Generation(stretches=self.stretches).changes():
+            shares = sorted((s for s in self.shares if s.dispatch is changed.dispatch), key=lambda share: share.first)
+            firsts = [share.first for share in shares]
+            for key, value in changed.last.items():
+                shares[bisect_right(firsts, parse_key(key).point) - 1].changes[key] = value
+        self.stretches = []
 
     def events(self, transaction: int) -> list[OffsetEvent]:
         """The events of the transaction: commits first, then the structure that starts where they end."""
@@ -107,6 +124,7 @@ class Generation:
         """Two generations with half the shares each; structure rides with the last. One share stays whole."""
         if len(self.shares) < 2:
             return [self]
+        self.spread()
         middle = len(self.shares) // 2
         return [Generation(self.shares[:middle]), Generation(self.shares[middle:], self.structure, self.heirs)]
 
@@ -115,6 +133,7 @@ class Generation:
 
         All other shares come first, in one generation of their own; structure rides with the very last.
         """
+        self.spread()
         guilty: set[int] = set()
         wanted = set(culprits)
         index = 0
@@ -136,8 +155,12 @@ def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: in
     """
     generation = Generation()
     records = size = 0
-    for dispatch, line in dispatches:
+    for dispatch, below in dispatches:
         front = dispatch.front
+        stretches, line = dispatch.take_stretches(below, bytes_max - size)
+        if stretches:
+            generation.stretches.append((dispatch, stretches))
+            size += sum(stretch.size for stretch in stretches)
         for worker in dispatch.workers:
             to = min(worker.edge_now(front), line)
             if to <= worker.taken_to:
@@ -178,6 +201,7 @@ def _one_by_one(share: Taken) -> list[Taken]:
     for i, done in enumerate(share.done):
         last = i + 1 == len(share.done)
         end = share.offset_to if last else share.done[i + 1].record.offset
-        pieces.append(replace(share, offset_from=start, offset_to=end, done=[done]))
+        changes = {} if i else share.changes  # they lie below all that is done
+        pieces.append(replace(share, offset_from=start, offset_to=end, done=[done], changes=changes))
         start = end
     return pieces or [share]

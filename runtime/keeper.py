@@ -26,11 +26,11 @@ from .errors import SettingsError, StateError, StateNotReady, StoreError
 from .generation import StateChanges
 from .handlers import Handler
 from .outputs import RECORD_FRAME_BYTES, destination_of
-from .partition_state import PartitionState
+from .partition_run import PartitionRun
+from .partition_state import PartitionState, entry_bytes
 from .restore import Progress, Restore, Restoring
 from .settings import Settings
-from .slots import PartitionRun
-from .stores import Binding, codec_of, place_of_key
+from .stores import Binding, codec_of
 from .threads import DaemonThreads
 
 T = TypeVar("T")
@@ -73,6 +73,10 @@ class Keeper:
         self._followers: dict[Place, Copy] = {}
         self._positions: dict[Place, int] = {}
         """Of each changelog partition: all changes below it are in the copy."""
+        self._committed_to: dict[Place, int] = {}
+        """Of each changelog partition with committed changes that are not in the copy yet: where they end."""
+        self._unwritten_bytes = 0
+        self._written_s = 0.0
         self._marked_s = 0.0
         self._restores = 0
         self._asked_ms = self._in_office_ms = wall_ms()
@@ -234,12 +238,10 @@ class Keeper:
         state = run.state
         if state is None:
             return
-        stores = [b.number for b in run.bindings if b is not None and b.declaration.kind == "value"]
-        lacking = state.lacks(
-            place_of_key(store, key)
-            for key in dict.fromkeys(record.key for record in records if record.key is not None)
-            for store in stores
-        )
+        stores = [b.places for b in run.bindings if b is not None and b.declaration.kind == "value"]
+        wanted = dict.fromkeys(record.key for record in records)  # in their order, so that the same is read every time
+        wanted.pop(None, None)
+        lacking = state.lacks([places[key] for key in wanted for places in stores if key is not None])
         for at in range(0, len(lacking), AHEAD_KEYS_MAX):
             keys = lacking[at : at + AHEAD_KEYS_MAX]
             settled = state.begin_reading()
@@ -265,21 +267,47 @@ class Keeper:
             events.append(StateChanged(incarnation, transaction, *place, len(changed.last)))
         return records, events
 
-    async def committed(self, changes: Sequence[StateChanges], positions: Mapping[TopicPartition, int]) -> None:
-        """A transaction was committed: its changes become visible outside, and go to where the state is kept.
+    async def committed(
+        self, changes: Sequence[StateChanges], positions: Mapping[TopicPartition, int], *, is_last: bool = False
+    ) -> None:
+        """A transaction was committed: its changes become visible outside, and go to where the state is kept; at once
+        where it is the last one for some ranges (``is_last``), else together with those of the next ones.
 
         ``positions``: behind its records, where that is known.
         """
         self.was_in_office(self._asked_ms)
         for changed in changes:
-            self._state_of(changed).overlay.commit(changed.last.items())
+            self._state_of(changed).overlay.commit(changed.last)
         for changed in changes:
             place = changed.dispatch.topic, changed.dispatch.partition
-            copy = self._followers.get(place)
-            if copy is not None:
+            if place in self._followers:
                 changelog = TopicPartition(changelog_topic(self.app, place[0]), place[1])
-                await self._follow(place, copy, changed.last, positions.get(changelog, self._positions[place]))
-            self._state_of(changed).settle(changed.records, changed.last)
+                known = self._committed_to.get(place, self._positions[place])
+                self._committed_to[place] = positions.get(changelog, known)
+                self._unwritten_bytes += sum(entry_bytes(key, value) for key, value in changed.last.items())
+            else:
+                self._state_of(changed).settle(changed.last)
+        if is_last:
+            await self._write()
+        else:
+            await self.write_when_due()
+
+    async def write_when_due(self) -> None:
+        """Have in the copies what was committed, when the last time was long enough ago or it has become much."""
+        waited_ms = (asyncio.get_running_loop().time() - self._written_s) * 1000
+        is_much = self._unwritten_bytes >= self.settings.state_unwritten_bytes_max
+        if self._committed_to and (is_much or waited_ms >= self.settings.state_write_interval_ms):
+            await self._write()
+
+    async def _write(self) -> None:
+        for place, position in list(self._committed_to.items()):
+            state = self.states[place]
+            changes = state.overlay.committed()
+            await self._follow(place, self._followers[place], changes, position)
+            state.settle(changes)
+            del self._committed_to[place]
+        self._unwritten_bytes = 0
+        self._written_s = asyncio.get_running_loop().time()
 
     def renew_marks_when_due(self) -> None:
         """The markers of what nothing changes get old, too, and an old one means a restore from the start."""
@@ -291,6 +319,7 @@ class Keeper:
         copies, self._copies = self._copies, None
         if copies is not None:
             try:
+                await self._write()
                 self._renew_marks()
             finally:
                 await self._in_thread(copies.close)

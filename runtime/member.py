@@ -34,10 +34,11 @@ from .keeper import Keeper, OpenCopies, open_state_folder
 from .level import Level
 from .logs import LogReader, offsets_topic
 from .outputs import destination_of, place_of
+from .partition_run import PartitionRun
 from .readers import CatchUp, MainReader
 from .reshape import cut_workers, share_buffer
 from .settings import Settings
-from .slots import PartitionRun, Slots
+from .slots import Slots
 from .source_watch import SourceWatch
 from .topics import destinations_of, prepare_topics, reserved_topics
 from .watchdog import StallWatch

@@ -5,7 +5,7 @@ table. An attempt sees its own writes, then what is done, then what was read ahe
 locks. A key belongs to one worker, and a worker runs one record at a time.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from ..keyrange.ranges import KeyRange
@@ -20,6 +20,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 PAGE_ENTRIES: Final = 256
+AT_HAND_MAX: Final = 65_536
 ENTRY_OVERHEAD_BYTES: Final = 200  # what an entry in memory costs beside its key and value
 Writes: TypeAlias = dict[bytes, bytes | None]
 
@@ -37,6 +38,8 @@ class PartitionState:
         self.ready: Steps[bool] = Steps()
         """Points whose state is here in full."""
         self._ahead: dict[bytes, bytes | None] = {}
+        self._at_hand: set[bytes] = set()
+        """Some of the keys that are in the overlay or were read ahead, so that nobody looks at each again and again."""
         self._ahead_bytes = 0
         self._reading: list[set[bytes]] = []
 
@@ -92,10 +95,17 @@ class PartitionState:
 
     # --- reading ahead -----------------------------------------------------------------------------------------------
 
-    def lacks(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Those of the keys that are neither done nor read ahead, each once."""
-        newest, ahead = self.overlay, self._ahead
-        return [key for key in dict.fromkeys(keys) if key not in newest and key not in ahead]
+    def lacks(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Those of the keys, each there once, that are neither done nor read ahead."""
+        if self._at_hand.issuperset(keys):  # all of them, mostly
+            return []
+        newest, ahead = self.overlay.newest, self._ahead
+        lacking = [key for key in keys if key not in newest and key not in ahead]
+        if len(self._at_hand) > AT_HAND_MAX:
+            self._at_hand.clear()
+        self._at_hand.update(keys)
+        self._at_hand.difference_update(lacking)
+        return lacking
 
     def begin_reading(self) -> set[bytes]:
         """The table is going to be read ahead elsewhere; for ``end_reading``, always."""
@@ -113,11 +123,13 @@ class PartitionState:
             if key not in settled and key not in self._ahead:
                 self._ahead[key] = value
                 self._ahead_bytes += entry_bytes(key, value)
+                self._at_hand.add(key)
         self._keep_bound()
 
     def forget_ahead(self) -> None:
         """The table was written by a restore: what was read before, or is being read, may be half of it."""
         self._ahead.clear()
+        self._at_hand.clear()
         self._ahead_bytes = 0
         self._reading = []
 
@@ -125,19 +137,24 @@ class PartitionState:
         while self._ahead_bytes > self.ahead_bytes_max:
             oldest = next(iter(self._ahead))
             self._ahead_bytes -= entry_bytes(oldest, self._ahead.pop(oldest))
+            self._at_hand.discard(oldest)
 
     # --- what the commit cycle does ----------------------------------------------------------------------------------
 
-    def settle(self, records: Sequence[Mapping[bytes, bytes | None]], changes: Mapping[bytes, bytes | None]) -> None:
-        """The table holds these changes: what these records of one transaction wrote."""
+    def settle(self, changes: Mapping[bytes, bytes | None]) -> None:
+        """The table holds these changes, which were committed."""
+        ahead, at_hand = self._ahead, self._at_hand
         for key, value in changes.items():
-            if key in self._ahead:
-                self._ahead_bytes += entry_bytes(key, value) - entry_bytes(key, self._ahead[key])
-                self._ahead[key] = value
+            if key in ahead:
+                self._ahead_bytes += entry_bytes(key, value) - entry_bytes(key, ahead[key])
+                ahead[key] = value
+            elif key in at_hand:  # because it was in the overlay, which it leaves
+                self._ahead_bytes += entry_bytes(key, value)
+                ahead[key] = value
         self._keep_bound()
         for settled in self._reading:
             settled.update(changes)
-        self.overlay.settle(records)
+        self.overlay.settle(changes)
 
 
 def entry_bytes(key: bytes, value: bytes | None) -> int:
@@ -150,18 +167,27 @@ def _following(entries: Iterator[tuple[bytes, bytes]]) -> tuple[bytes, bytes] | 
 
 
 class Scope:
-    """What one attempt at a record sees and writes.
+    """What one attempt at a record sees and writes. ``begin`` makes it that of another attempt, with nothing written.
 
     ``failed``: the error of a state that can't be used. It ends the run, also where a handler catches everything.
+    ``size``: what its writes take in memory, about, as long as they wait for a commit.
     """
 
-    __slots__ = ("_closed", "_offset", "_state", "failed", "timestamp_ms", "writes")
+    __slots__ = ("_is_closed", "_newest", "_offset", "_state", "failed", "size", "timestamp_ms", "writes")
 
     def __init__(self, state: PartitionState, offset: int, timestamp_ms: int) -> None:
-        self._state, self._offset, self.timestamp_ms = state, offset, timestamp_ms
+        self._state, self._newest = state, state.overlay.newest
         self.writes: Writes = {}
+        self.begin(offset, timestamp_ms)
+
+    def begin(self, offset: int, timestamp_ms: int) -> None:
+        """The attempt at a record, which nothing was written in so far."""
+        self._offset, self.timestamp_ms = offset, timestamp_ms
+        if self.writes:  # they are kept by whoever has them now
+            self.writes = {}
         self.failed: FatalError | None = None
-        self._closed = False
+        self.size = 0
+        self._is_closed = False
 
     @property
     def _where(self) -> str:
@@ -169,9 +195,11 @@ class Scope:
 
     def read(self, key: bytes) -> bytes | None:
         """The payload that this record sees, None when there is none or its time is over; raises ContextClosed."""
-        if self._closed:
+        if self._is_closed:
             self._check()
-        found: bytes | Absent | None = self.writes.get(key, ABSENT)
+        found: bytes | Absent | None = self.writes.get(key, ABSENT) if self.writes else ABSENT
+        if found is ABSENT:
+            found = self._newest.get(key, ABSENT)  # the usual case, and what the state looks at first
         stored = self.tried(self._state.read, key) if isinstance(found, Absent) else found
         if stored is None:
             return None
@@ -191,6 +219,7 @@ class Scope:
             # Its owner met it: an ordinary delete, the same in every replay. Not when it was put anew since a listing
             # that meets its old value began: that would be lost.
             self.writes.setdefault(key, None)
+            self.size += entry_bytes(key, None)
             return None
         return stored.payload
 
@@ -202,7 +231,8 @@ class Scope:
 
     def write(self, key: bytes, payload: bytes, ttl_ms: int | None) -> None:
         """Set a value for ``ttl_ms`` (None: for good) from the record's timestamp; raises StateValueTooLarge."""
-        self._check()
+        if self._is_closed:
+            self._check()
         deadline = None if ttl_ms is None else max(0, self.timestamp_ms + ttl_ms)
         stored = encode_stored(payload, deadline)
         size, limit = len(key) + len(stored), self._state.entry_bytes_max
@@ -211,12 +241,14 @@ class Scope:
                 f"{self._where}: a value for the state has {size} bytes with its key; its changelog takes {limit}"
             )
         self.writes[key] = stored
+        self.size += ENTRY_OVERHEAD_BYTES + size
 
     def delete(self, key: bytes) -> None:
         """Delete a value; one that is not there is no change."""
         self._check()
         if key in self.writes or self.tried(self._state.read, key) is not None:
             self.writes[key] = None
+            self.size += entry_bytes(key, None)
 
     def walk(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """(state key, payload) of what this record sees with a prefix, in order of keys, as it was when it began."""
@@ -231,9 +263,9 @@ class Scope:
 
     def close(self) -> Writes:
         """End the attempt; what it wrote."""
-        self._closed = True
+        self._is_closed = True
         return self.writes
 
     def _check(self) -> None:
-        if self._closed:
+        if self._is_closed:
             raise ContextClosed(f"the attempt at {self._where} has ended; its state can't be used any more")

@@ -16,8 +16,9 @@ from typing import TypeAlias
 from .bounded import Patience
 from .brokers.protocol import Batch, Broker, BrokerTimeout, Reader, Record, TopicPartition
 from .dispatch import Blocked, Worker
+from .partition_run import PartitionRun
 from .settings import Settings
-from .slots import PartitionRun, Slots
+from .slots import Slots
 
 STUCK_MS = 100
 """A full worker that is at one record for so long makes no room soon."""
@@ -118,7 +119,10 @@ class MainReader:
             if self.is_stopped:
                 return
             self._positions[batch.source] = batch.offset_next
-            blocked = self._hand_out(run, batch, 0)
+            index = await self.slots.hand_through(run, batch) if run.handler.is_plain else 0
+            if self.is_stopped:
+                return
+            blocked = self._hand_out(run, batch, index)
             if blocked is not None:
                 task = asyncio.get_running_loop().create_task(self._stand(run, batch, blocked))
                 self._standing[batch.source] = task

@@ -19,8 +19,9 @@ from ..keyrange.steps import Steps
 from ..offsets.ledger import EpochPart, Ledger
 from .dispatch import Worker
 from .generation import Generation, StructuralEvent
+from .partition_run import PartitionRun
 from .settings import Settings
-from .slots import PartitionRun, Slots
+from .slots import Slots
 from .structure import (
     are_level,
     are_through,

@@ -11,14 +11,12 @@ import math
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
-from ..keyrange.ranges import even_bounds
 from .bounded import Patience, fatal_of
-from .brokers.protocol import Broker, BrokerError, BrokerTimeout, Record, TopicSpec
+from .brokers.protocol import Batch, Broker, BrokerError, BrokerTimeout, Record, TopicSpec
 from .context import Context, Output
-from .dispatch import Done, PartitionDispatch, Worker, bytes_of
+from .dispatch import Done, Worker, bytes_of
 from .errors import (
     DecodeFailed,
     FatalError,
@@ -32,7 +30,6 @@ from .errors import (
 from .handlers import DeadLetter, Handler, check_topic_name
 from .outputs import (
     Destination,
-    Place,
     UnknownDestination,
     build,
     build_dead_letter,
@@ -40,12 +37,14 @@ from .outputs import (
     destination_of,
     returned,
 )
-from .partition_state import PartitionState, Scope, entry_bytes
+from .partition_run import Attempt, PartitionRun
+from .partition_state import Scope, entry_bytes
 from .settings import Settings
 from .stores import Binding
 from .threads import DaemonThreads
 
 T = TypeVar("T")
+G = TypeVar("G", bound="Going")
 
 logger = logging.getLogger("keylanes")
 
@@ -53,56 +52,46 @@ YIELD_EVERY_RECORDS = 64
 """A task whose handlers never suspend lets others run after so many records."""
 
 
-@dataclass(slots=True, eq=False)
-class PartitionRun:
-    """One source partition while it runs: its dispatch, its handler, and what its readers wait for."""
-
-    dispatch: PartitionDispatch
-    handler: Handler
-    place: Place
-    state: PartitionState | None = None
-    """None: its handler asks for none."""
-    bindings: tuple[Binding | None, ...] = ()
-    """What the handler is called with behind the value; None: the context."""
-    partitions: int = 1
-    """Of the source topic: what a missing output topic is made with."""
-    wanted_bounds: tuple[int, ...] = ()
-    room: asyncio.Event = field(default_factory=asyncio.Event)
-    catch_up_room: asyncio.Event = field(default_factory=asyncio.Event)
-    hold_after_s: float = 0.0
-    """Neighbours are held to be merged from then on."""
-
-    def __post_init__(self) -> None:
-        if not self.handler.stores:
-            self.bindings = (None,) * len(self.handler.further)
-
-    def scope(self, record: Record) -> Scope | None:
-        """What an attempt at a record sees of the state; None: its handler asks for none."""
-        return None if self.state is None else Scope(self.state, record.offset, record.timestamp)
-
-    def states(self, scope: Scope, key: bytes | None) -> list[Any]:
-        """What a handler that asks for nothing but stores is called with behind the value."""
-        return [binding.bound(scope, key) for binding in self.bindings if binding is not None]
-
-    @property
-    def cut(self) -> tuple[int, ...]:
-        """The bounds that the handler's declaration asks for."""
-        return even_bounds(self.handler.parallelising_factor)
-
-    @property
-    def label(self) -> str:
-        """The source partition, for people."""
-        return f"{self.dispatch.topic}[{self.dispatch.partition}]"
-
-
 class Going:
     """A task's work: the worker that runs, and those that wait for it as long as its handler does not suspend."""
 
     __slots__ = ("run", "waiting", "worker")
 
-    def __init__(self, run: PartitionRun, waiting: deque[Worker]) -> None:
-        self.run, self.waiting = run, waiting
-        self.worker = waiting[0]
+    def __init__(self, run: PartitionRun, waiting: Iterable[Worker] = ()) -> None:
+        self.run, self.waiting = run, deque(waiting)
+        self.worker: Worker | None = None
+
+    def running(self) -> tuple[Record, float] | None:
+        """The record that runs, and since when."""
+        worker = self.worker
+        record = None if worker is None else worker.running
+        return None if worker is None or record is None else (record, worker.started_s)
+
+
+class Straight(Going):
+    """A task's work: a batch whose records run in order of offsets as long as no handler suspends, each in the place of
+    its worker, which has nothing else to do. The first that suspends keeps the task.
+    """
+
+    __slots__ = ("at", "batch", "has_parted", "is_called", "ready", "record", "since_s", "through")
+
+    def __init__(self, run: PartitionRun, batch: Batch, since_s: float) -> None:
+        super().__init__(run)
+        self.batch, self.at, self.since_s = batch, 0, since_s
+        self.through: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.record: Record | None = None
+        self.ready: list[Worker] = []
+        self.is_called = self.has_parted = False
+
+    def running(self) -> tuple[Record, float] | None:
+        """The record that runs, and since when; of those that do not suspend, since the first of a stretch."""
+        record = self.record
+        return super().running() if self.has_parted or record is None else (record, self.since_s)
+
+    def end(self, at: int) -> None:
+        """The batch was handed over up to this index; the rest is for its reader."""
+        if not self.through.done():  # a reader that was cancelled does not care
+            self.through.set_result(at)
 
 
 class Slots:
@@ -128,16 +117,28 @@ class Slots:
 
     def activate(self, run: PartitionRun, workers: Iterable[Worker]) -> None:
         """Start the workers; each was marked active by the dispatch."""
-        waiting = deque(workers)
+        waiting = [*workers]
         self.unstarted += len(waiting)
         self._start(run, waiting)
 
-    def _start(self, run: PartitionRun, waiting: deque[Worker]) -> None:
+    async def hand_through(self, run: PartitionRun, batch: Batch) -> int:
+        """Run what can be run of a batch as it comes, without queues; from which index on it is still to be handed out.
+
+        For plain handlers. While this runs nobody else hands out to the partition's workers.
+        """
+        going = Straight(run, batch, self._clock())
+        self._begin(going, self._run_straight(going))
+        return await going.through
+
+    def _start(self, run: PartitionRun, waiting: Iterable[Worker]) -> None:
         if waiting:
             going = Going(run, waiting)
-            task = asyncio.get_running_loop().create_task(self._run_workers(going))
-            self.tasks[task] = going
-            task.add_done_callback(self._ended)
+            self._begin(going, self._run_workers(going))
+
+    def _begin(self, going: Going, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks[task] = going
+        task.add_done_callback(self._ended)
 
     def resume(self) -> None:
         """Start workers that waited for a commit to make room for what they produce."""
@@ -150,7 +151,7 @@ class Slots:
         limit = self.settings.handler_timeout_ms / 1000
         for task, going in list(self.tasks.items()):
             run, worker = going.run, going.worker
-            if worker.running is None or worker.timed_out or worker.started_s + limit > now:
+            if worker is None or worker.running is None or worker.timed_out or worker.started_s + limit > now:
                 continue
             worker.timed_out = True
             logger.error(
@@ -167,9 +168,9 @@ class Slots:
     def oldest_running(self) -> tuple[str, int, float] | None:
         """(partition, offset, since when) of the record that has been running longest."""
         running = [
-            (worker.started_s, going.run.label, record.offset)
+            (found[1], going.run.label, found[0].offset)
             for going in list(self.tasks.values())  # at one stroke: the watch asks from a thread of its own
-            if (record := (worker := going.worker).running) is not None and worker.started_s < math.inf
+            if (found := going.running()) is not None and found[1] < math.inf
         ]
         if not running:
             return None
@@ -186,9 +187,9 @@ class Slots:
         if self.tasks:
             _, pending = await asyncio.wait(list(self.tasks), timeout=limit_s)
             for going in (self.tasks[task] for task in pending):
-                run, record = going.run, going.worker.running
-                where = f"{run.label} offset {None if record is None else record.offset}"
-                logger.error("handler %s at %s ignores that it is cancelled", run.handler.name, where)
+                found = going.running()
+                where = f"{going.run.label} offset {None if found is None else found[0].offset}"
+                logger.error("handler %s at %s ignores that it is cancelled", going.run.handler.name, where)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
@@ -196,10 +197,10 @@ class Slots:
         self.unstarted -= len(going.waiting)
         if task.cancelled():
             for worker in (going.worker, *going.waiting):
-                worker.active = False
+                if worker is not None:
+                    worker.active = False
             if not self._is_closing:  # or the worker would stand still for ever, and nobody knew
-                label, number = going.run.label, going.worker.number
-                self.fail(HandlerFailed(f"{label}: the task of worker {number} was cancelled from outside"))
+                self.fail(HandlerFailed(f"{going.run.label}: the task of a worker was cancelled from outside"))
         elif (error := task.exception()) is not None:
             self.fail(error)
 
@@ -219,6 +220,99 @@ class Slots:
     def _part(self, going: Going) -> None:
         waiting, going.waiting = going.waiting, deque()
         self._start(going.run, waiting)
+
+    async def _run_straight(self, going: Straight) -> None:
+        """Stretches of a batch, between which others run."""
+        while not going.through.done():
+            going.since_s = self._clock()
+            await _driven(self._run_stretch(going), going, self._part_straight)
+            going.record = None
+            if not going.has_parted:
+                self._activate_ready(going)
+                await asyncio.sleep(0)
+
+    def _activate_ready(self, going: Straight) -> None:
+        if going.ready:
+            ready, going.ready = going.ready, []
+            self.activate(going.run, ready)
+
+    def _part_straight(self, going: Straight) -> None:
+        going.has_parted = True
+        self._begin_running(going)
+        self._activate_ready(going)
+        going.end(going.at + 1)
+
+    def _begin_running(self, going: Straight) -> None:
+        """What ran as if it took no time is its worker's running record from here on."""
+        worker, record = going.worker, going.record
+        assert worker is not None and record is not None, "a record runs"
+        if worker.running is None:
+            going.run.dispatch.begin(worker, record)
+            worker.started_s, worker.timed_out = (self._clock() if going.is_called else math.inf), False
+
+    async def _run_stretch(self, going: Straight) -> None:
+        """Some records of a batch. Their first attempts are made here, and all else where ``_run_worker`` has it made,
+        which does the same for records that were queued.
+        """
+        run, batch = going.run, going.batch
+        dispatch, function, decode = run.dispatch, run.handler.function, run.handler.decode
+        done_bytes_max = self.settings.done_bytes_max
+        stop = going.at + YIELD_EVERY_RECORDS
+        for i, worker, record in dispatch.routed(batch, going.at):
+            if i >= stop:
+                dispatch.pause(record)
+                going.at = i
+                return
+            if not dispatch.runs_at_once(worker):
+                if not dispatch.try_queue(worker, record, going.ready):
+                    continue
+                dispatch.pause(record)
+                going.end(i)
+                return
+            if self.done_bytes >= done_bytes_max or self.is_stopping:
+                dispatch.pause(record)
+                going.end(i)
+                return
+            done: Done | None = None
+            going.at, going.worker, going.record, going.is_called = i, worker, record, True
+            attempt = run.attempt(record)
+            try:
+                if attempt is None:
+                    result = await function(decode(record.value))
+                else:
+                    result = await function(decode(record.value), *attempt[1])
+            except BaseException as error:  # noqa: BLE001  # what it means is said there
+                self._begin_running(going)
+                done = await self._process(run, worker, record, _first(attempt, error))
+            else:
+                going.is_called = False
+                if going.has_parted:
+                    worker.load.spend(worker.started_s, self._clock(), dispatch.partition, record)
+                if going.has_parted and worker.timed_out:
+                    done = await self._process(run, worker, record, _first(attempt, asyncio.CancelledError()))
+                elif result is not None or going.has_parted or worker.done:
+                    if result is not None or attempt is not None:
+                        done = await self._produced(run, worker, record, result, attempt)
+                elif attempt is not None:
+                    done = await self._changed(run, worker, record, attempt)
+            if worker.running is not None:
+                dispatch.finish(worker, done)
+            else:
+                worker.done_to = record.offset + 1
+                if done is not None:
+                    worker.done.append(done)
+            load = worker.load
+            load.records += 1
+            load.bytes += bytes_of(record)
+            self.records_done += 1
+            if done is not None:
+                self._keep(run, done)
+            if going.has_parted:
+                await self._run_worker(run, worker)
+                return
+            worker.active = False
+        dispatch.pass_by(batch)
+        going.end(len(batch.records))
 
     async def _run_worker(self, run: PartitionRun, worker: Worker) -> int:
         """The records of a worker until it has none that it may run; how many it ran since it last suspended.
@@ -249,23 +343,23 @@ class Slots:
                 done = await self._process(run, worker, record)
                 now = clock()
             else:
-                scope = run.scope(record)
+                attempt = run.attempt(record)
                 try:
-                    if scope is None:
+                    if attempt is None:
                         result = await function(decode(record.value))
                     else:
-                        result = await function(decode(record.value), *run.states(scope, record.key))
+                        result = await function(decode(record.value), *attempt[1])
                 except BaseException as error:  # noqa: BLE001  # what it means is said there
-                    done = await self._process(run, worker, record, _first(scope, error))
+                    done = await self._process(run, worker, record, _first(attempt, error))
                     now = clock()
                 else:
                     now = clock()
                     worker.load.spend(worker.started_s, now, dispatch.partition, record)
                     if worker.timed_out:
-                        done = await self._process(run, worker, record, _first(scope, asyncio.CancelledError()))
-                    elif result is not None or scope is not None:
+                        done = await self._process(run, worker, record, _first(attempt, asyncio.CancelledError()))
+                    elif result is not None or attempt is not None:
                         worker.started_s = math.inf
-                        done = await self._produced(run, worker, record, result, scope)
+                        done = await self._produced(run, worker, record, result, attempt)
             dispatch.finish(worker, done)
             load = worker.load  # a new one, when the worker was split meanwhile
             load.records += 1
@@ -285,15 +379,35 @@ class Slots:
             assert run.state is not None, "only a handler with stores changes state"
             run.state.overlay.add(done.changes)
 
+    async def _changed(self, run: PartitionRun, worker: Worker, record: Record, attempt: Attempt) -> Done | None:
+        """What a plain handler wrote that returned nothing, for a record that runs straight; the worker has nothing
+        done. It needs no record of its own then.
+        """
+        scope = attempt[0]
+        if scope.failed is not None:
+            return await self._produced(run, worker, record, None, attempt)
+        changes = scope.close()
+        if changes:
+            assert run.state is not None, "only a handler with stores changes state"
+            stretch = run.dispatch.stretch()
+            stretch.changes.update(changes)
+            stretch.size += scope.size
+            self.done_bytes += scope.size
+            run.state.overlay.add(changes)
+        run.put_back(attempt)
+        return None
+
     async def _produced(
-        self, run: PartitionRun, worker: Worker, record: Record, result: Any, scope: Scope | None
+        self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None
     ) -> Done | None:
         """What a plain handler returned and wrote; what can't be sent is a failed attempt."""
         changes: Mapping[bytes, bytes | None] | None = None
-        if scope is not None:
+        if attempt is not None:
+            scope = attempt[0]
             changes = scope.close()
             if scope.failed is not None:  # in place of whatever a handler made of it
                 return await self._process(run, worker, record, scope.failed)
+            run.put_back(attempt)
         try:
             if result is None:
                 return _done(None, record, changes)
@@ -434,9 +548,7 @@ class Slots:
 
 
 @types.coroutine
-def _driven(
-    work: Coroutine[Any, Any, T], going: Going, on_suspended: Callable[[Going], None]
-) -> Generator[Any, Any, T]:
+def _driven(work: Coroutine[Any, Any, T], going: G, on_suspended: Callable[[G], None]) -> Generator[Any, Any, T]:
     """Await the work, and tell when it suspends for the first time."""
     steps = work.__await__()
     try:
@@ -461,12 +573,12 @@ def _driven(
             return (yield from steps)
 
 
-def _first(scope: Scope | None, error: BaseException) -> BaseException:
+def _first(attempt: Attempt | None, error: BaseException) -> BaseException:
     """What ended a first attempt; a state that can't be used in place of whatever a handler made of it."""
-    if scope is None:
+    if attempt is None:
         return error
-    scope.close()
-    return scope.failed or error
+    attempt[0].close()
+    return attempt[0].failed or error
 
 
 def _done(done: Done | None, record: Record, changes: Mapping[bytes, bytes | None] | None) -> Done | None:

@@ -23,8 +23,8 @@ from .coordinator import check_identities
 from .dispatch import PartitionDispatch
 from .errors import SourceError
 from .outputs import place_of
+from .partition_run import PartitionRun
 from .settings import Settings
-from .slots import PartitionRun
 
 logger = logging.getLogger("keylanes")
 

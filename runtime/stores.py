@@ -9,7 +9,6 @@ or not at all. A record without a key has no state: any use raises NoKey.
 import types
 import typing
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
@@ -53,13 +52,34 @@ class StoreDeclaration(msgspec.Struct, frozen=True):
     codec: Codec
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
+    sure_type: type | None = None
+    """What is exactly of this type can be read again when it could be encoded; None: one has to try."""
 
 
-class Binding(msgspec.Struct, frozen=True):
+class Places(dict[bytes, bytes]):
+    """Records' keys to their state keys in a store, or to what their map entries begin with. A key comes again and
+    again, so some are remembered.
+    """
+
+    def __init__(self, store: int) -> None:
+        super().__init__()
+        self._store = store
+
+    def __missing__(self, key: bytes) -> bytes:
+        if len(self) >= KEYS_REMEMBERED:
+            self.clear()
+        place = self[key] = state_key(point_of_key(key), self._store, key)
+        return place
+
+
+class Binding:
     """A store with its number in this application's logs."""
 
-    number: int
-    declaration: StoreDeclaration
+    __slots__ = ("declaration", "number", "places")
+
+    def __init__(self, number: int, declaration: StoreDeclaration) -> None:
+        self.number, self.declaration = number, declaration
+        self.places = Places(number)
 
     def bound(self, scope: Scope, key: bytes | None) -> "State[Any] | MapState[Any, Any]":
         """The store for one attempt at a record of this key."""
@@ -70,6 +90,8 @@ class Binding(msgspec.Struct, frozen=True):
         if value is None:
             raise TypeError(f"None is no value of store {self.declaration.name!r}; delete() says that there is none")
         payload = self.declaration.encode(value)
+        if type(value) is self.declaration.sure_type:
+            return payload
         try:
             self.declaration.decode(payload)  # or the next record of the key would stop the application for ever
         except Exception as error:  # a codec may raise anything
@@ -88,12 +110,6 @@ class Binding(msgspec.Struct, frozen=True):
             ) from error
 
 
-@lru_cache(maxsize=KEYS_REMEMBERED)
-def place_of_key(store: int, key: bytes) -> bytes:
-    """The state key of a record's key in a store, or what its map entries begin with. A key comes again and again."""
-    return state_key(point_of_key(key), store, key)
-
-
 class State(Generic[T]):
     """One value for the record's key."""
 
@@ -101,7 +117,11 @@ class State(Generic[T]):
 
     def __init__(self, binding: Binding, scope: Scope, key: bytes | None) -> None:
         self._binding, self._scope = binding, scope
-        self._at = None if key is None else place_of_key(binding.number, key)
+        self.begin(key)
+
+    def begin(self, key: bytes | None) -> None:
+        """The store for a record of this key, in what its scope is now; for the runtime."""
+        self._at = None if key is None else self._binding.places[key]
 
     def get(self) -> T | None:
         """The value; None when there is none."""
@@ -125,7 +145,11 @@ class MapState(Generic[K, V]):
 
     def __init__(self, binding: Binding, scope: Scope, key: bytes | None) -> None:
         self._binding, self._scope = binding, scope
-        self._at = None if key is None else place_of_key(binding.number, key)
+        self.begin(key)
+
+    def begin(self, key: bytes | None) -> None:
+        """The store for a record of this key, in what its scope is now; for the runtime."""
+        self._at = None if key is None else self._binding.places[key]
 
     def get(self, key: K) -> V | None:
         """The value of a key; None when there is none."""
@@ -229,6 +253,7 @@ def declare_store(parameter: str, annotation: Any, where: str) -> StoreDeclarati
     if is_optional(value):
         raise SettingsError(f"{where}: None says that there is no value, so it can't be one; seen {value!r}")
     codec = options.codec or JsonCodec()
+    is_sure = isinstance(codec, JsonCodec) and value in (int, str, bytes, bool)
     try:
         decode, value_type = codec.decoder(value), shape_of(value)
     except TypeError as error:
@@ -242,6 +267,7 @@ def declare_store(parameter: str, annotation: Any, where: str) -> StoreDeclarati
         codec=codec,
         encode=codec.encoder(value) if isinstance(codec, JsonCodec) else codec.encode,
         decode=decode,
+        sure_type=value if is_sure else None,
     )
 
 

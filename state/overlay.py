@@ -21,27 +21,30 @@ ABSENT: Final = Absent()
 
 
 class Overlay:
-    """See the module. Keys are state keys; a value None stands for a deleted one."""
+    """See the module. Keys are state keys; a value None stands for a deleted one.
 
-    __slots__ = ("_committed", "_counts", "_maps", "_newest")
+    A value leaves when the table holds *this very object*: a newer value of the key is another one, and stays. Where
+    they are one object nonetheless (None, say) they are equal, and whoever looks finds the same in the table.
+    """
+
+    __slots__ = ("_committed", "_maps", "newest")
 
     def __init__(self) -> None:
-        self._newest: dict[bytes, bytes | None] = {}
-        self._counts: dict[bytes, int] = {}
-        """How many done records' writes of a key are not in the table."""
+        self.newest: dict[bytes, bytes | None] = {}
+        """The newest value that is done, of each key that the table may not hold it of; to be read only."""
         self._maps: dict[bytes, dict[bytes, None]] = {}
         """The keys of map entries, by what the entries of one map begin with."""
         self._committed: dict[bytes, bytes | None] = {}
 
     def __len__(self) -> int:
-        return len(self._newest)
+        return len(self.newest)
 
     def __contains__(self, key: bytes) -> bool:
-        return key in self._newest
+        return key in self.newest
 
     def get(self, key: bytes) -> bytes | Absent | None:
         """The newest value that is done."""
-        return self._newest.get(key, ABSENT)
+        return self.newest.get(key, ABSENT)
 
     def get_committed(self, key: bytes) -> bytes | Absent | None:
         """The newest value that is committed."""
@@ -49,37 +52,39 @@ class Overlay:
 
     def add(self, writes: Mapping[bytes, bytes | None]) -> None:
         """A record is done: its writes."""
-        counts = self._counts
-        for key, value in writes.items():
-            self._newest[key] = value
-            count = counts.get(key, 0)
-            counts[key] = count + 1
-            if not count and (prefix := map_prefix(key)) is not None:
+        for key in writes:
+            if (prefix := map_prefix(key)) is not None:
                 self._maps.setdefault(prefix, {})[key] = None
+        self.newest.update(writes)
 
-    def commit(self, changes: Iterable[Change]) -> None:
+    def add_values(self, writes: Mapping[bytes, bytes | None]) -> None:
+        """The same for writes none of which is a map's entry."""
+        self.newest.update(writes)
+
+    def commit(self, changes: Mapping[bytes, bytes | None]) -> None:
         """A transaction with these changes, the last of each key, was committed."""
         self._committed.update(changes)
 
-    def settle(self, records: Iterable[Mapping[bytes, bytes | None]]) -> None:
-        """The table holds what these records of one transaction wrote."""
-        counts, newest, committed = self._counts, self._newest, self._committed
-        for writes in records:
-            for key in writes:
-                count = counts[key] - 1
-                if count:
-                    counts[key] = count
-                else:
-                    del counts[key], newest[key]
-                    if (prefix := map_prefix(key)) is not None:
-                        del self._maps[prefix][key]
-                        if not self._maps[prefix]:
-                            del self._maps[prefix]
-                committed.pop(key, None)
+    def committed(self) -> dict[bytes, bytes | None]:
+        """All that is committed and not settled."""
+        return self._committed.copy()
+
+    def settle(self, changes: Mapping[bytes, bytes | None]) -> None:
+        """The table holds these changes, which were committed."""
+        newest, committed = self.newest, self._committed
+        for key, value in changes.items():
+            if committed.get(key, ABSENT) is value:
+                del committed[key]
+            if newest.get(key, ABSENT) is value:
+                del newest[key]
+                if (prefix := map_prefix(key)) is not None:
+                    del self._maps[prefix][key]
+                    if not self._maps[prefix]:
+                        del self._maps[prefix]
 
     def entries(self, prefix: bytes) -> list[Change]:
         """What is done of the map whose keys begin with a prefix (see ``map_prefix``), in order."""
-        found = [(key, self._newest.get(key, ABSENT)) for key in sorted(self._maps.get(prefix, ()))]
+        found = [(key, self.newest.get(key, ABSENT)) for key in sorted(self._maps.get(prefix, ()))]
         # A handler looks from a thread: what was settled in between is in the table now.
         return [(key, value) for key, value in found if not isinstance(value, Absent)]
 

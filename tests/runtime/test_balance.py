@@ -22,9 +22,9 @@ from keylanes.runtime.context import Context
 from keylanes.runtime.dispatch import Worker
 from keylanes.runtime.handlers import Handler, declare
 from keylanes.runtime.member import Member
+from keylanes.runtime.partition_run import PartitionRun
 from keylanes.runtime.reshape import Reshape
 from keylanes.runtime.settings import Settings
-from keylanes.runtime.slots import PartitionRun
 from keylanes.runtime.virtual_loop import run_virtual
 
 LIMIT_S = 600.0

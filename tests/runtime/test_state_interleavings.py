@@ -99,9 +99,9 @@ def test_what_is_read_ahead_stays_within_its_bound_when_values_grow() -> None:
     for key in keys:
         writes: dict[bytes, bytes | None] = {key: bytes(10_000)}
         state.overlay.add(writes)
-        state.overlay.commit(writes.items())
+        state.overlay.commit(writes)
         state.table.write(writes.items())  # type: ignore[attr-defined]  # it is a copy
-        state.settle([writes], writes)
+        state.settle(writes)
     assert state._ahead_bytes <= 100_000
     assert all(state.read(key) == bytes(10_000) for key in keys)
 

@@ -446,11 +446,12 @@ def test_older_read_never_hides_what_was_settled() -> None:
     state = PartitionState("in[0]", table, entry_bytes_max=1_000, ahead_bytes_max=10_000)
     settled = state.begin_reading()
     values = table.look([key])
-    state.overlay.add({key: b"new"})
+    change: dict[bytes, bytes | None] = {key: b"new"}
+    state.overlay.add(change)
     assert state.read(key) == b"new"
-    state.overlay.commit([(key, b"new")])
+    state.overlay.commit(change)
     table.write([(key, b"new")])
-    state.settle([{key: b"new"}], {key: b"new"})
+    state.settle(change)
     state.end_reading(settled, [key], values)
     assert state.read(key) == b"new"
 
@@ -463,19 +464,21 @@ def test_read_ahead_before_a_change_is_changed_with_it() -> None:
     state = PartitionState("in[0]", table, entry_bytes_max=1_000, ahead_bytes_max=10_000)
     first = state.begin_reading()
     state.end_reading(first, [key], table.look([key]))
-    assert state.lacks([key, key]) == []
-    state.overlay.add({key: b"new"})
+    assert state.lacks([key]) == []
+    change: dict[bytes, bytes | None] = {key: b"new"}
+    state.overlay.add(change)
     second = state.begin_reading()
     values = table.look([key])
     state.end_reading(second, [key], values)
-    state.overlay.commit([(key, b"new")])
+    state.overlay.commit(change)
     table.write([(key, b"new")])
-    state.settle([{key: b"new"}], {key: b"new"})
+    state.settle(change)
     assert state.read(key) == b"new"
-    state.overlay.add({key: None})
-    state.overlay.commit([(key, None)])
+    change = {key: None}
+    state.overlay.add(change)
+    state.overlay.commit(change)
     table.write([(key, None)])
-    state.settle([{key: None}], {key: None})
+    state.settle(change)
     assert state.read(key) is None
 
 

@@ -11,7 +11,7 @@ from keylanes import App, Settings
 from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
 from keylanes.runtime.brokers.simulated import EPOCH_MS, Latency
 from keylanes.runtime.member import Member
-from keylanes.runtime.slots import PartitionRun
+from keylanes.runtime.partition_run import PartitionRun
 from keylanes.runtime.store_view import StoreView
 from keylanes.state.changelog import BEACON_KEY, changelog_topic
 from keylanes.state.memory import MemoryCopies

@@ -1,0 +1,83 @@
+"""One source partition while it runs."""
+
+import asyncio
+from dataclasses import dataclass, field
+from sys import getrefcount
+from typing import Any, Final, TypeAlias
+
+from ..keyrange.ranges import even_bounds
+from .brokers.protocol import Record
+from .dispatch import PartitionDispatch
+from .handlers import Handler
+from .outputs import Place
+from .partition_state import PartitionState, Scope
+from .stores import Binding, MapState, State
+
+Attempt: TypeAlias = tuple[Scope, "list[State[Any] | MapState[Any, Any]]"]
+
+_REFERENCES: Final = 3
+"""To a store that nobody else has: the list, the loop over it, and the question."""
+
+
+@dataclass(slots=True, eq=False)
+class PartitionRun:
+    """One source partition while it runs: its dispatch, its handler, and what its readers wait for."""
+
+    dispatch: PartitionDispatch
+    handler: Handler
+    place: Place
+    state: PartitionState | None = None
+    """None: its handler asks for none."""
+    bindings: tuple[Binding | None, ...] = ()
+    """What the handler is called with behind the value; None: the context."""
+    partitions: int = 1
+    """Of the source topic: what a missing output topic is made with."""
+    wanted_bounds: tuple[int, ...] = ()
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    catch_up_room: asyncio.Event = field(default_factory=asyncio.Event)
+    hold_after_s: float = 0.0
+    """Neighbours are held to be merged from then on."""
+    _spare: Attempt | None = None
+
+    def __post_init__(self) -> None:
+        if not self.handler.stores:
+            self.bindings = (None,) * len(self.handler.further)
+
+    def scope(self, record: Record) -> Scope | None:
+        """What an attempt at a record sees of the state; None: its handler asks for none."""
+        return None if self.state is None else Scope(self.state, record.offset, record.timestamp)
+
+    def attempt(self, record: Record) -> Attempt | None:
+        """What an attempt at a record of a handler that asks for nothing but stores sees of the state, and what the
+        handler is called with behind the value; None: it asks for no store.
+        """
+        if self.state is None:
+            return None
+        key, spare = record.key, self._spare
+        if spare is None:
+            scope = Scope(self.state, record.offset, record.timestamp)
+            return scope, [binding.bound(scope, key) for binding in self.bindings if binding is not None]
+        self._spare = None
+        spare[0].begin(record.offset, record.timestamp)
+        for store in spare[1]:
+            store.begin(key)
+        return spare
+
+    def put_back(self, attempt: Attempt) -> None:
+        """An attempt has ended and was closed; it serves again, unless the handler keeps one of its stores somewhere:
+        that one has to go on saying that its attempt has ended.
+        """
+        for store in attempt[1]:
+            if getrefcount(store) > _REFERENCES:
+                return
+        self._spare = attempt
+
+    @property
+    def cut(self) -> tuple[int, ...]:
+        """The bounds that the handler's declaration asks for."""
+        return even_bounds(self.handler.parallelising_factor)
+
+    @property
+    def label(self) -> str:
+        """The source partition, for people."""
+        return f"{self.dispatch.topic}[{self.dispatch.partition}]"
