@@ -227,8 +227,7 @@ class CommitCycle:
         changelog, changed = self.keeper.records(changes, self.incarnation, transaction)
         events = [*generation.events(transaction), *changed]
         snapshot = await self._snapshot(transaction)
-        records = [output for share in generation.shares for done in share.done for output in done.outputs]
-        records += [*changelog, *self._log_records([*events, *snapshot])]
+        records = [*generation.outputs(), *changelog, *self._log_records([*events, *snapshot])]
         limit = self.settings.transaction_timeout_ms + self.settings.request_timeout_ms
         failure: BrokerError | None = None
         positions: Mapping[TopicPartition, int] = {}
@@ -330,12 +329,14 @@ class CommitCycle:
         self.ledger = await self.coordinator.checked(self.ledger, self.incarnation)
 
     def _take_apart(self, generation: Generation, refusal: TransactionRefused) -> list[Generation]:
-        outputs = sum(len(done.outputs) for share in generation.shares for done in share.done)
-        culprits = [i for i in refusal.culprits if i < outputs]
+        culprits = [i for i in refusal.culprits if i < len(generation.outputs())]
         if not culprits:
             raise BrokerUnavailable(
                 f"the broker refuses to take the offset log's events or changes of state: {refusal}"
             ) from refusal
+        if generation.stretches:  # who is to blame is told when it has been sent record by record
+            generation.spread()
+            return [generation]
         records = [done for share in generation.shares for done in share.done]
         if len(records) > 1:
             return generation.isolate(culprits)

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 from xxhash import xxh64_intdigest
@@ -103,17 +104,31 @@ class Worker:
         return self.running is not None or bool(self.queue)
 
 
+class Sent(NamedTuple):
+    """What one record of a stretch sends: itself, its point, its one output, the digest of that, and the size of both
+    in bytes.
+    """
+
+    record: Record
+    point: int
+    output: Outgoing
+    digest: int
+    size: int
+
+
 @dataclass(slots=True, eq=False)
 class Stretch:
-    """What records with offsets in ``[offset_from, offset_to)`` changed of the state, of each key the last value, where
-    nothing was to be sent and all ran straight from their batch.
+    """What records with offsets in ``[offset_from, offset_to)`` produced that ran straight from their batch: what is
+    sent, or what is changed of the state, of each key the last value. Handlers that do both have their records kept one
+    by one, as ``Done``.
 
-    A worker's changes here lie below all of its done records, so that both can be taken up to any line.
+    What a worker has in stretches lies below all of its done records, so that both can be taken up to any line.
     """
 
     offset_from: int
     offset_to: int
     changes: dict[bytes, bytes | None] = field(default_factory=dict)
+    sent: list[Sent] = field(default_factory=list)
     size: int = 0
 
 
@@ -200,9 +215,9 @@ class PartitionDispatch:
 
     # --- handing over ----------------------------------------------------------------------------------------------
 
-    def routed(self, batch: Batch, index: int) -> Iterator[tuple[int, Worker, Record]]:
+    def routed(self, batch: Batch, index: int) -> Iterator[tuple[int, Worker, Record, int]]:
         """The records of the main reader's batch from ``index`` on that are for a worker here and now: their places in
-        the batch, their workers, and themselves. What is not among them is passed by.
+        the batch, their workers, themselves, and their points. What is not among them is passed by.
 
         The front does not move; nothing but queues and what runs may change before it does.
         """
@@ -216,14 +231,14 @@ class PartitionDispatch:
             # A range that arrives may be further than the front: what lies below its edge was done elsewhere.
             if worker is None or worker.dropped_from is not None or offset < worker.edge:
                 continue
-            yield i, worker, record
+            yield i, worker, record, point
 
     def hand_out(self, batch: Batch, index: int, ready: list[Worker]) -> Blocked | None:
         """Hand over the main reader's batch from ``index`` on; workers that were idle are added to ``ready``.
 
         Returns where it stopped because a worker is full; None when the batch is through and the front behind it.
         """
-        for i, worker, record in self.routed(batch, index):
+        for i, worker, record, _ in self.routed(batch, index):
             size = self.try_queue(worker, record, ready)
             if size:
                 self.pause(record)
@@ -257,11 +272,6 @@ class PartitionDispatch:
     # A record whose worker has nothing to do need not go through its queue: it may run when the batch comes to it. As
     # long as no handler suspends, nobody sees a front that stands behind what is done.
 
-    @staticmethod
-    def runs_at_once(worker: Worker) -> bool:
-        """Whether nothing of the worker is before a record that the main reader has for it."""
-        return not (worker.active or worker.queue or worker.hold_at is not None or worker.retired)
-
     def begin(self, worker: Worker, record: Record) -> None:
         """The next record of a batch is its worker's running one, and the front behind it: others go on meanwhile."""
         self.front = max(self.front, record.offset + 1)
@@ -294,15 +304,17 @@ class PartitionDispatch:
             self._stretch = None
         return self.front
 
-    def take_stretches(self, line: int, bytes_max: int) -> tuple[list[Stretch], int]:
-        """Stretches below a line, about ``bytes_max`` bytes of them; and how far a generation may be taken with them."""
+    def take_stretches(self, line: int, bytes_max: int, records_max: int) -> tuple[list[Stretch], int]:
+        """Stretches below a line, at least one and about as much as is allowed; and how far all of the partition may be
+        taken with them.
+        """
         taken: list[Stretch] = []
-        size = 0
         while self.stretches:
             first = self.stretches[0]
-            if first is self._stretch or first.offset_to > line or size >= bytes_max:
+            if first is self._stretch or first.offset_to > line or bytes_max <= 0 or records_max <= 0:
                 return taken, min(line, first.offset_from)
-            size += first.size
+            bytes_max -= first.size
+            records_max -= len(first.sent)
             taken.append(self.stretches.popleft())
         return taken, line
 

@@ -16,6 +16,7 @@ import msgspec
 from ..offsets.decide import CommitKey, Move, decide_commits
 from ..offsets.events import Committed, OffsetEvent, RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
 from ..state.keys import parse_key
+from .brokers.protocol import Outgoing
 from .dispatch import Done, PartitionDispatch, Stretch, Worker
 
 StructuralEvent: TypeAlias = WorkersCut | WorkerSplit | WorkersMerged | RangeReleased
@@ -35,11 +36,15 @@ class Taken:
     done: list[Done]
     changes: dict[bytes, bytes | None] = field(default_factory=dict)
     """Of the state, by records below those done; when the generation's were spread (``spread``)."""
+    changes_size: int = 0
+    outputs: int = 0
+    digest: int = 0
+    """Of what the generation's stretches send for it, as long as that was not spread."""
 
     def move(self) -> Move:
         """The progress, as the pure room of offsets knows it."""
-        digest = 0
-        outputs = dead = 0
+        digest, outputs = self.digest, self.outputs
+        dead = 0
         for done in self.done:
             digest += done.digest
             if done.dead:
@@ -76,12 +81,22 @@ class Generation:
     @property
     def size(self) -> int:
         """The bytes of all outputs and of the records that they were made of, about."""
-        kept = sum(done.size for share in self.shares for done in share.done)
+        kept = sum(share.changes_size + sum(done.size for done in share.done) for share in self.shares)
         return kept + sum(stretch.size for _, stretches in self.stretches for stretch in stretches)
+
+    def outputs(self) -> list[Outgoing]:
+        """All that is to be sent; of each worker in the order of its records."""
+        found = [sent.output for _, stretches in self.stretches for stretch in stretches for sent in stretch.sent]
+        found += [output for share in self.shares for done in share.done for output in done.outputs]
+        return found
 
     def writes(self) -> set[tuple[str, str]]:
         """(source topic, destination topic) of all outputs."""
-        return {(s.dispatch.topic, output.topic) for s in self.shares for done in s.done for output in done.outputs}
+        found = {(s.dispatch.topic, output.topic) for s in self.shares for done in s.done for output in done.outputs}
+        for dispatch, stretches in self.stretches:
+            topics = {sent.output.topic for stretch in stretches for sent in stretch.sent}
+            found.update((dispatch.topic, topic) for topic in topics)
+        return found
 
     def changes(self) -> list[StateChanges]:
         """What changes of the state, in order of partitions."""
@@ -100,13 +115,25 @@ class Generation:
         return [changed for changed in found.values() if changed.last]
 
     def spread(self) -> None:
-        """Give each share what its records changed, so that shares can be taken apart."""
-        for changed in Generation(stretches=self.stretches).changes():
-            shares = sorted((s for s in self.shares if s.dispatch is changed.dispatch), key=lambda share: share.first)
+        """Give each share what its records sent and changed, so that shares can be taken apart. A second call does
+        nothing.
+        """
+        changes = {c.dispatch: c.last for c in Generation(stretches=self.stretches).changes()}
+        stretches, self.stretches = self.stretches, []
+        for dispatch, parts in stretches:
+            shares = [share for share in self.shares if share.dispatch is dispatch]
             firsts = [share.first for share in shares]
-            for key, value in changed.last.items():
+            done: dict[int, list[Done]] = {}
+            for sent in (sent for part in parts for sent in part.sent):
+                one = Done(sent.record, (sent.output,), False, sent.digest, sent.size)
+                done.setdefault(bisect_right(firsts, sent.point) - 1, []).append(one)
+            for i, dones in done.items():
+                shares[i].done = [*dones, *shares[i].done]
+                shares[i].outputs = shares[i].digest = 0
+            for key, value in changes.get(dispatch, {}).items():
                 shares[bisect_right(firsts, parse_key(key).point) - 1].changes[key] = value
-        self.stretches = []
+            # In the end all parts of a generation are committed: it is all one which of them lets go of it.
+            shares[0].changes_size = sum(part.size - sum(sent.size for sent in part.sent) for part in parts)
 
     def events(self, transaction: int) -> list[OffsetEvent]:
         """The events of the transaction: commits first, then the structure that starts where they end."""
@@ -157,10 +184,10 @@ def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: in
     records = size = 0
     for dispatch, below in dispatches:
         front = dispatch.front
-        stretches, line = dispatch.take_stretches(below, bytes_max - size)
-        if stretches:
-            generation.stretches.append((dispatch, stretches))
-            size += sum(stretch.size for stretch in stretches)
+        stretches, line = dispatch.take_stretches(below, bytes_max - size, records_max - records)
+        size += sum(stretch.size for stretch in stretches)
+        records += sum(len(stretch.sent) for stretch in stretches)
+        shares: list[Taken] = []
         for worker in dispatch.workers:
             to = min(worker.edge_now(front), line)
             if to <= worker.taken_to:
@@ -176,11 +203,22 @@ def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: in
                 taken.append(done.popleft())
             if to <= worker.taken_to:
                 continue
-            generation.shares.append(
-                Taken(dispatch, worker, worker.number, worker.first, worker.end, worker.taken_to, to, taken)
-            )
+            shares.append(Taken(dispatch, worker, worker.number, worker.first, worker.end, worker.taken_to, to, taken))
             worker.taken_to = to
+        if stretches:
+            generation.stretches.append((dispatch, stretches))
+            _tally(shares, stretches)
+        generation.shares += shares
     return generation
+
+
+def _tally(shares: Sequence[Taken], stretches: Iterable[Stretch]) -> None:
+    firsts = [share.first for share in shares]
+    for stretch in stretches:
+        for _, point, _, digest, _ in stretch.sent:
+            share = shares[bisect_right(firsts, point) - 1]
+            share.outputs += 1
+            share.digest += digest
 
 
 def committed(generation: Generation) -> None:
@@ -201,7 +239,9 @@ def _one_by_one(share: Taken) -> list[Taken]:
     for i, done in enumerate(share.done):
         last = i + 1 == len(share.done)
         end = share.offset_to if last else share.done[i + 1].record.offset
-        changes = {} if i else share.changes  # they lie below all that is done
-        pieces.append(replace(share, offset_from=start, offset_to=end, done=[done], changes=changes))
+        piece = replace(share, offset_from=start, offset_to=end, done=[done])
+        if i:
+            piece.changes, piece.changes_size = {}, 0  # they lie below all that is done
+        pieces.append(piece)
         start = end
     return pieces or [share]

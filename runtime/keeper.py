@@ -8,7 +8,7 @@ crash in the middle costs nothing but reading that again.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
@@ -144,6 +144,7 @@ class Keeper:
         if handler.stores:
             run.state = self.states[run.dispatch.topic, run.dispatch.partition]
             run.bindings = tuple(None if d is None else Binding(self.infos[d.name].number, d) for d in handler.further)
+            run.has_maps = any(declared.kind == "map" for declared in handler.stores)
 
     async def restore(self, ledger: Ledger) -> None:
         """Make the state of all partitions whole. ``ledger``: read to the ends after the grants.
@@ -233,15 +234,17 @@ class Keeper:
 
     # --- while it runs -----------------------------------------------------------------------------------------------
 
-    async def read_ahead(self, run: PartitionRun, records: Iterable[Record]) -> None:
+    async def read_ahead(self, run: PartitionRun, records: Sequence[Record]) -> None:
         """Have the values of these records' keys in memory before their handlers ask: a read may wait for a disk."""
         state = run.state
-        if state is None:
+        if state is None or state.knows({record.key for record in records}):
             return
         stores = [b.places for b in run.bindings if b is not None and b.declaration.kind == "value"]
         wanted = dict.fromkeys(record.key for record in records)  # in their order, so that the same is read every time
         wanted.pop(None, None)
         lacking = state.lacks([places[key] for key in wanted for places in stores if key is not None])
+        if not lacking:
+            state.is_known(wanted)
         for at in range(0, len(lacking), AHEAD_KEYS_MAX):
             keys = lacking[at : at + AHEAD_KEYS_MAX]
             settled = state.begin_reading()

@@ -79,7 +79,7 @@ class Member:
         self.wall_ms, self.cpu_s, self.on_step, self.closes_broker = wall_ms, cpu_s, on_step, closes_broker
         self.logs = LogReader(app, broker, settings)
         self.coordinator = Coordinator(app, instance, broker, self.logs, settings)
-        self.slots = Slots(broker, settings, self.fail)
+        self.slots = Slots(broker, settings, self.fail, cpu_s)
         self.keeper = Keeper(app, broker, settings, handlers, wall_ms, open_copies or open_state_folder(app, settings))
         self.stall = StallWatch(settings.stall_ms)
         self.runs: list[PartitionRun] = []

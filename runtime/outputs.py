@@ -82,9 +82,10 @@ def returned(result: Any, handler: Handler) -> list[Output]:
 
 def build_one(
     value: Any, record: Record, handler: Handler, place: Place, known: Mapping[str, Destination]
-) -> Done | None:
+) -> tuple[Outgoing, int, int] | None:
     """What ``build`` makes of one value that is returned as it is, for a record with a key: the usual case, at a third
-    of the cost. None: it is another case, or can't be sent, which ``returned`` and ``build`` say.
+    of the cost. The output, its digest, and the size of a ``Done``. None: it is another case, or can't be sent, which
+    ``returned`` and ``build`` say.
     """
     topic, key, offset = handler.to, record.key, record.offset
     if topic is None or topic not in known or key is None or value is None or isinstance(value, list | Output):
@@ -96,9 +97,9 @@ def build_one(
     if size > destination.bytes_max:
         return None
     partition = 0 if destination.partitions == 1 else partition_of_key(key, destination.partitions)
-    timestamp = record.timestamp if record.timestamp >= 0 else None
-    output = Outgoing(topic, partition, key, data, ((HEADER, origin),), timestamp)
-    return Done(record, (output,), False, output_digest(place.seed, offset, 0, topic), bytes_of(record) + size)
+    timestamp = record.timestamp
+    output = Outgoing(topic, partition, key, data, [(HEADER, origin)], timestamp if timestamp >= 0 else None)
+    return output, output_digest(place.seed, offset, 0, topic), bytes_of(record) + size
 
 
 def build(

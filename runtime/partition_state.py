@@ -5,7 +5,7 @@ table. An attempt sees its own writes, then what is done, then what was read ahe
 locks. A key belongs to one worker, and a worker runs one record at a time.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from ..keyrange.ranges import KeyRange
@@ -39,7 +39,9 @@ class PartitionState:
         """Points whose state is here in full."""
         self._ahead: dict[bytes, bytes | None] = {}
         self._at_hand: set[bytes] = set()
-        """Some of the keys that are in the overlay or were read ahead, so that nobody looks at each again and again."""
+        """Some of the keys that are in the overlay or were read ahead; they are read ahead when they leave it."""
+        self._known: set[bytes | None] = set()
+        """Some keys of records all of whose state keys are at hand, so that nobody looks at each again and again."""
         self._ahead_bytes = 0
         self._reading: list[set[bytes]] = []
 
@@ -97,15 +99,22 @@ class PartitionState:
 
     def lacks(self, keys: Sequence[bytes]) -> list[bytes]:
         """Those of the keys, each there once, that are neither done nor read ahead."""
-        if self._at_hand.issuperset(keys):  # all of them, mostly
-            return []
         newest, ahead = self.overlay.newest, self._ahead
         lacking = [key for key in keys if key not in newest and key not in ahead]
         if len(self._at_hand) > AT_HAND_MAX:
             self._at_hand.clear()
+            self._known.clear()
         self._at_hand.update(keys)
         self._at_hand.difference_update(lacking)
         return lacking
+
+    def knows(self, keys: Iterable[bytes | None]) -> bool:
+        """Whether nothing is lacking for these keys of records, which is so mostly; False: maybe."""
+        return self._known.issuperset(keys)
+
+    def is_known(self, keys: Iterable[bytes | None]) -> None:
+        """Nothing is lacking for these keys of records."""
+        self._known.update(keys)
 
     def begin_reading(self) -> set[bytes]:
         """The table is going to be read ahead elsewhere; for ``end_reading``, always."""
@@ -130,6 +139,7 @@ class PartitionState:
         """The table was written by a restore: what was read before, or is being read, may be half of it."""
         self._ahead.clear()
         self._at_hand.clear()
+        self._known.clear()
         self._ahead_bytes = 0
         self._reading = []
 
@@ -138,6 +148,7 @@ class PartitionState:
             oldest = next(iter(self._ahead))
             self._ahead_bytes -= entry_bytes(oldest, self._ahead.pop(oldest))
             self._at_hand.discard(oldest)
+            self._known.clear()
 
     # --- what the commit cycle does ----------------------------------------------------------------------------------
 

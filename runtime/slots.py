@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar
 from .bounded import Patience, fatal_of
 from .brokers.protocol import Batch, Broker, BrokerError, BrokerTimeout, Record, TopicSpec
 from .context import Context, Output
-from .dispatch import Done, Worker, bytes_of
+from .dispatch import Done, Sent, Worker, bytes_of
 from .errors import (
     DecodeFailed,
     FatalError,
@@ -51,6 +51,13 @@ logger = logging.getLogger("keylanes")
 YIELD_EVERY_RECORDS = 64
 """A task whose handlers never suspend lets others run after so many records."""
 
+STRETCH_RECORDS_MAX = 256
+STRETCH_S = 0.002
+"""So does one that runs a batch straight, after as many records or so much of the processor's time."""
+
+LOOK_EVERY_RECORDS = 64
+"""How often it looks at that time."""
+
 
 class Going:
     """A task's work: the worker that runs, and those that wait for it as long as its handler does not suspend."""
@@ -73,11 +80,15 @@ class Straight(Going):
     its worker, which has nothing else to do. The first that suspends keeps the task.
     """
 
-    __slots__ = ("at", "batch", "has_parted", "is_called", "ready", "record", "since_s", "through")
+    __slots__ = (
+        "at", "batch", "has_parted", "is_called", "last", "look_at", "ready", "record", "since_s", "through", "until_s",
+    )  # fmt: skip
 
     def __init__(self, run: PartitionRun, batch: Batch, since_s: float) -> None:
         super().__init__(run)
         self.batch, self.at, self.since_s = batch, 0, since_s
+        self.look_at = self.last = 0
+        self.until_s = 0.0
         self.through: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.record: Record | None = None
         self.ready: list[Worker] = []
@@ -97,7 +108,14 @@ class Straight(Going):
 class Slots:
     """Runs the workers of all partitions. ``fail`` is called once with the error that ends the application."""
 
-    def __init__(self, broker: Broker, settings: Settings, fail: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        settings: Settings,
+        fail: Callable[[BaseException], None],
+        cpu_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._cpu_s = cpu_s
         self.broker, self.settings, self.fail = broker, settings, fail
         self.destinations: dict[str, Destination] = {}
         self.reserved: frozenset[str] = frozenset()
@@ -245,7 +263,8 @@ class Slots:
     def _begin_running(self, going: Straight) -> None:
         """What ran as if it took no time is its worker's running record from here on."""
         worker, record = going.worker, going.record
-        assert worker is not None and record is not None, "a record runs"
+        assert worker is not None, "a record runs"
+        assert record is not None, "a record runs"
         if worker.running is None:
             going.run.dispatch.begin(worker, record)
             worker.started_s, worker.timed_out = (self._clock() if going.is_called else math.inf), False
@@ -254,28 +273,24 @@ class Slots:
         """Some records of a batch. Their first attempts are made here, and all else where ``_run_worker`` has it made,
         which does the same for records that were queued.
         """
-        run, batch = going.run, going.batch
+        run = going.run
         dispatch, function, decode = run.dispatch, run.handler.function, run.handler.decode
-        done_bytes_max = self.settings.done_bytes_max
-        stop = going.at + YIELD_EVERY_RECORDS
-        for i, worker, record in dispatch.routed(batch, going.at):
-            if i >= stop:
+        done_bytes_max, is_stateful = self.settings.done_bytes_max, run.state is not None
+        going.look_at, going.last = going.at + LOOK_EVERY_RECORDS, going.at + STRETCH_RECORDS_MAX
+        going.until_s = self._cpu_s() + STRETCH_S
+        for i, worker, record, point in dispatch.routed(going.batch, going.at):
+            if (i >= going.look_at or self.done_bytes >= done_bytes_max) and self._is_over(going, i):
                 dispatch.pause(record)
-                going.at = i
                 return
-            if not dispatch.runs_at_once(worker):
+            if worker.active or worker.queue or worker.hold_at is not None or worker.retired:
                 if not dispatch.try_queue(worker, record, going.ready):
                     continue
                 dispatch.pause(record)
                 going.end(i)
                 return
-            if self.done_bytes >= done_bytes_max or self.is_stopping:
-                dispatch.pause(record)
-                going.end(i)
-                return
             done: Done | None = None
             going.at, going.worker, going.record, going.is_called = i, worker, record, True
-            attempt = run.attempt(record)
+            attempt = run.attempt(record) if is_stateful else None
             try:
                 if attempt is None:
                     result = await function(decode(record.value))
@@ -287,32 +302,89 @@ class Slots:
             else:
                 going.is_called = False
                 if going.has_parted:
-                    worker.load.spend(worker.started_s, self._clock(), dispatch.partition, record)
-                if going.has_parted and worker.timed_out:
-                    done = await self._process(run, worker, record, _first(attempt, asyncio.CancelledError()))
-                elif result is not None or going.has_parted or worker.done:
-                    if result is not None or attempt is not None:
-                        done = await self._produced(run, worker, record, result, attempt)
-                elif attempt is not None:
-                    done = await self._changed(run, worker, record, attempt)
-            if worker.running is not None:
-                dispatch.finish(worker, done)
-            else:
+                    done = await self._come_back(run, worker, record, result, attempt)
+                elif (result is not None or is_stateful) and not self._lay_down(
+                    run, worker, record, point, result, attempt
+                ):
+                    done = await self._produced(run, worker, record, result, attempt)
+            if worker.running is None:
                 worker.done_to = record.offset + 1
                 if done is not None:
                     worker.done.append(done)
-            load = worker.load
-            load.records += 1
-            load.bytes += bytes_of(record)
-            self.records_done += 1
-            if done is not None:
-                self._keep(run, done)
+            else:
+                dispatch.finish(worker, done)
+            self._count(run, worker, record, done)
             if going.has_parted:
                 await self._run_worker(run, worker)
                 return
             worker.active = False
-        dispatch.pass_by(batch)
-        going.end(len(batch.records))
+        dispatch.pass_by(going.batch)
+        going.end(len(going.batch.records))
+
+    def _is_over(self, going: Straight, i: int) -> bool:
+        """Whether a stretch ends in front of a record of its batch."""
+        if self.is_stopping or self.done_bytes >= self.settings.done_bytes_max:
+            going.end(i)
+            return True
+        if i < going.last and self._cpu_s() < going.until_s:
+            going.look_at = i + LOOK_EVERY_RECORDS
+            return False
+        going.at = i
+        return True
+
+    def _lay_down(
+        self, run: PartitionRun, worker: Worker, record: Record, point: int, result: Any, attempt: Attempt | None
+    ) -> bool:
+        """Put what a record produced that ran straight into its partition's stretch: ``_produced``, for the usual case
+        and without a ``Done``. False: it is another case, or can't be sent.
+        """
+        if worker.done:
+            return False
+        if attempt is None:
+            try:
+                built = build_one(result, record, run.handler, run.place, self.destinations)
+            except Exception:  # noqa: BLE001  # it comes again, and is dealt with
+                return False
+            if built is None:
+                return False
+            output, digest, size = built
+            stretch = run.dispatch.stretch()
+            stretch.sent.append(Sent(record, point, output, digest, size))
+        else:
+            scope = attempt[0]
+            if result is not None or scope.failed is not None:
+                return False
+            changes = scope.close()
+            size = scope.size
+            stretch = run.dispatch.stretch()
+            stretch.changes.update(changes)
+            run.add_changes(changes)
+            run.put_back(attempt)
+        stretch.size += size
+        self.done_bytes += size
+        return True
+
+    async def _come_back(
+        self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None
+    ) -> Done | None:
+        """A handler that was suspended has ended."""
+        worker.load.spend(worker.started_s, self._clock(), run.dispatch.partition, record)
+        if worker.timed_out:
+            return await self._process(run, worker, record, _first(attempt, asyncio.CancelledError()))
+        worker.started_s = math.inf
+        if result is None and attempt is None:
+            return None
+        return await self._produced(run, worker, record, result, attempt)
+
+    def _count(self, run: PartitionRun, worker: Worker, record: Record, done: Done | None) -> None:
+        load = worker.load  # a new one, when the worker was split meanwhile
+        load.records += 1
+        load.bytes += bytes_of(record)
+        self.records_done += 1
+        if done is not None:
+            self.done_bytes += done.size
+            if done.changes:
+                run.add_changes(done.changes)
 
     async def _run_worker(self, run: PartitionRun, worker: Worker) -> int:
         """The records of a worker until it has none that it may run; how many it ran since it last suspended.
@@ -361,41 +433,12 @@ class Slots:
                         worker.started_s = math.inf
                         done = await self._produced(run, worker, record, result, attempt)
             dispatch.finish(worker, done)
-            load = worker.load  # a new one, when the worker was split meanwhile
-            load.records += 1
-            load.bytes += worker.running_bytes
-            self.records_done += 1
-            if done is not None:
-                self._keep(run, done)
+            self._count(run, worker, record, done)
             count += 1
             if count == YIELD_EVERY_RECORDS:
                 count = 0
                 await asyncio.sleep(0)
                 now = clock()
-
-    def _keep(self, run: PartitionRun, done: Done) -> None:
-        self.done_bytes += done.size
-        if done.changes:
-            assert run.state is not None, "only a handler with stores changes state"
-            run.state.overlay.add(done.changes)
-
-    async def _changed(self, run: PartitionRun, worker: Worker, record: Record, attempt: Attempt) -> Done | None:
-        """What a plain handler wrote that returned nothing, for a record that runs straight; the worker has nothing
-        done. It needs no record of its own then.
-        """
-        scope = attempt[0]
-        if scope.failed is not None:
-            return await self._produced(run, worker, record, None, attempt)
-        changes = scope.close()
-        if changes:
-            assert run.state is not None, "only a handler with stores changes state"
-            stretch = run.dispatch.stretch()
-            stretch.changes.update(changes)
-            stretch.size += scope.size
-            self.done_bytes += scope.size
-            run.state.overlay.add(changes)
-        run.put_back(attempt)
-        return None
 
     async def _produced(
         self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None
@@ -411,10 +454,11 @@ class Slots:
         try:
             if result is None:
                 return _done(None, record, changes)
-            done = build_one(result, record, run.handler, run.place, self.destinations)
-            if done is None and (outputs := returned(result, run.handler)):
-                done = await self._build(outputs, record, run)
-            return _done(done, record, changes)
+            built = build_one(result, record, run.handler, run.place, self.destinations)
+            if built is not None:
+                return _done(Done(record, (built[0],), False, *built[1:]), record, changes)
+            outputs = returned(result, run.handler)
+            return _done(await self._build(outputs, record, run) if outputs else None, record, changes)
         except Exception as error:  # noqa: BLE001  # a codec may raise anything
             return await self._process(run, worker, record, error)
 

@@ -113,10 +113,13 @@ class Binding:
 class State(Generic[T]):
     """One value for the record's key."""
 
-    __slots__ = ("_at", "_binding", "_scope")
+    __slots__ = ("_at", "_binding", "_decode", "_encode", "_scope", "_sure_type", "_ttl_ms")
 
     def __init__(self, binding: Binding, scope: Scope, key: bytes | None) -> None:
         self._binding, self._scope = binding, scope
+        declared = binding.declaration
+        self._decode, self._encode, self._ttl_ms = declared.decode, declared.encode, declared.ttl_ms
+        self._sure_type = declared.sure_type
         self.begin(key)
 
     def begin(self, key: bytes | None) -> None:
@@ -125,13 +128,20 @@ class State(Generic[T]):
 
     def get(self) -> T | None:
         """The value; None when there is none."""
-        payload = self._scope.read(_keyed(self._at, self._binding))
-        return None if payload is None else self._scope.tried(self._binding.decode, payload)
+        payload = self._scope.read(self._at or _keyed(self._at, self._binding))
+        if payload is None:
+            return None
+        try:
+            value: T = self._decode(payload)
+        except Exception:  # noqa: BLE001  # a codec may raise anything; what it means is said there
+            return typing.cast("T", self._scope.tried(self._binding.decode, payload))
+        return value
 
     def put(self, value: T) -> None:
         """Set the value. Raises StateValueTooLarge, TypeError for None."""
-        at = _keyed(self._at, self._binding)
-        self._scope.write(at, self._binding.encode(value), self._binding.declaration.ttl_ms)
+        at = self._at or _keyed(self._at, self._binding)
+        is_sure = type(value) is self._sure_type
+        self._scope.write(at, self._encode(value) if is_sure else self._binding.encode(value), self._ttl_ms)
 
     def delete(self) -> None:
         """There is no value any more."""

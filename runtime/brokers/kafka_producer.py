@@ -181,9 +181,8 @@ class Session:
         append, indexes, first = builder.append, queue.indexes, queue.next
         count = 0
         for at in range(first, len(indexes)):
-            record = records[indexes[at]]
-            headers = record.headers
-            if append(count, record.timestamp, record.key, record.value, list(headers) if headers else []) is None:
+            _, _, key, value, headers, timestamp = records[indexes[at]]
+            if append(count, timestamp, key, value, headers if type(headers) is list else [*headers]) is None:
                 break
             count += 1
         self._sequences[partition] = (sequence + count) % SEQUENCES

@@ -324,7 +324,7 @@ def _hand_on_as_parsed(fetched: Any) -> None:
         parsed._consumer_record = _as_parsed
 
 
-def _as_parsed(source: TopicPartition, record: Record) -> Record:
+def _as_parsed(_source: TopicPartition, record: Record) -> Record:
     return record
 
 

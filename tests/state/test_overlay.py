@@ -68,7 +68,7 @@ class OverlayAgainstHistory(RuleBasedStateMachine):
             assert (key in overlay) == (found is not ABSENT)
             assert overlay.get_committed(key) == committed.get(key, ABSENT)
         for prefix in MAPS:
-            seen = {key: value for key, value in overlay.entries(prefix)}
+            seen = dict(overlay.entries(prefix))
             assert seen == {key: overlay.get(key) for key in newest if key in overlay and key.startswith(prefix)}
         for first, end in ((b"", None), (ALL_KEYS[2], ALL_KEYS[5]), (ALL_KEYS[4], None), (ALL_KEYS[4], ALL_KEYS[4])):
             within = [(k, v) for k, v in sorted(committed.items()) if first <= k and (end is None or k < end)]
