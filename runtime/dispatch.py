@@ -290,8 +290,12 @@ class PartitionDispatch:
             worker.dropped_from = record.offset
             self.records_dropped += 1
 
-    def stretch(self) -> Stretch:
-        """Where changes of state go that need no record of their own; it ends where a line is drawn next."""
+    def stretch(self, worker: Worker) -> Stretch | None:
+        """Where something goes that a worker's record produced, and that needs no ``Done``; it ends where a line is
+        drawn next. None: the worker has done records, and what it does behind them is kept like them.
+        """
+        if worker.done:
+            return None
         if self._stretch is None:
             self._stretch = Stretch(self.front, self.front)
             self.stretches.append(self._stretch)

@@ -338,7 +338,8 @@ class Slots:
         """Put what a record produced that ran straight into its partition's stretch: ``_produced``, for the usual case
         and without a ``Done``. False: it is another case, or can't be sent.
         """
-        if worker.done:
+        stretch = run.dispatch.stretch(worker)
+        if stretch is None:
             return False
         if attempt is None:
             try:
@@ -348,7 +349,6 @@ class Slots:
             if built is None:
                 return False
             output, digest, size = built
-            stretch = run.dispatch.stretch()
             stretch.sent.append(Sent(record, point, output, digest, size))
         else:
             scope = attempt[0]
@@ -356,7 +356,6 @@ class Slots:
                 return False
             changes = scope.close()
             size = scope.size
-            stretch = run.dispatch.stretch()
             stretch.changes.update(changes)
             run.add_changes(changes)
             run.put_back(attempt)

@@ -13,9 +13,11 @@ from typing import Any
 from keylanes.keyrange.hashing import point_of
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.runtime import generation, structure
-from keylanes.runtime.brokers.protocol import Batch, Outgoing, TopicPartition
+from keylanes.runtime.brokers.protocol import Batch, Outgoing, Record, TopicPartition
 from keylanes.runtime.brokers.simulated import SimulatedRecord
-from keylanes.runtime.dispatch import Blocked, Done, Numbers, PartitionDispatch, Worker, bytes_of
+from keylanes.runtime.dispatch import Blocked, Done, Numbers, PartitionDispatch, Sent, Worker, bytes_of
+from keylanes.runtime.generation import Generation
+from keylanes.state.keys import state_key
 
 SOURCE = TopicPartition("t", 0)
 PASSES_MAX = 3_000
@@ -71,9 +73,11 @@ class Drive:
     leaving: list[Worker] = field(default_factory=list)
     away: list[Away] = field(default_factory=list)
     active: list[Worker] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         rng = self.rng
+        self.is_stateful = rng.random() < 0.5
         offset = 0
         keys = [None, b"", *(b"k%d" % i for i in range(rng.choice((1, 4, 20))))]
         for _ in range(rng.choice((10, 40, 100))):
@@ -132,8 +136,55 @@ class Drive:
         return blocked.worker.retired or self.dispatch.has_room_again(blocked.worker, blocked.size)
 
     def _hand_out(self, batch: Batch, index: int) -> None:
+        if index == 0 and self.rng.random() < 0.5:
+            index = self._run_straight(batch)
         blocked = self.dispatch.hand_out(batch, index, self.active)
         self.standing = None if blocked is None else Standing(batch, blocked)
+
+    def _run_straight(self, batch: Batch) -> int:
+        """Records of a batch run as it comes to them, until one takes longer; the index of what was not handed over."""
+        dispatch = self.dispatch
+        for i, worker, record, point in dispatch.routed(batch, 0):
+            if self.rng.random() < 0.05:
+                dispatch.pause(record)
+                self._look_in_between()
+                return i
+            if worker.active or worker.queue or worker.hold_at is not None:
+                if dispatch.try_queue(worker, record, self.active):
+                    dispatch.pause(record)
+                    return i
+                continue
+            assert point == self.points[record.offset]
+            self._check_turn(worker, record)
+            if self.rng.random() < 0.1:
+                dispatch.begin(worker, record)
+                self._look_in_between()
+                return i + 1
+            done = self._produced(record)
+            self.done.add(record.offset)
+            worker.done_to = record.offset + 1
+            if done is not None:
+                self._lay_down(worker, done)
+        dispatch.pass_by(batch)
+        return len(batch.records)
+
+    def _look_in_between(self) -> None:
+        """Others have a turn before the reader goes on: the front is where all in front of it is somebody's."""
+        self.check()
+        if self.rng.random() < 0.5:
+            self.take()
+
+    def _lay_down(self, worker: Worker, done: Done) -> None:
+        is_both = bool(done.changes) and bool(done.outputs)
+        stretch = self.dispatch.stretch(worker)
+        if stretch is None or done.dead or is_both or (self.is_stateful and not done.changes):
+            worker.done.append(done)
+            return
+        stretch.size += done.size
+        stretch.changes.update(done.changes or {})
+        if done.outputs:
+            point = self.points[done.record.offset]
+            stretch.sent.append(Sent(done.record, point, done.outputs[0], done.digest, done.size))
 
     def read_pass(self) -> None:
         """Begin a pass, read a batch of it, or decide at the full worker."""
@@ -188,6 +239,9 @@ class Drive:
         if record is None:
             assert not worker.active
             return
+        self._check_turn(worker, record)
+
+    def _check_turn(self, worker: Worker, record: Record) -> None:
         offset = record.offset
         assert worker.first <= self.points[offset] < worker.end, f"{offset} is run by a worker of another range"
         assert offset not in self.begun, f"{offset} is run twice"
@@ -200,32 +254,93 @@ class Drive:
     def _finish(self, worker: Worker) -> None:
         record = worker.running
         assert record is not None, "it runs"
-        done = None
-        if self.rng.random() < 0.5:
-            output = Outgoing("out", 0, None, b"")
-            done = Done(record, [output], self.rng.random() < 0.1, record.offset, 100)
-            self.producing[record.offset] = done
-        self.dispatch.finish(worker, done)
+        self.dispatch.finish(worker, self._produced(record))
         self.done.add(record.offset)
         self.active.append(worker)  # its task goes on
 
+    def _produced(self, record: Record) -> Done | None:
+        """What a record produces: an output, changes of the state where there is one, both or nothing."""
+        offset, rng = record.offset, self.rng
+        has_output, has_changes = rng.random() < (0.2 if self.is_stateful else 0.5), rng.random() < 0.6
+        outputs = (Outgoing("out", 0, None, b""),) if has_output else ()
+        changes: dict[bytes, bytes | None] = {}
+        if self.is_stateful and has_changes:
+            changes[state_key(self.points[offset], 0, record.key or b"")] = rng.choice((None, b"%d" % offset))
+        if not outputs and not changes:
+            return None
+        done = Done(record, outputs, has_output and rng.random() < 0.1, offset if outputs else 0, 100)
+        if changes:
+            done.changes = changes
+        self.producing[offset] = done
+        return done
+
     def take(self, line: int | None = None) -> None:
         """A generation at some line; committed at once. It says exactly what was done."""
-        front = self.dispatch.front
-        line = line if line is not None else self.rng.choice((front, self.rng.randint(0, front)))
+        dispatch, front = self.dispatch, self.dispatch.front
+        if line is None and self.rng.random() < 0.3:
+            self.lines.append(dispatch.line())
+            return
+        drawn = self.lines.pop() if self.lines and self.rng.random() < 0.5 else self.rng.randint(0, front)
+        if line is None:
+            line = dispatch.line() if self.rng.random() < 0.5 else drawn
         limit = self.rng.choice((1, 3, 1_000)) if line < front else 1_000
-        taken = self.parts.take([(self.dispatch, line)], records_max=limit, bytes_max=self.rng.choice((100, 1 << 20)))
-        for share in taken.shares:
-            assert share.offset_from < share.offset_to <= max(line, share.offset_from)
-            inside = [p for p in self.samples if share.first <= p < share.end]
-            for point in inside:
-                assert self.committed[point] == share.offset_from, f"tile of {share.number} starts elsewhere"
-                self.committed[point] = share.offset_to
-            covered = [r.offset for r in self.of(share.worker) if share.offset_from <= r.offset < share.offset_to]
-            assert set(covered) <= self.done, f"{share.number}: {set(covered) - self.done} is committed, not done"
-            wanted = [self.producing[o] for o in covered if o in self.producing]
-            assert share.done == wanted, f"{share.number} takes other outputs than those of its records"
+        taken = self.parts.take([(dispatch, line)], records_max=limit, bytes_max=self.rng.choice((100, 1 << 20)))
+        covered = [self._check_share(share, line) for share in taken.shares]
+        wanted: dict[bytes, bytes | None] = {}
+        for done in sorted((done for part in covered for done in part), key=lambda done: done.record.offset):
+            wanted.update(done.changes or {})
+        assert {k: v for changed in taken.changes() for k, v in changed.last.items()} == wanted, "other changes"
+        assert len(taken.outputs()) == sum(len(done.outputs) for part in covered for done in part)
+        size = taken.size
+        parts = self._apart(taken, covered)
+        assert sum(part.size for part in parts) == size
         generation.committed(taken)
+
+    def _check_share(self, share: generation.Taken, line: int) -> list[Done]:
+        """What its records produced."""
+        assert share.offset_from < share.offset_to <= max(line, share.offset_from)
+        inside = [p for p in self.samples if share.first <= p < share.end]
+        for point in inside:
+            assert self.committed[point] == share.offset_from, f"tile of {share.number} starts elsewhere"
+            self.committed[point] = share.offset_to
+        covered = [r.offset for r in self.of(share.worker) if share.offset_from <= r.offset < share.offset_to]
+        assert set(covered) <= self.done, f"{share.number}: {set(covered) - self.done} is committed, not done"
+        wanted = [self.producing[o] for o in covered if o in self.producing]
+        move = share.move()
+        assert move.outputs + move.dead_letters == sum(len(done.outputs) for done in wanted), (
+            f"{share.number}: other outputs"
+        )
+        assert move.digest == sum(done.digest for done in wanted), f"{share.number}: other outputs"
+        return wanted
+
+    def _apart(self, taken: Generation, covered: list[list[Done]]) -> list[Generation]:
+        """The generation in parts, as after a failure: each has just what its tiles say."""
+        ends = {id(share.worker): share.offset_to for share in taken.shares}
+        taken.spread()
+        for share, wanted in zip(taken.shares, covered, strict=True):
+            sent = [done for done in wanted if done.outputs]
+            assert [done.record for done in share.done if done.outputs] == [done.record for done in sent]
+            assert share.move().digest == sum(done.digest for done in wanted)
+        if not taken.shares:
+            return [taken]
+        if self.rng.random() < 0.5:
+            parts = taken.halves()
+        else:
+            parts = taken.isolate(range(0, len(taken.outputs()), 3))
+        for part in parts:
+            told = {k: v for changed in part.changes() for k, v in changed.last.items()}
+            wanted_now: dict[bytes, bytes | None] = {}
+            for share in part.shares:
+                for record in self.of(share.worker):
+                    if share.offset_from <= record.offset < share.offset_to:
+                        wanted_now.update(self._changes_of(record.offset))
+            assert told == wanted_now, "a part has changes of another one"
+        assert {id(s.worker): s.offset_to for part in parts for s in part.shares} == ends
+        return parts
+
+    def _changes_of(self, offset: int) -> dict[bytes, bytes | None]:
+        done = self.producing.get(offset)
+        return {} if done is None else dict(done.changes or {})
 
     # --- structure ---------------------------------------------------------------------------------------------------
 
@@ -323,7 +438,7 @@ class Drive:
             for turn in (self.read_main, self.read_pass, *(self.run for _ in range(8))):
                 turn()
                 self.check()
-            self.take(self.dispatch.front)
+            self.take(self.dispatch.line())
             if all(edge == self.end for edge in self.committed.values()):
                 break
         assert set(self.points) <= self.done, f"never done: {sorted(set(self.points) - self.done)}"

@@ -53,21 +53,34 @@ PLANTS: dict[str, Callable[[], Parts]] = {
         "catch_up", "if offset >= front:", "if False:"
     ),
     "the front at the last record + 1": lambda: planted(
-        "hand_out",
+        "pass_by",
         "self.front = max(self.front, batch.offset_next)",
-        "self.front = max([self.front, *(r.offset + 1 for r in records)])",
+        "self.front = max([self.front, *(r.offset + 1 for r in batch.records)])",
     ),
-    "the front moved before the hand-out": lambda: planted(
-        "hand_out", "self.front = max(self.front, offset)", "self.front = max(self.front, batch.offset_next)"
-    ),
+    "the front moved before the hand-out": lambda: planted("hand_out", "self.pause(record)", "self.pass_by(batch)"),
     "the front past the record at which the reader stands": lambda: planted(
-        "hand_out", "self.front = max(self.front, offset)", "self.front = max(self.front, offset + 1)"
+        "pause", "record.offset)", "record.offset + 1)"
+    ),
+    "the front at a record that runs straight": lambda: planted("begin", "record.offset + 1)", "record.offset + 9)"),
+    "a record that runs straight is not its worker's": lambda: planted(
+        "begin", "worker.running, worker.running_bytes = record, bytes_of(record)", "worker.running = None"
+    ),
+    "a line inside a stretch": lambda: planted(
+        "take_stretches", "first is self._stretch or first.offset_to > line", "first.offset_from >= line"
+    ),
+    "a stretch left behind its line": lambda: planted(
+        "take_stretches", "return taken, min(line, first.offset_from)", "return taken, line"
+    ),
+    "a stretch goes on behind a line": lambda: planted("line", "self._stretch = None", "pass"),
+    "laid down behind what is kept": lambda: planted("stretch", "if worker.done:", "if False:"),
+    "the outputs of stretches at the wrong worker": lambda: Parts(
+        take=mutated(generation.take, "_tally(shares, stretches)", "_tally(shares[:1], stretches)")
     ),
     "a later record for a worker that was dropped again": lambda: planted(
         "catch_up", "not position <= worker.dropped_from <= offset", "worker.dropped_from > offset"
     ),
-    "the main reader feeds a dropped worker": lambda: planted("hand_out", "worker.dropped_from is not None or ", ""),
-    "the main reader feeds below a worker's edge": lambda: planted("hand_out", " or offset < worker.edge", ""),
+    "the main reader feeds a dropped worker": lambda: planted("routed", "worker.dropped_from is not None or ", ""),
+    "the main reader feeds below a worker's edge": lambda: planted("routed", " or offset < worker.edge", ""),
     "a worker dropped behind its record": lambda: planted("drop", DROPPED, DROPPED + " + 1"),
     "drop_again moves the worker it stands at": lambda: planted("drop_again", "if worker is not owner and", "if"),
     "drop_again takes the worker it once stood at": lambda: planted(

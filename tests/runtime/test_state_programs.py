@@ -314,11 +314,11 @@ async def play(program: list[Action], seed: int) -> None:
     check_outputs(engine, twin, outputs)
     state = twin.state()
     assert scanned(engine) == state, "what app.store() scans"
-    folded, copied = engine.folded(), engine.copied()
+    folded = engine.folded()
     assert typed(engine, folded) == state, "the fold of the changelog"
-    assert copied == {p: entries for p, entries in folded.items() if entries}, "the local copies"
     assert engine.values(DEAD) == {}
     await engine.stop()
+    assert engine.copied() == {p: entries for p, entries in folded.items() if entries}, "the local copies"
 
 
 def check_outputs(engine: Engine, twin: Twin, outputs: dict[bytes | None, list[Any]]) -> None:

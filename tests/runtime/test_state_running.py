@@ -502,8 +502,9 @@ def test_nothing_is_read_ahead_twice_and_old() -> None:
 
     async def main() -> None:
         app = application(
-            fetch_records_max=1, commit_interval_ms=10, commit_lead_ms=0, fetch_wait_ms=10, state_ahead_bytes_max=300
-        )
+            fetch_records_max=1, commit_interval_ms=10, commit_lead_ms=0, fetch_wait_ms=10, state_ahead_bytes_max=300,
+            state_write_interval_ms=0,
+        )  # fmt: skip
 
         @app.handler(SOURCE, **ONCE)
         async def count(value: int, seen: State[int]) -> int:

@@ -21,13 +21,13 @@ from .plants import AGAIN, LOST, NO_DEAD_LETTER, Plant, change, changed
 
 def last_plus_one(patch: pytest.MonkeyPatch) -> None:
     """The front stands behind the last record instead of at the reader's position."""
-    hand_out = PartitionDispatch.hand_out
+    pass_by = PartitionDispatch.pass_by
 
-    def narrow(self: PartitionDispatch, batch: Batch, index: int, ready: list[Worker]) -> Any:
+    def narrow(self: PartitionDispatch, batch: Batch) -> None:
         end = batch.records[-1].offset + 1 if batch.records else self.front
-        return hand_out(self, batch._replace(offset_next=end), index, ready)
+        pass_by(self, batch._replace(offset_next=end))
 
-    patch.setattr(PartitionDispatch, "hand_out", narrow)
+    patch.setattr(PartitionDispatch, "pass_by", narrow)
 
 
 def edge_without_running(patch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def dropped_from_overwritten(patch: pytest.MonkeyPatch) -> None:
     change(
         patch,
         PartitionDispatch,
-        "hand_out",
+        "routed",
         (
             "        if worker is None or worker.dropped_from is not None or offset < worker.edge:\n",
             (
@@ -139,12 +139,12 @@ def seen_offsets(patch: pytest.MonkeyPatch) -> None:
     change(
         patch,
         PartitionDispatch,
-        "hand_out",
+        "try_queue",
         (
-            "        worker.queue.append(record)\n",
+            "    worker.queue.append(record)\n",
             (
-                f"        if offset in {seen}:\n            continue\n        {seen}.add(offset)\n"
-                "        worker.queue.append(record)\n"
+                f"    if record.offset in {seen}:\n        return 0\n    {seen}.add(record.offset)\n"
+                "    worker.queue.append(record)\n"
             ),
         ),
     )
@@ -380,7 +380,7 @@ PLANTS = [
     Plant(
         "bytes counted twice as they come",
         "what is done is never found to be committed: the application stands still",
-        changed(Slots, "_keep", ("self.done_bytes += done.size", "self.done_bytes += 2 * done.size")),
+        changed(Slots, "_count", ("self.done_bytes += done.size", "self.done_bytes += 2 * done.size")),
         finding=r"not level after|idle, and \d+ bytes wait",
     ),
     Plant(

@@ -53,7 +53,7 @@ def map_of_all_keys(patch: pytest.MonkeyPatch) -> None:
     """What is done of a map is looked for by the store alone, not by the record's key."""
 
     def entries(self: Overlay, prefix: bytes) -> list[Change]:
-        return sorted((at, value) for at, value in self._newest.items() if at[4:6] == prefix[4:6])
+        return sorted((at, value) for at, value in self.newest.items() if at[4:6] == prefix[4:6])
 
     patch.setattr(Overlay, "entries", entries)
 
@@ -61,17 +61,17 @@ def map_of_all_keys(patch: pytest.MonkeyPatch) -> None:
 def attempts_share_writes(patch: pytest.MonkeyPatch) -> None:
     """What a failed attempt wrote is there for the next one."""
     kept: dict[str, Any] = {}
-    make, close = Scope.__init__, Scope.close
+    begin, close = Scope.begin, Scope.close
 
-    def init(self: Scope, state: PartitionState, offset: int, timestamp_ms: int) -> None:
-        make(self, state, offset, timestamp_ms)
+    def begin_with_kept(self: Scope, offset: int, timestamp_ms: int) -> None:
+        begin(self, offset, timestamp_ms)
         self.writes.update(kept.pop(self._where, {}))
 
     def close_and_keep(self: Scope) -> Any:
         kept[self._where] = dict(self.writes)
         return close(self)
 
-    patch.setattr(Scope, "__init__", init)
+    patch.setattr(Scope, "begin", begin_with_kept)
     patch.setattr(Scope, "close", close_and_keep)
 
 
@@ -99,12 +99,12 @@ def restore_marked_at_its_end(patch: pytest.MonkeyPatch) -> None:
 
 def time_of_the_clock(patch: pytest.MonkeyPatch) -> None:
     """Time to live is counted from the clock, not from the records' timestamps."""
-    make = Scope.__init__
+    begin = Scope.begin
 
-    def init(self: Scope, state: PartitionState, where: str, timestamp_ms: int) -> None:
-        make(self, state, where, EPOCH_MS + int(asyncio.get_running_loop().time() * 1000))
+    def begin_now(self: Scope, offset: int, timestamp_ms: int) -> None:
+        begin(self, offset, EPOCH_MS + int(asyncio.get_running_loop().time() * 1000))
 
-    patch.setattr(Scope, "__init__", init)
+    patch.setattr(Scope, "begin", begin_now)
 
 
 def no_tombstones(patch: pytest.MonkeyPatch) -> None:
@@ -240,10 +240,7 @@ PLANTS = [
         changed(
             Overlay,
             "settle",
-            ("count = counts[key] - 1", "count = 0 * counts.setdefault(key, 0)"),
-            ("del counts[key], newest[key]", "counts.pop(key, None), newest.pop(key, None)"),
-            ("del self._maps[prefix][key]", "self._maps.setdefault(prefix, {}).pop(key, None)"),
-            ("if not self._maps[prefix]:", "if not self._maps.get(prefix, True):"),
+            ("if newest.get(key, ABSENT) is value:", "if key in newest:"),
         ),
         stateful=True,
         finding=SAW,
