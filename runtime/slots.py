@@ -1,6 +1,6 @@
 """Slots run workers: the event loop runs async handlers, threads run sync ones, one record of a worker at a time.
 
-An attempt that fails or times out leaves nothing. A worker whose record is tried again waits; all others go on. A
+A record whose worker has nothing else to do runs straight from its batch; all others wait in their workers' queues. A
 worker takes no next record while a timed-out handler's thread still runs: a thread can't be stopped, and two records
 of one key must not run at once.
 """
@@ -10,38 +10,16 @@ import logging
 import math
 import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from typing import Any, TypeVar
 
-from .bounded import Patience, fatal_of
-from .brokers.protocol import Batch, Broker, BrokerError, BrokerTimeout, Record, TopicSpec
-from .context import Context, Output
+from .attempts import Attempts, first_error
+from .brokers.protocol import Batch, Broker, Record
 from .dispatch import Done, Sent, Worker, bytes_of
-from .errors import (
-    DecodeFailed,
-    FatalError,
-    HandlerError,
-    HandlerFailed,
-    HandlerTimeout,
-    NoKey,
-    OutputRefused,
-    SettingsError,
-)
-from .handlers import DeadLetter, Handler, check_topic_name
-from .outputs import (
-    Destination,
-    UnknownDestination,
-    build,
-    build_dead_letter,
-    build_one,
-    destination_of,
-    returned,
-)
+from .errors import HandlerFailed
+from .outputs import build_one
 from .partition_run import Attempt, PartitionRun
-from .partition_state import Scope, entry_bytes
 from .settings import Settings
-from .stores import Binding
-from .threads import DaemonThreads
 
 T = TypeVar("T")
 G = TypeVar("G", bound="Going")
@@ -105,7 +83,7 @@ class Straight(Going):
             self.through.set_result(at)
 
 
-class Slots:
+class Slots(Attempts):
     """Runs the workers of all partitions. ``fail`` is called once with the error that ends the application."""
 
     def __init__(
@@ -115,11 +93,8 @@ class Slots:
         fail: Callable[[BaseException], None],
         cpu_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._cpu_s = cpu_s
-        self.broker, self.settings, self.fail = broker, settings, fail
-        self.destinations: dict[str, Destination] = {}
-        self.reserved: frozenset[str] = frozenset()
-        """Our own logs: no handler writes there."""
+        super().__init__(broker, settings)
+        self.fail, self._cpu_s = fail, cpu_s
         self.tasks: dict[asyncio.Task[None], Going] = {}
         self.unstarted = 0
         """Workers that have something to do and wait for the loop: it has no time for more."""
@@ -128,10 +103,6 @@ class Slots:
         self.paused: list[tuple[PartitionRun, Worker]] = []
         self.is_stopping = False
         """Workers take no next record."""
-        self._is_closing = False
-        self._clock: Callable[[], float] = asyncio.get_running_loop().time
-        # Any free one takes any worker's next record: bound to one, workers would wait behind a handler that hangs.
-        self._threads = DaemonThreads(settings.threads, "keylanes-slot")
 
     def activate(self, run: PartitionRun, workers: Iterable[Worker]) -> None:
         """Start the workers; each was marked active by the dispatch."""
@@ -160,9 +131,12 @@ class Slots:
 
     def resume(self) -> None:
         """Start workers that waited for a commit to make room for what they produce."""
-        paused, self.paused = self.paused, []
-        for run, worker in paused:
-            self.activate(run, [worker])
+        waiting: dict[PartitionRun, list[Worker]] = {}
+        for run, worker in self.paused:
+            waiting.setdefault(run, []).append(worker)
+        self.paused = []
+        for run, workers in waiting.items():
+            self.activate(run, workers)
 
     def overdue(self, now: float) -> None:
         """End attempts of async handlers that take too long; name those of sync handlers aloud."""
@@ -298,7 +272,7 @@ class Slots:
                     result = await function(decode(record.value), *attempt[1])
             except BaseException as error:  # noqa: BLE001  # what it means is said there
                 self._begin_running(going)
-                done = await self._process(run, worker, record, _first(attempt, error))
+                done = await self._process(run, worker, record, first_error(attempt, error))
             else:
                 going.is_called = False
                 if going.has_parted:
@@ -369,7 +343,7 @@ class Slots:
         """A handler that was suspended has ended."""
         worker.load.spend(worker.started_s, self._clock(), run.dispatch.partition, record)
         if worker.timed_out:
-            return await self._process(run, worker, record, _first(attempt, asyncio.CancelledError()))
+            return await self._process(run, worker, record, first_error(attempt, asyncio.CancelledError()))
         worker.started_s = math.inf
         if result is None and attempt is None:
             return None
@@ -421,13 +395,13 @@ class Slots:
                     else:
                         result = await function(decode(record.value), *attempt[1])
                 except BaseException as error:  # noqa: BLE001  # what it means is said there
-                    done = await self._process(run, worker, record, _first(attempt, error))
+                    done = await self._process(run, worker, record, first_error(attempt, error))
                     now = clock()
                 else:
                     now = clock()
                     worker.load.spend(worker.started_s, now, dispatch.partition, record)
                     if worker.timed_out:
-                        done = await self._process(run, worker, record, _first(attempt, asyncio.CancelledError()))
+                        done = await self._process(run, worker, record, first_error(attempt, asyncio.CancelledError()))
                     elif result is not None or attempt is not None:
                         worker.started_s = math.inf
                         done = await self._produced(run, worker, record, result, attempt)
@@ -438,156 +412,6 @@ class Slots:
                 count = 0
                 await asyncio.sleep(0)
                 now = clock()
-
-    async def _produced(
-        self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None
-    ) -> Done | None:
-        """What a plain handler returned and wrote; what can't be sent is a failed attempt."""
-        changes: Mapping[bytes, bytes | None] | None = None
-        if attempt is not None:
-            scope = attempt[0]
-            changes = scope.close()
-            if scope.failed is not None:  # in place of whatever a handler made of it
-                return await self._process(run, worker, record, scope.failed)
-            run.put_back(attempt)
-        try:
-            if result is None:
-                return _done(None, record, changes)
-            built = build_one(result, record, run.handler, run.place, self.destinations)
-            if built is not None:
-                return _done(Done(record, (built[0],), False, *built[1:]), record, changes)
-            outputs = returned(result, run.handler)
-            return _done(await self._build(outputs, record, run) if outputs else None, record, changes)
-        except Exception as error:  # noqa: BLE001  # a codec may raise anything
-            return await self._process(run, worker, record, error)
-
-    async def _process(
-        self, run: PartitionRun, worker: Worker, record: Record, first: BaseException | None = None
-    ) -> Done | None:
-        """Attempts at one record until one succeeds or it failed for good. ``first``: how the first one failed, when
-        that was made already.
-        """
-        handler = run.handler
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                if first is not None:
-                    error, first = first, None
-                    self._end_attempt(run, worker, record)
-                    self._raise_again(worker, error)
-                return await self._attempt(run, worker, record, attempt)
-            except BrokerError as error:
-                raise fatal_of(error) from error
-            except FatalError:
-                raise
-            except Exception as error:  # a handler may raise anything
-                if self._is_closing:  # it was cancelled and raised something else: its record is for the next start
-                    raise asyncio.CancelledError from error
-                is_final = attempt >= handler.retry.attempts or isinstance(error, DecodeFailed | NoKey)
-                if is_final:
-                    return await self._give_up(run, record, error, attempt)
-                logger.warning(
-                    "%s failed at %s offset %d, attempt %d of %d: %s: %s",
-                    handler.name,
-                    run.label,
-                    record.offset,
-                    attempt,
-                    handler.retry.attempts,
-                    type(error).__name__,
-                    error,
-                )
-            await asyncio.sleep(handler.retry.wait_ms(attempt) / 1000)
-
-    async def _attempt(self, run: PartitionRun, worker: Worker, record: Record, attempt: int) -> Done | None:
-        handler, dispatch = run.handler, run.dispatch
-        context = Context(dispatch.topic, dispatch.partition, record, attempt) if handler.takes_context else None
-        scope = run.scope(record)
-        worker.timed_out = False
-        worker.started_s = self._clock() if handler.is_async else math.inf
-        try:
-            value = handler.decode(record.value)
-            arguments = (value, *[_bound(binding, context, scope, record) for binding in run.bindings])
-            if handler.is_async:
-                result = await handler.function(*arguments)
-            else:
-                result = await self._in_thread(worker, handler, arguments)
-            if worker.timed_out:
-                raise HandlerTimeout(f"took longer than {self.settings.handler_timeout_ms} ms")
-        except asyncio.CancelledError as error:
-            self._raise_again(worker, error)
-        finally:
-            sent = () if context is None else context.close()
-            changes = None if scope is None else scope.close()
-            self._end_attempt(run, worker, record)
-            if scope is not None and scope.failed is not None:  # in place of whatever a handler made of it
-                raise scope.failed
-        outputs = [*sent, *returned(result, handler)] if sent or result is not None else ()
-        return _done(await self._build(outputs, record, run) if outputs else None, record, changes)
-
-    def _end_attempt(self, run: PartitionRun, worker: Worker, record: Record) -> None:
-        worker.load.spend(worker.started_s, self._clock(), run.dispatch.partition, record)
-        worker.started_s = math.inf
-        if worker.timed_out and not self._is_closing:
-            _forget_cancels()
-
-    def _raise_again(self, worker: Worker, error: BaseException) -> NoReturn:
-        """Raise what a handler raised; a cancellation as what it means."""
-        if not isinstance(error, asyncio.CancelledError) or self._is_closing:
-            raise error
-        if worker.timed_out:
-            raise HandlerTimeout(f"took longer than {self.settings.handler_timeout_ms} ms") from None
-        _forget_cancels()
-        raise HandlerError("the handler was cancelled from inside") from None
-
-    async def _in_thread(self, worker: Worker, handler: Handler, arguments: tuple[Any, ...]) -> Any:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, _called, worker, loop.time, handler.function, *arguments)
-
-    async def _build(self, outputs: Sequence[Output], record: Record, run: PartitionRun) -> Done:
-        while True:
-            try:
-                return build(outputs, record, run.handler, run.place, self.destinations)
-            except UnknownDestination as unknown:
-                await self.look_up(unknown.topic, run)
-
-    async def look_up(self, topic: str, run: PartitionRun) -> None:
-        """Learn what a topic takes; one that is missing is made like a declared one, or refused (``create_topics``).
-
-        Raises OutputRefused; the topic is looked for again the next time a record names it.
-        """
-        if topic in self.reserved:
-            raise OutputRefused(f"topic {topic!r} is a log of this application")
-        try:
-            check_topic_name(topic, "output")
-        except SettingsError as error:
-            raise OutputRefused(str(error)) from None
-        patience = Patience(self.settings.broker_retry_ms, f"looking up {topic}")
-        while True:
-            try:
-                found = await self.broker.describe([topic])
-                if topic not in found and self.settings.create_topics:
-                    await self.broker.create([TopicSpec(topic, run.partitions, {})])
-                    found = await self.broker.describe([topic])
-                break
-            except BrokerTimeout as error:
-                await patience.wait(error)
-        if topic not in found:
-            raise OutputRefused(f"topic {topic!r} does not exist and create_topics is off")
-        self.destinations[topic] = destination_of(found[topic], self.settings.output_bytes_max)
-
-    async def _give_up(self, run: PartitionRun, record: Record, error: Exception, attempts: int) -> Done:
-        handler = run.handler
-        where = f"{handler.name} failed for good at {run.label} offset {record.offset} after {attempts} attempts"
-        if not isinstance(handler.on_failure, DeadLetter):
-            raise HandlerFailed(f"{where}: {type(error).__name__}: {error}") from error
-        topic = handler.on_failure.topic
-        if topic not in self.destinations:
-            await self.look_up(topic, run)
-        destination = self.destinations[topic]
-        trace = error if logger.isEnabledFor(logging.DEBUG) else None
-        logger.warning("%s; it goes to %s: %s: %s", where, topic, type(error).__name__, error, exc_info=trace)
-        return build_dead_letter(record, topic, destination, run.place, error, attempts)
 
 
 @types.coroutine
@@ -614,45 +438,3 @@ def _driven(work: Coroutine[Any, Any, T], going: G, on_suspended: Callable[[G], 
                 return result
         else:
             return (yield from steps)
-
-
-def _first(attempt: Attempt | None, error: BaseException) -> BaseException:
-    """What ended a first attempt; a state that can't be used in place of whatever a handler made of it."""
-    if attempt is None:
-        return error
-    attempt[0].close()
-    return attempt[0].failed or error
-
-
-def _done(done: Done | None, record: Record, changes: Mapping[bytes, bytes | None] | None) -> Done | None:
-    """What a record sends together with what it changes; None: neither."""
-    if changes:
-        if done is None:
-            done = Done(record, (), False, 0, bytes_of(record))
-        done.changes = changes
-        for key, value in changes.items():
-            done.size += entry_bytes(key, value)
-    return done
-
-
-def _bound(binding: Binding | None, context: Context | None, scope: Scope | None, record: Record) -> Any:
-    """One argument of a handler, for one attempt."""
-    if binding is None:
-        return context
-    assert scope is not None, "a handler with stores runs on a state"
-    return binding.bound(scope, record.key)
-
-
-def _called(worker: Worker, clock: Callable[[], float], function: Callable[..., Any], *arguments: Any) -> Any:
-    worker.started_s = clock()  # its wait for a free thread is not the handler's time
-    try:
-        return function(*arguments)
-    except StopIteration as error:  # a future can't hold one: whoever awaits it would wait for ever
-        raise RuntimeError("the handler raised StopIteration") from error
-
-
-def _forget_cancels() -> None:
-    """A later record of the same task must not find itself half cancelled: its task groups and time-outs count them."""
-    task = asyncio.current_task()
-    while task is not None and task.cancelling():
-        task.uncancel()
