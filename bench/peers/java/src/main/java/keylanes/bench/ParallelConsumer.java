@@ -41,8 +41,9 @@ import reactor.core.scheduler.Schedulers;
  *       pauses bring.
  * </ul>
  *
- * Tried without gain or with loss: {@code messageBufferSize}, {@code initialLoadFactor}, fewer threads, more in flight,
- * a larger young generation, the Kafka client that the library was built with, smaller fetches.
+ * Tried without gain or with loss: {@code messageBufferSize}, {@code initialLoadFactor}, commits 50, 200 and 500 ms
+ * apart, 2,000 in flight, a larger young generation, the Kafka client that the library was built with, smaller fetches.
+ * 300 threads instead of 1,000 made the core engine a twentieth faster, but all arms have 1,000 in flight.
  */
 final class ParallelConsumer extends Engine {
     private static final int POLL_RECORDS_MAX = 5_000;
