@@ -127,7 +127,11 @@ def _all_bars() -> Iterator[Bar]:
     text = "run again, as a share of rate × (interval + lead + transaction)"
     yield Bar(text=text, value=worst("again", of="bound"), required=1, **limits)
     yield Bar(text="run again after a quiet log", value=worst("again_quiet"), required=1, **limits)
-    yield Bar(text="outputs doubled", value=worst("outputs_doubled"), required=0, **limits)
+    text = "restarts, of two, that left the stuck record out"
+    yield Bar(text=text, value=worst("stuck_left_out"), required=0, **limits)
+    for name in ("doubled", "missing", "out_of_order", "damaged"):
+        text = f"outputs {name.replace('_', ' ')}"
+        yield Bar(text=text, value=worst(f"outputs_{name}"), required=0, **limits)
     for name in ("p50", "p99", "p99.9"):
         value = against(PC, name, least=True)
         text = f"{name}, × the best Parallel Consumer"

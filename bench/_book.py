@@ -6,26 +6,18 @@ before it is kept beside it.
 
 import hashlib
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
-from _measure import ROOT, surroundings
+from _measure import git, surroundings
 
 CODE = ("*.py", "*.java", "pom.xml", "bench/peers/requirements")
 
 
 def identity(settings: dict[str, Any]) -> str:
     """What results must share to be in one book."""
-    said = [_git("rev-parse", "HEAD"), _git("diff", "HEAD", "--", *CODE), json.dumps(settings, sort_keys=True)]
+    said = [git("rev-parse", "HEAD"), git("diff", "HEAD", "--", *CODE), json.dumps(settings, sort_keys=True)]
     return hashlib.sha256("\0".join(said).encode()).hexdigest()[:16]
-
-
-def _git(*command: str) -> str:
-    try:
-        return subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    except OSError:
-        return ""
 
 
 class Book:

@@ -1,8 +1,9 @@
 """W6: one record is stuck for good, everything else is handled, then kill -9 and a restart, twice.
 
-The handlers count in shared memory, which survives the kill: a record whose counter grows afterwards was run again. The
-first kill comes at once, in the middle of what is not committed yet; the second one after a quiet time in which all
-commits are through. A stuck record never ends, so its own new start is not counted by every driver: it is added here.
+The handlers count in shared memory, which survives the kill: a record whose counter grows afterwards was run again. A
+stuck record never ends: drivers count it when it begins, so that a restart which leaves it out is seen. The first kill
+comes at once, in the middle of what is not committed yet; the second one after a quiet time in which all commits are
+through: then it alone may begin again.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from _arms import ARMS
 from _drive import READY_SECONDS_MAX, Driver, Ground, driver, read_counts, write_counts
 from _loader import key_bytes
 from _measure import WrongRun, committed_events, connected
-from _rate import COMMIT_MS, RESULT_SECONDS_MAX, order_of, read_output
+from _rate import COMMIT_MS, RESULT_SECONDS_MAX, WRONG_OUTPUTS, order_of, read_output
 from _workloads import PC, Workload
 
 from keylanes import Settings
@@ -32,26 +33,27 @@ AGAIN_SECONDS_MAX = 60.0
 STILL_S = 5.0
 """Counters that have not grown for so long, after a restart, will grow no more."""
 QUIET_S = 7.0
-"""Longer than the commit interval of every arm: 5 s is Parallel Consumer's own."""
+"""Far longer than the commit interval of every arm."""
 
 
 class Counters:
-    """The counters of all records but the stuck one, as they are now."""
+    """How often each record was handled, and how often the stuck one began."""
 
-    def __init__(self, path: str, stuck: int) -> None:
-        self.path, self.stuck = path, stuck
+    def __init__(self, path: str) -> None:
+        self.path = path
 
     def read(self) -> "array[int]":
-        """A copy of them."""
-        counts = read_counts(self.path)
-        counts[self.stuck] = 0
-        return counts
+        """A copy of them as they are now."""
+        return read_counts(self.path)
 
     def wait_all(self, seconds_max: float, running: Driver) -> float:
-        """Wait until every other record is handled; the seconds since the first one was. Raises WrongRun."""
+        """Wait until every other record is handled and the stuck one has begun; the seconds since the first one was.
+
+        Raises WrongRun.
+        """
         deadline, began_s = time.monotonic() + seconds_max, 0.0
-        records = len(self.read()) - 1
-        while (missing := self.read().count(0) - 1) > 0:
+        records = len(self.read())
+        while (missing := self.read().count(0)) > 0:
             if not began_s and missing < records:
                 began_s = time.monotonic()
             if time.monotonic() > deadline or running.process.poll() is not None:
@@ -63,7 +65,7 @@ class Counters:
     def wait_again(self, before: "array[int]", committed: Sequence[bool], running: Driver) -> None:
         """Wait until every record that was not committed has been run again. Raises WrongRun."""
         deadline = time.monotonic() + AGAIN_SECONDS_MAX
-        places = [place for place, done in enumerate(committed) if not done and place != self.stuck]
+        places = [place for place, done in enumerate(committed) if not done]
         while missing := sum(now[place] == before[place] for now in [self.read()] for place in places):
             if time.monotonic() > deadline or running.process.poll() is not None:
                 raise WrongRun(f"{missing} records were neither committed before the kill nor run again after it")
@@ -90,7 +92,7 @@ def run(workload: Workload, arm: str, size: str, ground: Ground) -> dict[str, An
         if ARMS[arm].is_exactly_once:
             order["output"] = f"{order['group']}-output"
             ground.make(order["output"])
-        counters = Counters(order["counters"], workload.stuck)
+        counters = Counters(order["counters"])
         with driver(arm, order) as first:
             first.event("ready", READY_SECONDS_MAX)
             seconds = counters.wait_all(RESULT_SECONDS_MAX[size], first)
@@ -105,14 +107,14 @@ def run(workload: Workload, arm: str, size: str, ground: Ground) -> dict[str, An
             bound_s = (COMMIT_MS + Settings().commit_lead_ms) / 1_000 + transaction_s
             figures |= {"transaction_s_max": transaction_s, "bound": figures["per_second"] * bound_s}
         if order["output"]:
-            seen = read_output(order, ground)
-            figures |= {"outputs_doubled": seen["doubled"], "outputs_missing": seen["missing"] - 1}
+            seen = read_output(order, workload, ground)
+            figures |= {f"outputs_{name}": seen[name] for name in WRONG_OUTPUTS}
     return figures
 
 
 def _restart(order: dict[str, Any], counters: Counters, ground: Ground, arm: str) -> dict[str, Any]:
     """Start again after the kill, then after a kill on a quiet log; how many records ran again."""
-    before, found = counters.read(), {}
+    before, stuck = counters.read(), order["stuck"]
     committed = committed_records(order, ground) if arm == "keylanes" else None
     with driver(arm, order) as second:
         second.event("ready", READY_SECONDS_MAX)
@@ -123,17 +125,21 @@ def _restart(order: dict[str, Any], counters: Counters, ground: Ground, arm: str
         second.kill()
     if arm in PC:
         ground.forget_members(order["group"])
-    again = [now > then for now, then in zip(after, before, strict=True)]
-    found["again"] = sum(again) + 1
-    if committed is not None:
-        found["committed_at_kill"] = sum(committed)
-        found["committed_again"] = sum(a and c for a, c in zip(again, committed, strict=True))
     with driver(arm, order) as third:
         third.event("ready", READY_SECONDS_MAX)
         last = counters.wait_still(third)
         third.kill()
-    found["again_quiet"] = sum(now > then for now, then in zip(last, after, strict=True)) + 1
+    again, again_quiet = grown(before, after), grown(after, last)
+    found = {"again": len(again), "again_quiet": len(again_quiet)}
+    found["stuck_left_out"] = (stuck not in again) + (stuck not in again_quiet)
+    if committed is not None:
+        found |= {"committed_at_kill": sum(committed), "committed_again": sum(committed[place] for place in again)}
     return found
+
+
+def grown(before: Sequence[int], after: Sequence[int]) -> set[int]:
+    """The records whose counters grew."""
+    return {place for place, (then, now) in enumerate(zip(before, after, strict=True)) if now > then}
 
 
 def committed_records(order: dict[str, Any], ground: Ground) -> list[bool]:

@@ -1,8 +1,9 @@
 """W7: records are sent at one absolute rate, whatever an arm does; how long after its scheduled time each is through.
 
 The rate is half of what the slowest of these arms reached in W1, and the same for all. "Handled" is the end of the
-handler, by the driver's own clock reading; "visible" is when a committed reader of the output gets the record. The
-first quarter of the records is not counted: every arm is still warming up.
+handler, by the driver's own clock reading; "visible" is when a committed reader of the output gets the record, which
+is read a second time afterwards and checked: complete, once, in order. The first quarter of the records is not counted:
+every arm is still warming up.
 """
 
 import math
@@ -13,7 +14,7 @@ from typing import Any
 
 from _drive import READY_SECONDS_MAX, Ground, checked, driver, own, write_counts
 from _loader import counts_of
-from _rate import RESULT_SECONDS_MAX, order_of, source_keys
+from _rate import RESULT_SECONDS_MAX, check_output, order_of, source_keys
 from _workloads import Workload
 
 SECONDS = {"full": 20.0, "quick": 5.0}
@@ -55,7 +56,7 @@ def _run_beside_loader(
                 loader.end()
         else:
             asked = {"topic": order["output"], "bootstrap": ground.bootstrap, "records": order["records"]}
-            asked |= {"keys": order["keys"], "live": True, "latency_ns": str(folder.with_name("visible"))}
+            asked |= {"live": True, "latency_ns": str(folder.with_name("visible"))}
             with own("_reader.py", asked, folder.with_name("reader")) as reader:
                 reader.event("ready", READY_SECONDS_MAX)
                 with ground.loader(load) as loader:
@@ -63,6 +64,7 @@ def _run_beside_loader(
                     loader.end()
                 running.end()
                 result |= {"latency_ns": reader.event("result", limit)["latency_ns"]}
+            check_output(order, workload, ground)
         running.end()
     return result
 

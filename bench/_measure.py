@@ -307,8 +307,8 @@ def surroundings() -> dict[str, Any]:
             "kafka": KAFKA_VERSION,
             **{library: version(library) for library in LIBRARIES},
         },
-        "commit": _git("rev-parse", "HEAD"),
-        "has_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "commit": git("rev-parse", "HEAD"),
+        "has_changes": bool(git("status", "--porcelain", "--untracked-files=no")),
     }
 
 
@@ -320,7 +320,8 @@ def _processor() -> str:
     return platform.processor()
 
 
-def _git(*command: str) -> str:
+def git(*command: str) -> str:
+    """What git says of this checkout, stripped; empty where there is none."""
     with contextlib.suppress(OSError):
         answer = subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=False)
         return answer.stdout.strip()

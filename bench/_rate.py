@@ -10,10 +10,13 @@ from _arms import ARMS
 from _drive import READY_SECONDS_MAX, Ground, checked, driver, own, write_counts
 from _loader import counts_of, keys_of
 from _measure import WrongRun
+from _reader import changelog_of
 from _workloads import Workload
 
 RESULT_SECONDS_MAX = {"full": 300.0, "quick": 120.0}
 READ_SECONDS_MAX = 120.0
+WRONG_OUTPUTS = ("doubled", "missing", "out_of_order", "damaged")
+"""What a reader counts, all of which should be 0."""
 COMMIT_MS = 100
 IN_FLIGHT = 1_000
 
@@ -68,7 +71,9 @@ def run(workload: Workload, arm: str, size: str, ground: Ground) -> dict[str, An
             result = checked(running.event("result", RESULT_SECONDS_MAX[size]))
             running.end()
         if workload.has_output:
-            check_output(order, ground)
+            check_output(order, workload, ground)
+        if workload.family == "W3":
+            check_changelog(order, arm, ground)
     figures = {name: value for name, value in result.items() if name != "event"}
     figures["per_second"] = figures["records"] / figures["seconds"]
     figures["is_prefix"] = order["records"] < workload.records(size)
@@ -77,18 +82,32 @@ def run(workload: Workload, arm: str, size: str, ground: Ground) -> dict[str, An
     return figures
 
 
-def check_output(order: dict[str, Any], ground: Ground) -> None:
+def check_output(order: dict[str, Any], workload: Workload, ground: Ground) -> None:
     """Read an arm's output as a committed reader. Raises WrongRun unless all is there once and in order."""
-    seen = read_output(order, ground)
-    wrong = {name: seen[name] for name in ("missing", "doubled", "out_of_order", "damaged") if seen[name]}
+    seen = read_output(order, workload, ground)
+    wrong = {name: seen[name] for name in WRONG_OUTPUTS if seen[name]}
     if wrong:
         raise WrongRun(f"the committed output is wrong: {wrong}")
 
 
-def read_output(order: dict[str, Any], ground: Ground) -> dict[str, Any]:
+def read_output(order: dict[str, Any], workload: Workload, ground: Ground) -> dict[str, Any]:
     """What a committed reader sees of an arm's output."""
-    asked = {"topic": order["output"], "bootstrap": ground.bootstrap, "keys": order["keys"]}
-    with own("_reader.py", {**asked, "records": order["records"]}, Path(order["folder"]).with_name("reader")) as reader:
+    asked = {name: order[name] for name in ("records", "keys", "stuck")}
+    return _read({**asked, "topic": order["output"], "distribution": workload.distribution}, order, ground)
+
+
+def check_changelog(order: dict[str, Any], arm: str, ground: Ground) -> None:
+    """W3: raises WrongRun unless the last count of each key in the changelog is the number of its records."""
+    topic = changelog_of(arm, order["group"], order["topic"])
+    asked = {"changelog_of": arm, "topic": topic, "expected": order["expected"]}
+    wrong = _read(asked, order, ground)["wrong_keys"]
+    if wrong:
+        raise WrongRun(f"{wrong} keys have a wrong last count in the changelog")
+
+
+def _read(asked: dict[str, Any], order: dict[str, Any], ground: Ground) -> dict[str, Any]:
+    folder = Path(order["folder"]).with_name("check")
+    with own("_reader.py", {**asked, "bootstrap": ground.bootstrap}, folder) as reader:
         found = reader.event("result", READ_SECONDS_MAX)
         reader.end()
     return found

@@ -1,7 +1,9 @@
-"""What a committed reader sees of an output topic of one partition. Called as ``_reader.py ORDER.json``.
+"""What a committed reader sees of a topic of one partition. Called as ``_reader.py ORDER.json``.
 
-With ``live`` it reads ``records`` records as they come and writes how long after their scheduled time it saw each (u64
-nanoseconds). Else it reads all there is and says what is missing, doubled, out of order in its key, or wrong inside.
+With ``live`` it reads ``records`` records of an output as they come and writes how long after their scheduled time it
+saw each (u64 nanoseconds). With ``changelog_of`` it reads a changelog and says how many keys have another last count
+than the file ``expected`` has. Else it reads an output to its end and says what is missing, doubled, out of order in
+its key, or wrong inside.
 """
 
 import asyncio
@@ -9,11 +11,13 @@ import json
 import sys
 import time
 from array import array
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from _loader import value_of
+from _drive import read_counts
+from _loader import keys_of, value_of
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 HEAD_BYTES = 16
@@ -26,23 +30,32 @@ def source_of(value: bytes) -> bytes:
 
 
 class Found:
-    """Counts what comes."""
+    """Counts what comes of the records of these keys. The stuck one, an index or -1, shall not come."""
 
-    def __init__(self, keys: int, records: int) -> None:
-        self.next = [0] * keys
-        self.times = array("I", bytes(4 * records))
+    def __init__(self, keys: "array[int]", distinct: int, stuck: int = -1) -> None:
+        self.indexes: list[array[int]] = [array("I") for _ in range(distinct)]
+        """Of each key: where in the source its records are."""
+        for index, key in enumerate(keys):
+            self.indexes[key].append(index)
+        self.next = [0] * distinct
+        self.times = array("I", bytes(4 * len(keys)))
+        self.stuck = stuck
         self.seen = self.out_of_order = self.damaged = 0
 
     def take(self, value: bytes) -> None:
         """One record of the output."""
-        key, number, index = _head(value)
+        key, number, third = _head(value)
         self.seen += 1
+        if key >= len(self.indexes) or number >= len(self.indexes[key]):
+            self.damaged += 1
+            return
         # Gaps are for ``missing`` to say: a stuck record leaves one.
         if number < self.next[key]:
             self.out_of_order += 1
         self.next[key] = number + 1
+        index = self.indexes[key][number]
         self.times[index] += 1
-        if source_of(value) != value_of(key, number, index, index, len(value)):
+        if index == self.stuck or source_of(value) != value_of(key, number, third, index, len(value)):
             self.damaged += 1
 
     def event(self) -> dict[str, Any]:
@@ -50,29 +63,94 @@ class Found:
         return {
             "event": "result",
             "seen": self.seen,
-            "missing": self.times.count(0),
+            "missing": self.times.count(0) - (self.stuck >= 0 and not self.times[self.stuck]),
             "doubled": sum(times - 1 for times in self.times if times > 1),
             "out_of_order": self.out_of_order,
             "damaged": self.damaged,
         }
 
 
-async def check(consumer: AIOKafkaConsumer, place: TopicPartition, order: dict[str, Any]) -> None:
-    """Read to the end that the log itself has now: beyond an open transaction, once it is decided."""
-    plain = AIOKafkaConsumer(bootstrap_servers=order["bootstrap"], group_id=None)
+# --- changelogs ---------------------------------------------------------------------------------------------------
+
+Count = Callable[[bytes, bytes], tuple[bytes, int] | None]
+"""(key, count) that a record of a changelog holds; None: it holds none."""
+
+
+def count_of_keylanes(key: bytes, value: bytes) -> tuple[bytes, int] | None:
+    """State keys and stored values; beacons hold no state."""
+    from keylanes.state.changelog import BEACON_KEY, decode_stored
+    from keylanes.state.keys import parse_key
+
+    return None if key == BEACON_KEY else (parse_key(key).key, int(decode_stored(value).payload))
+
+
+def count_of_streams(key: bytes, value: bytes) -> tuple[bytes, int]:
+    """A long, big-endian."""
+    return key, int.from_bytes(value, "big")
+
+
+def count_of_quix(key: bytes, value: bytes) -> tuple[bytes, int]:
+    """JSON, under the record's key and the state's own."""
+    return key.removesuffix(b'|"seen"'), int(value)
+
+
+COUNTS: dict[str, Count] = {
+    "keylanes": count_of_keylanes,
+    "streams-eos": count_of_streams,
+    "streams-alo": count_of_streams,
+    "quix-eos": count_of_quix,
+    "quix-alo": count_of_quix,
+}
+
+
+def changelog_of(arm: str, group: str, source: str) -> str:
+    """The topic in which an arm keeps W3's counts."""
+    if arm.startswith("streams"):
+        return f"{group}-counts-changelog"
+    return f"changelog__{group}--{source}--default" if arm.startswith("quix") else f"{group}.changelog.{source}"
+
+
+def wrong_keys(counts: dict[bytes, int], expected: "array[int]") -> int:
+    """How many keys have another count than they should, those that should not be there included."""
+    wanted = {b"key-%06d" % key: count for key, count in enumerate(expected) if count}
+    return sum(counts.get(key) != count for key, count in wanted.items()) + len(counts.keys() - wanted.keys())
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+async def to_end(consumer: AIOKafkaConsumer, place: TopicPartition, bootstrap: str) -> AsyncIterator[Any]:
+    """Records up to the end that the log itself has now: beyond an open transaction, once it is decided."""
+    plain = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None)
     await plain.start()
     end = (await plain.end_offsets([place]))[place]
     await plain.stop()
-    found = Found(order["keys"], order["records"])
     while await consumer.position(place) < end:
         for records in (await consumer.getmany(timeout_ms=50)).values():
             for record in records:
-                found.take(record.value)
-    print(json.dumps(found.event()), flush=True)
+                yield record
 
 
-async def watch(consumer: AIOKafkaConsumer, order: dict[str, Any]) -> None:
-    """How long it takes until a record is seen."""
+async def check(consumer: AIOKafkaConsumer, place: TopicPartition, order: dict[str, Any]) -> dict[str, Any]:
+    """All of an output."""
+    keys = keys_of(order["distribution"], order["records"], order["keys"])
+    found = Found(keys, order["keys"], order["stuck"])
+    async for record in to_end(consumer, place, order["bootstrap"]):
+        found.take(record.value)
+    return found.event()
+
+
+async def count(consumer: AIOKafkaConsumer, place: TopicPartition, order: dict[str, Any]) -> dict[str, Any]:
+    """All of a changelog."""
+    read, counts = COUNTS[order["changelog_of"]], dict[bytes, int]()
+    async for record in to_end(consumer, place, order["bootstrap"]):
+        if (held := read(record.key, record.value)) is not None:
+            counts[held[0]] = held[1]
+    return {"event": "result", "wrong_keys": wrong_keys(counts, read_counts(order["expected"]))}
+
+
+async def watch(consumer: AIOKafkaConsumer, order: dict[str, Any]) -> dict[str, Any]:
+    """How long it takes until a record is seen. What is seen is checked afterwards, by another reader."""
     latencies = array("Q")
     print(json.dumps({"event": "ready"}), flush=True)
     while len(latencies) < order["records"]:
@@ -80,7 +158,7 @@ async def watch(consumer: AIOKafkaConsumer, order: dict[str, Any]) -> None:
             now_ns = time.time_ns()
             latencies.extend(max(now_ns - _head(record.value)[2], 0) for record in records)
     write(order["latency_ns"], latencies)
-    print(json.dumps({"event": "result", "seen": len(latencies), "latency_ns": order["latency_ns"]}), flush=True)
+    return {"event": "result", "seen": len(latencies), "latency_ns": order["latency_ns"]}
 
 
 def write(path: str, latencies: "array[int]") -> None:
@@ -98,7 +176,11 @@ async def main(order: dict[str, Any]) -> None:
     try:
         consumer.assign([place])
         await consumer.seek_to_beginning(place)
-        await (watch(consumer, order) if order.get("live") else check(consumer, place, order))
+        if order.get("live"):
+            result = await watch(consumer, order)
+        else:
+            result = await (count if "changelog_of" in order else check)(consumer, place, order)
+        print(json.dumps(result), flush=True)
     finally:
         await consumer.stop()
 

@@ -14,7 +14,10 @@ MIB = 1024 * 1024
 _SERIAL_PEERS = ("streams-eos", "quix-eos")
 
 _RATE_COLUMNS = ("arm", "records", "median /s", "least", "greatest", "keylanes is ×", "CPU µs", "MiB", "in flight")
-_KILL_COLUMNS = ("arm", "records/s", "run again", "committed ones", "allowed", "after quiet", "outputs doubled")
+_KILL_COLUMNS = (
+    "arm", "records/s", "run again", "committed ones", "allowed", "after quiet", "stuck left out", "outputs doubled",
+    "outputs missing",
+)  # fmt: skip
 _LATENCY_COLUMNS = ("arm", "records/s", "p50 ms", "p99 ms", "p99.9 ms", "greatest p99.9", "CPU µs", "MiB")
 
 
@@ -90,7 +93,8 @@ def _costs(content: Content, workload: Workload, arm: str) -> list[str]:
 
 
 def _kill_row(content: Content, workload: Workload, arm: str) -> list[Any]:
-    names = ("per_second", "again", "committed_again", "bound", "again_quiet", "outputs_doubled")
+    names = ["per_second", "again", "committed_again", "bound", "again_quiet", "stuck_left_out"]
+    names += ["outputs_doubled", "outputs_missing"]
     found = [median(content, workload.name, arm, name) for name in names]
     return ["" if value is None else round(value) for value in found]
 
@@ -128,7 +132,7 @@ def write_readme(path: Path, content: Content) -> None:
 
 def readme_tables(content: Content) -> str:
     """Throughput, the kill and the latencies as Markdown, with what was and was not reached."""
-    parts = [_readme_head(content), *_readme_rates(content), *_readme_kill(content), *_readme_latencies(content)]
+    parts = [_readme_head(content), *_readme_rates(content), *_readme_figures(content)]
     verdicts = judge(content)
     counted = [verdict for verdict in verdicts if not verdict.why_not]
     failing = [verdict for verdict in counted if not verdict.holds]
@@ -182,29 +186,27 @@ def _against(content: Content, workload: Workload, arm: str) -> str:
     return f"{rate:,.0f} ({f'{ratio:.2f} ×' if ratio >= 1 else f'**{ratio:.2f} ×**'}{prefix})"
 
 
-def _readme_kill(content: Content) -> list[str]:
-    lines = []
-    for workload in WORKLOADS:
-        found = [arm for arm in workload.arms if values(content, workload.name, arm, "again")]
-        if workload.kind != "kill" or not found:
-            continue
-        lines += ["", f"| {workload.name}: {workload.title} | {' | '.join(_KILL_COLUMNS[1:])} |", "|---" * 7 + "|"]
-        for arm in found:
-            cells = [f"{cell:,}" if cell != "" else "" for cell in _kill_row(content, workload, arm)]
-            lines.append(f"| {arm} | {' | '.join(cells)} |")
-    return lines
+def _readme_kill(content: Content, workload: Workload, arm: str) -> list[str]:
+    return [f"{cell:,}" if cell != "" else "" for cell in _kill_row(content, workload, arm)]
 
 
-def _readme_latencies(content: Content) -> list[str]:
+def _readme_latency(content: Content, workload: Workload, arm: str) -> list[str]:
+    return [f"{median(content, workload.name, arm, name):.1f}" for name in ("p50", "p99", "p99.9")]
+
+
+def _readme_figures(content: Content) -> list[str]:
+    """A table for each workload that is not judged by its throughput."""
     lines = []
     for workload in WORKLOADS:
-        found = [arm for arm in workload.arms if values(content, workload.name, arm, "p50")]
-        if workload.kind != "latency" or not found:
+        if workload.kind == "rate":
             continue
-        rate = content.get("latency_rate", 0)
-        title = f"{workload.name}: {workload.title}, {rate:,.0f} records/s"
-        lines += ["", f"| {title} | p50 ms | p99 ms | p99.9 ms |", "|---" * 4 + "|"]
-        for arm in found:
-            cells = [f"{median(content, workload.name, arm, name):.1f}" for name in ("p50", "p99", "p99.9")]
-            lines.append(f"| {arm} | {' | '.join(cells)} |")
+        is_kill = workload.kind == "kill"
+        columns, cells = (_KILL_COLUMNS[1:], _readme_kill) if is_kill else (_LATENCY_COLUMNS[2:5], _readme_latency)
+        found = [arm for arm in workload.arms if values(content, workload.name, arm, "again" if is_kill else "p50")]
+        if not found:
+            continue
+        rate = "" if is_kill else f", {content.get('latency_rate', 0):,.0f} records/s"
+        lines += ["", f"| {workload.name}: {workload.title}{rate} | {' | '.join(columns)} |"]
+        lines.append("|---" * (1 + len(columns)) + "|")
+        lines += [f"| {arm} | {' | '.join(cells(content, workload, arm))} |" for arm in found]
     return [*lines, ""]

@@ -7,6 +7,7 @@ A value is: u32 number of its key, u32 number of the record within its key, u64 
 was to be sent, in ns since the epoch), all little-endian, then filler up to the size.
 """
 
+import contextlib
 import json
 import logging
 import mmap
@@ -69,7 +70,8 @@ class Tally:
 
     ``begin`` gives what ``end`` takes. A record that begins out of turn, or before the one before it of its key has
     ended, is out of order. ``on_all`` is called after the last expected record's end. Closures over a few locals: some
-    tenths of a microsecond a record, the same in all Python arms. With ``is_threaded`` a lock keeps the sums right.
+    tenths of a microsecond a record, the same in all Python arms. With ``is_threaded`` a lock keeps the sums right, and
+    ``on_all`` is called with it held.
     """
 
     def __init__(self, spec: Spec, on_all: Callable[[], None], *, is_threaded: bool = False) -> None:
@@ -121,46 +123,28 @@ class Tally:
 
     def _full(self, is_threaded: bool) -> tuple[Callable[[bytes], Any], Callable[[Any], None]]:
         """With times or counters of single records, or for threads."""
-        turn, head, records, latencies = self.next, _head, self.spec.returning, self.latencies
-        is_timed, counters, stuck = self.spec.is_timed, self._counters, self.spec.stuck
-        running = peak = handled = late = 0
-        lock = threading.Lock() if is_threaded else None
+        begin_plain, end_plain = self._plain()
+        head, latencies, counters, stuck = _head, self.latencies, self._counters, self.spec.stuck
+        is_timed, ended = self.spec.is_timed, 0
+        lock = threading.Lock() if is_threaded else contextlib.nullcontext()
 
         def begin(value: bytes) -> tuple[int, int]:
-            nonlocal running, peak, late
-            if lock is not None:
-                lock.acquire()
-            key, number, third = head(value)
-            if turn[key] != number:
-                late += 1
-            running += 1
-            if running > peak:
-                peak = running
-                if peak == 1:
-                    self._start()
-            if third == stuck and counters is not None:
-                counters[third] += 1  # it never ends: that it began is what can be counted
-            if lock is not None:
-                lock.release()
-            return key, third
+            with lock:
+                third = head(value)[2]
+                if third == stuck and counters is not None:
+                    counters[third] += 1  # it never ends: that it began is what can be counted
+                return begin_plain(value), third
 
         def end(token: tuple[int, int]) -> None:
-            nonlocal running, handled
-            if lock is not None:
-                lock.acquire()
+            nonlocal ended
             key, third = token
-            turn[key] += 1
-            running -= 1
-            if is_timed:
-                latencies[handled] = max(time.time_ns() - third, 0)
-            elif counters is not None:
-                counters[third] += 1
-            handled += 1
-            is_last = handled == records
-            if lock is not None:
-                lock.release()
-            if is_last:
-                self._finish(peak, late)
+            with lock:
+                if is_timed:
+                    latencies[ended] = max(time.time_ns() - third, 0)
+                    ended += 1
+                elif counters is not None:
+                    counters[third] += 1
+                end_plain(key)
 
         return begin, end
 

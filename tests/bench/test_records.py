@@ -6,12 +6,14 @@ from array import array
 from pathlib import Path
 
 from _driver import Spec, Tally, transform
-from _kill import covered
+from _kill import covered, grown
 from _latency import percentiles_ms
 from _loader import counts_of, keys_of, records_of, value_of
-from _reader import Found, source_of
+from _reader import Found, count_of_keylanes, count_of_quix, count_of_streams, source_of, wrong_keys
 
 from keylanes.offsets.events import Tile
+from keylanes.state.changelog import BEACON_KEY, Beacon, encode_beacon, encode_stored
+from keylanes.state.keys import state_key
 
 ORDER = {"distribution": "uniform", "records": 500, "keys": 20, "partitions": 3}
 
@@ -102,11 +104,49 @@ def test_the_reader_of_outputs_sees_every_kind_of_fault() -> None:
     """Missing, doubled, out of order, and a value that is not what became of its source."""
     values = [transform(value_of(0, number, number, number)) for number in range(5)]
     assert source_of(values[3]) == value_of(0, 3, 3, 3)
-    found = Found(keys=1, records=5)
+    found = Found(array("I", bytes(4 * 5)), 1)
     for value in (values[0], values[2], values[1], values[1], values[3][:-1] + b"?"):
         found.take(value)
     seen = {name: number for name, number in found.event().items() if name != "event"}
     assert seen == {"seen": 5, "missing": 1, "doubled": 1, "out_of_order": 2, "damaged": 1}
+
+
+def test_outputs_that_no_source_record_has_are_damaged() -> None:
+    """A key or a number beyond the source's. Values that carry times are known all the same."""
+    found = Found(keys_of("uniform", 500, 20), 20)
+    for _, _, value in records_of(ORDER):
+        found.take(transform(value[:8] + (10**18).to_bytes(8, "little") + value[16:]))
+    assert set(found.event().values()) == {"result", 500, 0}
+    for value in (value_of(20, 0, 0, 0), value_of(0, 500, 0, 0)):
+        found.take(transform(value))
+    assert found.event()["damaged"] == 2
+
+
+def test_a_stuck_record_has_no_output() -> None:
+    """It is not missing; where it comes, it is damaged."""
+    found = Found(keys_of("distinct", 3, 3), 3, stuck=1)
+    for index in (0, 2):
+        found.take(transform(value_of(index, 0, index, index)))
+    assert (found.event()["missing"], found.event()["damaged"]) == (0, 0)
+    found.take(transform(value_of(1, 0, 1, 1)))
+    assert (found.event()["missing"], found.event()["damaged"]) == (0, 1)
+
+
+def test_the_last_counts_of_changelogs_are_read() -> None:
+    """Each arm's own form; keys that are missing, wrong or too many are counted."""
+    ours = state_key(7, 0, b"key-000001"), encode_stored(b"12")
+    assert count_of_keylanes(*ours) == (b"key-000001", 12)
+    assert count_of_keylanes(BEACON_KEY, encode_beacon(Beacon(1, 2))) is None
+    assert count_of_streams(b"key-000001", (12).to_bytes(8, "big")) == (b"key-000001", 12)
+    assert count_of_quix(b'key-000001|"seen"', b"12") == (b"key-000001", 12)
+    expected = array("I", [5, 0, 7])
+    assert wrong_keys({b"key-000000": 5, b"key-000002": 7}, expected) == 0
+    assert wrong_keys({b"key-000000": 5, b"key-000002": 6, b"key-000001": 0}, expected) == 2
+
+
+def test_what_ran_again_is_what_was_counted_again() -> None:
+    """Also more than once."""
+    assert grown([1, 1, 0, 1], [1, 3, 1, 1]) == {1, 2}
 
 
 def test_covered_records_are_those_inside_tiles() -> None:

@@ -3,16 +3,26 @@ package keylanes.bench;
 import java.util.Map;
 
 /** One peer at work on one topic. */
-interface Engine {
+abstract class Engine {
+    final Spec spec;
+    final Witness witness;
+    final Handler handler;
+
+    Engine(Spec spec, Witness witness) {
+        this.spec = spec;
+        this.witness = witness;
+        handler = new Handler(spec, witness);
+    }
+
     /** Begin to consume; {@code onReady} is called once partitions are assigned. */
-    void start(Runnable onReady);
+    abstract void start(Runnable onReady);
 
     /** Throws what made the engine stop by itself, if it did. */
-    void check() throws Exception;
+    abstract void check() throws Exception;
 
     /** End in order: what was handled is committed afterwards. */
-    void close() throws Exception;
+    abstract void close() throws Exception;
 
     /** Its libraries, by name. */
-    Map<String, String> versions();
+    abstract Map<String, String> versions();
 }

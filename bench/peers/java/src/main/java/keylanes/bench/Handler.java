@@ -9,14 +9,14 @@ import java.util.concurrent.TimeUnit;
 final class Handler {
     private static final ThreadMXBean THREADS = ManagementFactory.getThreadMXBean();
 
+    private final Spec spec;
     private final Witness witness;
-    private final long stuck;
     private final long sleepNs;
     private final long spinNs;
 
     Handler(Spec spec, Witness witness) {
+        this.spec = spec;
         this.witness = witness;
-        stuck = spec.stuck();
         sleepNs = Math.round(spec.handlerMs() * 1e6);
         spinNs = Math.round(spec.spinUs() * 1e3);
     }
@@ -32,17 +32,13 @@ final class Handler {
 
     /** What the handler does between its begin and its end. */
     void work(byte[] value) throws InterruptedException {
-        if (isStuck(value)) {
+        if (spec.isStuck(value)) {
             new CountDownLatch(1).await();
         }
         if (sleepNs > 0) {
             TimeUnit.NANOSECONDS.sleep(sleepNs);
         }
         spin();
-    }
-
-    boolean isStuck(byte[] value) {
-        return stuck >= 0 && Value.indexOrTime(value) == stuck;
     }
 
     long sleepNs() {

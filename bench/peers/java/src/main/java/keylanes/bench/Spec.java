@@ -46,6 +46,10 @@ record Spec(
         return 0 <= stuck && stuck < records;
     }
 
+    boolean isStuck(byte[] value) {
+        return stuck >= 0 && Value.indexOrTime(value) == stuck;
+    }
+
     /** How many handlers will return. */
     int returning() {
         return hasStuckRecord() ? records - 1 : records;

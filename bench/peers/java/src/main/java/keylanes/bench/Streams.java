@@ -24,24 +24,19 @@ import org.apache.kafka.streams.state.Stores;
  * cache and changelog, as the DSL's count has them; with an output topic each value is transformed and sent on; else a
  * record is only handled. Threads: as many as partitions, at most as many as processors.
  */
-final class Streams implements Engine {
+final class Streams extends Engine {
     private static final String STORE = "counts";
     private static final Duration CLOSE_MAX = Duration.ofSeconds(60);
 
-    private final Spec spec;
-    private final Witness witness;
-    private final Handler handler;
     private final AtomicReference<Throwable> failure = new AtomicReference<>();
     private KafkaStreams streams;
 
     Streams(Spec spec, Witness witness) {
-        this.spec = spec;
-        this.witness = witness;
-        handler = new Handler(spec, witness);
+        super(spec, witness);
     }
 
     @Override
-    public void start(Runnable onReady) {
+    void start(Runnable onReady) {
         streams = new KafkaStreams(topology(), settings());
         AtomicBoolean wasReady = new AtomicBoolean();
         streams.setStateListener((now, before) -> {
@@ -175,14 +170,14 @@ final class Streams implements Engine {
     }
 
     @Override
-    public void check() throws Exception {
+    void check() throws Exception {
         if (failure.get() != null || !streams.state().isRunningOrRebalancing()) {
             throw new IllegalStateException("Kafka Streams stopped by itself: " + streams.state(), failure.get());
         }
     }
 
     @Override
-    public void close() throws Exception {
+    void close() throws Exception {
         if (!streams.close(CLOSE_MAX)) {
             throw new IllegalStateException("Kafka Streams did not close within " + CLOSE_MAX);
         }
@@ -192,7 +187,7 @@ final class Streams implements Engine {
     }
 
     @Override
-    public Map<String, String> versions() {
+    Map<String, String> versions() {
         return Map.of("kafka-streams", AppInfoParser.getVersion());
     }
 }

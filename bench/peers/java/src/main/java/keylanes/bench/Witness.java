@@ -77,6 +77,9 @@ final class Witness {
         if (next.get(Value.key(value)) != Value.number(value)) {
             outOfOrder.increment();
         }
+        if (spec.isStuck(value)) {
+            count(value); // it never ends: that it began is what can be counted
+        }
         int now = running.incrementAndGet();
         if (now > runningMax.get()) {
             runningMax.accumulateAndGet(now, Math::max);
@@ -89,14 +92,18 @@ final class Witness {
         }
         next.incrementAndGet(Value.key(value));
         running.decrementAndGet();
-        if (counters != null) {
-            COUNTER.getAndAdd(counters, 4 * (int) Value.indexOrTime(value), 1);
-        }
+        count(value);
         // Last of all: who counts the last record must find what every other handler has written.
         if (handled.incrementAndGet() == spec.returning()) {
             endedNs = System.nanoTime();
             endedCpuNs = SYSTEM.getProcessCpuTime();
             done.countDown();
+        }
+    }
+
+    private void count(byte[] value) {
+        if (counters != null) {
+            COUNTER.getAndAdd(counters, 4 * (int) Value.indexOrTime(value), 1);
         }
     }
 
