@@ -7,7 +7,7 @@ decided: it is sent again without running a handler twice.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -34,9 +34,9 @@ class Taken:
     offset_from: int
     offset_to: int
     done: list[Done]
-    changes: dict[bytes, bytes | None] = field(default_factory=dict)
-    """Of the state, by records below those done; when the generation's were spread (``spread``)."""
-    changes_size: int = 0
+    layers: list[dict[bytes, bytes | None]] = field(default_factory=list)
+    """What records below those done changed of the state, when the generation's stretches were spread (``spread``)."""
+    layers_size: int = 0
     outputs: int = 0
     digest: int = 0
     """Of what the generation's stretches send for it, as long as that was not spread."""
@@ -58,10 +58,20 @@ class Taken:
 
 @dataclass(slots=True)
 class StateChanges:
-    """What a generation changes of one partition's state: of each key the last value."""
+    """What a generation changes of one partition's state: of each key the last value; the layers of the overlay that
+    it was in, and about how many bytes these have.
+    """
 
     dispatch: PartitionDispatch
     last: dict[bytes, bytes | None] = field(default_factory=dict)
+    layers: list[Mapping[bytes, bytes | None]] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, layer: Mapping[bytes, bytes | None], size: int) -> None:
+        """One layer more, behind the others."""
+        self.last.update(layer)
+        self.layers.append(layer)
+        self.size += size
 
 
 @dataclass(slots=True)
@@ -81,7 +91,7 @@ class Generation:
     @property
     def size(self) -> int:
         """The bytes of all outputs and of the records that they were made of, about."""
-        kept = sum(share.changes_size + sum(done.size for done in share.done) for share in self.shares)
+        kept = sum(share.layers_size + sum(done.size for done in share.done) for share in self.shares)
         return kept + sum(stretch.size for _, stretches in self.stretches for stretch in stretches)
 
     def outputs(self) -> list[Outgoing]:
@@ -104,36 +114,40 @@ class Generation:
         for dispatch, stretches in self.stretches:
             changed = found[dispatch] = StateChanges(dispatch)
             for stretch in stretches:
-                changed.last.update(stretch.changes)
+                changed.add(stretch.changes, stretch.size)
         for share in self.shares:
-            written = [done.changes for done in share.done if done.changes]
-            if share.changes or written:
-                last = found.setdefault(share.dispatch, StateChanges(share.dispatch)).last
-                last.update(share.changes)
-                for changes in written:
-                    last.update(changes)
+            written = [(done.changes, done.size) for done in share.done if done.changes]
+            if share.layers or written:
+                changed = found.setdefault(share.dispatch, StateChanges(share.dispatch))
+                for layer in share.layers:
+                    changed.add(layer, share.layers_size // len(share.layers))
+                for changes, size in written:
+                    changed.add(changes, size)
         return [changed for changed in found.values() if changed.last]
 
     def spread(self) -> None:
         """Give each share what its records sent and changed, so that shares can be taken apart. A second call does
         nothing.
         """
-        changes = {c.dispatch: c.last for c in Generation(stretches=self.stretches).changes()}
-        stretches, self.stretches = self.stretches, []
-        for dispatch, parts in stretches:
+        spread, self.stretches = self.stretches, []
+        for dispatch, stretches in spread:
             shares = [share for share in self.shares if share.dispatch is dispatch]
             firsts = [share.first for share in shares]
             done: dict[int, list[Done]] = {}
-            for sent in (sent for part in parts for sent in part.sent):
-                one = Done(sent.record, (sent.output,), False, sent.digest, sent.size)
-                done.setdefault(bisect_right(firsts, sent.point) - 1, []).append(one)
+            for stretch in stretches:
+                for record, point, output, digest, size in stretch.sent:
+                    one = Done(record, (output,), False, digest, size)
+                    done.setdefault(bisect_right(firsts, point) - 1, []).append(one)
+                layers: dict[int, dict[bytes, bytes | None]] = {}
+                for key, value in stretch.changes.items():
+                    layers.setdefault(bisect_right(firsts, parse_key(key).point) - 1, {})[key] = value
+                for i, layer in layers.items():
+                    shares[i].layers.append(layer)
+                # In the end all parts of a generation are committed: it is all one which of them lets go of it.
+                shares[0].layers_size += stretch.size - sum(sent.size for sent in stretch.sent)
             for i, dones in done.items():
                 shares[i].done = [*dones, *shares[i].done]
                 shares[i].outputs = shares[i].digest = 0
-            for key, value in changes.get(dispatch, {}).items():
-                shares[bisect_right(firsts, parse_key(key).point) - 1].changes[key] = value
-            # In the end all parts of a generation are committed: it is all one which of them lets go of it.
-            shares[0].changes_size = sum(part.size - sum(sent.size for sent in part.sent) for part in parts)
 
     def events(self, transaction: int) -> list[OffsetEvent]:
         """The events of the transaction: commits first, then the structure that starts where they end."""
@@ -241,7 +255,7 @@ def _one_by_one(share: Taken) -> list[Taken]:
         end = share.offset_to if last else share.done[i + 1].record.offset
         piece = replace(share, offset_from=start, offset_to=end, done=[done])
         if i:
-            piece.changes, piece.changes_size = {}, 0  # they lie below all that is done
+            piece.layers, piece.layers_size = [], 0  # they lie below all that is done
         pieces.append(piece)
         start = end
     return pieces or [share]

@@ -27,7 +27,7 @@ from .generation import StateChanges
 from .handlers import Handler
 from .outputs import RECORD_FRAME_BYTES, destination_of
 from .partition_run import PartitionRun
-from .partition_state import PartitionState, entry_bytes
+from .partition_state import PartitionState
 from .restore import Progress, Restore, Restoring
 from .settings import Settings
 from .stores import Binding, codec_of
@@ -75,6 +75,8 @@ class Keeper:
         """Of each changelog partition: all changes below it are in the copy."""
         self._committed_to: dict[Place, int] = {}
         """Of each changelog partition with committed changes that are not in the copy yet: where they end."""
+        self._unwritten: dict[Place, list[Mapping[bytes, bytes | None]]] = {}
+        """The layers of the overlay with those changes."""
         self._unwritten_bytes = 0
         self._written_s = 0.0
         self._marked_s = 0.0
@@ -144,7 +146,6 @@ class Keeper:
         if handler.stores:
             run.state = self.states[run.dispatch.topic, run.dispatch.partition]
             run.bindings = tuple(None if d is None else Binding(self.infos[d.name].number, d) for d in handler.further)
-            run.has_maps = any(declared.kind == "map" for declared in handler.stores)
 
     async def restore(self, ledger: Ledger) -> None:
         """Make the state of all partitions whole. ``ledger``: read to the ends after the grants.
@@ -287,9 +288,10 @@ class Keeper:
                 changelog = TopicPartition(changelog_topic(self.app, place[0]), place[1])
                 known = self._committed_to.get(place, self._positions[place])
                 self._committed_to[place] = positions.get(changelog, known)
-                self._unwritten_bytes += sum(entry_bytes(key, value) for key, value in changed.last.items())
+                self._unwritten.setdefault(place, []).extend(changed.layers)
+                self._unwritten_bytes += changed.size
             else:
-                self._state_of(changed).settle(changed.last)
+                self._state_of(changed).settle(changed.layers, changed.last)
         if is_last:
             await self._write()
         else:
@@ -307,7 +309,7 @@ class Keeper:
             state = self.states[place]
             changes = state.overlay.committed()
             await self._follow(place, self._followers[place], changes, position)
-            state.settle(changes)
+            state.settle(self._unwritten.pop(place), changes)
             del self._committed_to[place]
         self._unwritten_bytes = 0
         self._written_s = asyncio.get_running_loop().time()

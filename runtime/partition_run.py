@@ -1,7 +1,6 @@
 """One source partition while it runs."""
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from sys import getrefcount
 from typing import Any, Final, TypeAlias
@@ -38,7 +37,6 @@ class PartitionRun:
     catch_up_room: asyncio.Event = field(default_factory=asyncio.Event)
     hold_after_s: float = 0.0
     """Neighbours are held to be merged from then on."""
-    has_maps: bool = True
     _spare: Attempt | None = None
 
     def __post_init__(self) -> None:
@@ -64,14 +62,6 @@ class PartitionRun:
         for store in spare[1]:
             store.begin(key)
         return spare
-
-    def add_changes(self, changes: Mapping[bytes, bytes | None]) -> None:
-        """What a record changed is seen by those behind it."""
-        assert self.state is not None, "only a handler with stores changes state"
-        if self.has_maps:
-            self.state.overlay.add(changes)
-        else:
-            self.state.overlay.add_values(changes)
 
     def put_back(self, attempt: Attempt) -> None:
         """An attempt has ended and was closed; it serves again, unless the handler keeps one of its stores somewhere:

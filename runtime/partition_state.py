@@ -5,6 +5,7 @@ table. An attempt sees its own writes, then what is done, then what was read ahe
 locks. A key belongs to one worker, and a worker runs one record at a time.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
@@ -37,7 +38,7 @@ class PartitionState:
         self.overlay = Overlay()
         self.ready: Steps[bool] = Steps()
         """Points whose state is here in full."""
-        self._ahead: dict[bytes, bytes | None] = {}
+        self._ahead: OrderedDict[bytes, bytes | None] = OrderedDict()  # a dict is slow to find its first entry again
         self._at_hand: set[bytes] = set()
         """Some of the keys that are in the overlay or were read ahead; they are read ahead when they leave it."""
         self._known: set[bytes | None] = set()
@@ -145,15 +146,15 @@ class PartitionState:
 
     def _keep_bound(self) -> None:
         while self._ahead_bytes > self.ahead_bytes_max:
-            oldest = next(iter(self._ahead))
-            self._ahead_bytes -= entry_bytes(oldest, self._ahead.pop(oldest))
+            oldest, value = self._ahead.popitem(last=False)
+            self._ahead_bytes -= entry_bytes(oldest, value)
             self._at_hand.discard(oldest)
             self._known.clear()
 
     # --- what the commit cycle does ----------------------------------------------------------------------------------
 
-    def settle(self, changes: Mapping[bytes, bytes | None]) -> None:
-        """The table holds these changes, which were committed."""
+    def settle(self, layers: Sequence[Mapping[bytes, bytes | None]], changes: Mapping[bytes, bytes | None]) -> None:
+        """The table holds these changes, which were committed: what these layers of the overlay wrote."""
         ahead, at_hand = self._ahead, self._at_hand
         for key, value in changes.items():
             if key in ahead:
@@ -165,7 +166,7 @@ class PartitionState:
         self._keep_bound()
         for settled in self._reading:
             settled.update(changes)
-        self.overlay.settle(changes)
+        self.overlay.settle(layers)
 
 
 def entry_bytes(key: bytes, value: bytes | None) -> int:

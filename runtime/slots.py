@@ -328,10 +328,9 @@ class Slots(Attempts):
             scope = attempt[0]
             if result is not None or scope.failed is not None:
                 return False
-            changes = scope.close()
+            assert run.state is not None, "only a handler with stores changes state"
+            run.state.overlay.add(scope.close(), stretch.changes)
             size = scope.size
-            stretch.changes.update(changes)
-            run.add_changes(changes)
             run.put_back(attempt)
         stretch.size += size
         self.done_bytes += size
@@ -357,7 +356,8 @@ class Slots(Attempts):
         if done is not None:
             self.done_bytes += done.size
             if done.changes:
-                run.add_changes(done.changes)
+                assert run.state is not None, "only a handler with stores changes state"
+                run.state.overlay.add(done.changes)
 
     async def _run_worker(self, run: PartitionRun, worker: Worker) -> int:
         """The records of a worker until it has none that it may run; how many it ran since it last suspended.

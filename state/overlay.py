@@ -1,9 +1,10 @@
 """PURE. The state of one partition that is not in its table yet: what is done, and what was committed.
 
-A record's writes come in when it is done (``add``), become visible outside when their transaction is committed
-(``commit``), and leave when the table holds them (``settle``). Handlers see the newest value that is done; readers from
-outside see the newest that is committed. Ranges are disjoint and a worker runs one record at a time, so there is no
-lock: a value enters the next layer before it leaves the one above, and whoever looks from above to below meets it.
+A record's writes come in when it is done (``add``), alone or in a *layer* with those of its neighbours; they become
+visible outside when their transaction is committed (``commit``), and leave when the table holds all layers that they
+are in (``settle``). Handlers see the newest value that is done; readers from outside see the newest that is committed.
+Ranges are disjoint and a worker runs one record at a time, so there is no lock: a value is in the next place before it
+leaves the one above, and whoever looks from above to below meets it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,17 +22,15 @@ ABSENT: Final = Absent()
 
 
 class Overlay:
-    """See the module. Keys are state keys; a value None stands for a deleted one.
+    """See the module. Keys are state keys; a value None stands for a deleted one."""
 
-    A value leaves when the table holds *this very object*: a newer value of the key is another one, and stays. Where
-    they are one object nonetheless (None, say) they are equal, and whoever looks finds the same in the table.
-    """
-
-    __slots__ = ("_committed", "_maps", "newest")
+    __slots__ = ("_committed", "_counts", "_maps", "newest")
 
     def __init__(self) -> None:
         self.newest: dict[bytes, bytes | None] = {}
         """The newest value that is done, of each key that the table may not hold it of; to be read only."""
+        self._counts: dict[bytes, int] = {}
+        """In how many layers a key is that are not in the table."""
         self._maps: dict[bytes, dict[bytes, None]] = {}
         """The keys of map entries, by what the entries of one map begin with."""
         self._committed: dict[bytes, bytes | None] = {}
@@ -50,16 +49,20 @@ class Overlay:
         """The newest value that is committed."""
         return self._committed.get(key, ABSENT)
 
-    def add(self, writes: Mapping[bytes, bytes | None]) -> None:
-        """A record is done: its writes."""
-        for key in writes:
-            if (prefix := map_prefix(key)) is not None:
+    def add(self, writes: Mapping[bytes, bytes | None], layer: dict[bytes, bytes | None] | None = None) -> None:
+        """A record is done: its writes. They are a layer by themselves, or are put into one (``layer``)."""
+        counts, newest = self._counts, self.newest
+        for key, value in writes.items():
+            newest[key] = value
+            if layer is not None:
+                is_in = key in layer
+                layer[key] = value
+                if is_in:
+                    continue
+            count = counts.get(key, 0)
+            counts[key] = count + 1
+            if not count and (prefix := map_prefix(key)) is not None:
                 self._maps.setdefault(prefix, {})[key] = None
-        self.newest.update(writes)
-
-    def add_values(self, writes: Mapping[bytes, bytes | None]) -> None:
-        """The same for writes none of which is a map's entry."""
-        self.newest.update(writes)
 
     def commit(self, changes: Mapping[bytes, bytes | None]) -> None:
         """A transaction with these changes, the last of each key, was committed."""
@@ -69,18 +72,21 @@ class Overlay:
         """All that is committed and not settled."""
         return self._committed.copy()
 
-    def settle(self, changes: Mapping[bytes, bytes | None]) -> None:
-        """The table holds these changes, which were committed."""
-        newest, committed = self.newest, self._committed
-        for key, value in changes.items():
-            if committed.get(key, ABSENT) is value:
-                del committed[key]
-            if newest.get(key, ABSENT) is value:
-                del newest[key]
-                if (prefix := map_prefix(key)) is not None:
-                    del self._maps[prefix][key]
-                    if not self._maps[prefix]:
-                        del self._maps[prefix]
+    def settle(self, layers: Iterable[Mapping[bytes, bytes | None]]) -> None:
+        """The table holds what these layers wrote, which were committed."""
+        counts, newest, committed = self._counts, self.newest, self._committed
+        for layer in layers:
+            for key in layer:
+                count = counts[key] - 1
+                if count:
+                    counts[key] = count
+                else:
+                    del counts[key], newest[key]
+                    if (prefix := map_prefix(key)) is not None:
+                        del self._maps[prefix][key]
+                        if not self._maps[prefix]:
+                            del self._maps[prefix]
+                committed.pop(key, None)
 
     def entries(self, prefix: bytes) -> list[Change]:
         """What is done of the map whose keys begin with a prefix (see ``map_prefix``), in order."""

@@ -26,8 +26,11 @@ from .ground import Ground
 
 RECORDS, KEYS, PARTITIONS = 600, 31, 2
 WAIT_S = 60.0
-SMALL = {"commit_interval_ms": 5, "commit_lead_ms": 1, "fetch_records_max": 20, "buffer_bytes_max": 16 * 1_500}
-"""Settings that make many transactions."""
+SMALL = {
+    "commit_interval_ms": 5, "commit_lead_ms": 1, "fetch_records_max": 20, "buffer_bytes_max": 16 * 1_500,
+    "state_write_interval_ms": 0,
+}  # fmt: skip
+"""Settings that make many transactions, each written to the copies."""
 LIMITS = {"keylanes.runtime.keeper:SLICE_CHANGES": 5, "keylanes.runtime.restore:FETCH_RECORDS_MAX": 20}
 COPY = "keylanes.state.copies:RocksCopy"
 

@@ -18,6 +18,7 @@ from keylanes.runtime.brokers.simulated import SimulatedRecord
 from keylanes.runtime.dispatch import Blocked, Done, Numbers, PartitionDispatch, Sent, Worker, bytes_of
 from keylanes.runtime.generation import Generation
 from keylanes.state.keys import state_key
+from keylanes.state.overlay import Overlay
 
 SOURCE = TopicPartition("t", 0)
 PASSES_MAX = 3_000
@@ -78,6 +79,7 @@ class Drive:
     def __post_init__(self) -> None:
         rng = self.rng
         self.is_stateful = rng.random() < 0.5
+        self.overlay = Overlay()
         offset = 0
         keys = [None, b"", *(b"k%d" % i for i in range(rng.choice((1, 4, 20))))]
         for _ in range(rng.choice((10, 40, 100))):
@@ -179,9 +181,10 @@ class Drive:
         stretch = self.dispatch.stretch(worker)
         if stretch is None or done.dead or is_both or (self.is_stateful and not done.changes):
             worker.done.append(done)
+            self.overlay.add(done.changes or {})
             return
         stretch.size += done.size
-        stretch.changes.update(done.changes or {})
+        self.overlay.add(done.changes or {}, stretch.changes)
         if done.outputs:
             point = self.points[done.record.offset]
             stretch.sent.append(Sent(done.record, point, done.outputs[0], done.digest, done.size))
@@ -254,7 +257,10 @@ class Drive:
     def _finish(self, worker: Worker) -> None:
         record = worker.running
         assert record is not None, "it runs"
-        self.dispatch.finish(worker, self._produced(record))
+        done = self._produced(record)
+        self.dispatch.finish(worker, done)
+        if done is not None:
+            self.overlay.add(done.changes or {})
         self.done.add(record.offset)
         self.active.append(worker)  # its task goes on
 
@@ -294,6 +300,9 @@ class Drive:
         size = taken.size
         parts = self._apart(taken, covered)
         assert sum(part.size for part in parts) == size
+        for part in parts:
+            for changed in part.changes():
+                self.overlay.settle(changed.layers)
         generation.committed(taken)
 
     def _check_share(self, share: generation.Taken, line: int) -> list[Done]:
@@ -444,6 +453,7 @@ class Drive:
         assert set(self.points) <= self.done, f"never done: {sorted(set(self.points) - self.done)}"
         assert set(self.committed.values()) == {self.end}, "not everything is committed to the end"
         assert all(w.dropped_from is None for w in self.dispatch.workers)
+        assert not len(self.overlay), "not all that was changed is settled"
 
 
 def assert_moved(before: Blocked, after: Standing | None) -> None:

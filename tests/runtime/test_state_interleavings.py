@@ -101,7 +101,7 @@ def test_what_is_read_ahead_stays_within_its_bound_when_values_grow() -> None:
         state.overlay.add(writes)
         state.overlay.commit(writes)
         state.table.write(writes.items())  # type: ignore[attr-defined]  # it is a copy
-        state.settle(writes)
+        state.settle([writes], writes)
     assert state._ahead_bytes <= 100_000
     assert all(state.read(key) == bytes(10_000) for key in keys)
 

@@ -451,7 +451,7 @@ def test_older_read_never_hides_what_was_settled() -> None:
     assert state.read(key) == b"new"
     state.overlay.commit(change)
     table.write([(key, b"new")])
-    state.settle(change)
+    state.settle([change], change)
     state.end_reading(settled, [key], values)
     assert state.read(key) == b"new"
 
@@ -472,13 +472,13 @@ def test_read_ahead_before_a_change_is_changed_with_it() -> None:
     state.end_reading(second, [key], values)
     state.overlay.commit(change)
     table.write([(key, b"new")])
-    state.settle(change)
+    state.settle([change], change)
     assert state.read(key) == b"new"
     change = {key: None}
     state.overlay.add(change)
     state.overlay.commit(change)
     table.write([(key, None)])
-    state.settle(change)
+    state.settle([change], change)
     assert state.read(key) is None
 
 

@@ -240,7 +240,10 @@ PLANTS = [
         changed(
             Overlay,
             "settle",
-            ("if newest.get(key, ABSENT) is value:", "if key in newest:"),
+            ("count = counts[key] - 1", "count = 0 * counts.setdefault(key, 0)"),
+            ("del counts[key], newest[key]", "counts.pop(key, None), newest.pop(key, None)"),
+            ("del self._maps[prefix][key]", "self._maps.setdefault(prefix, {}).pop(key, None)"),
+            ("if not self._maps[prefix]:", "if not self._maps.get(prefix, True):"),
         ),
         stateful=True,
         finding=SAW,
