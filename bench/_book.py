@@ -4,13 +4,16 @@ A book belongs to a commit, what was changed since, and the sizes; with others a
 before it is kept beside it.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from _measure import ROOT, surroundings
+from _measure import FOLDER, ROOT, surroundings
 
 CODE = ("*.py", "*.java", "pom.xml", "bench/peers/requirements")
 
@@ -26,6 +29,18 @@ def _git(*command: str) -> str:
         return subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=False).stdout
     except OSError:
         return ""
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """One long bench at a time in a checkout: two would spoil each other's figures, and the book."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "bench.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit("another bench runs in this checkout") from None
+        yield
 
 
 class Book:

@@ -11,11 +11,8 @@ figures. keylanes runs exactly once in every row. Every run is written down as i
 """
 
 import argparse
-import contextlib
-import fcntl
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,7 @@ import _kill
 import _latency
 import _rate
 from _arms import ARMS, ready
-from _book import Book
+from _book import Book, alone
 from _drive import Ground
 from _measure import FOLDER, ROOT, WrongRun, print_table, running_broker
 from _report import latency_rate, report, write_readme
@@ -93,18 +90,6 @@ def run_missing(book: Book, wanted: list[tuple[Workload, str, int]], size: str) 
         for workload, arm, number in wanted:
             steps.begin(f"{workload.name}, round {number + 1}: {arm}")
             steps.end(run_one(book, ground, workload, arm, number, size))
-
-
-@contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """One comparison at a time in a checkout: two would spoil each other's figures, and the broker's folder."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with (FOLDER / "compare.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SystemExit("another comparison runs in this checkout") from None
-        yield
 
 
 def run_one(book: Book, ground: Ground, workload: Workload, arm: str, number: int, size: str) -> str:
