@@ -126,7 +126,7 @@ _TOPIC_BYTES = {"full": TOPIC_BYTES_MAX, "quick": TOPIC_BYTES_MAX // 5}
 
 
 def points(axis: Axis, size: str) -> Iterator[Point]:
-    """All of an axis, those that share a topic side by side."""
+    """All of an axis."""
     for x in axis.xs(size):
         for handler in axis.handlers:
             yield _POINT[axis.name](x, handler, size)

@@ -77,18 +77,20 @@ def run(workload: Workload, arm: str, size: str, ground: Ground) -> dict[str, An
     return figures
 
 
-def check_output(order: dict[str, Any], ground: Ground) -> None:
+def check_output(order: dict[str, Any], ground: Ground, seconds_max: float = READ_SECONDS_MAX) -> None:
     """Read an arm's output as a committed reader. Raises WrongRun unless all is there once and in order."""
-    seen = read_output(order, ground)
-    wrong = {name: seen[name] for name in ("missing", "doubled", "out_of_order", "damaged") if seen[name]}
+    seen = read_output(order, ground, seconds_max)
+    wrong = {name: seen[name] for name in ("missing", "doubled", "out_of_order", "damaged") if seen.get(name)}
     if wrong:
         raise WrongRun(f"the committed output is wrong: {wrong}")
 
 
-def read_output(order: dict[str, Any], ground: Ground) -> dict[str, Any]:
-    """What a committed reader sees of an arm's output."""
-    asked = {"topic": order["output"], "bootstrap": ground.bootstrap, "keys": order["keys"]}
-    with own("_reader.py", {**asked, "records": order["records"]}, Path(order["folder"]).with_name("reader")) as reader:
-        found = reader.event("result", READ_SECONDS_MAX)
+def read_output(order: dict[str, Any], ground: Ground, seconds_max: float = READ_SECONDS_MAX) -> dict[str, Any]:
+    """What a committed reader sees of an arm's output; of a paced one by the turns of each key alone."""
+    names: tuple[str, ...] = ("keys", "records", "expected", "is_paced")
+    asked = {name: order[name] for name in names if name in order}
+    asked |= {"topic": order["output"], "bootstrap": ground.bootstrap}
+    with own("_reader.py", asked, Path(order["folder"]).with_name("reader")) as reader:
+        found = reader.event("result", seconds_max)
         reader.end()
     return found

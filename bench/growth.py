@@ -1,9 +1,9 @@
 """How does cost grow? Throughput and memory over workers, keys, partitions, the size of values, and drift.
 
-On each axis one thing becomes larger. A point is keylanes in a process of its own, exactly once, on one real Kafka: with
-a handler that does nothing, and on some axes with one that counts in its state. Every point checks that each record was
-handled once and in order per key; without that it has no figures. Each is written down as it ends, and a second start
-goes on. A curve that bends is a defect (then this ends with 1), or its reason is told.
+On each axis one thing becomes larger. A point is keylanes in a process of its own, exactly once, on one real Kafka, by
+a handler that does nothing, and on some axes also by one that counts in its state. Every point checks that each record
+was handled once and in order per key; without that it has no figures. Each is written down as it ends, and a second
+start goes on. A curve that bends is a defect (then this ends with 1), or its reason is told.
 
     --only workers keys …   some axes           --quick    few points, small ones
     --again                 begin afresh; the book before it is kept

@@ -70,10 +70,10 @@ def drift(spec: Spec) -> None:
 
     def tell() -> None:
         """All is through, the stuck record too. The peak after the window is that of catching up."""
-        whole = {**tally.result(), **figures_of(app)}
-        tail = {"tail_s": tally.ended_ns / 1e9 - looks[1]["at_s"], "rss_peak_to_the_end": rss_peak_bytes()}
         caught_up = sum(p.caught_up for p in app.statistics().partitions)
-        say({**whole, **tail, "rss_base_bytes": base, "caught_up": caught_up, **window_of(*looks, last - first)})
+        whole = {**tally.result(), **figures_of(app), "rss_base_bytes": base, "caught_up": caught_up}
+        tail = {"tail_s": tally.ended_ns / 1e9 - looks[1]["at_s"], "rss_peak_to_the_end": rss_peak_bytes()}
+        say({**whole, **tail, **window_of(looks[0], looks[1], last - first)})
         stop_in_order()
 
     @app.handler(spec.topic, parallelising_factor=spec.in_flight)
