@@ -1,14 +1,12 @@
 """The picture of "how cost grows": for each axis a panel of throughput above one of memory, on logarithmic axes."""
 
+import math
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from _bars import Content, values
 from _grow_points import AXES, COUNT, PLAIN, Axis
-
-mpl.use("Agg")  # there may be no screen
-from matplotlib import pyplot as plt
+from _plot import panels_of, plain, saved
 
 MIB = 1024 * 1024
 PANEL_INCHES = (4.2, 3.0)
@@ -20,25 +18,20 @@ def draw(content: Content, path: Path) -> Path:
     """Write the PNG; its path."""
     shown = [axis for axis in AXES if any(values(content, axis.name, handler) for handler in axis.handlers)]
     columns = max(len(shown), 1)
-    size = (PANEL_INCHES[0] * columns, PANEL_INCHES[1] * 2 + 0.5)
-    figure, panels = plt.subplots(2, columns, figsize=size, squeeze=False, layout="constrained")
+    figure, panels = panels_of(2, columns, PANEL_INCHES)
     for place, axis in enumerate(shown):
         _throughput(panels[0][place], content, axis)
         _memory(panels[1][place], content, axis)
     size_name, cores = content["settings"]["size"], content["machine"]["cores"]
     figure.suptitle(f"How cost grows: keylanes, exactly once, {size_name} sizes, {cores} cores")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-    return path
+    return saved(figure, path)
 
 
 def _throughput(panel: Any, content: Content, axis: Axis) -> None:
     lines(panel, content, axis, "per_second", "records/s")
     panel.set_title(axis.title, fontsize=9, loc="left")
-    panel.set_yscale("log")
     seen = [rate for handler in axis.handlers for rate in values(content, axis.name, handler).values()]
-    panel.set_ylim(min(min(seen) / 1.5, 10_000), max(max(seen) * 1.5, 200_000))
+    logarithmic(panel, min(min(seen) / 1.5, 20_000), max(max(seen) * 1.5, 500_000))
     if len(axis.handlers) > 1:
         panel.legend(fontsize=7)
 
@@ -48,10 +41,19 @@ def _memory(panel: Any, content: Content, axis: Axis) -> None:
     bases = [base / MIB for base in values(content, axis.name, axis.handlers[0], "rss_base_bytes").values()]
     if bases:
         panel.axhline(min(bases), color=BASE_COLOUR, linewidth=1, linestyle="--")
-    panel.set_yscale("log")
-    low, high = panel.get_ylim()
-    panel.set_ylim(min(low, 40), max(high, 400))
+    _, high = panel.get_ylim()
+    logarithmic(panel, 30, max(high, 400))
     panel.set_xlabel(axis.unit, fontsize=8)
+
+
+def logarithmic(panel: Any, low: float, high: float) -> None:
+    """The upright axis, with whole numbers at 1, 2 and 5 times a power of ten."""
+    panel.set_yscale("log")
+    panel.set_ylim(low, high)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [step * 10.0**power for power in powers for step in (1, 2, 5) if low <= step * 10.0**power <= high]
+    panel.set_yticks(ticks, [f"{tick:,.0f}" for tick in ticks])
+    panel.set_yticks([], minor=True)
 
 
 def lines(panel: Any, content: Content, axis: Axis, name: str, label: str, scale: float = 1.0) -> None:
@@ -66,6 +68,5 @@ def lines(panel: Any, content: Content, axis: Axis, name: str, label: str, scale
     else:
         panel.set_xscale("log")
     panel.set_ylabel(label, fontsize=8)
-    panel.tick_params(labelsize=8)
+    plain(panel)
     panel.grid(visible=True, which="major", linewidth=0.4, alpha=0.5)
-    panel.spines[["top", "right"]].set_visible(False)

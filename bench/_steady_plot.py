@@ -4,11 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
+from _plot import panels_of, plain, saved
 from _steady_slopes import BOUNDS, FIRST_SHARE, Bound, fitted
-
-mpl.use("Agg")  # there may be no screen
-from matplotlib import pyplot as plt
 
 COLUMNS = 2
 PANEL_INCHES = (6.2, 2.3)
@@ -18,16 +15,12 @@ COLOUR, LINE_COLOUR = "#0b6e4f", "#b3541e"
 def draw(result: dict[str, Any], path: Path) -> Path:
     """Write the PNG; its path."""
     rows = -(-len(BOUNDS) // COLUMNS)
-    size = (PANEL_INCHES[0] * COLUMNS, PANEL_INCHES[1] * rows + 0.6)
-    figure, panels = plt.subplots(rows, COLUMNS, figsize=size, squeeze=False, layout="constrained")
+    figure, panels = panels_of(rows, COLUMNS, PANEL_INCHES)
     for panel, bound in zip(panels.flat, BOUNDS, strict=False):
         _panel(panel, result["samples"], bound)
     settings = result["settings"]
     figure.suptitle(f"{settings['per_second']:,.0f} records/s for {settings['minutes']:g} minutes: what could grow")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-    return path
+    return saved(figure, path)
 
 
 def _panel(panel: Any, samples: Sequence[dict[str, float]], bound: Bound) -> None:
@@ -43,5 +36,4 @@ def _panel(panel: Any, samples: Sequence[dict[str, float]], bound: Bound) -> Non
     unit = f", {bound.unit}" if bound.unit else ""
     panel.set_title(f"{bound.title}{unit}", fontsize=9, loc="left")
     panel.set_xlabel("minutes", fontsize=8)
-    panel.tick_params(labelsize=8)
-    panel.spines[["top", "right"]].set_visible(False)
+    plain(panel)

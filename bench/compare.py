@@ -13,7 +13,6 @@ figures. keylanes runs exactly once in every row. Every run is written down as i
 import argparse
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import _kill
@@ -22,7 +21,7 @@ import _rate
 from _arms import ARMS, ready
 from _book import Book, alone
 from _drive import Ground
-from _measure import FOLDER, ROOT, WrongRun, print_table, running_broker
+from _measure import FOLDER, ROOT, WrongRun, picture, print_table, running_broker
 from _report import latency_rate, report, write_readme
 from _steps import Steps
 from _workloads import WORKLOADS, Workload, chosen
@@ -50,7 +49,7 @@ def main() -> int:
             print(f"{'goes on with' if goes_on else 'begins'} {book.path.relative_to(ROOT)}", flush=True)
             run_missing(book, plan(book, workloads, parsed.arms, rounds), size)
     fails = report(book.content, workloads, print_table)
-    plot(book)
+    picture("_plot", book.content, book.path.with_suffix(".png"))
     if parsed.readme:
         write_readme(ROOT / "README.md", book.content)
     return 1 if fails else 0
@@ -118,18 +117,6 @@ def figures_of(book: Book, ground: Ground, workload: Workload, arm: str, size: s
     _rate.prepare(workload, size, ground)
     run = _kill.run if workload.kind == "kill" else _rate.run
     return run(workload, arm, size, ground)
-
-
-def plot(book: Book) -> Path | None:
-    """The picture, where matplotlib is."""
-    try:
-        from _plot import draw
-    except ImportError:
-        print("no plot: matplotlib is missing")
-        return None
-    path = draw(book.content, book.path.with_suffix(".png"))
-    print(f"drawn: {path.relative_to(ROOT)}")
-    return path
 
 
 if __name__ == "__main__":

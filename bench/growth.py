@@ -13,7 +13,6 @@ start goes on. A curve that bends is a defect (then this ends with 1), or its re
 import argparse
 import sys
 import time
-from pathlib import Path
 
 import _grow_run
 from _bars import Content
@@ -21,7 +20,7 @@ from _book import Book, alone
 from _drive import Ground
 from _grow_bends import bends
 from _grow_points import AXES, Axis, Point, points
-from _measure import FOLDER, ROOT, WrongRun, print_table, running_broker
+from _measure import FOLDER, ROOT, WrongRun, picture, print_table, running_broker
 from _steps import Steps
 
 MIB = 1024 * 1024
@@ -46,7 +45,7 @@ def main() -> int:
             print(f"{'goes on with' if goes_on else 'begins'} {book.path.relative_to(ROOT)}", flush=True)
             run_missing(book, [point for axis in axes for point in points(axis, size)])
     is_good = report(book.content, axes)
-    plot(book)
+    picture("_grow_plot", book.content, book.path.with_suffix(".png"))
     return 0 if is_good else 1
 
 
@@ -129,18 +128,6 @@ def table(content: Content, axis: Axis) -> list[list[object]]:
             row.append(seen["splits"])
         rows.append(row)
     return rows
-
-
-def plot(book: Book) -> Path | None:
-    """The picture, where matplotlib is."""
-    try:
-        from _grow_plot import draw
-    except ImportError:
-        print("no plot: matplotlib is missing")
-        return None
-    path = draw(book.content, book.path.with_suffix(".png"))
-    print(f"drawn: {path.relative_to(ROOT)}")
-    return path
 
 
 if __name__ == "__main__":

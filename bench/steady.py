@@ -17,7 +17,7 @@ from typing import Any
 from _book import alone
 from _drive import READY_SECONDS_MAX, Driver, Ground, checked, own, write_counts
 from _loader import counts_of, keys_of
-from _measure import FOLDER, ROOT, WrongRun, print_table, running_broker, surroundings, write_result
+from _measure import FOLDER, WrongRun, picture, print_table, running_broker, surroundings, write_result
 from _rate import COMMIT_MS, check_output
 from _steady_slopes import MIB, Verdict, Written, judge, of_intervals
 from _steps import Steps
@@ -57,7 +57,7 @@ def main() -> int:
         return 1
     result = {**where, "settings": settings, **found}
     write_result(NAME, result)
-    plot(result)
+    picture("_steady_plot", result, FOLDER / f"{NAME}.png")
     return report(result)
 
 
@@ -202,17 +202,6 @@ def table(samples: list[dict[str, float]]) -> list[list[object]]:
 def exit_code(verdicts: list[Verdict]) -> int:
     """1 when anything grows."""
     return 1 if any(verdict.grows for verdict in verdicts) else 0
-
-
-def plot(result: dict[str, Any]) -> None:
-    """The picture, where matplotlib is."""
-    try:
-        from _steady_plot import draw
-    except ImportError:
-        print("no plot: matplotlib is missing")
-        return
-    path = draw(result, FOLDER / f"{NAME}.png")
-    print(f"drawn: {path.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":
