@@ -24,9 +24,10 @@ from _measure import FOLDER, ROOT, WrongRun, picture, print_table, running_broke
 from _steps import Steps
 
 MIB = 1024 * 1024
-COLUMNS = ("", "records", "records/s", "MB/s", "CPU µs", "peak MiB", "before it", "log bytes per record")
-MORE_COLUMNS = ("bytes per commit", "tiles per commit", "splits")
-DRIFT_COLUMNS = ("bytes per commit", "tiles per commit", "queued MiB", "dropped", "caught up in s", "peak to the end")
+COLUMNS = ("", "handler", "records", "records/s", "MB/s", "CPU µs", "peak MiB", "before", "log B/record")
+COLUMNS_OF = {"drift": ("B/commit", "tiles", "queued MiB", "caught up in s", "peak then")}
+"""After the window of a drift the stuck key's neighbours catch up: how long it takes, and the memory until then."""
+MORE_COLUMNS = ("B/commit", "tiles", "splits")
 
 
 def main() -> int:
@@ -98,8 +99,8 @@ def report(content: Content, axes: list[Axis]) -> bool:
     for axis in axes:
         rows = table(content, axis)
         if rows:
-            more = DRIFT_COLUMNS if axis.name == "drift" else MORE_COLUMNS
-            print_table(f"{axis.name}: {axis.title}", (*COLUMNS, *more), rows)
+            columns = (axis.unit, *COLUMNS[1:], *COLUMNS_OF.get(axis.name, MORE_COLUMNS))
+            print_table(f"{axis.name}: {axis.title}", columns, rows)
     failed = [run for run in runs if "failed" in run]
     for run in failed:
         print(f"failed: {run['workload']} {run['round']:,}, {run['arm']}: {run['failed']}")
@@ -117,13 +118,12 @@ def table(content: Content, axis: Axis) -> list[list[object]]:
     rows: list[list[object]] = []
     for run in sorted(runs, key=lambda run: (axis.handlers.index(run["arm"]), run["round"])):
         seen = run["figures"]
-        row: list[object] = [f"{run['round']:,}, {run['arm']}", seen["records"], seen["per_second"]]
+        row: list[object] = [f"{run['round']:,}", run["arm"], seen["records"], seen["per_second"]]
         row += [seen["megabytes_per_second"], seen["cpu_us_per_record"], round(seen["memory_bytes"] / MIB)]
         row += [round(seen["rss_base_bytes"] / MIB), seen["event_bytes_per_record"]]
         row += [seen["event_bytes_per_commit"], seen["tiles_per_commit"]]
         if axis.name == "drift":
-            row += [seen["queued_bytes"] / MIB, round(seen["dropped"]), seen["tail_s"]]
-            row.append(round(seen["rss_peak_to_the_end"] / MIB))
+            row += [seen["queued_bytes"] / MIB, seen["tail_s"], round(seen["rss_peak_to_the_end"] / MIB)]
         else:
             row.append(seen["splits"])
         rows.append(row)

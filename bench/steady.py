@@ -31,6 +31,7 @@ TICK_S = 0.005
 """Of the loader: what falls due within one is written together."""
 LATE_SECONDS_MAX = 120.0
 READ_PER_SECOND_MIN = 20_000
+MINUTES_MIN = 10
 ROWS = 30
 """A table has about so many; the file has all samples."""
 
@@ -181,6 +182,8 @@ def report(result: dict[str, Any]) -> int:
         (*COLUMNS, *MORE_COLUMNS),
         table(samples),
     )
+    if settings["minutes"] < MINUTES_MIN:
+        print(f"Below {MINUTES_MIN} minutes caches and buffers still fill up: a verdict on memory says little.")
     verdicts = list(judge(samples))
     for verdict in verdicts:
         print(verdict)

@@ -1,17 +1,18 @@
 """How cost grows: the points that are run, what is run again, what bends, and the tables."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import _grow_bends
 import pytest
 from _book import Book
-from _grow_bends import MEMORY, THROUGHPUT, bends
+from _grow_bends import MEMORY, THROUGHPUT, Reason, bends
 from _grow_points import AXES, COUNT, PLAIN, Point, points
 from _grow_run import figures_of
 from _loader import counts_of, keys_of_order
 from _measure import WrongRun
-from growth import missing, report, table
+from growth import COLUMNS, COLUMNS_OF, MORE_COLUMNS, missing, report, table
 
 from .books import book, run
 
@@ -112,18 +113,21 @@ def test_larger_values_are_compared_by_their_bytes_with_smaller_ones() -> None:
 
 
 def test_memory_bends_when_it_grows_by_times_and_by_much() -> None:
-    """Twice little is little, and much more than much is not twice."""
-    grown = {10: 10, 100: 60, 1_000: 150}
+    """Twice little is little, and more than much is not twice; it may bend on either side."""
+    grown = {10: 90, 100: 10, 1_000: 60, 10_000: 150}
     runs = [point("keys", COUNT, x, 100.0, (40 + mib) * MIB) for x, mib in grown.items()]
-    assert [(bend.what, bend.x) for bend in bends(book(*runs))] == [(MEMORY, 1_000)]
+    assert [(bend.what, bend.x) for bend in bends(book(*runs))] == [(MEMORY, 10), (MEMORY, 10_000)]
 
 
 def test_a_bend_with_a_reason_is_no_defect(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The report says it, and is content; without the reason it is not."""
     content = book(point("drift", PLAIN, 0, 100.0), point("drift", PLAIN, 10_000, 10.0))
-    monkeypatch.setattr(_grow_bends, "EXPLAINED", {})
+    monkeypatch.setattr(_grow_bends, "EXPLAINED", ())
     assert not report(content, list(AXES))
-    monkeypatch.setattr(_grow_bends, "EXPLAINED", {("drift", PLAIN, THROUGHPUT): "the moon"})
+    far = Reason(axis="drift", handlers=(PLAIN,), what=THROUGHPUT, x_min=100_000, text="the moon")
+    monkeypatch.setattr(_grow_bends, "EXPLAINED", (far,))
+    assert not report(content, list(AXES))
+    monkeypatch.setattr(_grow_bends, "EXPLAINED", (far, replace(far, x_min=10_000)))
     assert report(content, list(AXES))
     assert "the moon" in capsys.readouterr().out
 
@@ -141,6 +145,9 @@ def test_a_table_has_a_row_for_each_point_in_order() -> None:
     """By handler, then along the axis; as many cells on each."""
     runs = [point("workers", handler, x, 5.0) for x in (64, 1) for handler in (COUNT, PLAIN)]
     rows = table(book(*runs), WORKERS)
-    assert [row[0] for row in rows] == ["1, no-op", "64, no-op", "1, count", "64, count"]
+    assert [row[:2] for row in rows] == [["1", PLAIN], ["64", PLAIN], ["1", COUNT], ["64", COUNT]]
     assert len({len(row) for row in rows}) == 1
     assert table(book(*runs), DRIFT) == []
+    drift = table(book(point("drift", PLAIN, 10, 5.0)), DRIFT)
+    assert len(drift[0]) == len((*COLUMNS, *COLUMNS_OF["drift"]))
+    assert len(rows[0]) == len((*COLUMNS, *MORE_COLUMNS))
