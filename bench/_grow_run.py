@@ -1,6 +1,7 @@
 """One point, run: its topic, keylanes in a process of its own, and the figures. What is not right has no figures."""
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,14 @@ def run(point: Point, ground: Ground, is_last_of_topic: bool) -> dict[str, Any]:
     with ground.scratch(f"grow-{point.axis}-{point.x}") as folder:
         order = order_of(point, ground, folder)
         Path(order["folder"]).mkdir()
+        began_s = time.monotonic()
         with own(program, order, folder) as running:
             running.event("ready", READY_SECONDS_MAX)
+            start_s = time.monotonic() - began_s
             result = checked(running.event("result", seconds_max(point)))
+            began_s = time.monotonic()
             running.end()
-    return figures_of(point, result)
+    return {**figures_of(point, result), "start_s": start_s, "stop_s": time.monotonic() - began_s}
 
 
 def figures_of(point: Point, result: dict[str, Any]) -> dict[str, Any]:

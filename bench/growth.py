@@ -24,7 +24,7 @@ from _measure import FOLDER, ROOT, WrongRun, picture, print_table, running_broke
 from _steps import Steps
 
 MIB = 1024 * 1024
-COLUMNS = ("", "handler", "records", "records/s", "MB/s", "CPU µs", "peak MiB", "before", "log B/record")
+COLUMNS = ("", "handler", "records", "records/s", "MB/s", "CPU µs", "peak MiB", "before", "start s", "log B/record")
 COLUMNS_OF = {"drift": ("B/commit", "tiles", "queued MiB", "caught up in s", "peak then")}
 """After the window of a drift the stuck key's neighbours catch up: how long it takes, and the memory until then."""
 MORE_COLUMNS = ("B/commit", "tiles", "splits")
@@ -120,7 +120,7 @@ def table(content: Content, axis: Axis) -> list[list[object]]:
         seen = run["figures"]
         row: list[object] = [f"{run['round']:,}", run["arm"], seen["records"], seen["per_second"]]
         row += [seen["megabytes_per_second"], seen["cpu_us_per_record"], round(seen["memory_bytes"] / MIB)]
-        row += [round(seen["rss_base_bytes"] / MIB), seen["event_bytes_per_record"]]
+        row += [round(seen["rss_base_bytes"] / MIB), seen["start_s"], seen["event_bytes_per_record"]]
         row += [seen["event_bytes_per_commit"], seen["tiles_per_commit"]]
         if axis.name == "drift":
             row += [seen["queued_bytes"] / MIB, seen["tail_s"], round(seen["rss_peak_to_the_end"] / MIB)]

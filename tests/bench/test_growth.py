@@ -23,7 +23,9 @@ WORKERS, KEYS, _, SIZE, DRIFT = AXES
 def point(axis: str, handler: str, x: int, per_second: float, memory: int = 100 * MIB) -> dict[str, Any]:
     """A point that was run, with all that a table shows."""
     figures = dict.fromkeys(("cpu_us_per_record", "tiles_per_commit", "splits", "queued_bytes", "dropped"), 1)
-    figures |= dict.fromkeys(("event_bytes_per_commit", "event_bytes_per_record", "tail_s", "rss_peak_to_the_end"), 2)
+    figures |= dict.fromkeys(
+        ("event_bytes_per_commit", "event_bytes_per_record", "tail_s", "rss_peak_to_the_end", "start_s"), 2
+    )
     rates = {"per_second": per_second, "megabytes_per_second": per_second * x / 1e6}
     memories = {"memory_bytes": memory, "rss_base_bytes": 40 * MIB}
     return run(axis, handler, x, records=1_000, **figures, **rates, **memories)
