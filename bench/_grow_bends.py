@@ -1,23 +1,25 @@
-"""PURE. Where a curve bends: throughput that falls, or memory that rises, more than an axis may cost.
+"""PURE. Where a curve bends: throughput that falls, memory or a start that rises, more than an axis may cost.
 
 Throughput bends at a point that has less than a share of the best point of its curve. A larger value costs more by
 itself: on that axis what is compared is bytes per second, and only with smaller values. Memory bends where what a run
-takes beside the process itself is more than some times that of the least point, and a bound more. What is known to bend
-has its reason here, and says so; any other bend is a defect.
+takes beside the process itself is more than some times that of the least point, and a bound more; so does the time that
+a start takes. What is known to bend has its reason here, and says so; any other bend is a defect.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from _bars import Content, values
-from _grow_points import AXES, Axis
+from _grow_points import AXES, COUNT, PLAIN, Axis
 
 LEAST_SHARE = 0.7
-MEMORY_TIMES = 2.0
+TIMES = 2.0
 MEMORY_FREE = 64 * 1024 * 1024
-"""A difference of memory by less than that is none."""
+START_FREE_S = 3.0
+"""A difference of less than that is none."""
 BYTES_WISE = ("size",)
-THROUGHPUT, MEMORY = "throughput", "memory"
+THROUGHPUT, MEMORY, START = "throughput", "memory", "start"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +34,37 @@ class Reason:
     x_max: int = 1 << 62
 
 
-EXPLAINED: tuple[Reason, ...] = ()
+EXPLAINED = (
+    Reason(
+        axis="workers",
+        handlers=(PLAIN, COUNT),
+        what=THROUGHPUT,
+        x_min=1_024,
+        text="a commit looks at every worker that moved, and where workers outnumber the records of a fetch, each "
+        "record starts its worker anew",
+    ),
+    Reason(
+        axis="partitions",
+        handlers=(PLAIN, COUNT),
+        what=THROUGHPUT,
+        x_min=32,
+        text="so many workers together, as on the axis of workers",
+    ),
+    Reason(
+        axis="keys",
+        handlers=(COUNT,),
+        what=THROUGHPUT,
+        x_min=10_000,
+        x_max=100_000,
+        text="a commit writes each key once: with few keys that is little for many records, with many a write for each",
+    ),
+)
 """What is known."""
 
 
 @dataclass(frozen=True)
 class Bend:
-    """At ``x`` a curve has ``share`` of its best (throughput), or ``share`` times its least (memory)."""
+    """At ``x`` a curve has ``share`` of its best (throughput), or ``share`` times its least."""
 
     axis: str
     handler: str
@@ -66,7 +92,8 @@ def bends(content: Content) -> Iterator[Bend]:
     for axis in AXES:
         for handler in axis.handlers:
             yield from throughput_bends(axis, handler, rates_of(content, axis, handler))
-            yield from memory_bends(axis, handler, grown_of(content, axis, handler))
+            yield from rises(axis, handler, MEMORY, grown_of(content, axis, handler), MEMORY_FREE)
+            yield from rises(axis, handler, START, values(content, axis.name, handler, "start_s"), START_FREE_S)
 
 
 def rates_of(content: Content, axis: Axis, handler: str) -> dict[int, float]:
@@ -78,7 +105,7 @@ def rates_of(content: Content, axis: Axis, handler: str) -> dict[int, float]:
 def grown_of(content: Content, axis: Axis, handler: str) -> dict[int, float]:
     """Peak memory less that of the process before its start, by x."""
     peaks, bases = (values(content, axis.name, handler, name) for name in ("memory_bytes", "rss_base_bytes"))
-    return {x: peaks[x] - bases[x] for x in sorted(peaks.keys() & bases.keys())}
+    return {x: peaks[x] - bases[x] for x in peaks.keys() & bases.keys()}
 
 
 def throughput_bends(axis: Axis, handler: str, rates: dict[int, float]) -> Iterator[Bend]:
@@ -89,9 +116,9 @@ def throughput_bends(axis: Axis, handler: str, rates: dict[int, float]) -> Itera
             yield Bend(axis.name, handler, THROUGHPUT, x, rate / max(compared))
 
 
-def memory_bends(axis: Axis, handler: str, grown: dict[int, float]) -> Iterator[Bend]:
-    """Points that take more memory than they may."""
-    least = min(grown.values(), default=0.0)
-    for x, memory in grown.items():
-        if memory > MEMORY_TIMES * least and memory - least > MEMORY_FREE:
-            yield Bend(axis.name, handler, MEMORY, x, memory / max(least, 1.0))
+def rises(axis: Axis, handler: str, what: str, taken: dict[int, float], free: float) -> Iterator[Bend]:
+    """Points that take more than they may."""
+    least = min(taken.values(), default=0.0)
+    for x, seen in sorted(taken.items()):
+        if seen > TIMES * least and seen - least > free:
+            yield Bend(axis.name, handler, what, x, seen / least if least > 0 else math.inf)

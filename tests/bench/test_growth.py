@@ -7,7 +7,7 @@ from typing import Any
 import _grow_bends
 import pytest
 from _book import Book
-from _grow_bends import MEMORY, THROUGHPUT, Reason, bends
+from _grow_bends import MEMORY, START, THROUGHPUT, Reason, bends
 from _grow_points import AXES, COUNT, PLAIN, Point, points
 from _grow_run import figures_of
 from _loader import counts_of, keys_of_order
@@ -119,6 +119,15 @@ def test_memory_bends_when_it_grows_by_times_and_by_much() -> None:
     grown = {10: 90, 100: 10, 1_000: 60, 10_000: 150}
     runs = [point("keys", COUNT, x, 100.0, (40 + mib) * MIB) for x, mib in grown.items()]
     assert [(bend.what, bend.x) for bend in bends(book(*runs))] == [(MEMORY, 10), (MEMORY, 10_000)]
+
+
+def test_a_start_bends_when_it_takes_times_as_long_and_seconds_more() -> None:
+    """Twice a moment is none."""
+    starts = {1: 0.5, 8: 2.0, 64: 9.0}
+    runs = [point("partitions", PLAIN, x, 100.0) for x in starts]
+    for one, taken in zip(runs, starts.values(), strict=True):
+        one["figures"]["start_s"] = taken
+    assert [(bend.what, bend.x, bend.share) for bend in bends(book(*runs))] == [(START, 64, 18.0)]
 
 
 def test_a_bend_with_a_reason_is_no_defect(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
