@@ -58,6 +58,13 @@ EXPLAINED = (
         x_max=100_000,
         text="a commit writes each key once: with few keys that is little for many records, with many a write for each",
     ),
+    Reason(
+        axis="keys",
+        handlers=(COUNT,),
+        what=MEMORY,
+        x_min=100_000,
+        text="what the state keeps in memory fills up and then stays: values read ahead, RocksDB's buffers and cache",
+    ),
 )
 """What is known."""
 
