@@ -4,12 +4,15 @@ A book belongs to a commit, what was changed since, and the sizes; with others a
 before it is kept beside it.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from _measure import git, surroundings
+from _measure import FOLDER, git, surroundings
 
 CODE = ("*.py", "*.java", "pom.xml", "bench/peers/requirements")
 
@@ -18,6 +21,18 @@ def identity(settings: dict[str, Any]) -> str:
     """What results must share to be in one book."""
     said = [git("rev-parse", "HEAD"), git("diff", "HEAD", "--", *CODE), json.dumps(settings, sort_keys=True)]
     return hashlib.sha256("\0".join(said).encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """One long bench at a time in a checkout: two would spoil each other's figures, and the book."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "bench.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit("another bench runs in this checkout") from None
+        yield
 
 
 class Book:

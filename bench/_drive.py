@@ -50,8 +50,8 @@ class Driver:
                     self._events.put(found)
         self._events.put(None)
 
-    def event(self, name: str, seconds_max: float) -> dict[str, Any]:
-        """The next event of that name. Raises WrongRun when the process ends or the time is over."""
+    def event(self, name: str, seconds_max: float, *others: str) -> dict[str, Any]:
+        """The next event of that name, or one of the others. Raises WrongRun when it ends or the time is over."""
         deadline = time.monotonic() + seconds_max
         while True:
             try:
@@ -60,7 +60,7 @@ class Driver:
                 raise WrongRun(f"no {name!r} within {seconds_max:g} s: {self.last_words()}") from None
             if found is None:
                 raise WrongRun(f"ended with code {self.process.wait()} before {name!r}: {self.last_words()}")
-            if found["event"] == name:
+            if found["event"] in (name, *others):
                 return found
 
     def longest_transaction_s(self) -> float:

@@ -107,7 +107,7 @@ def run(workload: Workload, arm: str, size: str, ground: Ground) -> dict[str, An
             bound_s = (COMMIT_MS + Settings().commit_lead_ms) / 1_000 + transaction_s
             figures |= {"transaction_s_max": transaction_s, "bound": figures["per_second"] * bound_s}
         if order["output"]:
-            seen = read_output(order, workload, ground)
+            seen = read_output(order, workload.distribution, ground)
             figures |= {f"outputs_{name}": seen[name] for name in WRONG_OUTPUTS}
     return figures
 

@@ -64,7 +64,7 @@ def _run_beside_loader(
                     loader.end()
                 running.end()
                 result |= {"latency_ns": reader.event("result", limit)["latency_ns"]}
-            check_output(order, workload, ground)
+            check_output(order, workload.distribution, ground)
         running.end()
     return result
 

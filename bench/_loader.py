@@ -1,7 +1,7 @@
 """Writes the bench's source records: all at once, or in an open loop at one rate. Called as ``_loader.py ORDER.json``.
 
-The records are the same in every run: keys are drawn with a seed (uniform, Zipf(1.0) by rank, or all distinct), and the
-filler does not compress, as keys and values of real systems mostly do not.
+The records are the same in every run: keys are drawn with a seed (uniform, Zipf(1.0) by rank), all distinct, or each in
+turn (even), and the filler does not compress, as keys and values of real systems mostly do not.
 """
 
 import asyncio
@@ -21,6 +21,8 @@ SEED = 7
 VALUE_BYTES = 100
 BATCH_BYTES = 64 * 1024
 TICK_S = 0.001
+OPEN_MAX = 10_000
+"""Batches of an open loop whose ends are not looked at yet."""
 START_S = 0.5
 """From the loader's start to the first scheduled time of an open loop."""
 
@@ -32,11 +34,22 @@ def keys_of(distribution: str, records: int, keys: int) -> "array[int]":
     """Which key each record has, the same in every process and run."""
     if distribution == "distinct":
         return array("I", range(records))
+    if distribution == "even":
+        return array("I", (i % keys for i in range(records)))
     if distribution == "zipf":
         weights = list(accumulate(1 / (rank + 1) for rank in range(keys)))
         return array("I", random.Random(SEED).choices(range(keys), cum_weights=weights, k=records))
     draw = random.Random(SEED).random
     return array("I", (int(draw() * keys) for _ in range(records)))
+
+
+def keys_of_order(order: dict[str, Any]) -> "array[int]":
+    """The keys of an order's records. The last key is for the record at ``lone`` alone, where there is one."""
+    lone = order.get("lone", -1)
+    keys = keys_of(order["distribution"], order["records"], order["keys"] - (lone >= 0))
+    if lone >= 0:
+        keys[lone] = order["keys"] - 1
+    return keys
 
 
 def counts_of(keys: "array[int]", distinct: int) -> "array[int]":
@@ -58,16 +71,16 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 def value_of(key: int, number: int, third: int, place: int, size: int = VALUE_BYTES) -> bytes:
-    """A value: its head, and filler that differs from record to record."""
+    """A value: its head, and filler that differs from record to record; below 16 bytes a part of the head."""
     start = place % (len(_filler) - VALUE_BYTES)
-    rest = size - _head.size
+    rest = max(size - _head.size, 0)
     filler = _filler[start : start + rest] if rest <= VALUE_BYTES else (_filler * (rest // len(_filler) + 1))[:rest]
-    return _head.pack(key, number, third) + filler
+    return (_head.pack(key, number, third) + filler)[:size]
 
 
 def records_of(order: dict[str, Any]) -> Iterator[tuple[int, bytes, bytes]]:
     """(partition, key, value) of all records; the third field of a value is the running index."""
-    keys, partitions = keys_of(order["distribution"], order["records"], order["keys"]), order["partitions"]
+    keys, partitions = keys_of_order(order), order["partitions"]
     numbers = [0] * order["keys"]
     size = order.get("value_bytes", VALUE_BYTES)
     for i, key in enumerate(keys):
@@ -99,7 +112,7 @@ async def fill(producer: Any, order: dict[str, Any]) -> None:
 async def open_loop(producer: Any, order: dict[str, Any]) -> None:
     """At ``per_second`` whatever happens: a value carries when it was to be sent, in ns since the epoch."""
     keys, numbers, topic = keys_of("uniform", order["records"], order["keys"]), [0] * order["keys"], order["topic"]
-    gap_ns = 1e9 / order["per_second"]
+    gap_ns, tick_s = 1e9 / order["per_second"], order.get("tick_s", TICK_S)
     began_ns, i, sent = time.time_ns() + int(START_S * 1e9), 0, []
     while i < len(keys):
         due = min(int((time.time_ns() - began_ns) / gap_ns) + 1, len(keys))
@@ -113,7 +126,10 @@ async def open_loop(producer: Any, order: dict[str, Any]) -> None:
                 numbers[key] += 1
                 i += 1
             sent.append(await producer.send_batch(builder, topic, partition=0))
-        await asyncio.sleep(TICK_S)
+        if len(sent) >= OPEN_MAX:
+            await asyncio.gather(*sent[: OPEN_MAX // 2])  # old ones: they are through, or failed
+            del sent[: OPEN_MAX // 2]
+        await asyncio.sleep(tick_s)
     await asyncio.gather(*sent)
 
 

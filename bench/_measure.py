@@ -8,6 +8,7 @@ rounds, so that a machine that changes its speed changes it for all of them.
 import argparse
 import asyncio
 import contextlib
+import importlib
 import json
 import logging
 import multiprocessing
@@ -334,6 +335,16 @@ def write_result(name: str, result: dict[str, Any]) -> None:
     path = FOLDER / f"{name}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
     print(f"written: {path.relative_to(ROOT)}")
+
+
+def picture(module: str, content: dict[str, Any], path: Path) -> None:
+    """Draw it by a module beside this one, where matplotlib is."""
+    try:
+        draw = importlib.import_module(module).draw
+    except ImportError:
+        print("no plot: matplotlib is missing")
+        return
+    print(f"drawn: {draw(content, path).relative_to(ROOT)}")
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -22,8 +22,7 @@ def draw(content: Content, path: Path) -> Path:
     """Write the PNG; its path."""
     shown = [w for w in WORKLOADS if any(r["workload"] == w.name and "figures" in r for r in content["runs"])]
     rows = -(-max(len(shown), 1) // COLUMNS)
-    size = (PANEL_INCHES[0] * COLUMNS, PANEL_INCHES[1] * rows + 0.6)
-    figure, axes = plt.subplots(rows, COLUMNS, figsize=size, squeeze=False, layout="constrained")
+    figure, axes = panels_of(rows, COLUMNS, PANEL_INCHES)
     for place, axis in enumerate(axes.flat):
         if place >= len(shown):
             axis.set_visible(False)
@@ -32,10 +31,28 @@ def draw(content: Content, path: Path) -> Path:
         panel(axis, content, shown[place])
     size_name, cores = content["settings"]["size"], content["machine"]["cores"]
     figure.suptitle(f"keylanes beside the others: {size_name} sizes, {cores} cores; each panel on one topic")
+    return saved(figure, path)
+
+
+def panels_of(rows: int, columns: int, inches: tuple[float, float]) -> tuple[Any, Any]:
+    """A figure, and its panels in rows, each so large."""
+    size = (inches[0] * columns, inches[1] * rows + 0.6)
+    figure, panels = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    return figure, panels
+
+
+def saved(figure: Any, path: Path) -> Path:
+    """Write the PNG; its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     plt.close(figure)
     return path
+
+
+def plain(panel: Any) -> None:
+    """Small ticks, and no frame."""
+    panel.tick_params(labelsize=8)
+    panel.spines[["top", "right"]].set_visible(False)
 
 
 def _rate_panel(axis: Any, content: Content, workload: Workload) -> None:
@@ -55,7 +72,7 @@ def _rate_panel(axis: Any, content: Content, workload: Workload) -> None:
     axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g} k" if value else "0")
     axis.set_title(f"{workload.name}: {workload.title}", fontsize=9, loc="left")
     axis.set_xlabel("records run again after kill -9" if workload.kind == "kill" else "records/s", fontsize=8)
-    _plain(axis)
+    plain(axis)
 
 
 def _latency_panel(axis: Any, content: Content, workload: Workload) -> None:
@@ -77,9 +94,4 @@ def _latency_panel(axis: Any, content: Content, workload: Workload) -> None:
     axis.set_title(f"{workload.name}: {workload.title}", fontsize=9, loc="left")
     axis.set_xlabel(f"ms at {content.get('latency_rate', 0):,.0f} records/s", fontsize=8)
     axis.legend(fontsize=7, loc="center right")
-    _plain(axis)
-
-
-def _plain(axis: Any) -> None:
-    axis.tick_params(axis="x", labelsize=8)
-    axis.spines[["top", "right"]].set_visible(False)
+    plain(axis)

@@ -71,7 +71,7 @@ def run(workload: Workload, arm: str, size: str, ground: Ground) -> dict[str, An
             result = checked(running.event("result", RESULT_SECONDS_MAX[size]))
             running.end()
         if workload.has_output:
-            check_output(order, workload, ground)
+            check_output(order, workload.distribution, ground)
         if workload.family == "W3":
             check_changelog(order, arm, ground)
     figures = {name: value for name, value in result.items() if name != "event"}
@@ -82,18 +82,23 @@ def run(workload: Workload, arm: str, size: str, ground: Ground) -> dict[str, An
     return figures
 
 
-def check_output(order: dict[str, Any], workload: Workload, ground: Ground) -> None:
+def check_output(
+    order: dict[str, Any], distribution: str, ground: Ground, seconds_max: float = READ_SECONDS_MAX
+) -> None:
     """Read an arm's output as a committed reader. Raises WrongRun unless all is there once and in order."""
-    seen = read_output(order, workload, ground)
-    wrong = {name: seen[name] for name in WRONG_OUTPUTS if seen[name]}
+    seen = read_output(order, distribution, ground, seconds_max)
+    wrong = {name: seen[name] for name in WRONG_OUTPUTS if seen.get(name)}
     if wrong:
         raise WrongRun(f"the committed output is wrong: {wrong}")
 
 
-def read_output(order: dict[str, Any], workload: Workload, ground: Ground) -> dict[str, Any]:
-    """What a committed reader sees of an arm's output."""
-    asked = {name: order[name] for name in ("records", "keys", "stuck")}
-    return _read({**asked, "topic": order["output"], "distribution": workload.distribution}, order, ground)
+def read_output(
+    order: dict[str, Any], distribution: str, ground: Ground, seconds_max: float = READ_SECONDS_MAX
+) -> dict[str, Any]:
+    """What a committed reader sees of an arm's output; of a paced one by the turns of each key alone."""
+    names = ("records", "keys", "stuck", "expected", "is_paced")
+    asked = {name: order[name] for name in names if name in order}
+    return _read({**asked, "topic": order["output"], "distribution": distribution}, order, ground, seconds_max)
 
 
 def check_changelog(order: dict[str, Any], arm: str, ground: Ground) -> None:
@@ -105,9 +110,11 @@ def check_changelog(order: dict[str, Any], arm: str, ground: Ground) -> None:
         raise WrongRun(f"{wrong} keys have a wrong last count in the changelog")
 
 
-def _read(asked: dict[str, Any], order: dict[str, Any], ground: Ground) -> dict[str, Any]:
+def _read(
+    asked: dict[str, Any], order: dict[str, Any], ground: Ground, seconds_max: float = READ_SECONDS_MAX
+) -> dict[str, Any]:
     folder = Path(order["folder"]).with_name("check")
     with own("_reader.py", {**asked, "bootstrap": ground.bootstrap}, folder) as reader:
-        found = reader.event("result", READ_SECONDS_MAX)
+        found = reader.event("result", seconds_max)
         reader.end()
     return found

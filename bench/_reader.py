@@ -3,7 +3,7 @@
 With ``live`` it reads ``records`` records of an output as they come and writes how long after their scheduled time it
 saw each (u64 nanoseconds). With ``changelog_of`` it reads a changelog and says how many keys have another last count
 than the file ``expected`` has. Else it reads an output to its end and says what is missing, doubled, out of order in
-its key, or wrong inside.
+its key, or wrong inside; with ``is_paced``, where values hold no index of their own, by what ``expected`` says of keys.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from array import array
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -67,6 +67,37 @@ class Found:
             "doubled": sum(times - 1 for times in self.times if times > 1),
             "out_of_order": self.out_of_order,
             "damaged": self.damaged,
+        }
+
+
+class Turns:
+    """Counts what comes by the keys alone: each has its numbers from 0 on, one after the other."""
+
+    def __init__(self, expected: Sequence[int]) -> None:
+        self.expected, self.next = expected, [0] * len(expected)
+        self.seen = self.doubled = self.out_of_order = 0
+
+    def take(self, value: bytes) -> None:
+        """One record of the output."""
+        key, number, _ = _head(value)
+        self.seen += 1
+        if number == self.next[key]:
+            self.next[key] += 1
+        elif number < self.next[key]:
+            self.doubled += 1
+        else:
+            self.out_of_order += 1
+            self.next[key] = number + 1
+
+    def event(self) -> dict[str, Any]:
+        """What the harness is told. What came late counts as doubled, and its gap as out of order."""
+        missing = sum(self.expected) - (self.seen - self.doubled)
+        return {
+            "event": "result",
+            "seen": self.seen,
+            "missing": missing,
+            "doubled": self.doubled,
+            "out_of_order": self.out_of_order,
         }
 
 
@@ -133,8 +164,12 @@ async def to_end(consumer: AIOKafkaConsumer, place: TopicPartition, bootstrap: s
 
 async def check(consumer: AIOKafkaConsumer, place: TopicPartition, order: dict[str, Any]) -> dict[str, Any]:
     """All of an output."""
-    keys = keys_of(order["distribution"], order["records"], order["keys"])
-    found = Found(keys, order["keys"], order["stuck"])
+    found: Found | Turns
+    if order.get("is_paced"):
+        found = Turns(read_counts(order["expected"]))
+    else:
+        keys = keys_of(order["distribution"], order["records"], order["keys"])
+        found = Found(keys, order["keys"], order["stuck"])
     async for record in to_end(consumer, place, order["bootstrap"]):
         found.take(record.value)
     return found.event()

@@ -11,21 +11,17 @@ figures. keylanes runs exactly once in every row. Every run is written down as i
 """
 
 import argparse
-import contextlib
-import fcntl
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import _kill
 import _latency
 import _rate
 from _arms import ARMS, ready
-from _book import Book
+from _book import Book, alone
 from _drive import Ground
-from _measure import FOLDER, ROOT, WrongRun, print_table, running_broker
+from _measure import FOLDER, ROOT, WrongRun, picture, print_table, running_broker
 from _report import latency_rate, report, write_readme
 from _steps import Steps
 from _workloads import WORKLOADS, Workload, chosen
@@ -53,7 +49,7 @@ def main() -> int:
             print(f"{'goes on with' if goes_on else 'begins'} {book.path.relative_to(ROOT)}", flush=True)
             run_missing(book, plan(book, workloads, parsed.arms, rounds), size)
     fails = report(book.content, workloads, print_table)
-    plot(book)
+    picture("_plot", book.content, book.path.with_suffix(".png"))
     if parsed.readme:
         write_readme(ROOT / "README.md", book.content)
     return 1 if fails else 0
@@ -95,18 +91,6 @@ def run_missing(book: Book, wanted: list[tuple[Workload, str, int]], size: str) 
             steps.end(run_one(book, ground, workload, arm, number, size))
 
 
-@contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """One comparison at a time in a checkout: two would spoil each other's figures, and the broker's folder."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with (FOLDER / "compare.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SystemExit("another comparison runs in this checkout") from None
-        yield
-
-
 def run_one(book: Book, ground: Ground, workload: Workload, arm: str, number: int, size: str) -> str:
     """Run one arm once and write it down; what came of it, for a person."""
     began_s = time.monotonic()
@@ -133,18 +117,6 @@ def figures_of(book: Book, ground: Ground, workload: Workload, arm: str, size: s
     _rate.prepare(workload, size, ground)
     run = _kill.run if workload.kind == "kill" else _rate.run
     return run(workload, arm, size, ground)
-
-
-def plot(book: Book) -> Path | None:
-    """The picture, where matplotlib is."""
-    try:
-        from _plot import draw
-    except ImportError:
-        print("no plot: matplotlib is missing")
-        return None
-    path = draw(book.content, book.path.with_suffix(".png"))
-    print(f"drawn: {path.relative_to(ROOT)}")
-    return path
 
 
 if __name__ == "__main__":

@@ -46,6 +46,8 @@ class Spec(NamedTuple):
     stuck: int = -1
     counters: str = ""
     expected: str = ""
+    window: tuple[int, int] = (0, 0)
+    sample_s: float = 0.0
 
     @property
     def is_timed(self) -> bool:
@@ -188,8 +190,17 @@ def _counters(path: str) -> memoryview | None:
 
 def rss_peak_bytes() -> int:
     """The most memory that this process had, since its program was started."""
+    return _status_bytes("VmHWM")
+
+
+def rss_bytes() -> int:
+    """The memory that this process has now."""
+    return _status_bytes("VmRSS")
+
+
+def _status_bytes(name: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return 0
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from _driver import Spec, Tally, read_spec, say, spin, transform, versions
+from _driver import Spec, Tally, read_spec, rss_bytes, say, spin, transform, versions
 
 from keylanes import App, Settings, __version__
 from keylanes.runtime.stores import State
@@ -21,6 +21,7 @@ from keylanes.runtime.stores import State
 STUCK_MS = 3_600_000
 BARE_HANDLERS = 200
 LIBRARIES = ("aiokafka", "msgspec", "rocksdict", "uvloop", "xxhash")
+STATEFUL = ("W3", "steady")
 
 Handler = Callable[..., Awaitable[Any]] | Callable[..., Any]
 
@@ -69,7 +70,7 @@ def sending_handler(spec: Spec, tally: Tally) -> Handler:
     return handle if seconds or spec.stuck >= 0 else pass_on
 
 
-def counting_handler(tally: Tally, wrong: Wrong) -> Handler:
+def counting_handler(tally: Tally, wrong: Wrong) -> Callable[[bytes, State[int]], Awaitable[None]]:
     """W3: the count before a record is its number within its key."""
     begin, end = tally.begin, tally.end
 
@@ -149,24 +150,46 @@ def bare_handler_ms(spec: Spec) -> float:
     return uvloop.run(bare_seconds(spec.handler_ms / 1_000)) * 1_000
 
 
-def main(spec: Spec) -> None:
-    """Run until all expected records are handled, then stop in order."""
-    more = {"bare_handler_ms": bare_handler_ms(spec)} if spec.workload == "W5" else {}
+def app_of(spec: Spec) -> App:
+    """The application, without its handler."""
     settings = Settings(
         commit_interval_ms=spec.commit_ms or 100,
         compression_type=None,
-        state_folder=spec.folder if spec.workload == "W3" else None,
+        state_folder=spec.folder if spec.workload in STATEFUL else None,
         handler_timeout_ms=STUCK_MS if spec.stuck >= 0 else Settings().handler_timeout_ms,
     )
-    app = App(spec.group, broker=f"kafka://{spec.bootstrap}", settings=settings)
-    wrong, commits = Wrong(), Commits()
+    return App(spec.group, broker=f"kafka://{spec.bootstrap}", settings=settings)
+
+
+def figures_of(app: App) -> dict[str, Any]:
+    """What the application tells of its run so far, and what it ran on."""
+    seen = app.statistics()
+    return {
+        "commits": seen.commits,
+        "tiles": seen.tiles,
+        "event_bytes": seen.event_bytes,
+        "splits": seen.splits,
+        "workers_at_end": sum(p.workers for p in seen.partitions),
+        "versions": {"keylanes": __version__, **versions(*LIBRARIES)},
+    }
+
+
+def stop_in_order() -> None:
+    """Also from a handler's thread."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main(spec: Spec) -> None:
+    """Run until all expected records are handled, then stop in order."""
+    more: dict[str, Any] = {"rss_base_bytes": rss_bytes()}
+    if spec.workload == "W5":
+        more["bare_handler_ms"] = bare_handler_ms(spec)
+    app, wrong, commits = app_of(spec), Wrong(), Commits()
 
     def on_all() -> None:
-        seen = app.statistics()
-        found = {**tally.result(), **more, "commits": seen.commits, "splits": seen.splits, "wrong_states": wrong.count}
-        say({**found, "versions": {"keylanes": __version__, **versions(*LIBRARIES)}})
+        say({**tally.result(), **more, **figures_of(app), "wrong_states": wrong.count})
         if spec.stuck < 0:
-            os.kill(os.getpid(), signal.SIGTERM)  # a stop in order, also from a handler's thread
+            stop_in_order()
 
     tally = Tally(spec, on_all, is_threaded=bool(spec.spin_us))
     app.handler(spec.topic, to=spec.output or None, parallelising_factor=spec.in_flight)(handler(spec, tally, wrong))

@@ -1,0 +1,131 @@
+"""PURE. Where a curve bends: throughput that falls, memory or a start that rises, more than an axis may cost.
+
+Throughput bends at a point that has less than a share of the best point of its curve. A larger value costs more by
+itself: on that axis what is compared is bytes per second, and only with smaller values. Memory bends where what a run
+takes beside the process itself is more than some times that of the least point, and a bound more; so does the time that
+a start takes. What is known to bend has its reason here, and says so; any other bend is a defect.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from _bars import Content, values
+from _grow_points import AXES, COUNT, PLAIN, Axis
+
+LEAST_SHARE = 0.7
+TIMES = 2.0
+MEMORY_FREE = 64 * 1024 * 1024
+START_FREE_S = 3.0
+"""A difference of less than that is none."""
+BYTES_WISE = ("size",)
+THROUGHPUT, MEMORY, START = "throughput", "memory", "start"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reason:
+    """Why a curve bends from ``x_min`` to ``x_max``, both included."""
+
+    axis: str
+    handlers: tuple[str, ...]
+    what: str
+    text: str
+    x_min: int = 0
+    x_max: int = 1 << 62
+
+
+EXPLAINED = (
+    Reason(
+        axis="workers",
+        handlers=(PLAIN, COUNT),
+        what=THROUGHPUT,
+        x_min=1_024,
+        text="a commit looks at every worker that moved, and where workers outnumber the records of a fetch, each "
+        "record starts its worker anew",
+    ),
+    Reason(
+        axis="partitions",
+        handlers=(PLAIN, COUNT),
+        what=THROUGHPUT,
+        x_min=32,
+        text="so many workers together, as on the axis of workers",
+    ),
+    Reason(
+        axis="keys",
+        handlers=(COUNT,),
+        what=THROUGHPUT,
+        x_min=10_000,
+        x_max=100_000,
+        text="a commit writes each key once: with few keys that is little for many records, with many a write for each",
+    ),
+    Reason(
+        axis="keys",
+        handlers=(COUNT,),
+        what=MEMORY,
+        x_min=100_000,
+        text="what the state keeps in memory fills up and then stays: values read ahead, RocksDB's buffers and cache",
+    ),
+)
+"""What is known."""
+
+
+@dataclass(frozen=True)
+class Bend:
+    """At ``x`` a curve has ``share`` of its best (throughput), or ``share`` times its least."""
+
+    axis: str
+    handler: str
+    what: str
+    x: int
+    share: float
+
+    @property
+    def reason(self) -> str:
+        """Why; empty for a defect."""
+        return next((reason.text for reason in EXPLAINED if self._is_covered(reason)), "")
+
+    def _is_covered(self, reason: Reason) -> bool:
+        is_there = reason.x_min <= self.x <= reason.x_max and self.handler in reason.handlers
+        return is_there and (self.axis, self.what) == (reason.axis, reason.what)
+
+    def __str__(self) -> str:
+        compared = f"{self.share:.2f} of the best" if self.what == THROUGHPUT else f"{self.share:.1f} times the least"
+        outcome = f"explained: {self.reason}" if self.reason else "a DEFECT until it is explained"
+        return f"{self.axis}, {self.handler}: {self.what} bends at {self.x:,}: {compared}; {outcome}"
+
+
+def bends(content: Content) -> Iterator[Bend]:
+    """All bends of a book."""
+    for axis in AXES:
+        for handler in axis.handlers:
+            yield from throughput_bends(axis, handler, rates_of(content, axis, handler))
+            yield from rises(axis, handler, MEMORY, grown_of(content, axis, handler), MEMORY_FREE)
+            yield from rises(axis, handler, START, values(content, axis.name, handler, "start_s"), START_FREE_S)
+
+
+def rates_of(content: Content, axis: Axis, handler: str) -> dict[int, float]:
+    """What is compared on an axis, by x."""
+    name = "megabytes_per_second" if axis.name in BYTES_WISE else "per_second"
+    return dict(sorted(values(content, axis.name, handler, name).items()))
+
+
+def grown_of(content: Content, axis: Axis, handler: str) -> dict[int, float]:
+    """Peak memory less that of the process before its start, by x."""
+    peaks, bases = (values(content, axis.name, handler, name) for name in ("memory_bytes", "rss_base_bytes"))
+    return {x: peaks[x] - bases[x] for x in peaks.keys() & bases.keys()}
+
+
+def throughput_bends(axis: Axis, handler: str, rates: dict[int, float]) -> Iterator[Bend]:
+    """Points with less than their share."""
+    for x, rate in rates.items():
+        compared = [other for at, other in rates.items() if at <= x or axis.name not in BYTES_WISE]
+        if rate < LEAST_SHARE * max(compared):
+            yield Bend(axis.name, handler, THROUGHPUT, x, rate / max(compared))
+
+
+def rises(axis: Axis, handler: str, what: str, taken: dict[int, float], free: float) -> Iterator[Bend]:
+    """Points that take more than they may."""
+    least = min(taken.values(), default=0.0)
+    for x, seen in sorted(taken.items()):
+        if seen > TIMES * least and seen - least > free:
+            yield Bend(axis.name, handler, what, x, seen / least if least > 0 else math.inf)
