@@ -82,7 +82,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     done_bytes_max: Positive = 64 * 1024 * 1024  # outputs that wait for a commit; beyond it workers pause
     buffer_bytes_max: Positive = 64 * 1024 * 1024  # records queued for workers, all partitions together
     fetch_records_max: Positive = 2_000  # records of one fetch
-    fetch_bytes_max: Positive = 16 * 1024 * 1024  # bytes that one reader prefetches
+    fetch_bytes_max: Positive = 16 * 1024 * 1024  # bytes that one reader prefetches, at least 1 MiB of each partition
     fetch_wait_ms: Milliseconds = 200  # the longest wait for new records
     full_wait_ms: Milliseconds = 1_000  # a reader waits so long when most loaded workers are full, then passes them
     handler_timeout_ms: Milliseconds = 60_000  # one attempt; named aloud after it

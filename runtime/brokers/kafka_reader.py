@@ -36,6 +36,7 @@ from .protocol import (
 
 FETCH_WAIT_MS_MAX: Final = 250  # a new assignment may wait so long for the answer to an old request
 PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
+PARTITION_BYTES_MIN: Final = 1024 * 1024  # as much as a batch may have by Kafka's own defaults: smaller ones stutter
 NO_TIMESTAMP: Final = -1
 LOOK_SECONDS: Final = 1.0
 
@@ -88,7 +89,6 @@ class KafkaReader:
                 auto_offset_reset="none",
                 isolation_level="read_committed",
                 fetch_max_bytes=self._fetch_bytes_max,
-                max_partition_fetch_bytes=min(self._fetch_bytes_max, PARTITION_BYTES_MAX),
                 fetch_max_wait_ms=FETCH_WAIT_MS_MAX,
             )
             try:
@@ -160,6 +160,9 @@ class KafkaReader:
             self._heard.clear()
             self._empty.clear()
             self._careful.clear()
+            # The consumer prefetches this much of each partition, whatever all of them come to.
+            share = max(PARTITION_BYTES_MIN, self._fetch_bytes_max // max(1, len(positions)))
+            self._consumer._fetcher._max_partition_fetch_bytes = min(share, PARTITION_BYTES_MAX, self._fetch_bytes_max)
             self._consumer.assign(list(positions))
             for source, offset in positions.items():
                 self._consumer.seek(source, offset)
