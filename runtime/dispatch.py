@@ -308,6 +308,12 @@ class PartitionDispatch:
             self._stretch = None
         return self.front
 
+    def bound_stretch(self, bytes_max: int, records_max: int) -> None:
+        """Have a stretch end that has become large: a generation takes stretches as a whole."""
+        open_now = self._stretch
+        if open_now is not None and (open_now.size >= bytes_max or len(open_now.sent) >= records_max):
+            self.line()
+
     def take_stretches(self, line: int, bytes_max: int, records_max: int) -> tuple[list[Stretch], int]:
         """Stretches below a line, at least one and about as much as is allowed; and how far all of the partition may be
         taken with them.
@@ -319,7 +325,9 @@ class PartitionDispatch:
                 return taken, min(line, first.offset_from)
             bytes_max -= first.size
             records_max -= len(first.sent)
-            taken.append(self.stretches.popleft())
+            self.stretches.popleft()
+            if first.sent or first.changes:
+                taken.append(first)
         return taken, line
 
     # --- the catch-up pass -----------------------------------------------------------------------------------------

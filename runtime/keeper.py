@@ -241,6 +241,8 @@ class Keeper:
         if state is None or state.knows({record.key for record in records}):
             return
         stores = [b.places for b in run.bindings if b is not None and b.declaration.kind == "value"]
+        if not stores:
+            return
         wanted = dict.fromkeys(record.key for record in records)  # in their order, so that the same is read every time
         wanted.pop(None, None)
         lacking = state.lacks([places[key] for key in wanted for places in stores if key is not None])

@@ -15,8 +15,13 @@ from .stores import Binding, MapState, State
 
 Attempt: TypeAlias = tuple[Scope, "list[State[Any] | MapState[Any, Any]]"]
 
-_REFERENCES: Final = 3
-"""To a store that nobody else has: the list, the loop over it, and the question."""
+
+def _references(stores: "list[State[Any] | MapState[Any, Any]] | list[object]") -> list[int]:
+    return [getrefcount(store) for store in stores]
+
+
+_NOT_KEPT: Final = _references([object()])[0]
+"""So many references there are to a store that nobody else has; interpreters count differently."""
 
 
 @dataclass(slots=True, eq=False)
@@ -67,8 +72,8 @@ class PartitionRun:
         """An attempt has ended and was closed; it serves again, unless the handler keeps one of its stores somewhere:
         that one has to go on saying that its attempt has ended.
         """
-        for store in attempt[1]:
-            if getrefcount(store) > _REFERENCES:
+        for count in _references(attempt[1]):
+            if count != _NOT_KEPT:
                 return
         self._spare = attempt
 

@@ -215,11 +215,19 @@ class Slots(Attempts):
 
     async def _run_straight(self, going: Straight) -> None:
         """Stretches of a batch, between which others run."""
+        dispatch, settings = going.run.dispatch, self.settings
         while not going.through.done():
             going.since_s = self._clock()
-            await _driven(self._run_stretch(going), going, self._part_straight)
-            going.record = None
+            try:
+                await _driven(self._run_stretch(going), going, self._part_straight)
+            except BaseException:
+                # What was laid down lies below the record that ended it: the front must not stand behind that.
+                if going.record is not None and not going.has_parted:
+                    self._begin_running(going)
+                raise
+            going.record = going.worker = None
             if not going.has_parted:
+                dispatch.bound_stretch(settings.generation_bytes_max // 4, settings.generation_records_max // 4)
                 self._activate_ready(going)
                 await asyncio.sleep(0)
 
@@ -280,6 +288,7 @@ class Slots(Attempts):
                 elif (result is not None or is_stateful) and not self._lay_down(
                     run, worker, record, point, result, attempt
                 ):
+                    self._begin_running(going)
                     done = await self._produced(run, worker, record, result, attempt)
             if worker.running is None:
                 worker.done_to = record.offset + 1
