@@ -117,7 +117,10 @@ def timer_of_another(patch: pytest.MonkeyPatch) -> None:
         "overdue",
         (
             "worker.started_s + limit > now",
-            "worker.started_s == math.inf or min(g.worker.started_s for g in self.tasks.values() if g.worker is not None) + limit > now",
+            (
+                "worker.started_s == math.inf or "
+                "min(g.worker.started_s for g in self.tasks.values() if g.worker is not None) + limit > now"
+            ),
         ),
     )
 
