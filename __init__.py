@@ -1,7 +1,9 @@
 """keylanes: Kafka parallelism beyond partitions, exactly once, for Python."""
 
 from .runtime.app import App, Health, Statistics
+from .runtime.compiled import IS_COMPILED
 from .runtime.context import Context, Record
+from .runtime.declarations import Store
 from .runtime.errors import (
     BrokerUnavailable,
     ContextClosed,
@@ -25,12 +27,13 @@ from .runtime.errors import (
 )
 from .runtime.handlers import DeadLetter, Retry, Stop
 from .runtime.settings import Secret, Security, Settings
-from .runtime.stores import MapState, State, Store
+from .runtime.stores import MapState, State
 from .runtime.values import Codec, JsonCodec, MsgpackCodec
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "IS_COMPILED",
     "App",
     "BrokerUnavailable",
     "Codec",

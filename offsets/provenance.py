@@ -6,6 +6,8 @@ int partition, bigint offset, int i, string destination)``, read as an unsigned 
 the sum of them mod 2**64.
 """
 
+from typing import NamedTuple
+
 import msgspec
 
 from ..keyrange.hashing import hash_chain_int, hash_chain_long_int_bytes, hash_chain_text
@@ -15,7 +17,7 @@ VERSION = 1
 DIGEST_MASK = (1 << 64) - 1
 
 
-class Provenance(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Provenance(NamedTuple):
     """The decoded header. ``i`` counts from 0 to ``n - 1``."""
 
     version: int

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 from .bounded import Patience, fatal_of
 from .brokers.protocol import Broker, BrokerError, BrokerTimeout, Record, TopicSpec
 from .context import Context, Output
-from .dispatch import Done, Worker, bytes_of
+from .dispatch import Worker, bytes_of
+from .done import Done
 from .errors import (
     DecodeFailed,
     FatalError,

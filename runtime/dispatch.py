@@ -16,16 +16,16 @@ The rules of the edge, exact because each obvious alternative loses or doubles r
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-import msgspec
 from xxhash import xxh64_intdigest
 
 from ..keyrange.hashing import SEED, point_of, point_of_place
 from .brokers.protocol import Batch, Outgoing, Record
+from .done import Done
 from .load import Load
 
 RECORD_OVERHEAD_BYTES = 200
@@ -35,21 +35,6 @@ RECORD_OVERHEAD_BYTES = 200
 def bytes_of(record: Record) -> int:
     """What a queued record counts against the quota of its worker."""
     return RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
-
-
-class Done(msgspec.Struct, gc=False):
-    """A record that is through and produced something: what goes into the transaction with it. It is in no circle, so
-    that the garbage collection need not look at it: there are many.
-
-    ``changes``: of the state, by state key; None: none.
-    """
-
-    record: Record
-    outputs: Sequence[Outgoing]
-    dead: bool
-    digest: int
-    size: int
-    changes: Mapping[bytes, bytes | None] | None = None
 
 
 @dataclass(slots=True, eq=False)

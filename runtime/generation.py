@@ -17,7 +17,8 @@ from ..offsets.decide import CommitKey, Move, decide_commits
 from ..offsets.events import Committed, OffsetEvent, RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
 from ..state.keys import parse_key
 from .brokers.protocol import Outgoing
-from .dispatch import Done, PartitionDispatch, Stretch, Worker
+from .dispatch import PartitionDispatch, Stretch, Worker
+from .done import Done
 
 StructuralEvent: TypeAlias = WorkersCut | WorkerSplit | WorkersMerged | RangeReleased
 

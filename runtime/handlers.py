@@ -10,9 +10,10 @@ from typing import Any, Union
 import msgspec
 
 from .context import Context
+from .declarations import declare_store, is_store
 from .errors import SettingsError
 from .settings import PARALLELISING_FACTOR_MAX
-from .stores import StoreDeclaration, declare_store, is_store
+from .stores import StoreDeclaration
 from .values import Codec, JsonCodec, value_decoder
 
 PARALLELISING_FACTOR = 256

@@ -22,6 +22,7 @@ from ..state.rocks import RocksError
 from ..state.tables import Copies, Copy, Mark, Marker, StoreInfo, Table
 from .brokers.protocol import Broker, Outgoing, Record, TopicDescription, TopicPartition
 from .coordinator import birth
+from .declarations import codec_of
 from .errors import SettingsError, StateError, StateNotReady, StoreError
 from .generation import StateChanges
 from .handlers import Handler
@@ -30,7 +31,7 @@ from .partition_run import PartitionRun
 from .partition_state import PartitionState
 from .restore import Progress, Restore, Restoring
 from .settings import Settings
-from .stores import Binding, codec_of
+from .stores import Binding
 from .threads import DaemonThreads
 
 T = TypeVar("T")

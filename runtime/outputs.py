@@ -11,7 +11,8 @@ import msgspec
 from ..offsets.provenance import DIGEST_MASK, HEADER, encode_provenance, output_digest, place_seed
 from .brokers.protocol import Headers, Outgoing, Record, TopicDescription
 from .context import Output
-from .dispatch import Done, bytes_of
+from .dispatch import bytes_of
+from .done import Done
 from .errors import OutputRefused
 from .handlers import Handler
 from .partitioner import partition_of_key, partition_without_key
@@ -109,8 +110,9 @@ def build(
     n = len(outputs)
     built: list[Outgoing] = []
     digest, size = 0, bytes_of(record)  # held until it is committed, as its outputs are
+    output: Any  # its fields are as a user gave them: each is looked at
     for i, output in enumerate(outputs):
-        topic = output.topic or handler.to
+        topic: str | None = output.topic or handler.to
         assert topic is not None, "returned() and send() name a topic"
         if topic not in known:
             raise UnknownDestination(topic)
@@ -128,7 +130,7 @@ def build(
             )
         if key is None and destination.is_compacted:
             raise OutputRefused(f"output {i + 1} of {n} has no key; {topic!r} is compacted and needs one")
-        partition = _partition(output, key, record, place, i, destination, topic)
+        partition = _partition(output.partition, key, record, place, i, destination, topic)
         timestamp = record.timestamp if output.timestamp is None else _timestamp(output.timestamp, i, n)
         built.append(Outgoing(topic, partition, key, value, headers, timestamp if timestamp >= 0 else None))
         digest += output_digest(place.seed, record.offset, i, topic)
@@ -170,7 +172,7 @@ def stamped_anew(done: Done) -> Done | None:
     return msgspec.structs.replace(done, outputs=[letter._replace(headers=headers, timestamp=None)])
 
 
-def _key_bytes(key: bytes | str | None, i: int, n: int) -> bytes | None:
+def _key_bytes(key: object, i: int, n: int) -> bytes | None:
     if key is None or isinstance(key, bytes):
         return key
     if isinstance(key, str):
@@ -178,7 +180,7 @@ def _key_bytes(key: bytes | str | None, i: int, n: int) -> bytes | None:
     raise OutputRefused(f"output {i + 1} of {n}: a key is bytes, str or None; seen {type(key).__name__}")
 
 
-def _headers(headers: Headers, i: int, n: int) -> Headers:
+def _headers(headers: Any, i: int, n: int) -> Headers:
     """Those of an output, without ours: of a record that is passed on it tells where that came from, not this one."""
     for header in headers:
         match header:
@@ -188,7 +190,7 @@ def _headers(headers: Headers, i: int, n: int) -> Headers:
     return tuple(header for header in headers if header[0] != HEADER)
 
 
-def _timestamp(timestamp: int, i: int, n: int) -> int:
+def _timestamp(timestamp: object, i: int, n: int) -> int:
     if not isinstance(timestamp, int) or timestamp >= 1 << 63:
         raise OutputRefused(f"output {i + 1} of {n}: a timestamp is in ms since the epoch; seen {timestamp!r}")
     return timestamp
@@ -204,14 +206,14 @@ def _encode(value: Any, handler: Handler, i: int, n: int) -> bytes | None:
 
 
 def _partition(
-    output: Output, key: bytes | None, record: Record, place: Place, i: int, destination: Destination, topic: str
+    wanted: object, key: bytes | None, record: Record, place: Place, i: int, destination: Destination, topic: str
 ) -> int:
-    if output.partition is not None:
-        if not isinstance(output.partition, int) or not 0 <= output.partition < destination.partitions:
+    if wanted is not None:
+        if not isinstance(wanted, int) or not 0 <= wanted < destination.partitions:
             raise OutputRefused(
-                f"output {i + 1}: {topic!r} has partitions 0 to {destination.partitions - 1}; seen {output.partition!r}"
+                f"output {i + 1}: {topic!r} has partitions 0 to {destination.partitions - 1}; seen {wanted!r}"
             )
-        return output.partition
+        return wanted
     if key is None:
         return partition_without_key(place.partition, record.offset, i, destination.partitions)
     return partition_of_key(key, destination.partitions)

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from .attempts import Attempts, first_error
 from .brokers.protocol import Batch, Broker, Record
-from .dispatch import Done, Sent, Worker, bytes_of
+from .dispatch import Sent, Worker, bytes_of
+from .done import Done
 from .errors import HandlerFailed
 from .outputs import build_one
 from .partition_run import Attempt, PartitionRun

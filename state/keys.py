@@ -75,7 +75,7 @@ def prefix_end(prefix: bytes) -> bytes | None:
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
 
-def encode_map_key(key: MapKey, kind: str) -> bytes:
+def encode_map_key(key: object, kind: str) -> bytes:
     """A map's key as bytes that sort as the keys do; raises TypeError or ValueError. ``kind``: of ``MAP_KEY_TYPES``."""
     if type(key) is not MAP_KEY_TYPES[kind]:
         raise TypeError(f"the map's keys are {kind}; seen {type(key).__name__}")
@@ -83,6 +83,7 @@ def encode_map_key(key: MapKey, kind: str) -> bytes:
         return key
     if isinstance(key, str):
         return key.encode()
+    assert isinstance(key, int), "it is of one of the three types"
     if not -_SIGN <= key < _SIGN:
         raise ValueError(f"a map's int key fits 64 bits; seen {key}")
     return (key + _SIGN).to_bytes(8, "big")

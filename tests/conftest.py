@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from keylanes import IS_COMPILED
 from keylanes.runtime.kafka_server import KafkaServer
 
 # A busy machine is no reason to fail: time is bounded per test, not per example. `check` finds the same every time;
@@ -24,11 +25,13 @@ MARK_OF = {"spark": "spark", "kafka_server": "broker"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a test that uses a JVM and does not say so."""
+    """Refuse a test that uses a JVM and does not say so; leave out what the compiled package can't do."""
     for item in items:
         for fixture, mark in MARK_OF.items():
             if fixture in getattr(item, "fixturenames", ()) and not item.get_closest_marker(mark):
                 raise pytest.UsageError(f"{item.nodeid} uses {fixture}: mark it with pytest.mark.{mark}")
+        if IS_COMPILED and item.get_closest_marker("interpreted"):
+            item.add_marker(pytest.mark.skip(reason="it changes the source, which does not run here"))
 
 
 @pytest.fixture(scope="session")

@@ -135,6 +135,7 @@ def test_bench_alone_compares(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(dev, "environment", lambda files: "python")
     monkeypatch.setattr(dev, "missing_java", list)
     monkeypatch.setattr(dev, "java_environment", lambda python: {})
+    monkeypatch.setattr(dev, "compiled", lambda python, env: env)
     monkeypatch.setattr(dev, "steps", lambda commands, env: ran.extend(command for _, command in commands) or 0)
     for call in (dev.bench, dev.bench_full):
         assert call(["--rounds", "2"]) == 0

@@ -15,7 +15,7 @@ from typing import Any
 
 from _driver import Spec, Tally, read_spec, rss_bytes, say, spin, transform, versions
 
-from keylanes import App, Settings, __version__
+from keylanes import IS_COMPILED, App, Settings, __version__
 from keylanes.runtime.stores import State
 
 STUCK_MS = 3_600_000
@@ -170,7 +170,10 @@ def figures_of(app: App) -> dict[str, Any]:
         "event_bytes": seen.event_bytes,
         "splits": seen.splits,
         "workers_at_end": sum(p.workers for p in seen.partitions),
-        "versions": {"keylanes": __version__, **versions(*LIBRARIES)},
+        "versions": {
+            "keylanes": f"{__version__} {'compiled' if IS_COMPILED else 'interpreted'}",
+            **versions(*LIBRARIES),
+        },
     }
 
 

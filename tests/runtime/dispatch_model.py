@@ -15,7 +15,8 @@ from keylanes.keyrange.ranges import even_bounds
 from keylanes.runtime import generation, structure
 from keylanes.runtime.brokers.protocol import Batch, Outgoing, Record, TopicPartition
 from keylanes.runtime.brokers.simulated import SimulatedRecord
-from keylanes.runtime.dispatch import Blocked, Done, Numbers, PartitionDispatch, Sent, Worker, bytes_of
+from keylanes.runtime.dispatch import Blocked, Numbers, PartitionDispatch, Sent, Worker, bytes_of
+from keylanes.runtime.done import Done
 from keylanes.runtime.generation import Generation
 from keylanes.state.keys import state_key
 from keylanes.state.overlay import Overlay

@@ -7,7 +7,8 @@ from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.events import Committed, OffsetEvent, RangeReleased, WorkersCut
 from keylanes.runtime.brokers.protocol import Batch, Outgoing, TopicPartition
 from keylanes.runtime.brokers.simulated import SimulatedRecord
-from keylanes.runtime.dispatch import Done, Numbers, PartitionDispatch, Worker
+from keylanes.runtime.dispatch import Numbers, PartitionDispatch, Worker
+from keylanes.runtime.done import Done
 from keylanes.runtime.generation import Generation, committed, take
 
 WORKERS = 4

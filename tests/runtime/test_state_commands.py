@@ -13,7 +13,7 @@ from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.runtime.brokers.embedded import EmbeddedBroker
 from keylanes.runtime.brokers.protocol import Outgoing, TopicSpec
 from keylanes.runtime.commands import run_command
-from keylanes.runtime.stores import Store
+from keylanes.runtime.declarations import Store
 from keylanes.runtime.values import MsgpackCodec
 from keylanes.state.changelog import encode_stored
 from keylanes.state.copies import open_copies

@@ -9,7 +9,8 @@ from keylanes.keyrange.ranges import KeyRange, even_bounds
 from keylanes.offsets.events import RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
 from keylanes.runtime.brokers.protocol import Batch, TopicPartition
 from keylanes.runtime.brokers.simulated import SimulatedRecord
-from keylanes.runtime.dispatch import Done, Numbers, PartitionDispatch, Worker
+from keylanes.runtime.dispatch import Numbers, PartitionDispatch, Worker
+from keylanes.runtime.done import Done
 from keylanes.runtime.generation import take
 from keylanes.runtime.load import Points
 from keylanes.runtime.structure import (

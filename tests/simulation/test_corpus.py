@@ -89,6 +89,7 @@ def test_what_was_found_once_is_mended(path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.interpreted
 @pytest.mark.parametrize("path", paths(), ids=lambda path: path.stem)
 def test_a_plan_finds_its_defect_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the defect, or with what was mended undone, it fails in the words that are stated."""

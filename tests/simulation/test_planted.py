@@ -54,7 +54,7 @@ ALL = [plant for plants in CHAPTERS.values() for plant in plants]
 BY_SEEDS = [plant for plant in ALL if not plant.found_by]
 BY_TESTS = [(plant, test) for plant in ALL for test in plant.found_by]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.interpreted]
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Final, Protocol, TypeAlias
 import msgspec
 
 from keylanes.keyrange.hashing import point_of_key
+from keylanes.runtime.declarations import Store
 from keylanes.runtime.errors import NoKey
-from keylanes.runtime.stores import MapState, State, Store
+from keylanes.runtime.stores import MapState, State
 from keylanes.state.changelog import decode_stored, encode_stored
 from keylanes.state.keys import decode_map_key, encode_map_key, parse_key, state_key
 

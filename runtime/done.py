@@ -1,0 +1,22 @@
+"""PURE. What a record produced that is through."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from .brokers.protocol import Outgoing, Record
+
+
+class Done(msgspec.Struct, gc=False):
+    """A record that is through and produced something: what goes into the transaction with it. It is in no circle, so
+    that the garbage collection need not look at it: there are many.
+
+    ``changes``: of the state, by state key; None: none.
+    """
+
+    record: Record
+    outputs: Sequence[Outgoing]
+    dead: bool
+    digest: int
+    size: int
+    changes: Mapping[bytes, bytes | None] | None = None
