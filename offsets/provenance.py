@@ -41,13 +41,14 @@ def encode_provenance(topic: str, partition: int, offset: int, i: int, n: int) -
 
 def decode_provenance(data: bytes) -> Provenance:
     """The header's fields; raises ValueError for a damaged one or an unknown version."""
+    unreadable: Exception | None = None
     try:
         provenance = _decoder.decode(data)
+        if provenance.version == VERSION:
+            return provenance
     except _UNREADABLE as error:
-        raise ValueError(_explain(data, error)) from None
-    if provenance.version != VERSION:
-        raise ValueError(_explain(data, None))
-    return provenance
+        unreadable = error
+    raise ValueError(_explain(data, unreadable))
 
 
 def _explain(data: bytes, error: Exception | None) -> str:

@@ -23,6 +23,7 @@ from .errors import (
     NoKey,
     OutputRefused,
     SettingsError,
+    caused,
 )
 from .handlers import DeadLetter, Handler, check_topic_name
 from .outputs import Destination, UnknownDestination, build, build_dead_letter, build_one, destination_of, returned
@@ -59,6 +60,7 @@ class Attempts:
             if scope.failed is not None:  # in place of whatever a handler made of it
                 return await self._process(run, worker, record, scope.failed)
             run.put_back(attempt)
+        failed: Exception
         try:
             if result is None:
                 return _done(None, record, changes)
@@ -68,7 +70,8 @@ class Attempts:
             outputs = returned(result, run.handler)
             return _done(await self._build(outputs, record, run) if outputs else None, record, changes)
         except Exception as error:  # noqa: BLE001  # a codec may raise anything
-            return await self._process(run, worker, record, error)
+            failed = error
+        return await self._process(run, worker, record, failed)
 
     async def _process(
         self, run: PartitionRun, worker: Worker, record: Record, first: BaseException | None = None
@@ -80,6 +83,7 @@ class Attempts:
         attempt = 0
         while True:
             attempt += 1
+            failed: Exception
             try:
                 if first is not None:
                     error, first = first, None
@@ -87,25 +91,25 @@ class Attempts:
                     self._raise_again(worker, error)
                 return await self._attempt(run, worker, record, attempt)
             except BrokerError as error:
-                raise fatal_of(error) from error
+                raise caused(fatal_of(error), error)
             except FatalError:
                 raise
-            except Exception as error:  # a handler may raise anything
+            except Exception as error:  # noqa: BLE001  # a handler may raise anything
                 if self._is_closing:  # it was cancelled and raised something else: its record is for the next start
-                    raise asyncio.CancelledError from error
-                is_final = attempt >= handler.retry.attempts or isinstance(error, DecodeFailed | NoKey)
-                if is_final:
-                    return await self._give_up(run, record, error, attempt)
-                logger.warning(
-                    "%s failed at %s offset %d, attempt %d of %d: %s: %s",
-                    handler.name,
-                    run.label,
-                    record.offset,
-                    attempt,
-                    handler.retry.attempts,
-                    type(error).__name__,
-                    error,
-                )
+                    raise caused(asyncio.CancelledError(), error)
+                failed = error
+            if attempt >= handler.retry.attempts or isinstance(failed, DecodeFailed | NoKey):
+                return await self._give_up(run, record, failed, attempt)
+            logger.warning(
+                "%s failed at %s offset %d, attempt %d of %d: %s: %s",
+                handler.name,
+                run.label,
+                record.offset,
+                attempt,
+                handler.retry.attempts,
+                type(failed).__name__,
+                failed,
+            )
             await asyncio.sleep(handler.retry.wait_ms(attempt) / 1000)
 
     async def _attempt(self, run: PartitionRun, worker: Worker, record: Record, attempt: int) -> Done | None:
@@ -145,9 +149,9 @@ class Attempts:
         if not isinstance(error, asyncio.CancelledError) or self._is_closing:
             raise error
         if worker.timed_out:
-            raise HandlerTimeout(f"took longer than {self.settings.handler_timeout_ms} ms") from None
+            raise caused(HandlerTimeout(f"took longer than {self.settings.handler_timeout_ms} ms"), None)
         _forget_cancels()
-        raise HandlerError("the handler was cancelled from inside") from None
+        raise caused(HandlerError("the handler was cancelled from inside"), None)
 
     async def _in_thread(self, worker: Worker, handler: Handler, arguments: tuple[Any, ...]) -> Any:
         loop = asyncio.get_running_loop()
@@ -158,9 +162,10 @@ class Attempts:
             try:
                 return build(outputs, record, run.handler, run.place, self.destinations)
             except UnknownDestination as unknown:
-                await self.look_up(unknown.topic, run)
+                topic = unknown.topic
+            await self.look_up(topic, run)
 
-    async def look_up(self, topic: str, run: PartitionRun) -> None:
+    async def look_up(self, topic: Any, run: PartitionRun) -> None:
         """Learn what a topic takes; one that is missing is made like a declared one, or refused (``create_topics``).
 
         Raises OutputRefused; the topic is looked for again the next time a record names it.
@@ -170,9 +175,10 @@ class Attempts:
         try:
             check_topic_name(topic, "output")
         except SettingsError as error:
-            raise OutputRefused(str(error)) from None
+            raise caused(OutputRefused(str(error)), None)
         patience = Patience(self.settings.broker_retry_ms, f"looking up {topic}")
         while True:
+            late: BrokerTimeout
             try:
                 found = await self.broker.describe([topic])
                 if topic not in found and self.settings.create_topics:
@@ -180,7 +186,8 @@ class Attempts:
                     found = await self.broker.describe([topic])
                 break
             except BrokerTimeout as error:
-                await patience.wait(error)
+                late = error
+            await patience.wait(late)
         if topic not in found:
             raise OutputRefused(f"topic {topic!r} does not exist and create_topics is off")
         self.destinations[topic] = destination_of(found[topic], self.settings.output_bytes_max)
@@ -189,7 +196,7 @@ class Attempts:
         handler = run.handler
         where = f"{handler.name} failed for good at {run.label} offset {record.offset} after {attempts} attempts"
         if not isinstance(handler.on_failure, DeadLetter):
-            raise HandlerFailed(f"{where}: {type(error).__name__}: {error}") from error
+            raise caused(HandlerFailed(f"{where}: {type(error).__name__}: {error}"), error)
         topic = handler.on_failure.topic
         if topic not in self.destinations:
             await self.look_up(topic, run)
@@ -231,7 +238,7 @@ def _called(worker: Worker, clock: Callable[[], float], function: Callable[..., 
     try:
         return function(*arguments)
     except StopIteration as error:  # a future can't hold one: whoever awaits it would wait for ever
-        raise RuntimeError("the handler raised StopIteration") from error
+        raise caused(RuntimeError("the handler raised StopIteration"), error)
 
 
 def _forget_cancels() -> None:

@@ -21,6 +21,16 @@ KeylanesError
     └── ContextClosed           a context was used after its attempt had ended
 """
 
+from typing import TypeVar
+
+E = TypeVar("E", bound=BaseException)
+
+
+def caused(error: E, cause: BaseException | None) -> E:
+    """An error to raise with its cause: ``raise error from cause``, from compiled code, would leave that out."""
+    error.__cause__ = cause
+    return error
+
 
 class KeylanesError(Exception):
     """The root of the family."""

@@ -13,7 +13,7 @@ from .brokers.protocol import Headers, Outgoing, Record, TopicDescription
 from .context import Output
 from .dispatch import bytes_of
 from .done import Done
-from .errors import OutputRefused
+from .errors import OutputRefused, caused
 from .handlers import Handler
 from .partitioner import partition_of_key, partition_without_key
 
@@ -40,7 +40,7 @@ class Destination(NamedTuple):
 class UnknownDestination(Exception):
     """Nothing is known yet of a topic that is written to: look it up and try again."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: Any) -> None:
         super().__init__(topic)
         self.topic = topic
 
@@ -74,7 +74,7 @@ def returned(result: Any, handler: Handler) -> list[Output]:
     for item in items:
         if item is None:
             continue
-        output = item if isinstance(item, Output) else Output(value=item)
+        output: Any = item if isinstance(item, Output) else Output(value=item)
         if output.topic is None and handler.to is None:
             raise OutputRefused(f"the handler returned {type(item).__name__}, but there is no to= to send it to")
         outputs.append(output)
@@ -112,7 +112,7 @@ def build(
     digest, size = 0, bytes_of(record)  # held until it is committed, as its outputs are
     output: Any  # its fields are as a user gave them: each is looked at
     for i, output in enumerate(outputs):
-        topic: str | None = output.topic or handler.to
+        topic = output.topic or handler.to
         assert topic is not None, "returned() and send() name a topic"
         if topic not in known:
             raise UnknownDestination(topic)
@@ -201,8 +201,9 @@ def _encode(value: Any, handler: Handler, i: int, n: int) -> bytes | None:
         return None
     try:
         return handler.codec.encode(value)
-    except Exception as error:  # a codec may raise anything; it is the record's fault, not ours
-        raise OutputRefused(f"output {i + 1} of {n}: {type(value).__name__} can't be encoded: {error}") from error
+    except Exception as error:  # noqa: BLE001  # a codec may raise anything; it is the record's fault, not ours
+        refused = OutputRefused(f"output {i + 1} of {n}: {type(value).__name__} can't be encoded: {error}")
+        raise caused(refused, error)
 
 
 def _partition(

@@ -15,7 +15,7 @@ from ..state.changelog import STAYS, Stored, decode_stored, encode_stored
 from ..state.keys import bounds_of, prefix_end
 from ..state.overlay import ABSENT, Absent, Overlay, laid_over
 from ..state.tables import Change, Table
-from .errors import ContextClosed, FatalError, StateError, StateNotReady, StateValueTooLarge
+from .errors import ContextClosed, FatalError, StateError, StateNotReady, StateValueTooLarge, caused
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -239,7 +239,7 @@ class Scope:
         try:
             return decode_stored(data)
         except ValueError as error:
-            raise StateError(f"{self._where}: the state is damaged: {error}") from None
+            raise caused(StateError(f"{self._where}: the state is damaged: {error}"), None)
 
     def write(self, key: bytes, payload: bytes, ttl_ms: int | None) -> None:
         """Set a value for ``ttl_ms`` (None: for good) from the record's timestamp; raises StateValueTooLarge."""

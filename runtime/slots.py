@@ -274,14 +274,18 @@ class Slots(Attempts):
             done: Done | None = None
             going.at, going.worker, going.record, going.is_called = i, worker, record, True
             attempt = run.attempt(record) if is_stateful else None
+            failed: BaseException | None = None
+            result: Any = None
             try:
                 if attempt is None:
                     result = await function(decode(record.value))
                 else:
                     result = await function(decode(record.value), *attempt[1])
             except BaseException as error:  # noqa: BLE001  # what it means is said there
+                failed = error
+            if failed is not None:
                 self._begin_running(going)
-                done = await self._process(run, worker, record, first_error(attempt, error))
+                done = await self._process(run, worker, record, first_error(attempt, failed))
             else:
                 going.is_called = False
                 if going.has_parted:
@@ -399,13 +403,17 @@ class Slots(Attempts):
                 now = clock()
             else:
                 attempt = run.attempt(record)
+                failed: BaseException | None = None
+                result: Any = None
                 try:
                     if attempt is None:
                         result = await function(decode(record.value))
                     else:
                         result = await function(decode(record.value), *attempt[1])
                 except BaseException as error:  # noqa: BLE001  # what it means is said there
-                    done = await self._process(run, worker, record, first_error(attempt, error))
+                    failed = error
+                if failed is not None:
+                    done = await self._process(run, worker, record, first_error(attempt, failed))
                     now = clock()
                 else:
                     now = clock()

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from ..keyrange.hashing import point_of_key
 from ..state.keys import MapKey, decode_map_key, encode_map_key, parse_key, state_key
-from .errors import NoKey, StateError
+from .errors import NoKey, StateError, caused
 from .partition_state import Scope
 from .values import Codec
 
@@ -80,20 +80,21 @@ class Binding:
             return payload
         try:
             self.declaration.decode(payload)  # or the next record of the key would stop the application for ever
-        except Exception as error:  # a codec may raise anything
+        except Exception as error:  # noqa: BLE001  # a codec may raise anything
             what = f"a {type(value).__name__} is no value of store {self.declaration.name!r} as it is declared"
-            raise TypeError(f"{what}, it could not be read again: {error}") from error
+            raise caused(TypeError(f"{what}, it could not be read again: {error}"), error)
         return payload
 
     def decode(self, payload: bytes) -> Any:
         """The value of some bytes; raises StateError: they were written by other code, and nothing may be guessed."""
         try:
             return self.declaration.decode(payload)
-        except Exception as error:  # a codec may raise anything
-            raise StateError(
+        except Exception as error:  # noqa: BLE001  # a codec may raise anything
+            damaged = StateError(
                 f"a value of store {self.declaration.name!r} ({len(payload)} bytes) can't be decoded as declared: "
                 f"{error}. Declare it as it was, or give the changed store another name"
-            ) from error
+            )
+            raise caused(damaged, error)
 
 
 class State(Generic[T]):
@@ -199,4 +200,4 @@ def _map_key(key: bytes, kind: str) -> MapKey:
     try:
         return decode_map_key(parse_key(key).map_key, kind)
     except ValueError as error:
-        raise StateError(f"the state is damaged: {error}") from None
+        raise caused(StateError(f"the state is damaged: {error}"), None)

@@ -202,14 +202,36 @@ def compiled_modules() -> list[str]:
 
 
 def fit_to_compile(files: Files) -> Iterator[str]:
-    """The compiler forgets what a class is given beside its bases: a Struct that is an array would become an object."""
+    """The compiler forgets what a class is given beside its bases: a Struct that is an array would become an object.
+    What waits inside ``except`` or ``finally`` leaves its exception to whoever runs meanwhile, as the one that is
+    being handled there. And ``raise … from`` drops the cause.
+    """
     for path, node in nodes({path: source for path, source in files.items() if path in compiled_modules()}):
         if isinstance(node, ast.ClassDef) and node.keywords:
             yield f"{path}:{node.lineno} {node.name} has keywords, which are lost when it is compiled"
+        if isinstance(node, ast.Raise) and node.cause is not None:
+            yield f"{path}:{node.lineno} raises from a cause, which is lost when it is compiled: errors.caused()"
+        for inner in ast.walk(node) if isinstance(node, ast.ExceptHandler) else ():
+            if isinstance(inner, ast.Raise) and isinstance(inner.exc, ast.Call) and not is_caused(inner.exc):
+                yield f"{path}:{inner.lineno} raises without a cause: errors.caused()"
+        handled = [node.body] if isinstance(node, ast.ExceptHandler) else []
+        handled += [node.finalbody] if isinstance(node, ast.Try) else []
+        for statement in (statement for body in handled for statement in body):
+            if any(isinstance(inner, ast.Await | ast.Yield | ast.YieldFrom) for inner in ast.walk(statement)):
+                yield f"{path}:{statement.lineno} waits inside except or finally"
+
+
+def is_caused(call: ast.Call) -> bool:
+    """Whether an error is given its cause before it is raised."""
+    return ast.unparse(call.func) == "caused"
 
 
 _PLANTED: list[tuple[Callable[[Files], Iterator[str]], str, str]] = [
     (fit_to_compile, "runtime/slots.py", "class Done(msgspec.Struct, gc=False): ..."),
+    (fit_to_compile, "runtime/slots.py", "async def f():\n  try: g()\n  except ValueError:\n    await h()"),
+    (fit_to_compile, "runtime/slots.py", "raise ValueError from None"),
+    (fit_to_compile, "runtime/slots.py", "try: f()\nexcept ValueError:\n  raise OutputRefused()"),
+    (fit_to_compile, "runtime/slots.py", "async def f():\n  try: g()\n  finally:\n    await h()"),
     (sizes, "runtime/long.py", "def f():\n" + "    g()\n" * FUNCTION_LINES_MAX),
     (sizes, "runtime/long.py", "\n" * (MODULE_LINES_MAX + 1)),
     (banned_calls, "state/x.py", "from pickle import loads"),
