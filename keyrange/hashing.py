@@ -10,16 +10,18 @@ column with the hash of the one before; the seed of the first is 42.
 """
 
 from struct import Struct
+from typing import Final
 
 from xxhash import xxh64_intdigest
 
-SEED = 42
-SPACE_END = 1 << 32
-HASH_NAME = "xxh64-seed42-high32"
+SEED: Final = 42
+SPACE_END: Final = 1 << 32
+HASH_NAME: Final = "xxh64-seed42-high32"
 """Written into the logs; a log that names another function is refused."""
 
-_INT = Struct("<i").pack
-_LONG = Struct("<q").pack
+_INT: Final = Struct("<i").pack
+_LONG: Final = Struct("<q").pack
+_INT_0: Final = _INT(0)
 
 
 def point_of_key(key: bytes) -> int:
@@ -56,4 +58,5 @@ def hash_chain_long(value: int, seed: int) -> int:
 
 def hash_chain_long_int_bytes(long: int, number: int, data: bytes, seed: int) -> int:
     """XXH64 of a long, an int and bytes in turn on top of ``seed``: the three functions above at one stroke."""
-    return xxh64_intdigest(data, xxh64_intdigest(_INT(number), xxh64_intdigest(_LONG(long), seed)))
+    middle = _INT(number) if number else _INT_0
+    return xxh64_intdigest(data, xxh64_intdigest(middle, xxh64_intdigest(_LONG(long), seed)))

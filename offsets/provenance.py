@@ -6,15 +6,15 @@ int partition, bigint offset, int i, string destination)``, read as an unsigned 
 the sum of them mod 2**64.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from ..keyrange.hashing import hash_chain_int, hash_chain_long_int_bytes, hash_chain_text
 
-HEADER = "kl"
-VERSION = 1
-DIGEST_MASK = (1 << 64) - 1
+HEADER: Final = "kl"
+VERSION: Final = 1
+DIGEST_MASK: Final = (1 << 64) - 1
 
 
 class Provenance(NamedTuple):
@@ -31,7 +31,7 @@ class Provenance(NamedTuple):
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Provenance)
 _untyped = msgspec.msgpack.Decoder()
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def encode_provenance(topic: str, partition: int, offset: int, i: int, n: int) -> bytes:

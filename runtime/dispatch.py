@@ -14,21 +14,21 @@ The rules of the edge, exact because each obvious alternative loses or doubles r
   neither of the two hands over. The comparison is >=: the front may stand in a hole.
 """
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final
 
 from xxhash import xxh64_intdigest
 
-from ..keyrange.hashing import SEED, point_of, point_of_place
-from .brokers.protocol import Batch, Outgoing, Record
-from .done import Done
+from ..keyrange.hashing import SEED, SPACE_END, point_of, point_of_place
+from ..keyrange.lookup import Lookup
+from .brokers.protocol import Batch, Record
+from .done import Done, Sent
 from .load import Load
 
-RECORD_OVERHEAD_BYTES = 200
+RECORD_OVERHEAD_BYTES: Final = 200
 """What a queued record costs beside its key and value: objects, headers, its place in the queue."""
 
 
@@ -89,16 +89,12 @@ class Worker:
         return self.running is not None or bool(self.queue)
 
 
-class Sent(NamedTuple):
-    """What one record of a stretch sends: itself, its point, its one output, the digest of that, and the size of both
-    in bytes.
-    """
+@dataclass(slots=True, eq=False)
+class Tally:
+    """How many outputs there are, and the sum of their digests."""
 
-    record: Record
-    point: int
-    output: Outgoing
-    digest: int
-    size: int
+    outputs: int = 0
+    digest: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +110,18 @@ class Stretch:
     offset_to: int
     changes: dict[bytes, bytes | None] = field(default_factory=dict)
     sent: list[Sent] = field(default_factory=list)
+    tallies: dict[Worker, Tally] = field(default_factory=dict)
+    """Of each worker whose records sent something: what its commit says of that."""
     size: int = 0
+
+    def send(self, worker: Worker, sent: Sent) -> None:
+        """What one more record sends."""
+        self.sent.append(sent)
+        tally = self.tallies.get(worker)
+        if tally is None:
+            tally = self.tallies[worker] = Tally()
+        tally.outputs += 1
+        tally.digest += sent.digest
 
 
 @dataclass(slots=True)
@@ -155,7 +162,7 @@ class PartitionDispatch:
         self.records_caught_up = 0
         self.stretches: deque[Stretch] = deque()
         self._stretch: Stretch | None = None
-        self._bounds: list[int] = [0]
+        self._lookup = Lookup([0])
         self._lanes: list[Worker | None] = [None]
 
     # --- who owns what ---------------------------------------------------------------------------------------------
@@ -191,12 +198,14 @@ class PartitionDispatch:
                 lanes.append(worker)
             bounds.append(worker.end)
             lanes.append(None)
-        self.workers, self._bounds, self._lanes = workers, bounds, lanes
+        if bounds[-1] == SPACE_END:  # nothing lies behind it
+            del bounds[-1], lanes[-1]
+        self.workers, self._lookup, self._lanes = workers, Lookup(bounds), lanes
 
     def worker_of(self, record: Record) -> Worker | None:
         """The owner of the record's point; None when the range belongs to somebody else."""
         point = point_of(record.key, self.partition, record.offset)
-        return self._lanes[bisect_right(self._bounds, point) - 1]
+        return self._lanes[self._lookup.find(point)]
 
     # --- handing over ----------------------------------------------------------------------------------------------
 
@@ -206,13 +215,13 @@ class PartitionDispatch:
 
         The front does not move; nothing but queues and what runs may change before it does.
         """
-        records, partition, bounds, lanes = batch.records, self.partition, self._bounds, self._lanes
+        records, partition, lookup, lanes = batch.records, self.partition, self._lookup, self._lanes
         for i in range(index, len(records)):
             record = records[i]
             key, offset = record.key, record.offset
             # As in point_of_key, without a call.
             point = point_of_place(partition, offset) if key is None else xxh64_intdigest(key, SEED) >> 32
-            worker = lanes[bisect_right(bounds, point) - 1]
+            worker = lanes[lookup.find(point)]
             # A range that arrives may be further than the front: what lies below its edge was done elsewhere.
             if worker is None or worker.dropped_from is not None or offset < worker.edge:
                 continue

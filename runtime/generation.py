@@ -136,9 +136,9 @@ class Generation:
             firsts = [share.first for share in shares]
             done: dict[int, list[Done]] = {}
             for stretch in stretches:
-                for record, point, output, digest, size in stretch.sent:
-                    one = Done(record, (output,), False, digest, size)
-                    done.setdefault(bisect_right(firsts, point) - 1, []).append(one)
+                for sent in stretch.sent:
+                    one = Done(sent.record, (sent.output,), False, sent.digest, sent.size)
+                    done.setdefault(bisect_right(firsts, sent.point) - 1, []).append(one)
                 layers: dict[int, dict[bytes, bytes | None]] = {}
                 for key, value in stretch.changes.items():
                     layers.setdefault(bisect_right(firsts, parse_key(key).point) - 1, {})[key] = value
@@ -229,11 +229,18 @@ def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: in
 
 def _tally(shares: Sequence[Taken], stretches: Iterable[Stretch]) -> None:
     firsts = [share.first for share in shares]
+    share_of = {share.worker: share for share in shares}
     for stretch in stretches:
-        for _, point, _, digest, _ in stretch.sent:
-            share = shares[bisect_right(firsts, point) - 1]
+        if all(worker in share_of for worker in stretch.tallies):
+            for worker, tally in stretch.tallies.items():
+                share = share_of[worker]
+                share.outputs += tally.outputs
+                share.digest += tally.digest
+            continue
+        for sent in stretch.sent:  # some were split or merged meanwhile
+            share = shares[bisect_right(firsts, sent.point) - 1]
             share.outputs += 1
-            share.digest += digest
+            share.digest += sent.digest
 
 
 def committed(generation: Generation) -> None:

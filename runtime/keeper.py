@@ -239,7 +239,7 @@ class Keeper:
     async def read_ahead(self, run: PartitionRun, records: Sequence[Record]) -> None:
         """Have the values of these records' keys in memory before their handlers ask: a read may wait for a disk."""
         state = run.state
-        if state is None or state.knows({record.key for record in records}):
+        if state is None or state.knows(records):
             return
         stores = [b.places for b in run.bindings if b is not None and b.declaration.kind == "value"]
         if not stores:

@@ -10,16 +10,16 @@ a point.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ..keyrange.hashing import point_of
 from ..keyrange.policy import FULL
 from .brokers.protocol import Record
 
-POINTS = 128
+POINTS: Final = 128
 """A histogram is melted down to about twice as many, when it has four times as many."""
 
-SEEDS_MAX = 256
+SEEDS_MAX: Final = 256
 """So many waiting records say at the start of a histogram which points there are."""
 
 

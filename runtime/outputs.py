@@ -4,7 +4,8 @@ Outputs are checked when the handler returns, so a bad one fails its record and 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
 import msgspec
 
@@ -17,19 +18,21 @@ from .errors import OutputRefused, caused
 from .handlers import Handler
 from .partitioner import partition_of_key, partition_without_key
 
-RECORD_FRAME_BYTES = 256
+RECORD_FRAME_BYTES: Final = 256
 """What a record may need in its batch beside key, value and headers."""
 
-_ORIGIN_BYTES = RECORD_FRAME_BYTES + len(HEADER)
-ERROR_HEADER = "kl-error"
-ATTEMPTS_HEADER = "kl-attempts"
-TIMESTAMP_HEADER = "kl-timestamp"
-OF_LETTERS = frozenset((HEADER, ERROR_HEADER, ATTEMPTS_HEADER, TIMESTAMP_HEADER))
+_OTHER_CASES: Final = (list, Output)
+_ORIGIN_BYTES: Final = RECORD_FRAME_BYTES + len(HEADER)
+ERROR_HEADER: Final = "kl-error"
+ATTEMPTS_HEADER: Final = "kl-attempts"
+TIMESTAMP_HEADER: Final = "kl-timestamp"
+OF_LETTERS: Final = frozenset((HEADER, ERROR_HEADER, ATTEMPTS_HEADER, TIMESTAMP_HEADER))
 """What a dead letter says of itself; those of an earlier one are left out."""
-ERROR_BYTES_MAX = 1_000
+ERROR_BYTES_MAX: Final = 1_000
 
 
-class Destination(NamedTuple):
+@dataclass(slots=True)
+class Destination:
     """What is known of a topic that is written to."""
 
     partitions: int
@@ -52,7 +55,8 @@ def destination_of(description: TopicDescription, output_bytes_max: int | None) 
     return Destination(description.partitions, limit, "compact" in description.config.get("cleanup.policy", ""))
 
 
-class Place(NamedTuple):
+@dataclass(slots=True)
+class Place:
     """A source partition, with the part of the digest that all its outputs share."""
 
     topic: str
@@ -89,9 +93,11 @@ def build_one(
     ``returned`` and ``build`` say.
     """
     topic, key, offset = handler.to, record.key, record.offset
-    if topic is None or topic not in known or key is None or value is None or isinstance(value, list | Output):
+    if topic is None or key is None or value is None or isinstance(value, _OTHER_CASES):
         return None
-    destination = known[topic]
+    destination = known.get(topic)
+    if destination is None:
+        return None
     data = _encode(value, handler, 0, 1)
     origin = encode_provenance(place.topic, place.partition, offset, 0, 1)
     size = len(key) + len(data or b"") + _ORIGIN_BYTES + len(origin)
@@ -169,7 +175,7 @@ def stamped_anew(done: Done) -> Done | None:
     if not done.dead or letter.timestamp is None:
         return None
     headers = (*letter.headers, (TIMESTAMP_HEADER, str(letter.timestamp).encode()))
-    return msgspec.structs.replace(done, outputs=[letter._replace(headers=headers, timestamp=None)])
+    return msgspec.structs.replace(done, outputs=[msgspec.structs.replace(letter, headers=headers, timestamp=None)])
 
 
 def _key_bytes(key: object, i: int, n: int) -> bytes | None:

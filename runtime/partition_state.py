@@ -15,6 +15,7 @@ from ..state.changelog import STAYS, Stored, decode_stored, encode_stored
 from ..state.keys import bounds_of, prefix_end
 from ..state.overlay import ABSENT, Absent, Overlay, laid_over
 from ..state.tables import Change, Table
+from .brokers.protocol import Record
 from .errors import ContextClosed, FatalError, StateError, StateNotReady, StateValueTooLarge, caused
 
 A = TypeVar("A")
@@ -109,9 +110,10 @@ class PartitionState:
         self._at_hand.difference_update(lacking)
         return lacking
 
-    def knows(self, keys: Iterable[bytes | None]) -> bool:
-        """Whether nothing is lacking for these keys of records, which is so mostly; False: maybe."""
-        return self._known.issuperset(keys)
+    def knows(self, records: Iterable[Record]) -> bool:
+        """Whether nothing is lacking for the keys of these records, which is so mostly; False: maybe."""
+        known = self._known
+        return all(record.key in known for record in records)
 
     def is_known(self, keys: Iterable[bytes | None]) -> None:
         """Nothing is lacking for these keys of records."""

@@ -11,12 +11,12 @@ import math
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from .attempts import Attempts, first_error
 from .brokers.protocol import Batch, Broker, Record
-from .dispatch import Sent, Worker, bytes_of
-from .done import Done
+from .dispatch import Worker, bytes_of
+from .done import Done, Sent
 from .errors import HandlerFailed
 from .outputs import build_one
 from .partition_run import Attempt, PartitionRun
@@ -27,14 +27,14 @@ G = TypeVar("G", bound="Going")
 
 logger = logging.getLogger("keylanes")
 
-YIELD_EVERY_RECORDS = 64
+YIELD_EVERY_RECORDS: Final = 64
 """A task whose handlers never suspend lets others run after so many records."""
 
-STRETCH_RECORDS_MAX = 256
-STRETCH_S = 0.002
+STRETCH_RECORDS_MAX: Final = 256
+STRETCH_S: Final = 0.002
 """So does one that runs a batch straight, after as many records or so much of the processor's time."""
 
-LOOK_EVERY_RECORDS = 64
+LOOK_EVERY_RECORDS: Final = 64
 """How often it looks at that time."""
 
 
@@ -337,7 +337,7 @@ class Slots(Attempts):
             if built is None:
                 return False
             output, digest, size = built
-            stretch.sent.append(Sent(record, point, output, digest, size))
+            stretch.send(worker, Sent(record, point, output, digest, size))
         else:
             scope = attempt[0]
             if result is not None or scope.failed is not None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from .errors import DecodeFailed, SettingsError
+from .errors import DecodeFailed, SettingsError, caused
 
 
 class Codec(Protocol):
@@ -123,7 +123,7 @@ def value_decoder(annotation: Any, codec: Codec, where: str) -> Callable[[bytes 
     try:
         decode = codec.decoder(annotation if allows_none and takes_null else wanted)
     except TypeError as error:
-        raise SettingsError(f"{where}: values can't be decoded as {annotation!r}: {error}") from None
+        raise caused(SettingsError(f"{where}: values can't be decoded as {annotation!r}: {error}"), None)
 
     def decode_value(value: bytes | None) -> Any:
         if value is None:
@@ -132,8 +132,8 @@ def value_decoder(annotation: Any, codec: Codec, where: str) -> Callable[[bytes 
             raise DecodeFailed(f"the record has no value and the handler asks for {_name(annotation)}")
         try:
             return decode(value)
-        except Exception as error:  # a codec may raise anything; it is the record's fault, not ours
-            raise DecodeFailed(f"the value ({len(value)} bytes) is no {_name(wanted)}: {error}") from error
+        except Exception as error:  # noqa: BLE001  # a codec may raise anything; it is the record's fault, not ours
+            raise caused(DecodeFailed(f"the value ({len(value)} bytes) is no {_name(wanted)}: {error}"), error)
 
     return decode_value
 

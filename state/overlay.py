@@ -55,9 +55,9 @@ class Overlay:
         for key, value in writes.items():
             newest[key] = value
             if layer is not None:
-                is_in = key in layer
+                before = len(layer)
                 layer[key] = value
-                if is_in:
+                if len(layer) == before:
                     continue
             count = counts.get(key, 0)
             counts[key] = count + 1

@@ -24,7 +24,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -43,11 +43,27 @@ _CHUNK_KEY: Final = Struct(">cIIQ")
 _PREFIX: Final = _PLACE_KEY.size  # bytes of a key in front of what lies in the place: a base offset, a record's key
 
 Headers = Sequence[tuple[str, bytes | None]]
-RecordFields = tuple[str, int, bytes | None, bytes | None, Headers, int | None]
+
+
+class Appended(Protocol):
+    """What is appended; ``timestamp`` in ms since the epoch, None: what ``append`` is told."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Headers: ...
+    @property
+    def timestamp(self) -> int | None: ...
 
 
 class NewRecord(NamedTuple):
-    """A record to be appended; ``timestamp`` in ms since the epoch, None: what ``append`` is told."""
+    """A record to be appended."""
 
     topic: str
     partition: int
@@ -203,7 +219,7 @@ class TopicStore:
 
     def append(
         self,
-        records: Sequence[RecordFields],
+        records: Sequence[Appended],
         *,
         timestamp_default: int = 0,
         guard: Guard | None = None,
@@ -215,9 +231,9 @@ class TopicStore:
         timestamp gets ``timestamp_default`` (ms). Raises TopicMissing, EpochStale (see ``Guard``), RocksError, and
         ValueError for a record without a key in a topic that is kept by key.
         """
-        grouped: dict[tuple[str, int], list[RecordFields]] = {}
-        for fields in records:
-            grouped.setdefault((fields[0], fields[1]), []).append(fields)
+        grouped: dict[tuple[str, int], list[Appended]] = {}
+        for record in records:
+            grouped.setdefault((record.topic, record.partition), []).append(record)
         with self._writing:
             if guard is not None:
                 current = self.epoch(guard.transactional_id)
@@ -415,28 +431,29 @@ def _opened(rocks: Rocks, *, writable: bool) -> TopicStore:
         raise
 
 
-def _put_values(writes: Writes, prefix: bytes, group: Sequence[RecordFields]) -> None:
+def _put_values(writes: Writes, prefix: bytes, group: Sequence[Appended]) -> None:
     """Write one partition's records by key; in their order, so the last one of a key stays."""
-    for name, _, key, value, _, _ in group:
-        if key is None:
-            raise ValueError(f"{name!r} is kept by key and a record has no key")
-        if value is None:
-            writes.delete(prefix + key)
+    for record in group:
+        if record.key is None:
+            raise ValueError(f"{record.topic!r} is kept by key and a record has no key")
+        if record.value is None:
+            writes.delete(prefix + record.key)
         else:
-            writes.put(prefix + key, value)
+            writes.put(prefix + record.key, record.value)
 
 
-def _chunks(group: Sequence[RecordFields], offset: int, timestamp_default: int) -> list[list[StoredRecord]]:
+def _chunks(group: Sequence[Appended], offset: int, timestamp_default: int) -> list[list[StoredRecord]]:
     """Cut one partition's records into chunks and number them from ``offset`` on."""
     chunks: list[list[StoredRecord]] = []
     size = CHUNK_BYTES_MAX + 1  # so that the first record starts a chunk
-    for _, _, key, value, headers, timestamp in group:
+    for record in group:
+        key, value, timestamp = record.key, record.value, record.timestamp
         length = len(key or b"") + len(value or b"")
         if size + length > CHUNK_BYTES_MAX or len(chunks[-1]) >= CHUNK_RECORDS_MAX:
             chunks.append([])
             size = 0
         stamped = timestamp_default if timestamp is None else timestamp
-        chunks[-1].append(StoredRecord(offset, stamped, key, value, tuple(headers)))
+        chunks[-1].append(StoredRecord(offset, stamped, key, value, tuple(record.headers)))
         offset += 1
         size += length
     return chunks

@@ -111,7 +111,7 @@ class Session:
         """Record indexes by partition; raises Refused for partitions that do not exist."""
         places: dict[tuple[str, int], list[int]] = {}
         for index, record in enumerate(records):
-            place = record[:2]  # topic and partition
+            place = record.topic, record.partition
             if place in places:
                 places[place].append(index)
             else:
@@ -181,8 +181,9 @@ class Session:
         append, indexes, first = builder.append, queue.indexes, queue.next
         count = 0
         for at in range(first, len(indexes)):
-            _, _, key, value, headers, timestamp = records[indexes[at]]
-            if append(count, timestamp, key, value, headers if type(headers) is list else [*headers]) is None:
+            record = records[indexes[at]]
+            headers = record.headers if type(record.headers) is list else [*record.headers]
+            if append(count, record.timestamp, record.key, record.value, headers) is None:
                 break
             count += 1
         self._sequences[partition] = (sequence + count) % SEQUENCES

@@ -20,6 +20,8 @@ Semantics that every adapter owes:
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from ...state.tables import Table
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -65,8 +67,11 @@ class Batch(NamedTuple):
     offset_next: int
 
 
-class Outgoing(NamedTuple):
-    """A record to be written. ``timestamp`` is in ms since the epoch; None lets the broker adapter stamp it."""
+class Outgoing(msgspec.Struct, frozen=True, gc=False):
+    """A record to be written. ``timestamp`` is in ms since the epoch; None lets the broker adapter stamp it.
+
+    It is in no circle, so that the garbage collection need not look at it: there are many.
+    """
 
     topic: str
     partition: int

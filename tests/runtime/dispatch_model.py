@@ -15,8 +15,8 @@ from keylanes.keyrange.ranges import even_bounds
 from keylanes.runtime import generation, structure
 from keylanes.runtime.brokers.protocol import Batch, Outgoing, Record, TopicPartition
 from keylanes.runtime.brokers.simulated import SimulatedRecord
-from keylanes.runtime.dispatch import Blocked, Numbers, PartitionDispatch, Sent, Worker, bytes_of
-from keylanes.runtime.done import Done
+from keylanes.runtime.dispatch import Blocked, Numbers, PartitionDispatch, Worker, bytes_of
+from keylanes.runtime.done import Done, Sent
 from keylanes.runtime.generation import Generation
 from keylanes.state.keys import state_key
 from keylanes.state.overlay import Overlay
@@ -188,7 +188,7 @@ class Drive:
         self.overlay.add(done.changes or {}, stretch.changes)
         if done.outputs:
             point = self.points[done.record.offset]
-            stretch.sent.append(Sent(done.record, point, done.outputs[0], done.digest, done.size))
+            stretch.send(worker, Sent(done.record, point, done.outputs[0], done.digest, done.size))
 
     def read_pass(self) -> None:
         """Begin a pass, read a batch of it, or decide at the full worker."""
