@@ -34,8 +34,8 @@ Points: TypeAlias = Sequence[tuple[int, int]]
 class WorkerLoad:
     """What one worker cost. ``busy`` in the last window and its decaying ``average`` are microseconds a second.
 
-    ``records`` and ``bytes`` went through it in the last window; the ``backlog_`` ones wait in its queue. It
-    ``is_behind`` when a reader waits for it or went past it, and ``is_held`` while it is being merged or released.
+    ``records`` went through it in the last window; the ``backlog_`` ones wait in its queue. It ``is_behind`` when a
+    reader waits for it or went past it, and ``is_held`` while it is being merged or released.
     ``points``: where its load lies; None when it was not watched.
     """
 
@@ -46,7 +46,6 @@ class WorkerLoad:
     busy: int
     average: int
     records: int = 0
-    bytes: int = 0
     backlog_records: int = 0
     backlog_bytes: int = 0
     is_behind: bool = False

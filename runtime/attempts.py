@@ -6,7 +6,7 @@ An attempt that fails or times out leaves nothing. A worker whose record is trie
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from .bounded import Patience, fatal_of
@@ -53,7 +53,7 @@ class Attempts:
         self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None
     ) -> Done | None:
         """What a plain handler returned and wrote; what can't be sent is a failed attempt."""
-        changes: Mapping[bytes, bytes | None] | None = None
+        changes: dict[bytes, bytes | None] | None = None
         if attempt is not None:
             scope = attempt[0]
             changes = scope.close()
@@ -214,7 +214,7 @@ def first_error(attempt: Attempt | None, error: BaseException) -> BaseException:
     return attempt[0].failed or error
 
 
-def _done(done: Done | None, record: Record, changes: Mapping[bytes, bytes | None] | None) -> Done | None:
+def _done(done: Done | None, record: Record, changes: dict[bytes, bytes | None] | None) -> Done | None:
     """What a record sends together with what it changes; None: neither."""
     if changes:
         if done is None:

@@ -196,7 +196,6 @@ def measured(run: PartitionRun, worker: Worker, now: float, seconds: float) -> W
         window.busy,
         window.average,
         window.records,
-        window.bytes,
         len(worker.queue),
         worker.queue_bytes,
         is_behind=worker.dropped_from is not None or 2 * worker.queue_bytes >= dispatch.quota_bytes,

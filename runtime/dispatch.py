@@ -112,11 +112,18 @@ class Stretch:
     sent: list[Sent] = field(default_factory=list)
     tallies: dict[Worker, Tally] = field(default_factory=dict)
     """Of each worker whose records sent something: what its commit says of that."""
+    topics: set[str] = field(default_factory=set)
+    """Where it is sent."""
     size: int = 0
+    _topic: str = ""
 
     def send(self, worker: Worker, sent: Sent) -> None:
         """What one more record sends."""
         self.sent.append(sent)
+        topic = sent.output.topic
+        if topic is not self._topic:
+            self._topic = topic
+            self.topics.add(topic)
         tally = self.tallies.get(worker)
         if tally is None:
             tally = self.tallies[worker] = Tally()

@@ -1,6 +1,6 @@
 """PURE. What a record produced that is through."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -19,7 +19,7 @@ class Done(msgspec.Struct, gc=False):
     dead: bool
     digest: int
     size: int
-    changes: Mapping[bytes, bytes | None] | None = None
+    changes: dict[bytes, bytes | None] | None = None
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False):

@@ -7,7 +7,7 @@ decided: it is sent again without running a handler twice.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -65,10 +65,10 @@ class StateChanges:
 
     dispatch: PartitionDispatch
     last: dict[bytes, bytes | None] = field(default_factory=dict)
-    layers: list[Mapping[bytes, bytes | None]] = field(default_factory=list)
+    layers: list[dict[bytes, bytes | None]] = field(default_factory=list)
     size: int = 0
 
-    def add(self, layer: Mapping[bytes, bytes | None], size: int) -> None:
+    def add(self, layer: dict[bytes, bytes | None], size: int) -> None:
         """One layer more, behind the others."""
         self.last.update(layer)
         self.layers.append(layer)
@@ -105,8 +105,7 @@ class Generation:
         """(source topic, destination topic) of all outputs."""
         found = {(s.dispatch.topic, output.topic) for s in self.shares for done in s.done for output in done.outputs}
         for dispatch, stretches in self.stretches:
-            topics = {sent.output.topic for stretch in stretches for sent in stretch.sent}
-            found.update((dispatch.topic, topic) for topic in topics)
+            found.update((dispatch.topic, topic) for stretch in stretches for topic in stretch.topics)
         return found
 
     def changes(self) -> list[StateChanges]:

@@ -1,4 +1,4 @@
-"""PURE. What a worker costs: handler time, records and bytes of a window, and for a few workers at which points.
+"""PURE. What a worker costs: handler time and records of a window, and for a few workers at which points.
 
 A worker that waits for its handler is busy: what counts is how long it can't take the next record. A record that runs
 across the end of a window counts in both, for its part in each.
@@ -29,7 +29,6 @@ class Window(NamedTuple):
     busy: int
     average: int
     records: int
-    bytes: int
     points: Sequence[tuple[int, int]] | None
 
 
@@ -62,12 +61,11 @@ class Points:
 class Load:
     """What one worker costs; it begins as if it had always been busy, so that nobody merges it at once."""
 
-    __slots__ = ("average", "busy_s", "bytes", "counted_to_s", "points", "records")
+    __slots__ = ("average", "busy_s", "counted_to_s", "points", "records")
 
     def __init__(self) -> None:
         self.busy_s = 0.0
         self.records = 0
-        self.bytes = 0
         self.average = FULL
         self.counted_to_s = 0.0
         self.points: Points | None = None
@@ -86,8 +84,8 @@ class Load:
         busy = min(FULL, int(self.busy_s * FULL / seconds))
         self.average = (self.average + busy) // 2
         points = None if self.points is None else sorted(self.points.costs.items())
-        window = Window(busy, self.average, self.records, self.bytes, points)
-        self.busy_s, self.records, self.bytes = 0.0, 0, 0
+        window = Window(busy, self.average, self.records, points)
+        self.busy_s, self.records = 0.0, 0
         if self.points is not None:
             self.points.decay()
         return window

@@ -17,6 +17,7 @@ from .done import Done
 from .errors import OutputRefused, caused
 from .handlers import Handler
 from .partitioner import partition_of_key, partition_without_key
+from .values import JsonCodec
 
 RECORD_FRAME_BYTES: Final = 256
 """What a record may need in its batch beside key, value and headers."""
@@ -93,12 +94,13 @@ def build_one(
     ``returned`` and ``build`` say.
     """
     topic, key, offset = handler.to, record.key, record.offset
-    if topic is None or key is None or value is None or isinstance(value, _OTHER_CASES):
+    is_bytes = type(value) is bytes
+    if topic is None or key is None or value is None or (not is_bytes and isinstance(value, _OTHER_CASES)):
         return None
     destination = known.get(topic)
     if destination is None:
         return None
-    data = _encode(value, handler, 0, 1)
+    data = value if is_bytes and type(handler.codec) is JsonCodec else _encode(value, handler, 0, 1)
     origin = encode_provenance(place.topic, place.partition, offset, 0, 1)
     size = len(key) + len(data or b"") + _ORIGIN_BYTES + len(origin)
     if size > destination.bytes_max:

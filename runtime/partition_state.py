@@ -7,13 +7,13 @@ locks. A key belongs to one worker, and a worker runs one record at a time.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 from ..keyrange.ranges import KeyRange
 from ..keyrange.steps import Steps
 from ..state.changelog import STAYS, Stored, decode_stored, encode_stored
 from ..state.keys import bounds_of, prefix_end
-from ..state.overlay import ABSENT, Absent, Overlay, laid_over
+from ..state.overlay import ABSENT, Absent, Overlay, Writes, laid_over
 from ..state.tables import Change, Table
 from .brokers.protocol import Record
 from .errors import ContextClosed, FatalError, StateError, StateNotReady, StateValueTooLarge, caused
@@ -24,7 +24,6 @@ T = TypeVar("T")
 PAGE_ENTRIES: Final = 256
 AT_HAND_MAX: Final = 65_536
 ENTRY_OVERHEAD_BYTES: Final = 200  # what an entry in memory costs beside its key and value
-Writes: TypeAlias = dict[bytes, bytes | None]
 
 
 class PartitionState:
@@ -155,7 +154,7 @@ class PartitionState:
 
     # --- what the commit cycle does ----------------------------------------------------------------------------------
 
-    def settle(self, layers: Sequence[Mapping[bytes, bytes | None]], changes: Mapping[bytes, bytes | None]) -> None:
+    def settle(self, layers: Sequence[Writes], changes: Writes) -> None:
         """The table holds these changes, which were committed: what these layers of the overlay wrote."""
         ahead, at_hand = self._ahead, self._at_hand
         for key, value in changes.items():

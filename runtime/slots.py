@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from .attempts import Attempts, first_error
 from .brokers.protocol import Batch, Broker, Record
-from .dispatch import Worker, bytes_of
+from .dispatch import Worker
 from .done import Done, Sent
 from .errors import HandlerFailed
 from .outputs import build_one
@@ -301,7 +301,7 @@ class Slots(Attempts):
                     worker.done.append(done)
             else:
                 dispatch.finish(worker, done)
-            self._count(run, worker, record, done)
+            self._count(run, worker, done)
             if going.has_parted:
                 await self._run_worker(run, worker)
                 return
@@ -362,10 +362,8 @@ class Slots(Attempts):
             return None
         return await self._produced(run, worker, record, result, attempt)
 
-    def _count(self, run: PartitionRun, worker: Worker, record: Record, done: Done | None) -> None:
-        load = worker.load  # a new one, when the worker was split meanwhile
-        load.records += 1
-        load.bytes += bytes_of(record)
+    def _count(self, run: PartitionRun, worker: Worker, done: Done | None) -> None:
+        worker.load.records += 1  # of a new load, when the worker was split meanwhile
         self.records_done += 1
         if done is not None:
             self.done_bytes += done.size
@@ -424,7 +422,7 @@ class Slots(Attempts):
                         worker.started_s = math.inf
                         done = await self._produced(run, worker, record, result, attempt)
             dispatch.finish(worker, done)
-            self._count(run, worker, record, done)
+            self._count(run, worker, done)
             count += 1
             if count == YIELD_EVERY_RECORDS:
                 count = 0

@@ -125,6 +125,15 @@ def value_decoder(annotation: Any, codec: Codec, where: str) -> Callable[[bytes 
     except TypeError as error:
         raise caused(SettingsError(f"{where}: values can't be decoded as {annotation!r}: {error}"), None)
 
+    if wanted is bytes and isinstance(codec, JsonCodec) and not allows_none:
+
+        def as_it_is(value: bytes | None) -> Any:
+            if value is None:
+                raise DecodeFailed("the record has no value and the handler asks for bytes")
+            return value
+
+        return as_it_is
+
     def decode_value(value: bytes | None) -> Any:
         if value is None:
             if allows_none:

@@ -7,11 +7,14 @@ Ranges are disjoint and a worker runs one record at a time, so there is no lock:
 leaves the one above, and whoever looks from above to below meets it.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, TypeAlias
 
 from .keys import map_prefix
 from .tables import Change
+
+Writes: TypeAlias = dict[bytes, bytes | None]
+"""Values by state key, None for a deleted one."""
 
 
 class Absent:
@@ -49,7 +52,7 @@ class Overlay:
         """The newest value that is committed."""
         return self._committed.get(key, ABSENT)
 
-    def add(self, writes: Mapping[bytes, bytes | None], layer: dict[bytes, bytes | None] | None = None) -> None:
+    def add(self, writes: Writes, layer: Writes | None = None) -> None:
         """A record is done: its writes. They are a layer by themselves, or are put into one (``layer``)."""
         counts, newest = self._counts, self.newest
         for key, value in writes.items():
@@ -64,7 +67,7 @@ class Overlay:
             if not count and (prefix := map_prefix(key)) is not None:
                 self._maps.setdefault(prefix, {})[key] = None
 
-    def commit(self, changes: Mapping[bytes, bytes | None]) -> None:
+    def commit(self, changes: Writes) -> None:
         """A transaction with these changes, the last of each key, was committed."""
         self._committed.update(changes)
 
@@ -72,7 +75,7 @@ class Overlay:
         """All that is committed and not settled."""
         return self._committed.copy()
 
-    def settle(self, layers: Iterable[Mapping[bytes, bytes | None]]) -> None:
+    def settle(self, layers: Iterable[Writes]) -> None:
         """The table holds what these layers wrote, which were committed."""
         counts, newest, committed = self._counts, self.newest, self._committed
         for layer in layers:

@@ -209,6 +209,11 @@ def fit_to_compile(files: Files) -> Iterator[str]:
     for path, node in nodes({path: source for path, source in files.items() if path in compiled_modules()}):
         if isinstance(node, ast.ClassDef) and node.keywords:
             yield f"{path}:{node.lineno} {node.name} has keywords, which are lost when it is compiled"
+        if isinstance(node, ast.Module):
+            for statement in node.body:
+                is_constant = isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]).isupper()
+                if is_constant and "TypeVar" not in ast.unparse(statement):
+                    yield f"{path}:{statement.lineno} is a constant that is looked up by name at each use: Final"
         if isinstance(node, ast.Raise) and node.cause is not None:
             yield f"{path}:{node.lineno} raises from a cause, which is lost when it is compiled: errors.caused()"
         for inner in ast.walk(node) if isinstance(node, ast.ExceptHandler) else ():
@@ -230,6 +235,7 @@ _PLANTED: list[tuple[Callable[[Files], Iterator[str]], str, str]] = [
     (fit_to_compile, "runtime/slots.py", "class Done(msgspec.Struct, gc=False): ..."),
     (fit_to_compile, "runtime/slots.py", "async def f():\n  try: g()\n  except ValueError:\n    await h()"),
     (fit_to_compile, "runtime/slots.py", "raise ValueError from None"),
+    (fit_to_compile, "runtime/slots.py", "STRETCH_S = 0.002"),
     (fit_to_compile, "runtime/slots.py", "try: f()\nexcept ValueError:\n  raise OutputRefused()"),
     (fit_to_compile, "runtime/slots.py", "async def f():\n  try: g()\n  finally:\n    await h()"),
     (sizes, "runtime/long.py", "def f():\n" + "    g()\n" * FUNCTION_LINES_MAX),

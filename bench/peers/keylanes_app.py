@@ -72,12 +72,12 @@ def sending_handler(spec: Spec, tally: Tally) -> Handler:
 
 def counting_handler(tally: Tally, wrong: Wrong) -> Callable[[bytes, State[int]], Awaitable[None]]:
     """W3: the count before a record is its number within its key."""
-    begin, end = tally.begin, tally.end
+    begin, end, turn = tally.begin, tally.end, tally.next
 
     async def handle(value: bytes, seen: State[int]) -> None:
         token = begin(value)
         count = seen.get() or 0
-        if count != int.from_bytes(value[4:8], "little"):
+        if count != turn[token]:
             wrong.count += 1
         seen.put(count + 1)
         end(token)

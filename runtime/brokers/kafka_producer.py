@@ -21,6 +21,7 @@ from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from .filling import by_partition, fill
 from .kafka_link import TRY_AGAIN, Code, Deadline, KafkaLink, NotSent, ReplyLost, describe_code
 from .kafka_transactions import producer_was_replaced
 from .protocol import (
@@ -109,14 +110,7 @@ class Session:
 
     async def plan(self, records: Sequence[Outgoing], deadline: Deadline) -> dict[TopicPartition, list[int]]:
         """Record indexes by partition; raises Refused for partitions that do not exist."""
-        places: dict[tuple[str, int], list[int]] = {}
-        for index, record in enumerate(records):
-            place = record.topic, record.partition
-            if place in places:
-                places[place].append(index)
-            else:
-                places[place] = [index]
-        groups = {TopicPartition(*place): indexes for place, indexes in places.items()}
+        groups = {TopicPartition(*place): indexes for place, indexes in by_partition(records).items()}
         missing = await self.link.missing(groups, deadline)
         if missing:
             first = missing[0]
@@ -178,14 +172,8 @@ class Session:
             base_sequence=sequence,
             batch_size=min(limit, BATCH_BYTES_MAX),
         )
-        append, indexes, first = builder.append, queue.indexes, queue.next
-        count = 0
-        for at in range(first, len(indexes)):
-            record = records[indexes[at]]
-            headers = record.headers if type(record.headers) is list else [*record.headers]
-            if append(count, record.timestamp, record.key, record.value, headers) is None:
-                break
-            count += 1
+        indexes, first = queue.indexes, queue.next
+        count = fill(builder.append, records, indexes, first)
         self._sequences[partition] = (sequence + count) % SEQUENCES
         queue.next = first + count
         return _Batch(indexes[first : first + count], builder.build())

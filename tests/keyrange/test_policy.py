@@ -31,7 +31,7 @@ LIMITS = Limits(workers_max=64)
 
 def hot(number: int, first: int, end: int, *points: tuple[int, int], epoch: int = 1) -> WorkerLoad:
     """A worker that is always busy while records wait."""
-    return WorkerLoad(number, first, end, epoch, FULL, FULL, 10, 10, 10, 10, points=points or None)
+    return WorkerLoad(number, first, end, epoch, FULL, FULL, 10, 10, 10, points=points or None)
 
 
 def cold(number: int, first: int, end: int, epoch: int = 1) -> WorkerLoad:
@@ -180,7 +180,6 @@ def partitions(draw: st.DrawFn) -> tuple[list[WorkerLoad], tuple[int, ...], Limi
             draw(share),
             draw(share),
             draw(st.integers(0, 4)),
-            0,
             draw(st.sampled_from((0, 0, 3))),
             0,
             draw(st.sampled_from((False, False, True))),
@@ -257,7 +256,7 @@ def settled(costs: dict[int, int], declared: tuple[int, ...], limits: Limits) ->
             busy = min(FULL, sum(cost for _, cost in inside))
             averages[first, end] = (averages[first, end] + busy) // 2
             waits = 10 if busy >= FULL // 2 else 0
-            loads.append(WorkerLoad(number, first, end, 1, busy, averages[first, end], 10, 0, waits, points=inside))
+            loads.append(WorkerLoad(number, first, end, 1, busy, averages[first, end], 10, waits, points=inside))
         found = decide(loads, declared, limits)
         bounds = {bound for band in bands for bound in band}
         for decision in found:

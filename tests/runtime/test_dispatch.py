@@ -43,6 +43,13 @@ def planted(name: str, old: str, new: str) -> Parts:
     return Parts(dispatch=type("Planted", (PartitionDispatch,), {name: method}))
 
 
+def tallying(old: str, new: str) -> Any:
+    """``take`` with a defect in how it counts what stretches send."""
+    take = mutated(generation.take, "_tally(shares, stretches)", "_tally(shares, stretches)")
+    take.__globals__["_tally"] = mutated(generation._tally, old, new)
+    return take
+
+
 CLEARED = "if batch.offset_next >= front:"
 DROPPED = "worker.dropped_from = record.offset"
 
@@ -75,6 +82,9 @@ PLANTS: dict[str, Callable[[], Parts]] = {
     "laid down behind what is kept": lambda: planted("stretch", "if worker.done:", "if False:"),
     "the outputs of stretches at the wrong worker": lambda: Parts(
         take=mutated(generation.take, "_tally(shares, stretches)", "_tally(shares[:1], stretches)")
+    ),
+    "the outputs of a stretch whose worker was split or merged": lambda: Parts(
+        take=tallying("for sent in stretch.sent:", "for sent in ():")
     ),
     "a later record for a worker that was dropped again": lambda: planted(
         "catch_up", "not position <= worker.dropped_from <= offset", "worker.dropped_from > offset"
