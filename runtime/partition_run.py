@@ -16,11 +16,16 @@ from .stores import Binding, MapState, State
 Attempt: TypeAlias = tuple[Scope, "list[State[Any] | MapState[Any, Any]]"]
 
 
-def _references(stores: "list[State[Any] | MapState[Any, Any]] | list[object]") -> list[int]:
-    return [getrefcount(store) for store in stores]
+def _references_most(stores: "list[State[Any] | MapState[Any, Any]] | list[object]") -> int:
+    most = 0
+    for store in stores:
+        count = getrefcount(store)
+        if count > most:
+            most = count
+    return most
 
 
-_NOT_KEPT: Final = _references([object()])[0]
+_NOT_KEPT: Final = _references_most([object()])
 """So many references there are to a store that nobody else has; interpreters count differently."""
 
 
@@ -72,10 +77,8 @@ class PartitionRun:
         """An attempt has ended and was closed; it serves again, unless the handler keeps one of its stores somewhere:
         that one has to go on saying that its attempt has ended.
         """
-        for count in _references(attempt[1]):
-            if count != _NOT_KEPT:
-                return
-        self._spare = attempt
+        if _references_most(attempt[1]) == _NOT_KEPT:
+            self._spare = attempt
 
     @property
     def cut(self) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from .bounded import Patience
 from .brokers.protocol import Batch, Broker, BrokerTimeout, Reader, Record, TopicPartition
-from .dispatch import Blocked, Worker
+from .dispatch import Blocked, PartitionDispatch, Worker
 from .partition_run import PartitionRun
 from .settings import Settings
 from .slots import Slots
@@ -32,8 +32,11 @@ BLOCKED_CHECK_MS = 20
 CATCH_UP_CHECK_MS = 50
 """How often a partition looks whether a dropped worker has room again."""
 
-CATCH_UP_READERS_MAX = 4
+CATCH_UP_READERS_MAX = 8
 """Passes that read at once; those of other partitions wait for a reader."""
+
+CATCH_UP_PASS_MS = 100
+"""A pass that has read for so long leaves its reader to another partition that waits for one, when it has to wait."""
 
 
 ReadAhead: TypeAlias = Callable[[PartitionRun, Sequence[Record]], Awaitable[None]]
@@ -173,6 +176,8 @@ class CatchUp:
         self.passes = 0
         self.is_stopped = False
         self._limit = asyncio.Semaphore(CATCH_UP_READERS_MAX)
+        self._asking = 0
+        """Partitions that wait for a reader."""
         self._idle: list[Reader] = []
 
     async def run(self, run: PartitionRun) -> None:
@@ -183,11 +188,17 @@ class CatchUp:
             if start is None:
                 await asyncio.sleep(CATCH_UP_CHECK_MS / 1000)
                 continue
-            async with self._limit:
-                try:
-                    await self._pass(run, patience)
-                except BrokerTimeout as error:
-                    await patience.wait(error)
+            self._asking += 1
+            try:
+                await self._limit.acquire()
+            finally:
+                self._asking -= 1
+            try:
+                await self._pass(run, patience)
+            except BrokerTimeout as error:
+                await patience.wait(error)
+            finally:
+                self._limit.release()
 
     async def close(self) -> None:
         """Let go of the readers."""
@@ -206,6 +217,7 @@ class CatchUp:
         else:
             reader = await self.broker.reader({source: start})
         dispatch.begin_pass(start)
+        is_over = self._pass_end(dispatch)
         self.passes += 1
         is_usable = False
         try:
@@ -215,7 +227,7 @@ class CatchUp:
                 )
                 patience.answered()
                 for batch in batches or [Batch(source, (), reader.position(source))]:
-                    await self._hand_out(run, batch)
+                    await self._hand_out(run, batch, is_over)
                     if dispatch.pass_position is None or self.is_stopped:
                         break
                 if not dispatch.followers():
@@ -229,7 +241,7 @@ class CatchUp:
             else:
                 await _close(reader, self.settings)
 
-    async def _hand_out(self, run: PartitionRun, batch: Batch) -> None:
+    async def _hand_out(self, run: PartitionRun, batch: Batch, is_over: Callable[[], bool]) -> None:
         dispatch, index = run.dispatch, 0
         await self.read_ahead(run, batch.records)
         while not self.is_stopped:
@@ -241,14 +253,9 @@ class CatchUp:
                 return
             index = blocked.index
             has_room = await wait_for_room(
-                run,
-                run.catch_up_room,
-                blocked,
-                dispatch.followers,
-                self.settings.full_wait_ms,
-                dispatch.should_begin_anew,
+                run, run.catch_up_room, blocked, dispatch.followers, self.settings.full_wait_ms, is_over
             )
-            if not has_room and dispatch.should_begin_anew():
+            if not has_room and is_over():
                 dispatch.end_pass()
                 return
             if not has_room:
@@ -256,6 +263,14 @@ class CatchUp:
                 if not dispatch.followers():
                     dispatch.end_pass()
                     return
+
+    def _pass_end(self, dispatch: PartitionDispatch) -> Callable[[], bool]:
+        """Whether a pass that begins now is over when it has to wait: it left somebody behind who has room, or others
+        wait for its reader. What it has handed out stays handed out; the next one goes on from there.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + CATCH_UP_PASS_MS / 1000
+        return lambda: dispatch.should_begin_anew() or (self._asking > 0 and loop.time() >= until)
 
 
 async def wait_for_room(

@@ -279,6 +279,8 @@ class Slots(Attempts):
             try:
                 if attempt is None:
                     result = await function(decode(record.value))
+                elif len(attempt[1]) == 1:  # the usual case; to unpack them takes a while
+                    result = await function(decode(record.value), attempt[1][0])
                 else:
                     result = await function(decode(record.value), *attempt[1])
             except BaseException as error:  # noqa: BLE001  # what it means is said there

@@ -1,12 +1,20 @@
 """Workers that fall behind: they hold nobody back, and lose, double and reorder nothing when they go on."""
 
 import asyncio
+import random
 from collections import defaultdict
 from collections.abc import Callable
 
 import pytest
 
 from keylanes import App, Context
+from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
+from keylanes.runtime.brokers.simulated import EPOCH_MS, SimulatedBroker
+from keylanes.runtime.handlers import declare
+from keylanes.runtime.member import Member
+from keylanes.runtime.readers import CATCH_UP_READERS_MAX
+from keylanes.runtime.settings import Settings
+from keylanes.runtime.virtual_loop import run_virtual
 
 from ..broker.ground import Ground
 
@@ -109,3 +117,49 @@ async def test_slow_keys_hold_back_nobody(ground: Ground) -> None:
         took = asyncio.get_running_loop().time() - began
         hold.set()
     assert took < 3.0, "it did not wait until a slow record was through"
+
+
+def test_hot_keys_of_many_partitions_are_not_idle() -> None:
+    """More partitions than may catch up at once, each with a hot key and some that are behind, too: a pass that stands
+    at a full worker leaves its reader to the others, so each hot key has a record to work on nearly all of the time.
+    """
+    partitions, records, cost_s = 3 * CATCH_UP_READERS_MAX, 2_000, 0.01
+    busy_s: defaultdict[int, float] = defaultdict(float)
+    ended_s: dict[int, float] = {}
+
+    async def work(value: bytes) -> None:
+        began = asyncio.get_running_loop().time()
+        await asyncio.sleep(cost_s)
+        if value:
+            partition, now = int(value), asyncio.get_running_loop().time()
+            busy_s[partition] += now - began
+            ended_s[partition] = now
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        cluster = SimulatedBroker(7)
+        cluster.create_topic("src", partitions)
+        writer = cluster.connect("writer")
+        for partition in range(partitions):
+            ranks = random.Random(partition).choices(range(40), [1 / (rank + 1) for rank in range(40)], k=records)
+            hot = b"%d" % partition
+            await writer.append([Outgoing("src", partition, b"%d" % rank, b"" if rank else hot) for rank in ranks])
+        # room for thirty records in each queue
+        settings = Settings.of(compression_type=None, buffer_bytes_max=partitions * 64 * 30 * 220)
+        handler = declare(work, "src", parallelising_factor=64)
+        member = Member("app", [handler], cluster.connect("app"), settings, instance="one", wall_ms=lambda: EPOCH_MS)
+        member.ends = {TopicPartition("src", p): records for p in range(partitions)}
+        task = loop.create_task(member.run())
+        await asyncio.wait_for(member.is_ready.wait(), WAIT_S)
+        began = loop.time()
+        async with asyncio.timeout(WAIT_S):
+            while not member.is_level():  # noqa: ASYNC110  # what is waited for has no event
+                await asyncio.sleep(0.05)
+        member.stop()
+        await task
+        return began
+
+    began = run_virtual(main(), seed=3)
+    assert len(busy_s) == partitions
+    shares = sorted(busy_s[p] / (ended_s[p] - began) for p in range(partitions))
+    assert shares[0] > 0.8, f"hot keys worked for so much of their time: {shares}"
