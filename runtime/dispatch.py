@@ -15,7 +15,7 @@ The rules of the edge, exact because each obvious alternative loses or doubles r
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -131,6 +131,23 @@ class Stretch:
         tally.digest += sent.digest
 
 
+class Route:
+    """A batch of the main reader on its way to the workers: the records up to ``at`` were looked at, and the last of
+    those that are for somebody, with what was found about it.
+    """
+
+    __slots__ = ("at", "key", "offset", "point", "record", "records", "worker")
+
+    key: bytes | None
+    offset: int
+    point: int
+    record: Record
+    worker: Worker
+
+    def __init__(self, batch: Batch, at: int) -> None:
+        self.records, self.at = [*batch.records], at
+
+
 @dataclass(slots=True)
 class Blocked:
     """A reader stands at a record of ``size`` bytes whose worker is full. ``index`` is its place in the batch."""
@@ -216,34 +233,39 @@ class PartitionDispatch:
 
     # --- handing over ----------------------------------------------------------------------------------------------
 
-    def routed(self, batch: Batch, index: int) -> Iterator[tuple[int, Worker, Record, int]]:
-        """The records of the main reader's batch from ``index`` on that are for a worker here and now: their places in
-        the batch, their workers, themselves, and their points. What is not among them is passed by.
+    def step(self, route: Route) -> bool:
+        """On to the next record of the main reader's batch that is for a worker here and now; False: there is none.
+        What is not among them is passed by.
 
         The front does not move; nothing but queues and what runs may change before it does.
         """
-        records, partition, lookup, lanes = batch.records, self.partition, self._lookup, self._lanes
-        for i in range(index, len(records)):
-            record = records[i]
+        records, at = route.records, route.at
+        while at < len(records):
+            record = records[at]
             key, offset = record.key, record.offset
             # As in point_of_key, without a call.
-            point = point_of_place(partition, offset) if key is None else xxh64_intdigest(key, SEED) >> 32
-            worker = lanes[lookup.find(point)]
+            point = point_of_place(self.partition, offset) if key is None else xxh64_intdigest(key, SEED) >> 32
+            worker = self._lanes[self._lookup.find(point)]
+            at += 1
             # A range that arrives may be further than the front: what lies below its edge was done elsewhere.
             if worker is None or worker.dropped_from is not None or offset < worker.edge:
                 continue
-            yield i, worker, record, point
+            route.at, route.worker, route.record = at, worker, record
+            route.key, route.offset, route.point = key, offset, point
+            return True
+        return False
 
     def hand_out(self, batch: Batch, index: int, ready: list[Worker]) -> Blocked | None:
         """Hand over the main reader's batch from ``index`` on; workers that were idle are added to ``ready``.
 
         Returns where it stopped because a worker is full; None when the batch is through and the front behind it.
         """
-        for i, worker, record, _ in self.routed(batch, index):
-            size = self.try_queue(worker, record, ready)
+        route = Route(batch, index)
+        while self.step(route):
+            size = self.try_queue(route.worker, route.record, ready)
             if size:
-                self.pause(record)
-                return Blocked(worker, i, size)
+                self.pause(route.record)
+                return Blocked(route.worker, route.at - 1, size)
         self.pass_by(batch)
         return None
 

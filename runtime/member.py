@@ -341,7 +341,7 @@ class Member:
                     self.slots.oldest_running(),
                 )
             if level is not None and await self._has_reached(level):
-                self.slots.is_stopping = True  # what is queued beyond the ends is for the next start
+                self.slots.stop()  # what is queued beyond the ends is for the next start
                 self._ended.set()
                 return
 
@@ -461,7 +461,7 @@ class Member:
         deadline = loop.time() + drain_s
         await self._until(lambda: not self.slots.tasks and not self.slots.paused, deadline - SETTLE_SHARE * drain_s)
         # What is still queued is for the next start. Were workers to go on, there would always be more to commit.
-        self.slots.is_stopping = True
+        self.slots.stop()
         await self._until(lambda: not self.slots.tasks, deadline)
         # Before the last commit: a handler that ended behind it would be run again, although it had come to its end.
         await self.slots.close(self.settings.close_timeout_ms / 1000)
@@ -491,7 +491,7 @@ class Member:
 
     async def _end_tasks(self) -> None:
         """No record is begun any more, nothing read and nothing committed. A second call does nothing."""
-        self.slots.is_stopping = True
+        self.slots.stop()
         self._ended.set()
         for task in self._tasks:
             task.cancel()

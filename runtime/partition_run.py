@@ -57,18 +57,18 @@ class PartitionRun:
         """What an attempt at a record sees of the state; None: its handler asks for none."""
         return None if self.state is None else Scope(self.state, record.offset, record.timestamp)
 
-    def attempt(self, record: Record) -> Attempt | None:
-        """What an attempt at a record of a handler that asks for nothing but stores sees of the state, and what the
-        handler is called with behind the value; None: it asks for no store.
+    def attempt(self, key: bytes | None, offset: int, timestamp: int) -> Attempt | None:
+        """What an attempt at such a record of a handler that asks for nothing but stores sees of the state, and what
+        the handler is called with behind the value; None: it asks for no store.
         """
         if self.state is None:
             return None
-        key, spare = record.key, self._spare
+        spare = self._spare
         if spare is None:
-            scope = Scope(self.state, record.offset, record.timestamp)
+            scope = Scope(self.state, offset, timestamp)
             return scope, [binding.bound(scope, key) for binding in self.bindings if binding is not None]
         self._spare = None
-        spare[0].begin(record.offset, record.timestamp)
+        spare[0].begin(offset, timestamp)
         for store in spare[1]:
             store.begin(key)
         return spare

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from .attempts import Attempts, first_error
 from .brokers.protocol import Batch, Broker, Record
-from .dispatch import Worker
+from .dispatch import Route, Worker
 from .done import Done, Sent
 from .errors import HandlerFailed
 from .outputs import build_one
@@ -103,7 +103,9 @@ class Slots(Attempts):
         self.records_done = 0
         self.paused: list[tuple[PartitionRun, Worker]] = []
         self.is_stopping = False
-        """Workers take no next record."""
+        """Workers take no next record; see ``stop``."""
+        self._room = asyncio.Event()
+        """A commit made room, or nothing is waited for any more."""
 
     def activate(self, run: PartitionRun, workers: Iterable[Worker]) -> None:
         """Start the workers; each was marked active by the dispatch."""
@@ -130,8 +132,14 @@ class Slots(Attempts):
         self.tasks[task] = going
         task.add_done_callback(self._ended)
 
+    def stop(self) -> None:
+        """Workers take no next record from now on."""
+        self.is_stopping = True
+        self._room.set()
+
     def resume(self) -> None:
-        """Start workers that waited for a commit to make room for what they produce."""
+        """Start workers that waited for a commit to make room for what they produce, and what waits to run straight."""
+        self._room.set()
         waiting: dict[PartitionRun, list[Worker]] = {}
         for run, worker in self.paused:
             waiting.setdefault(run, []).append(worker)
@@ -174,7 +182,8 @@ class Slots(Attempts):
         """Cancel what still runs and let go of the threads; bounded in time. A second call does nothing."""
         if self._is_closing:
             return
-        self.is_stopping = self._is_closing = True
+        self._is_closing = True
+        self.stop()
         for task in list(self.tasks):
             task.cancel()
         if self.tasks:
@@ -218,6 +227,10 @@ class Slots(Attempts):
         """Stretches of a batch, between which others run."""
         dispatch, settings = going.run.dispatch, self.settings
         while not going.through.done():
+            while self.done_bytes >= settings.done_bytes_max and not self.is_stopping:
+                # Queued meanwhile, all that follows would have to be queued behind it, as long as there is much to do.
+                self._room.clear()
+                await self._room.wait()
             going.since_s = self._clock()
             try:
                 await _driven(self._run_stretch(going), going, self._part_straight)
@@ -261,7 +274,9 @@ class Slots(Attempts):
         done_bytes_max, is_stateful = self.settings.done_bytes_max, run.state is not None
         going.look_at, going.last = going.at + LOOK_EVERY_RECORDS, going.at + STRETCH_RECORDS_MAX
         going.until_s = self._cpu_s() + STRETCH_S
-        for i, worker, record, point in dispatch.routed(going.batch, going.at):
+        route = Route(going.batch, going.at)
+        while dispatch.step(route):
+            i, worker, record = route.at - 1, route.worker, route.record
             if (i >= going.look_at or self.done_bytes >= done_bytes_max) and self._is_over(going, i):
                 dispatch.pause(record)
                 return
@@ -273,7 +288,7 @@ class Slots(Attempts):
                 return
             done: Done | None = None
             going.at, going.worker, going.record, going.is_called = i, worker, record, True
-            attempt = run.attempt(record) if is_stateful else None
+            attempt = run.attempt(route.key, route.offset, record.timestamp) if is_stateful else None
             failed: BaseException | None = None
             result: Any = None
             try:
@@ -293,12 +308,12 @@ class Slots(Attempts):
                 if going.has_parted:
                     done = await self._come_back(run, worker, record, result, attempt)
                 elif (result is not None or is_stateful) and not self._lay_down(
-                    run, worker, record, point, result, attempt
+                    run, worker, record, route.point, result, attempt
                 ):
                     self._begin_running(going)
                     done = await self._produced(run, worker, record, result, attempt)
             if worker.running is None:
-                worker.done_to = record.offset + 1
+                worker.done_to = route.offset + 1
                 if done is not None:
                     worker.done.append(done)
             else:
@@ -313,10 +328,10 @@ class Slots(Attempts):
 
     def _is_over(self, going: Straight, i: int) -> bool:
         """Whether a stretch ends in front of a record of its batch."""
-        if self.is_stopping or self.done_bytes >= self.settings.done_bytes_max:
+        if self.is_stopping:
             going.end(i)
             return True
-        if i < going.last and self._cpu_s() < going.until_s:
+        if i < going.last and self.done_bytes < self.settings.done_bytes_max and self._cpu_s() < going.until_s:
             going.look_at = i + LOOK_EVERY_RECORDS
             return False
         going.at = i
@@ -380,7 +395,7 @@ class Slots(Attempts):
         """
         dispatch, clock = run.dispatch, self._clock
         function, decode, is_plain = run.handler.function, run.handler.decode, run.handler.is_plain
-        done_bytes_max = self.settings.done_bytes_max
+        done_bytes_max, is_stateful = self.settings.done_bytes_max, run.state is not None
         count, now = 0, clock()
         while True:
             if self.done_bytes >= done_bytes_max:
@@ -402,7 +417,7 @@ class Slots(Attempts):
                 done = await self._process(run, worker, record)
                 now = clock()
             else:
-                attempt = run.attempt(record)
+                attempt = run.attempt(record.key, record.offset, record.timestamp) if is_stateful else None
                 failed: BaseException | None = None
                 result: Any = None
                 try:

@@ -15,7 +15,7 @@ from keylanes.keyrange.ranges import even_bounds
 from keylanes.runtime import generation, structure
 from keylanes.runtime.brokers.protocol import Batch, Outgoing, Record, TopicPartition
 from keylanes.runtime.brokers.simulated import SimulatedRecord
-from keylanes.runtime.dispatch import Blocked, Numbers, PartitionDispatch, Worker, bytes_of
+from keylanes.runtime.dispatch import Blocked, Numbers, PartitionDispatch, Route, Worker, bytes_of
 from keylanes.runtime.done import Done, Sent
 from keylanes.runtime.generation import Generation
 from keylanes.state.keys import state_key
@@ -147,7 +147,9 @@ class Drive:
     def _run_straight(self, batch: Batch) -> int:
         """Records of a batch run as it comes to them, until one takes longer; the index of what was not handed over."""
         dispatch = self.dispatch
-        for i, worker, record, point in dispatch.routed(batch, 0):
+        route = Route(batch, 0)
+        while dispatch.step(route):
+            i, worker, record = route.at - 1, route.worker, route.record
             if self.rng.random() < 0.05:
                 dispatch.pause(record)
                 self._look_in_between()
@@ -157,7 +159,7 @@ class Drive:
                     dispatch.pause(record)
                     return i
                 continue
-            assert point == self.points[record.offset]
+            assert (route.point, route.offset) == (self.points[record.offset], record.offset)
             self._check_turn(worker, record)
             if self.rng.random() < 0.1:
                 dispatch.begin(worker, record)

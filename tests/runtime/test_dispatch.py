@@ -64,7 +64,9 @@ PLANTS: dict[str, Callable[[], Parts]] = {
         "self.front = max(self.front, batch.offset_next)",
         "self.front = max([self.front, *(r.offset + 1 for r in batch.records)])",
     ),
-    "the front moved before the hand-out": lambda: planted("hand_out", "self.pause(record)", "self.pass_by(batch)"),
+    "the front moved before the hand-out": lambda: planted(
+        "hand_out", "self.pause(route.record)", "self.pass_by(batch)"
+    ),
     "the front past the record at which the reader stands": lambda: planted(
         "pause", "record.offset)", "record.offset + 1)"
     ),
@@ -89,8 +91,8 @@ PLANTS: dict[str, Callable[[], Parts]] = {
     "a later record for a worker that was dropped again": lambda: planted(
         "catch_up", "not position <= worker.dropped_from <= offset", "worker.dropped_from > offset"
     ),
-    "the main reader feeds a dropped worker": lambda: planted("routed", "worker.dropped_from is not None or ", ""),
-    "the main reader feeds below a worker's edge": lambda: planted("routed", " or offset < worker.edge", ""),
+    "the main reader feeds a dropped worker": lambda: planted("step", "worker.dropped_from is not None or ", ""),
+    "the main reader feeds below a worker's edge": lambda: planted("step", " or offset < worker.edge", ""),
     "a worker dropped behind its record": lambda: planted("drop", DROPPED, DROPPED + " + 1"),
     "drop_again moves the worker it stands at": lambda: planted("drop_again", "if worker is not owner and", "if"),
     "drop_again takes the worker it once stood at": lambda: planted(

@@ -79,6 +79,35 @@ async def test_a_large_stretch_ends() -> None:
     await slots.close(1.0)
 
 
+@pytest.mark.parametrize("is_stopped", [False, True])
+async def test_where_no_more_may_wait_for_a_commit_nothing_is_queued(is_stopped: bool) -> None:
+    """The batch waits for the commit and goes on straight; told to stop meanwhile, the rest is its reader's."""
+    dispatch = PartitionDispatch("in", 0, 0, 1 << 20, Numbers())
+    dispatch.add_workers(even_bounds(4), lambda first: 0)
+    slots = Slots(cast(Broker, None), Settings(done_bytes_max=100_000), lambda error: None)
+    slots.destinations["out"] = Destination(1, 1 << 20, False)
+    run = PartitionRun(dispatch, declare(_unfit, "in", to="out"), place_of("in", 0))
+    records = [SimulatedRecord(i, 0, b"k%d" % i, b"7", ()) for i in range(1_000)]
+    reading = asyncio.create_task(slots.hand_through(run, Batch(TopicPartition("in", 0), records, 1_000)))
+    sent = 0
+    async with asyncio.timeout(10):
+        while not reading.done():
+            for _ in range(20):  # turns of the loop
+                await asyncio.sleep(0)
+            assert not any(worker.queue for worker in dispatch.workers)
+            assert slots.done_bytes < 101_000
+            generation = take([(dispatch, dispatch.line())], records_max=10_000, bytes_max=1 << 30)
+            sent += len(generation.outputs())
+            if is_stopped:
+                slots.stop()
+                continue
+            slots.done_bytes -= generation.size
+            slots.resume()
+    assert await reading == sent == (sent if is_stopped else 1_000)
+    assert 100 < sent < 500 or not is_stopped
+    await slots.close(1.0)
+
+
 async def test_a_store_that_is_kept_does_not_serve_the_next_record(tmp_path: Path) -> None:
     """It goes on saying that its attempt has ended, while later records run straight on stores of their own."""
     ground = Ground(f"embedded:{tmp_path / 'data'}")

@@ -73,7 +73,7 @@ def dropped_from_overwritten(patch: pytest.MonkeyPatch) -> None:
     change(
         patch,
         PartitionDispatch,
-        "routed",
+        "step",
         (
             "        if worker is None or worker.dropped_from is not None or offset < worker.edge:\n",
             (
