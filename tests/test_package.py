@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 import zipfile
 from email.parser import Parser
@@ -63,7 +64,10 @@ def test_the_wheel_holds_the_rooms_and_nothing_else(wheel: Path) -> None:
     assert {name for name in held if name.endswith(".py")} == {*modules, "__init__.py"}
     assert "py.typed" in held
     data = {path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).rglob("*.txt")}
-    assert held - {*modules, "__init__.py", "py.typed"} == data
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    described = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["keylanes"]
+    compiled = {f"{path.removesuffix('.py')}{suffix}" for path in described["compiled"]}
+    assert held - {*modules, "__init__.py", "py.typed"} == {*data, *compiled, f"keylanes__mypyc{suffix}"}
 
 
 def test_the_wheel_says_what_it_is(wheel: Path) -> None:
@@ -80,10 +84,10 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
 
 
 def test_the_installed_package_is_the_wheels(empty: Path, tmp_path: Path) -> None:
-    """In the empty environment the import comes from there, not from the checkout."""
-    place = run([empty, "-c", "import keylanes; print(keylanes.__version__, keylanes.__file__)"], tmp_path)
-    version, file = place.split()
-    assert version == "0.1.0"
+    """In the empty environment the import comes from there, not from the checkout, and is compiled."""
+    said = "keylanes.__version__, keylanes.IS_COMPILED, keylanes.__file__"
+    version, is_compiled, file = run([empty, "-c", f"import keylanes; print({said})"], tmp_path).split()
+    assert (version, is_compiled) == ("0.1.0", "True")
     assert Path(file).is_relative_to(empty.parents[1])
 
 
