@@ -16,6 +16,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("demo", "keyrange", "offsets", "runtime", "spark", "state")
 HELLO = ROOT / "examples" / "hello.py"
+CAN_COMPILE = bool(shutil.which("cc") and Path(sysconfig.get_path("include"), "Python.h").exists())
+"""Without a compiler or Python's headers the same wheel is interpreted."""
 
 pytestmark = pytest.mark.slow
 
@@ -66,8 +68,8 @@ def test_the_wheel_holds_the_rooms_and_nothing_else(wheel: Path) -> None:
     data = {path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).rglob("*.txt")}
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     described = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["keylanes"]
-    compiled = {f"{path.removesuffix('.py')}{suffix}" for path in described["compiled"]}
-    assert held - {*modules, "__init__.py", "py.typed"} == {*data, *compiled, f"keylanes__mypyc{suffix}"}
+    compiled = {f"{path.removesuffix('.py')}{suffix}" for path in described["compiled"]} | {f"keylanes__mypyc{suffix}"}
+    assert held - {*modules, "__init__.py", "py.typed"} == data | (compiled if CAN_COMPILE else set())
 
 
 def test_the_wheel_says_what_it_is(wheel: Path) -> None:
@@ -84,10 +86,10 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
 
 
 def test_the_installed_package_is_the_wheels(empty: Path, tmp_path: Path) -> None:
-    """In the empty environment the import comes from there, not from the checkout, and is compiled."""
+    """In the empty environment the import comes from there, not from the checkout, and is compiled where it can be."""
     said = "keylanes.__version__, keylanes.IS_COMPILED, keylanes.__file__"
     version, is_compiled, file = run([empty, "-c", f"import keylanes; print({said})"], tmp_path).split()
-    assert (version, is_compiled) == ("0.1.0", "True")
+    assert (version, is_compiled) == ("0.1.0", str(CAN_COMPILE))
     assert Path(file).is_relative_to(empty.parents[1])
 
 
