@@ -44,7 +44,12 @@ class Compiled(build_ext):
             for built in self.get_outputs():
                 Path(built).unlink(missing_ok=True)
             self.extensions = []
-            warnings.warn(f"keylanes is not compiled, the hot path is slower: {error}", stacklevel=1)
+            stays_interpreted(error)
+
+
+def stays_interpreted(why: object) -> None:
+    """Say so: it is no failure, and nobody should have to guess."""
+    warnings.warn(f"keylanes is not compiled, the hot path is slower: {why}", stacklevel=2)
 
 
 def extensions() -> list[Extension]:
@@ -54,7 +59,7 @@ def extensions() -> list[Extension]:
     try:
         from mypyc.build import mypycify
     except ImportError as error:
-        warnings.warn(f"keylanes is not compiled, the hot path is slower: {error}", stacklevel=1)
+        stays_interpreted(error)
         return []
     folder = ROOT / "build" / "mypyc"
     shutil.rmtree(folder, ignore_errors=True)
@@ -73,7 +78,7 @@ def extensions() -> list[Extension]:
     try:
         built: list[Extension] = mypycify([*options, *files], opt_level="3", debug_level="0", group_name="keylanes")
     except SystemExit as error:  # its way to say that types are wrong, which newer versions may find
-        warnings.warn(f"keylanes is not compiled, the hot path is slower: {error}", stacklevel=1)
+        stays_interpreted(error)
         return []
     finally:
         os.chdir(here)

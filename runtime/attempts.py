@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from ..state.overlay import Writes
 from .bounded import Patience, fatal_of
 from .brokers.protocol import Broker, BrokerError, BrokerTimeout, Record, TopicSpec
 from .context import Context, Output
@@ -53,7 +54,7 @@ class Attempts:
         self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None
     ) -> Done | None:
         """What a plain handler returned and wrote; what can't be sent is a failed attempt."""
-        changes: dict[bytes, bytes | None] | None = None
+        changes: Writes | None = None
         if attempt is not None:
             scope = attempt[0]
             changes = scope.close()
@@ -214,7 +215,7 @@ def first_error(attempt: Attempt | None, error: BaseException) -> BaseException:
     return attempt[0].failed or error
 
 
-def _done(done: Done | None, record: Record, changes: dict[bytes, bytes | None] | None) -> Done | None:
+def _done(done: Done | None, record: Record, changes: Writes | None) -> Done | None:
     """What a record sends together with what it changes; None: neither."""
     if changes:
         if done is None:

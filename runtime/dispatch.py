@@ -24,6 +24,7 @@ from xxhash import xxh64_intdigest
 
 from ..keyrange.hashing import SEED, SPACE_END, point_of, point_of_place
 from ..keyrange.lookup import Lookup
+from ..state.overlay import Writes
 from .brokers.protocol import Batch, Record
 from .done import Done, Sent
 from .load import Load
@@ -108,22 +109,18 @@ class Stretch:
 
     offset_from: int
     offset_to: int
-    changes: dict[bytes, bytes | None] = field(default_factory=dict)
+    changes: Writes = field(default_factory=dict)
     sent: list[Sent] = field(default_factory=list)
     tallies: dict[Worker, Tally] = field(default_factory=dict)
     """Of each worker whose records sent something: what its commit says of that."""
     topics: set[str] = field(default_factory=set)
     """Where it is sent."""
     size: int = 0
-    _topic: str = ""
 
     def send(self, worker: Worker, sent: Sent) -> None:
         """What one more record sends."""
         self.sent.append(sent)
-        topic = sent.output.topic
-        if topic is not self._topic:
-            self._topic = topic
-            self.topics.add(topic)
+        self.topics.add(sent.output.topic)
         tally = self.tallies.get(worker)
         if tally is None:
             tally = self.tallies[worker] = Tally()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ..state.overlay import Writes
 from .brokers.protocol import Outgoing, Record
 
 
@@ -19,7 +20,7 @@ class Done(msgspec.Struct, gc=False):
     dead: bool
     digest: int
     size: int
-    changes: dict[bytes, bytes | None] | None = None
+    changes: Writes | None = None
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False):

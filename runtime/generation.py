@@ -16,6 +16,7 @@ import msgspec
 from ..offsets.decide import CommitKey, Move, decide_commits
 from ..offsets.events import Committed, OffsetEvent, RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
 from ..state.keys import parse_key
+from ..state.overlay import Writes
 from .brokers.protocol import Outgoing
 from .dispatch import PartitionDispatch, Stretch, Worker
 from .done import Done
@@ -35,7 +36,7 @@ class Taken:
     offset_from: int
     offset_to: int
     done: list[Done]
-    layers: list[dict[bytes, bytes | None]] = field(default_factory=list)
+    layers: list[Writes] = field(default_factory=list)
     """What records below those done changed of the state, when the generation's stretches were spread (``spread``)."""
     layers_size: int = 0
     outputs: int = 0
@@ -64,11 +65,11 @@ class StateChanges:
     """
 
     dispatch: PartitionDispatch
-    last: dict[bytes, bytes | None] = field(default_factory=dict)
-    layers: list[dict[bytes, bytes | None]] = field(default_factory=list)
+    last: Writes = field(default_factory=dict)
+    layers: list[Writes] = field(default_factory=list)
     size: int = 0
 
-    def add(self, layer: dict[bytes, bytes | None], size: int) -> None:
+    def add(self, layer: Writes, size: int) -> None:
         """One layer more, behind the others."""
         self.last.update(layer)
         self.layers.append(layer)
@@ -138,7 +139,7 @@ class Generation:
                 for sent in stretch.sent:
                     one = Done(sent.record, (sent.output,), False, sent.digest, sent.size)
                     done.setdefault(bisect_right(firsts, sent.point) - 1, []).append(one)
-                layers: dict[int, dict[bytes, bytes | None]] = {}
+                layers: dict[int, Writes] = {}
                 for key, value in stretch.changes.items():
                     layers.setdefault(bisect_right(firsts, parse_key(key).point) - 1, {})[key] = value
                 for i, layer in layers.items():

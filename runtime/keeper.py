@@ -17,6 +17,7 @@ from ..offsets.decide import StoreSpec
 from ..offsets.events import StateChanged
 from ..offsets.ledger import Ledger, Place
 from ..state.changelog import BEACON_KEY, Beacon, changelog_topic, decode_beacon, encode_beacon
+from ..state.overlay import Writes
 from ..state.restore import ChangelogUnfit, check_beacon
 from ..state.rocks import RocksError
 from ..state.tables import Copies, Copy, Mark, Marker, StoreInfo, Table
@@ -76,7 +77,7 @@ class Keeper:
         """Of each changelog partition: all changes below it are in the copy."""
         self._committed_to: dict[Place, int] = {}
         """Of each changelog partition with committed changes that are not in the copy yet: where they end."""
-        self._unwritten: dict[Place, list[dict[bytes, bytes | None]]] = {}
+        self._unwritten: dict[Place, list[Writes]] = {}
         """The layers of the overlay with those changes."""
         self._unwritten_bytes = 0
         self._written_s = 0.0
@@ -336,7 +337,7 @@ class Keeper:
     def _state_of(self, changed: StateChanges) -> PartitionState:
         return self.states[changed.dispatch.topic, changed.dispatch.partition]
 
-    async def _follow(self, place: Place, copy: Copy, last: dict[bytes, bytes | None], position: int) -> None:
+    async def _follow(self, place: Place, copy: Copy, last: Writes, position: int) -> None:
         """Write what was committed, in slices; the marker of what is held comes with the last one."""
         part: list[tuple[bytes, bytes | None]] = []
         size = 0

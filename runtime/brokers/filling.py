@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .protocol import Outgoing
+from .protocol import Outgoing, TopicPartition
 
 
-def by_partition(records: Sequence[Outgoing]) -> dict[tuple[str, int], list[int]]:
-    """The places of the records in their sequence, by topic and partition."""
+def by_partition(records: Sequence[Outgoing]) -> dict[TopicPartition, list[int]]:
+    """The places of the records in their sequence, by partition."""
     places: dict[tuple[str, int], list[int]] = {}
     for index, record in enumerate(records):
         place = record.topic, record.partition
@@ -16,7 +16,7 @@ def by_partition(records: Sequence[Outgoing]) -> dict[tuple[str, int], list[int]
             places[place] = [index]
         else:
             found.append(index)
-    return places
+    return {TopicPartition(*place): found for place, found in places.items()}
 
 
 def fill(append: Callable[..., Any], records: Sequence[Outgoing], indexes: Sequence[int], first: int) -> int:

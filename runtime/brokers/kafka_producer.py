@@ -110,7 +110,7 @@ class Session:
 
     async def plan(self, records: Sequence[Outgoing], deadline: Deadline) -> dict[TopicPartition, list[int]]:
         """Record indexes by partition; raises Refused for partitions that do not exist."""
-        groups = {TopicPartition(*place): indexes for place, indexes in by_partition(records).items()}
+        groups = by_partition(records)
         missing = await self.link.missing(groups, deadline)
         if missing:
             first = missing[0]

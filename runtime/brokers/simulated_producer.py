@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from functools import partial
 from typing import Final
 
+from .filling import by_partition
 from .protocol import (
     BrokerError,
     BrokerTimeout,
@@ -53,9 +54,7 @@ class Session:
 
     async def plan(self, records: Sequence[Outgoing], deadline: Deadline) -> dict[TopicPartition, list[int]]:
         """Record indexes by partition; raises Refused for partitions that do not exist."""
-        groups: dict[TopicPartition, list[int]] = {}
-        for index, record in enumerate(records):
-            groups.setdefault(TopicPartition(record.topic, record.partition), []).append(index)
+        groups = by_partition(records)
         unknown = [source for source in groups if source not in self._known]
         if unknown:
             step = partial(self.link.cluster._missing_to_write, unknown)

@@ -1,6 +1,7 @@
 """Records that run straight from their batch: the front when one ends the run, and stores that serve again."""
 
 import asyncio
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,20 +36,32 @@ async def _raising(value: int) -> int:
     return value
 
 
+def sending(
+    function: Any, records: Sequence[SimulatedRecord], settings: Settings, fail: Callable[[BaseException], None]
+) -> tuple[Slots, PartitionRun, Batch]:
+    """A partition of four workers whose handler sends, and a batch of it."""
+    dispatch = PartitionDispatch("in", 0, 0, 1 << 20, Numbers())
+    dispatch.add_workers(even_bounds(4), lambda first: 0)
+    slots = Slots(cast(Broker, None), settings, fail)
+    slots.destinations["out"] = Destination(1, 1 << 20, False)
+    run = PartitionRun(dispatch, declare(function, "in", to="out", retry=Retry(attempts=1)), place_of("in", 0))
+    return slots, run, Batch(TopicPartition("in", 0), records, len(records))
+
+
+def ignore(_error: BaseException) -> None:
+    """Nothing fails."""
+
+
 @pytest.mark.parametrize("function", [_unfit, _raising])
 async def test_what_is_laid_down_before_the_end_of_a_run_lies_below_its_edges(function: Any) -> None:
     """A record fails for good before any other task had a turn: a commit may still take what was done before it, with
     the edges behind that, or it would be done again at the next start.
     """
-    dispatch = PartitionDispatch("in", 0, 0, 1 << 20, Numbers())
-    dispatch.add_workers(even_bounds(4), lambda first: 0)
     failures: list[BaseException] = []
-    slots = Slots(cast(Broker, None), Settings(), failures.append)
-    slots.destinations["out"] = Destination(1, 1 << 20, False)
-    handler = declare(function, "in", to="out", retry=Retry(attempts=1))
-    run = PartitionRun(dispatch, handler, place_of("in", 0))
     records = [SimulatedRecord(i, 0, b"k%d" % i, b"%d" % i, ()) for i in range(10)]
-    reading = asyncio.create_task(slots.hand_through(run, Batch(TopicPartition("in", 0), records, 10)))
+    slots, run, batch = sending(function, records, Settings(), failures.append)
+    dispatch = run.dispatch
+    reading = asyncio.create_task(slots.hand_through(run, batch))
     async with asyncio.timeout(10):
         while not failures:  # noqa: ASYNC110  # turns of the loop
             await asyncio.sleep(0)
@@ -66,13 +79,10 @@ async def test_what_is_laid_down_before_the_end_of_a_run_lies_below_its_edges(fu
 
 async def test_a_large_stretch_ends() -> None:
     """A generation takes stretches whole; so none is larger than a part of what a generation may be."""
-    dispatch = PartitionDispatch("in", 0, 0, 1 << 20, Numbers())
-    dispatch.add_workers(even_bounds(4), lambda first: 0)
-    slots = Slots(cast(Broker, None), Settings(generation_records_max=1_000), lambda error: None)
-    slots.destinations["out"] = Destination(1, 1 << 20, False)
-    run = PartitionRun(dispatch, declare(_unfit, "in", to="out"), place_of("in", 0))
     records = [SimulatedRecord(i, 0, b"k%d" % i, b"7", ()) for i in range(5_000)]
-    assert await slots.hand_through(run, Batch(TopicPartition("in", 0), records, 5_000)) == 5_000
+    slots, run, batch = sending(_unfit, records, Settings(generation_records_max=1_000), ignore)
+    dispatch = run.dispatch
+    assert await slots.hand_through(run, batch) == 5_000
     taken = take([(dispatch, dispatch.line())], records_max=1_000, bytes_max=1 << 30)
     assert 1_000 <= len(taken.outputs()) < 2_000
     assert {share.offset_to for share in taken.shares} == {len(taken.outputs())}
@@ -82,13 +92,10 @@ async def test_a_large_stretch_ends() -> None:
 @pytest.mark.parametrize("is_stopped", [False, True])
 async def test_where_no_more_may_wait_for_a_commit_nothing_is_queued(is_stopped: bool) -> None:
     """The batch waits for the commit and goes on straight; told to stop meanwhile, the rest is its reader's."""
-    dispatch = PartitionDispatch("in", 0, 0, 1 << 20, Numbers())
-    dispatch.add_workers(even_bounds(4), lambda first: 0)
-    slots = Slots(cast(Broker, None), Settings(done_bytes_max=100_000), lambda error: None)
-    slots.destinations["out"] = Destination(1, 1 << 20, False)
-    run = PartitionRun(dispatch, declare(_unfit, "in", to="out"), place_of("in", 0))
     records = [SimulatedRecord(i, 0, b"k%d" % i, b"7", ()) for i in range(1_000)]
-    reading = asyncio.create_task(slots.hand_through(run, Batch(TopicPartition("in", 0), records, 1_000)))
+    slots, run, batch = sending(_unfit, records, Settings(done_bytes_max=100_000), ignore)
+    dispatch = run.dispatch
+    reading = asyncio.create_task(slots.hand_through(run, batch))
     sent = 0
     async with asyncio.timeout(10):
         while not reading.done():
