@@ -1,7 +1,9 @@
 """When a partition's workers are split and merged: by what they cost in the last window, and nothing else.
 
 A worker runs one record at a time, so one that is busy most of the time while records wait for it is the bottleneck of
-its keys. The rules, in the order in which decisions come out:
+its keys: it is *hot*, and ``watched`` says of which of them a histogram is kept. When the loop's thread has no time
+left all handlers take long, and more workers would make it worse: hot is then only who has so much more to do than the
+others that it will be the last. The rules, in the order in which decisions come out:
 
 - *Split*, who has the most to do first: a hot worker of which a histogram is there. A point with half of the load or
   more gets a band of its own, by a cut on each side, the one with more load first: also where no load was seen, for a
@@ -9,7 +11,6 @@ its keys. The rules, in the order in which decisions come out:
 - *Merge*, in order of points: neighbours that together cost next to nothing, for which nothing waits, inside one range
   of the declared cut and under one grant. So what was split comes back, and never less than was declared.
 - *Unsplittable*, in order of points: a hot worker all of whose load is at one point.
-- *Watch*, last and always there: the hot workers that are to have a histogram from now on; no others have one.
 
 Nothing flaps: loads that stay as they are lead to a state without decisions. A split needs ``split_share`` at once, a
 merge at most ``merge_share`` for the sum of a group, as a decaying average, too, which for a new worker begins at the
@@ -23,6 +24,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
+import msgspec
+
 FULL = 1_000_000
 """The load of a worker that is always busy: microseconds of handler time a second."""
 
@@ -30,13 +33,12 @@ Points: TypeAlias = Sequence[tuple[int, int]]
 """A histogram: (point, cost) with costs above 0, in order of points."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLoad:
+class WorkerLoad(msgspec.Struct, frozen=True, gc=False):
     """What one worker cost. ``busy`` in the last window and its decaying ``average`` are microseconds a second.
 
     ``records`` went through it in the last window; the ``backlog_`` ones wait in its queue. It ``is_behind`` when a
     reader waits for it or went past it, and ``is_held`` while it is being merged or released.
-    ``points``: where its load lies; None when it was not watched.
+    ``points``: where its load lies; None when that is not known.
     """
 
     number: int
@@ -55,13 +57,17 @@ class WorkerLoad:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``split_share`` and ``merge_share`` are parts of a worker's time; the rest are counts, of one partition."""
+    """``split_share`` and ``merge_share`` are parts of a worker's time; the counts are of one partition.
+
+    ``demand_share``: who is hot has at least so many times the demand of an average worker.
+    """
 
     workers_max: int
     split_share: float = 0.5
     merge_share: float = 0.05
     splits_max: int = 16
     watched_max: int = 16
+    demand_share: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.merge_share < self.split_share <= 1:
@@ -96,34 +102,38 @@ class Unsplittable:
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """Keep histograms of these workers, in order of points, and of no others."""
-
-    workers: tuple[int, ...]
+Decision: TypeAlias = Split | Merge | Unsplittable
 
 
-Decision: TypeAlias = Split | Merge | Unsplittable | Watch
+def watched(workers: Iterable[WorkerLoad], limits: Limits) -> list[WorkerLoad]:
+    """Of whom a histogram is to be kept, and of no others; who has the most to do first."""
+    return [w for w in hot(list(workers), limits) if w.end - w.first > 1][: limits.watched_max]
 
 
 def decide(workers: Iterable[WorkerLoad], declared: Sequence[int], limits: Limits) -> list[Decision]:
     """What is to be done about the workers of one partition; ``declared`` are the rising bounds of its declared cut."""
     ordered = sorted(workers, key=lambda w: w.first)
-    hot = sorted((w for w in ordered if is_hot(w, limits)), key=lambda w: (-demand(w), w.first))
     room = min(limits.splits_max, limits.workers_max - len(ordered))
     splits: list[Split] = []
     stuck: list[Unsplittable] = []
     total = sum(w.busy for w in ordered)
-    for worker in hot:
+    for worker in hot(ordered, limits):
         cuts = cuts_of(worker)
         cuts = cuts[: max(0, room - len(splits))]
         splits += [Split(worker.number, at) for at in cuts]
         if not cuts and (point := only_point(worker)) is not None:
             stuck.append(Unsplittable(worker.number, point, worker.busy / total))
     merges = [Merge(group) for group in _cold_groups(ordered, declared, limits)]
-    watched = [w for w in hot if w.end - w.first > 1][: limits.watched_max]
-    watch = Watch(tuple(w.number for w in sorted(watched, key=lambda w: w.first)))
-    return [*splits, *merges, *sorted(stuck, key=lambda u: u.point), watch]
+    return [*splits, *merges, *sorted(stuck, key=lambda u: u.point)]
+
+
+def hot(workers: Sequence[WorkerLoad], limits: Limits) -> list[WorkerLoad]:
+    """Who is to be split if it can be, who has the most to do first."""
+    found = [(-demand(w), w.first, w) for w in workers if is_hot(w, limits)]
+    if found and limits.demand_share:
+        least = limits.demand_share * sum(map(demand, workers)) / len(workers)
+        found = [(less, first, w) for less, first, w in found if -less >= least]
+    return [w for *_, w in sorted(found, key=lambda f: f[:2])]
 
 
 def is_hot(worker: WorkerLoad, limits: Limits) -> bool:

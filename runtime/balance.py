@@ -4,19 +4,25 @@ In every interval each worker's window is closed, the policy says what is to be 
 and the commit cycle does it between two transactions. While something that was asked for is under way, nothing more is
 asked of that partition: the policy sees the workers as they are, never as they are about to be.
 
-A partition that was declared with one worker keeps it: whoever declares that wants one record at a time. Nor is
-anything split while the loop's thread has no time left: all handlers take long then, and more workers make it worse.
+A partition that was declared with one worker keeps it: whoever declares that wants one record at a time. While the
+loop's thread has no time left, only workers are split that have far more to do than others.
+
+A worker's histogram begins with the records that wait for it. When they are many they are enough to say at once where
+it is to be cut: else a hot range would stay a bottleneck for one interval more.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from ..keyrange.policy import FULL, Decision, Limits, Merge, Split, Unsplittable, Watch, WorkerLoad, decide
+import msgspec
+
+from ..keyrange.policy import FULL, Decision, Limits, Merge, Split, Unsplittable, WorkerLoad, decide, watched
 from ..keyrange.ranges import KeyRange
 from .dispatch import Worker
+from .load import SEEDS_MIN
 from .partition_run import PartitionRun
 from .reshape import Reshape
 from .settings import Settings
@@ -28,6 +34,9 @@ SAY_LOOKS = 3
 
 SATURATED_SHARE = 0.9
 """A thread that had so much of an interval on a processor has no time left."""
+
+SATURATED_DEMAND = 1.5
+"""When it has none, only workers with so many times the demand of an average one are split."""
 
 SAID_LOOKS = 600
 """One that was not hot for so many looks is said again."""
@@ -96,8 +105,12 @@ class Balance:
         loads = [measured(run, worker, now, seconds) for worker in workers]
         if any(load.busy for load in loads):
             self.calm_looks = 0
-        if not self._asked.get(run) and not self.is_saturated:
-            limits = Limits(workers_max=factor * self.settings.workers_factor_max)
+        if not self._asked.get(run):
+            limits = Limits(
+                workers_max=factor * self.settings.workers_factor_max,
+                demand_share=SATURATED_DEMAND if self.is_saturated else 0.0,
+            )
+            _watch(run, workers, loads, {load.number for load in watched(loads, limits)})
             self._carry_out(run, workers, decide(loads, run.cut, limits))
 
     def _carry_out(self, run: PartitionRun, workers: Sequence[Worker], decisions: Sequence[Decision]) -> None:
@@ -121,12 +134,6 @@ class Balance:
                     hot[key] = before.get(key.point, 0) + 1
                     if hot[key] >= SAY_LOOKS:
                         self._say(run, key)
-                case Watch():
-                    for worker in workers:
-                        if worker.number in decision.workers:
-                            worker.load.watch(run.dispatch.partition, worker.queue)
-                        else:
-                            worker.load.unwatch()
 
     def _ask(
         self,
@@ -174,6 +181,15 @@ class Balance:
                 100 * key.share,
             )
         self._said[run.label, key.point] = self.looks
+
+
+def _watch(run: PartitionRun, workers: Sequence[Worker], loads: list[WorkerLoad], numbers: Container[int]) -> None:
+    """Keep histograms of these workers and of no others; what waits may say at once where a new one's load lies."""
+    for i, worker in enumerate(workers):
+        if worker.number not in numbers:
+            worker.load.unwatch()
+        elif worker.load.watch(run.dispatch.partition, worker.queue) >= SEEDS_MIN:
+            loads[i] = msgspec.structs.replace(loads[i], points=worker.load.known_points())
 
 
 def _unsettle(workers: Sequence[Worker]) -> None:

@@ -10,6 +10,7 @@ a point.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from ..keyrange.hashing import point_of
@@ -21,6 +22,9 @@ POINTS: Final = 128
 
 SEEDS_MAX: Final = 256
 """So many waiting records say at the start of a histogram which points there are."""
+
+SEEDS_MIN: Final = 32
+"""So many are enough to say, before anything was measured, where the load lies."""
 
 
 class Window(NamedTuple):
@@ -83,19 +87,26 @@ class Load:
         """What the window of this length was; the next one begins."""
         busy = min(FULL, int(self.busy_s * FULL / seconds))
         self.average = (self.average + busy) // 2
-        points = None if self.points is None else sorted(self.points.costs.items())
-        window = Window(busy, self.average, self.records, points)
+        window = Window(busy, self.average, self.records, self.known_points())
         self.busy_s, self.records = 0.0, 0
         if self.points is not None:
             self.points.decay()
         return window
 
-    def watch(self, partition: int, waiting: Iterable[Record]) -> None:
-        """Keep a histogram from now on; the records that wait say which points there are."""
-        if self.points is None:
-            self.points = Points()
-            for _, record in zip(range(SEEDS_MAX), waiting, strict=False):
-                self.points.add(point_of(record.key, partition, record.offset), 1)
+    def watch(self, partition: int, waiting: Iterable[Record]) -> int:
+        """Keep a histogram from now on. A new one begins with records that wait: with how many, else 0."""
+        if self.points is not None:
+            return 0
+        self.points = Points()
+        count = 0
+        for record in islice(waiting, SEEDS_MAX):
+            self.points.add(point_of(record.key, partition, record.offset), 1)
+            count += 1
+        return count
+
+    def known_points(self) -> Sequence[tuple[int, int]] | None:
+        """The histogram, in order of points; None when none is kept."""
+        return None if self.points is None else sorted(self.points.costs.items())
 
     def unwatch(self) -> None:
         """Keep no histogram."""

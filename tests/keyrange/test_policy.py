@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from random import Random
@@ -10,19 +11,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as changed
 
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.keyrange.policy import (
     FULL,
-    Decision,
     Limits,
     Merge,
     Split,
     Unsplittable,
-    Watch,
     WorkerLoad,
     cuts_of,
     decide,
+    watched,
 )
 from keylanes.keyrange.ranges import even_bounds
 
@@ -39,10 +40,9 @@ def cold(number: int, first: int, end: int, epoch: int = 1) -> WorkerLoad:
     return WorkerLoad(number, first, end, epoch, 0, 0)
 
 
-def without_watch(decisions: list[Decision]) -> list[Decision]:
-    """All but who is watched, which always comes last."""
-    assert isinstance(decisions[-1], Watch)
-    return decisions[:-1]
+def numbers(loads: Iterable[WorkerLoad]) -> list[int]:
+    """Of the workers."""
+    return [load.number for load in loads]
 
 
 # --- the rules -------------------------------------------------------------------------------------------------------
@@ -50,7 +50,9 @@ def without_watch(decisions: list[Decision]) -> list[Decision]:
 
 def test_a_hot_worker_is_watched_first() -> None:
     """Without a histogram nobody knows where to cut; who is not hot is not watched."""
-    assert decide([hot(4, 0, 50), cold(5, 50, 100)], (0, 50, 100), LIMITS) == [Watch((4,))]
+    workers = [hot(4, 0, 50), cold(5, 50, 100)]
+    assert numbers(watched(workers, LIMITS)) == [4]
+    assert decide(workers, (0, 50, 100), LIMITS) == []
 
 
 @pytest.mark.parametrize(
@@ -80,11 +82,12 @@ def test_one_point_with_all_of_the_load_is_told() -> None:
     """With its part of the partition's time; in a band of its own it needs no histogram, and is not watched. One that
     has none yet gets it if there is room for more workers.
     """
-    busy = replace(hot(2, 50, 100), busy=FULL // 2, points=((70, 9),))
+    busy = changed(hot(2, 50, 100), busy=FULL // 2, points=((70, 9),))
     workers, cut = [hot(1, 7, 8), busy], (7, 8, 50, 100)
     told = [Unsplittable(1, 7, 2 / 3), Unsplittable(2, 70, 1 / 3)]
-    assert decide(workers, cut, replace(LIMITS, workers_max=2)) == [*told, Watch((2,))]
-    assert decide(workers, cut, LIMITS) == [Split(2, 70), Split(2, 71), told[0], Watch((2,))]
+    assert decide(workers, cut, replace(LIMITS, workers_max=2)) == told
+    assert decide(workers, cut, LIMITS) == [Split(2, 70), Split(2, 71), told[0]]
+    assert numbers(watched(workers, LIMITS)) == [2]
 
 
 @pytest.mark.parametrize(
@@ -93,41 +96,54 @@ def test_one_point_with_all_of_the_load_is_told() -> None:
 )
 def test_who_is_not_split(change: dict[str, Any]) -> None:
     """One that is idle half the time, for which little waits, or that is held already."""
-    worker = replace(hot(1, 0, 100, (10, 5), (20, 5)), **change)
-    assert decide([worker], (0, 100), LIMITS) == [Watch(())]
+    worker = changed(hot(1, 0, 100, (10, 5), (20, 5)), **change)
+    assert decide([worker], (0, 100), LIMITS) == []
+    assert watched([worker], LIMITS) == []
 
 
 def test_a_worker_that_readers_wait_for_has_a_backlog() -> None:
     """However few records its queue may hold."""
-    worker = replace(hot(1, 0, 100, (10, 5), (20, 5)), backlog_records=0, is_behind=True)
-    assert without_watch(decide([worker], (0, 100), LIMITS)) == [Split(1, 11), Split(1, 10)]
+    worker = changed(hot(1, 0, 100, (10, 5), (20, 5)), backlog_records=0, is_behind=True)
+    assert decide([worker], (0, 100), LIMITS) == [Split(1, 11), Split(1, 10)]
 
 
 def test_splits_are_bounded() -> None:
     """By their number in one look, and by how many workers there may be; who has the most to do comes first."""
-    workers = [replace(hot(i, 10 * i, 10 * i + 10, (10 * i, 5), (10 * i + 9, 5)), busy=FULL - i) for i in range(6)]
+    workers = [changed(hot(i, 10 * i, 10 * i + 10, (10 * i, 5), (10 * i + 9, 5)), busy=FULL - i) for i in range(6)]
     cut = tuple(range(0, 70, 10))
     few = replace(LIMITS, splits_max=2)
-    assert without_watch(decide(workers, cut, few)) == [Split(0, 1), Split(1, 11)]
-    assert without_watch(decide(workers, cut, replace(LIMITS, workers_max=7))) == [Split(0, 1)]
-    assert without_watch(decide(workers, cut, replace(LIMITS, workers_max=3))) == []
-    assert decide(workers, cut, replace(LIMITS, workers_max=3, watched_max=1)) == [Watch((0,))]
+    assert decide(workers, cut, few) == [Split(0, 1), Split(1, 11)]
+    assert decide(workers, cut, replace(LIMITS, workers_max=7)) == [Split(0, 1)]
+    assert decide(workers, cut, replace(LIMITS, workers_max=3)) == []
+    assert numbers(watched(workers, replace(LIMITS, workers_max=3, watched_max=1))) == [0]
 
 
 def test_who_has_the_most_to_do_is_split_first() -> None:
     """Where all are busy, the one with the longest backlog gets both cuts of its band before others get one."""
     few, many = hot(1, 0, 50, (10, 1), (20, 1)), hot(2, 50, 100, (60, 1), (70, 8), (80, 1))
-    many = replace(many, backlog_records=11)
-    splits = decide([few, many], (0, 50, 100), replace(LIMITS, splits_max=2))[:-1]
-    assert splits == [Split(2, 70), Split(2, 71)]
+    many = changed(many, backlog_records=11)
+    assert decide([few, many], (0, 50, 100), replace(LIMITS, splits_max=2)) == [Split(2, 70), Split(2, 71)]
+    assert numbers(watched([few, many], LIMITS)) == [2, 1]
+
+
+def test_who_has_not_far_more_to_do_than_others_is_left_alone_when_that_is_asked_for() -> None:
+    """Where all are busy because there is no time, more of them would not help; the one that will be last is split."""
+    workers = [hot(i, 10 * i, 10 * i + 10, (10 * i, 5), (10 * i + 9, 5)) for i in range(4)]
+    cut, limits = (0, 10, 20, 30, 40), replace(LIMITS, demand_share=1.5)
+    assert decide(workers, cut, limits) == []
+    assert watched(workers, limits) == []
+    workers[2] = changed(workers[2], backlog_records=40)
+    assert decide(workers, cut, limits) == [Split(2, 21)]
+    assert numbers(watched(workers, limits)) == [2]
+    assert numbers(watched(workers, LIMITS)) == [2, 0, 1, 3]
 
 
 def test_cold_neighbours_merge_back_to_the_declared_cut() -> None:
     """As many as stay cold together, inside one declared range; so never below the cut that was declared."""
     workers = [cold(i, 10 * i, 10 * i + 10) for i in range(6)]
-    assert without_watch(decide(workers, (0, 30, 60), LIMITS)) == [Merge((0, 1, 2)), Merge((3, 4, 5))]
-    assert without_watch(decide(workers, tuple(range(0, 70, 10)), LIMITS)) == []
-    assert without_watch(decide(workers, (0, 25, 60), LIMITS)) == [Merge((0, 1)), Merge((3, 4, 5))]
+    assert decide(workers, (0, 30, 60), LIMITS) == [Merge((0, 1, 2)), Merge((3, 4, 5))]
+    assert decide(workers, tuple(range(0, 70, 10)), LIMITS) == []
+    assert decide(workers, (0, 25, 60), LIMITS) == [Merge((0, 1)), Merge((3, 4, 5))]
 
 
 @pytest.mark.parametrize(
@@ -143,8 +159,8 @@ def test_cold_neighbours_merge_back_to_the_declared_cut() -> None:
 )
 def test_who_is_not_merged(change: dict[str, Any]) -> None:
     """One that costs something or did so of late, for which something waits, that is held, or of another grant."""
-    workers = [cold(0, 0, 10), replace(cold(1, 10, 20), **change), cold(2, 20, 30)]
-    assert without_watch(decide(workers, (0, 30), LIMITS)) == []
+    workers = [cold(0, 0, 10), changed(cold(1, 10, 20), **change), cold(2, 20, 30)]
+    assert decide(workers, (0, 30), LIMITS) == []
 
 
 @pytest.mark.parametrize("values", [{"merge_share": 0.5}, {"split_share": 1.1}, {"merge_share": -0.1}])
@@ -203,6 +219,7 @@ def test_the_order_of_the_input_does_not_matter(
     shuffled = list(workers)
     Random(seed).shuffle(shuffled)
     assert decide(shuffled, declared, limits) == decide(workers, declared, limits)
+    assert watched(shuffled, limits) == watched(workers, limits)
 
 
 @given(partitions())
@@ -235,9 +252,7 @@ def test_decisions_can_be_carried_out(drawn: tuple[list[WorkerLoad], tuple[int, 
             assert all(a.end == b.first and a.epoch == b.epoch for a, b in pairwise(group))
             assert not any(group[0].first < bound < group[-1].end for bound in declared)
             assert sum(w.busy for w in group) <= limits.merge_share * FULL
-    watches = [d for d in decisions if isinstance(d, Watch)]
-    assert watches == [decisions[-1]]
-    assert len(watches[0].workers) <= limits.watched_max
+    assert len(watched(workers, limits)) <= limits.watched_max
 
 
 CALM_LOOKS = 25
@@ -354,15 +369,14 @@ class Queues:
             points = None if band.costs is None else tuple(sorted(band.costs.items()))
             load = WorkerLoad(number, band.first, band.end, 1, busy, band.average, band.busy)
             loads.append(
-                replace(
+                changed(
                     load, backlog_records=len(band.queue), is_behind=2 * len(band.queue) >= QUEUE_MAX, points=points
                 )
             )
         decisions = decide(loads, self.declared, limits)
-        watched = decisions[-1]
-        assert isinstance(watched, Watch)
+        found = numbers(watched(loads, limits))
         for number, band in enumerate(self.bands):
-            band.costs = (band.costs or {}) if number in watched.workers else None
+            band.costs = (band.costs or {}) if number in found else None
         for decision in decisions:
             if isinstance(decision, Split):
                 self.split(decision.at)

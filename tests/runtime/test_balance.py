@@ -255,6 +255,25 @@ def test_nothing_is_split_while_the_loop_has_no_time_left() -> None:
     running(test, lambda key: cost_s, factor=4)
 
 
+@pytest.mark.parametrize("cpu_share", [0.5, 0.95])
+def test_what_waits_says_at_once_where_a_hot_range_is_cut(cpu_share: float) -> None:
+    """In the first look, also while the loop has no time left: this range has far more to do than the others."""
+    keys = zipf(4_000, 400, 0.0)
+    keys += [key for key in keys if point_of_key(key) < HALF // 2] * 4
+
+    async def test(app: Running) -> None:
+        app.cpu_share = cpu_share
+        random.Random(1).shuffle(keys)
+        await app.write(keys)
+        await app.reached(lambda: app.balance.splits > 0)
+        assert app.balance.looks == 1
+        assert app.workers[0].end < HALF // 2
+        await app.level()
+        app.check()
+
+    running(test, lambda key: 0.01, factor=4)
+
+
 @pytest.mark.parametrize("has_context", [False, True])
 def test_a_worker_that_is_split_in_mid_run_is_still_measured(has_context: bool) -> None:
     """One key with all the load: its worker never rests, is cut down to its point, and is then named."""
