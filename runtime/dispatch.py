@@ -25,8 +25,8 @@ from xxhash import xxh64_intdigest
 from ..keyrange.hashing import SEED, SPACE_END, point_of, point_of_place
 from ..keyrange.lookup import Lookup
 from ..state.overlay import Writes
-from .brokers.protocol import Batch, Record
-from .done import Done, Sent
+from .brokers.protocol import Batch, Outgoing, Record
+from .done import Done
 from .load import Load
 
 RECORD_OVERHEAD_BYTES: Final = 200
@@ -110,22 +110,25 @@ class Stretch:
     offset_from: int
     offset_to: int
     changes: Writes = field(default_factory=dict)
-    sent: list[Sent] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    outputs: list[Outgoing] = field(default_factory=list)
+    """Records that sent something, and what each of them sent: one output."""
     tallies: dict[Worker, Tally] = field(default_factory=dict)
     """Of each worker whose records sent something: what its commit says of that."""
     topics: set[str] = field(default_factory=set)
     """Where it is sent."""
     size: int = 0
 
-    def send(self, worker: Worker, sent: Sent) -> None:
-        """What one more record sends."""
-        self.sent.append(sent)
-        self.topics.add(sent.output.topic)
+    def send(self, worker: Worker, record: Record, output: Outgoing, digest: int) -> None:
+        """What one more record sends, and the digest of that."""
+        self.records.append(record)
+        self.outputs.append(output)
+        self.topics.add(output.topic)
         tally = self.tallies.get(worker)
         if tally is None:
             tally = self.tallies[worker] = Tally()
         tally.outputs += 1
-        tally.digest += sent.digest
+        tally.digest += digest
 
 
 class Route:
@@ -331,7 +334,7 @@ class PartitionDispatch:
     def bound_stretch(self, bytes_max: int, records_max: int) -> None:
         """Have a stretch end that has become large: a generation takes stretches as a whole."""
         open_now = self._stretch
-        if open_now is not None and (open_now.size >= bytes_max or len(open_now.sent) >= records_max):
+        if open_now is not None and (open_now.size >= bytes_max or len(open_now.outputs) >= records_max):
             self.line()
 
     def take_stretches(self, line: int, bytes_max: int, records_max: int) -> tuple[list[Stretch], int]:
@@ -344,9 +347,9 @@ class PartitionDispatch:
             if first is self._stretch or first.offset_to > line or bytes_max <= 0 or records_max <= 0:
                 return taken, min(line, first.offset_from)
             bytes_max -= first.size
-            records_max -= len(first.sent)
+            records_max -= len(first.outputs)
             self.stretches.popleft()
-            if first.sent or first.changes:
+            if first.outputs or first.changes:
                 taken.append(first)
         return taken, line
 

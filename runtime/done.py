@@ -21,15 +21,3 @@ class Done(msgspec.Struct, gc=False):
     digest: int
     size: int
     changes: Writes | None = None
-
-
-class Sent(msgspec.Struct, frozen=True, gc=False):
-    """What one record of a stretch sends: itself, its point, its one output, the digest of that, and the size of both
-    in bytes.
-    """
-
-    record: Record
-    point: int
-    output: Outgoing
-    digest: int
-    size: int

@@ -7,12 +7,13 @@ decided: it is sent again without running a handler twice.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import msgspec
 
+from ..keyrange.hashing import point_of
 from ..offsets.decide import CommitKey, Move, decide_commits
 from ..offsets.events import Committed, OffsetEvent, RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
 from ..state.keys import parse_key
@@ -20,6 +21,7 @@ from ..state.overlay import Writes
 from .brokers.protocol import Outgoing
 from .dispatch import PartitionDispatch, Stretch, Worker
 from .done import Done
+from .outputs import kept, place_of
 
 StructuralEvent: TypeAlias = WorkersCut | WorkerSplit | WorkersMerged | RangeReleased
 
@@ -98,7 +100,7 @@ class Generation:
 
     def outputs(self) -> list[Outgoing]:
         """All that is to be sent; of each worker in the order of its records."""
-        found = [sent.output for _, stretches in self.stretches for stretch in stretches for sent in stretch.sent]
+        found = [output for _, stretches in self.stretches for stretch in stretches for output in stretch.outputs]
         found += [output for share in self.shares for done in share.done for output in done.outputs]
         return found
 
@@ -134,20 +136,21 @@ class Generation:
         for dispatch, stretches in spread:
             shares = [share for share in self.shares if share.dispatch is dispatch]
             firsts = [share.first for share in shares]
-            done: dict[int, list[Done]] = {}
+            dones: dict[int, list[Done]] = {}
             for stretch in stretches:
-                for sent in stretch.sent:
-                    one = Done(sent.record, (sent.output,), False, sent.digest, sent.size)
-                    done.setdefault(bisect_right(firsts, sent.point) - 1, []).append(one)
+                kept_size = 0
+                for point, done in _kept(dispatch, stretch):
+                    dones.setdefault(bisect_right(firsts, point) - 1, []).append(done)
+                    kept_size += done.size
                 layers: dict[int, Writes] = {}
                 for key, value in stretch.changes.items():
                     layers.setdefault(bisect_right(firsts, parse_key(key).point) - 1, {})[key] = value
                 for i, layer in layers.items():
                     shares[i].layers.append(layer)
                 # In the end all parts of a generation are committed: it is all one which of them lets go of it.
-                shares[0].layers_size += stretch.size - sum(sent.size for sent in stretch.sent)
-            for i, dones in done.items():
-                shares[i].done = [*dones, *shares[i].done]
+                shares[0].layers_size += stretch.size - kept_size
+            for i, below in dones.items():
+                shares[i].done = [*below, *shares[i].done]
                 shares[i].outputs = shares[i].digest = 0
 
     def events(self, transaction: int) -> list[OffsetEvent]:
@@ -201,7 +204,7 @@ def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: in
         front = dispatch.front
         stretches, line = dispatch.take_stretches(below, bytes_max - size, records_max - records)
         size += sum(stretch.size for stretch in stretches)
-        records += sum(len(stretch.sent) for stretch in stretches)
+        records += sum(len(stretch.outputs) for stretch in stretches)
         shares: list[Taken] = []
         for worker in dispatch.workers:
             to = min(worker.edge_now(front), line)
@@ -222,12 +225,12 @@ def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: in
             worker.taken_to = to
         if stretches:
             generation.stretches.append((dispatch, stretches))
-            _tally(shares, stretches)
+            _tally(dispatch, shares, stretches)
         generation.shares += shares
     return generation
 
 
-def _tally(shares: Sequence[Taken], stretches: Iterable[Stretch]) -> None:
+def _tally(dispatch: PartitionDispatch, shares: Sequence[Taken], stretches: Iterable[Stretch]) -> None:
     firsts = [share.first for share in shares]
     share_of = {share.worker: share for share in shares}
     for stretch in stretches:
@@ -237,10 +240,17 @@ def _tally(shares: Sequence[Taken], stretches: Iterable[Stretch]) -> None:
                 share.outputs += tally.outputs
                 share.digest += tally.digest
             continue
-        for sent in stretch.sent:  # some were split or merged meanwhile
-            share = shares[bisect_right(firsts, sent.point) - 1]
+        for point, done in _kept(dispatch, stretch):  # some were split or merged meanwhile
+            share = shares[bisect_right(firsts, point) - 1]
             share.outputs += 1
-            share.digest += sent.digest
+            share.digest += done.digest
+
+
+def _kept(dispatch: PartitionDispatch, stretch: Stretch) -> Iterator[tuple[int, Done]]:
+    """What records of a stretch sent, each with the record's point."""
+    place = place_of(dispatch.topic, dispatch.partition)
+    for record, output in zip(stretch.records, stretch.outputs, strict=True):
+        yield point_of(record.key, dispatch.partition, record.offset), kept(record, output, place)
 
 
 def committed(generation: Generation) -> None:

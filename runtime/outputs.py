@@ -107,8 +107,14 @@ def build_one(
         return None
     partition = 0 if destination.partitions == 1 else partition_of_key(key, destination.partitions)
     timestamp = record.timestamp
-    output = Outgoing(topic, partition, key, data, [(HEADER, origin)], timestamp if timestamp >= 0 else None)
+    output = Outgoing(topic, partition, key, data, (), timestamp if timestamp >= 0 else None, origin)
     return output, output_digest(place.seed, offset, 0, topic), bytes_of(record) + size
+
+
+def kept(record: Record, output: Outgoing, place: Place) -> Done:
+    """What was laid down without one: of a record the one output that ``build_one`` made."""
+    size = bytes_of(record) + len(output.key or b"") + len(output.value or b"") + _ORIGIN_BYTES + len(output.origin)
+    return Done(record, (output,), False, output_digest(place.seed, record.offset, 0, output.topic), size)
 
 
 def build(
@@ -127,9 +133,9 @@ def build(
         destination = known[topic]
         key = record.key if output.keep_key else _key_bytes(output.key, i, n)
         value = _encode(output.value, handler, i, n)
-        origin = (HEADER, encode_provenance(place.topic, place.partition, record.offset, i, n))
-        headers = (*_headers(output.headers, i, n), origin)
-        bytes_now = RECORD_FRAME_BYTES + len(key or b"") + len(value or b"")
+        origin = encode_provenance(place.topic, place.partition, record.offset, i, n)
+        headers = _headers(output.headers, i, n)
+        bytes_now = _ORIGIN_BYTES + len(key or b"") + len(value or b"") + len(origin)
         bytes_now += sum(len(name) + len(data or b"") for name, data in headers)
         if bytes_now > destination.bytes_max:
             raise OutputRefused(
@@ -140,7 +146,7 @@ def build(
             raise OutputRefused(f"output {i + 1} of {n} has no key; {topic!r} is compacted and needs one")
         partition = _partition(output.partition, key, record, place, i, destination, topic)
         timestamp = record.timestamp if output.timestamp is None else _timestamp(output.timestamp, i, n)
-        built.append(Outgoing(topic, partition, key, value, headers, timestamp if timestamp >= 0 else None))
+        built.append(Outgoing(topic, partition, key, value, headers, timestamp if timestamp >= 0 else None, origin))
         digest += output_digest(place.seed, record.offset, i, topic)
         size += bytes_now
     return Done(record, built, False, digest & DIGEST_MASK, size)
@@ -155,8 +161,8 @@ def build_dead_letter(
         *((name, data) for name, data in record.headers if name not in OF_LETTERS),
         (ERROR_HEADER, cause),
         (ATTEMPTS_HEADER, str(attempts).encode()),
-        (HEADER, encode_provenance(place.topic, place.partition, record.offset, 0, 1)),
     )
+    origin = encode_provenance(place.topic, place.partition, record.offset, 0, 1)
     if record.key is None:
         partition = partition_without_key(place.partition, record.offset, 0, destination.partitions)
     else:
@@ -164,7 +170,7 @@ def build_dead_letter(
     timestamp = record.timestamp if record.timestamp >= 0 else None
     size = bytes_of(record)  # key and value are the record's own
     digest = output_digest(place.seed, record.offset, 0, topic)
-    letter = Outgoing(topic, partition, record.key, record.value, headers, timestamp)
+    letter = Outgoing(topic, partition, record.key, record.value, headers, timestamp, origin)
     return Done(record, [letter], True, digest, size)
 
 
@@ -176,8 +182,10 @@ def stamped_anew(done: Done) -> Done | None:
     letter = done.outputs[0]
     if not done.dead or letter.timestamp is None:
         return None
-    headers = (*letter.headers, (TIMESTAMP_HEADER, str(letter.timestamp).encode()))
-    return msgspec.structs.replace(done, outputs=[msgspec.structs.replace(letter, headers=headers, timestamp=None)])
+    headers = (*letter.given_headers, (TIMESTAMP_HEADER, str(letter.timestamp).encode()))
+    return msgspec.structs.replace(
+        done, outputs=[msgspec.structs.replace(letter, given_headers=headers, timestamp=None)]
+    )
 
 
 def _key_bytes(key: object, i: int, n: int) -> bytes | None:

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from .attempts import Attempts, first_error
 from .brokers.protocol import Batch, Broker, Record
 from .dispatch import Route, Worker
-from .done import Done, Sent
+from .done import Done
 from .errors import HandlerFailed
 from .outputs import build_one
 from .partition_run import Attempt, PartitionRun
@@ -307,9 +307,7 @@ class Slots(Attempts):
                 going.is_called = False
                 if going.has_parted:
                     done = await self._come_back(run, worker, record, result, attempt)
-                elif (result is not None or is_stateful) and not self._lay_down(
-                    run, worker, record, route.point, result, attempt
-                ):
+                elif (result is not None or is_stateful) and not self._lay_down(run, worker, record, result, attempt):
                     self._begin_running(going)
                     done = await self._produced(run, worker, record, result, attempt)
             if worker.running is None:
@@ -338,7 +336,7 @@ class Slots(Attempts):
         return True
 
     def _lay_down(
-        self, run: PartitionRun, worker: Worker, record: Record, point: int, result: Any, attempt: Attempt | None
+        self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None
     ) -> bool:
         """Put what a record produced that ran straight into its partition's stretch: ``_produced``, for the usual case
         and without a ``Done``. False: it is another case, or can't be sent.
@@ -354,7 +352,7 @@ class Slots(Attempts):
             if built is None:
                 return False
             output, digest, size = built
-            stretch.send(worker, Sent(record, point, output, digest, size))
+            stretch.send(worker, record, output, digest)
         else:
             scope = attempt[0]
             if result is not None or scope.failed is not None:

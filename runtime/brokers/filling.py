@@ -3,19 +3,21 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...offsets.provenance import HEADER
 from .protocol import Outgoing, TopicPartition
 
 
 def by_partition(records: Sequence[Outgoing]) -> dict[TopicPartition, list[int]]:
     """The places of the records in their sequence, by partition."""
     places: dict[tuple[str, int], list[int]] = {}
+    topic: str | None = None
+    partition = -1
+    found: list[int] = []
     for index, record in enumerate(records):
-        place = record.topic, record.partition
-        found = places.get(place)
-        if found is None:
-            places[place] = [index]
-        else:
-            found.append(index)
+        if record.partition != partition or record.topic != topic:  # often they are those of the record before
+            topic, partition = record.topic, record.partition
+            found = places.setdefault((topic, partition), [])
+        found.append(index)
     return {TopicPartition(*place): found for place, found in places.items()}
 
 
@@ -28,7 +30,8 @@ def fill(append: Callable[..., Any], records: Sequence[Outgoing], indexes: Seque
     count = 0
     for at in range(first, len(indexes)):
         record = records[indexes[at]]
-        headers = record.headers if type(record.headers) is list else [*record.headers]
+        given, origin = record.given_headers, record.origin  # as in Outgoing.headers, without a call
+        headers = [*given, (HEADER, origin)] if origin else [*given]
         if append(count, record.timestamp, record.key, record.value, headers) is None:
             break
         count += 1

@@ -22,6 +22,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from ...offsets.provenance import HEADER
 from ...state.tables import Table
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -70,15 +71,22 @@ class Batch(NamedTuple):
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
     """A record to be written. ``timestamp`` is in ms since the epoch; None lets the broker adapter stamp it.
 
-    It is in no circle, so that the garbage collection need not look at it: there are many.
+    ``origin``: the value of its provenance header, which comes behind the ``given_headers``; empty: it has none. It is
+    in no circle, so that the garbage collection need not look at it, nor at what is in it: there are many.
     """
 
     topic: str
     partition: int
     key: bytes | None
     value: bytes | None
-    headers: Headers = ()
+    given_headers: Headers = ()
     timestamp: int | None = None
+    origin: bytes = b""
+
+    @property
+    def headers(self) -> Headers:
+        """All of them, as they are written."""
+        return (*self.given_headers, (HEADER, self.origin)) if self.origin else self.given_headers
 
 
 class TopicDescription(NamedTuple):

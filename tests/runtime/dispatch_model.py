@@ -12,12 +12,14 @@ from typing import Any
 
 from keylanes.keyrange.hashing import point_of
 from keylanes.keyrange.ranges import even_bounds
+from keylanes.offsets.provenance import DIGEST_MASK
 from keylanes.runtime import generation, structure
 from keylanes.runtime.brokers.protocol import Batch, Outgoing, Record, TopicPartition
 from keylanes.runtime.brokers.simulated import SimulatedRecord
 from keylanes.runtime.dispatch import Blocked, Numbers, PartitionDispatch, Route, Worker, bytes_of
-from keylanes.runtime.done import Done, Sent
+from keylanes.runtime.done import Done
 from keylanes.runtime.generation import Generation
+from keylanes.runtime.outputs import kept, place_of
 from keylanes.state.keys import state_key
 from keylanes.state.overlay import Overlay
 
@@ -53,6 +55,11 @@ class Away:
 
     first: int
     end: int
+
+
+def digest_of(produced: list[Done]) -> int:
+    """What a commit says of it."""
+    return sum(done.digest for done in produced) & DIGEST_MASK
 
 
 @dataclass
@@ -91,6 +98,7 @@ class Drive:
         self.end = offset + rng.choice((0, 0, 1, 3))  # a hole at the end
         self.points = {r.offset: point_of(r.key, 0, r.offset) for r in self.records}
         self.samples = sorted({*self.points.values(), *even_bounds(8)[:-1]})
+        self.place = place_of("t", 0)
         self.dispatch = self.parts.dispatch("t", 0, 0, rng.choice((1, 450, 900, 5_000)), Numbers())
         bounds = even_bounds(rng.choice((1, 2, 5, 9)))
         edges = {first: 0 if rng.random() < 0.5 else rng.randint(0, self.end) for first in bounds[:-1]}
@@ -189,8 +197,7 @@ class Drive:
         stretch.size += done.size
         self.overlay.add(done.changes or {}, stretch.changes)
         if done.outputs:
-            point = self.points[done.record.offset]
-            stretch.send(worker, Sent(done.record, point, done.outputs[0], done.digest, done.size))
+            stretch.send(worker, done.record, done.outputs[0], done.digest)
 
     def read_pass(self) -> None:
         """Begin a pass, read a batch of it, or decide at the full worker."""
@@ -271,13 +278,16 @@ class Drive:
         """What a record produces: an output, changes of the state where there is one, both or nothing."""
         offset, rng = record.offset, self.rng
         has_output, has_changes = rng.random() < (0.2 if self.is_stateful else 0.5), rng.random() < 0.6
-        outputs = (Outgoing("out", 0, None, b""),) if has_output else ()
         changes: dict[bytes, bytes | None] = {}
         if self.is_stateful and has_changes:
             changes[state_key(self.points[offset], 0, record.key or b"")] = rng.choice((None, b"%d" % offset))
-        if not outputs and not changes:
+        if not has_output and not changes:
             return None
-        done = Done(record, outputs, has_output and rng.random() < 0.1, offset if outputs else 0, 100)
+        if has_output:
+            done = kept(record, Outgoing("out", 0, record.key, b"", origin=b"%d" % offset), self.place)
+            done.dead = rng.random() < 0.1
+        else:
+            done = Done(record, (), False, 0, 100)
         if changes:
             done.changes = changes
         self.producing[offset] = done
@@ -322,7 +332,7 @@ class Drive:
         assert move.outputs + move.dead_letters == sum(len(done.outputs) for done in wanted), (
             f"{share.number}: other outputs"
         )
-        assert move.digest == sum(done.digest for done in wanted), f"{share.number}: other outputs"
+        assert move.digest == digest_of(wanted), f"{share.number}: other outputs"
         return wanted
 
     def _apart(self, taken: Generation, covered: list[list[Done]]) -> list[Generation]:
@@ -332,7 +342,7 @@ class Drive:
         for share, wanted in zip(taken.shares, covered, strict=True):
             sent = [done for done in wanted if done.outputs]
             assert [done.record for done in share.done if done.outputs] == [done.record for done in sent]
-            assert share.move().digest == sum(done.digest for done in wanted)
+            assert share.move().digest == digest_of(wanted)
         if not taken.shares:
             return [taken]
         if self.rng.random() < 0.5:

@@ -45,7 +45,7 @@ def planted(name: str, old: str, new: str) -> Parts:
 
 def tallying(old: str, new: str) -> Any:
     """``take`` with a defect in how it counts what stretches send."""
-    take = mutated(generation.take, "_tally(shares, stretches)", "_tally(shares, stretches)")
+    take = mutated(generation.take, "_tally(dispatch, shares, stretches)", "_tally(dispatch, shares, stretches)")
     take.__globals__["_tally"] = mutated(generation._tally, old, new)
     return take
 
@@ -83,10 +83,10 @@ PLANTS: dict[str, Callable[[], Parts]] = {
     "a stretch goes on behind a line": lambda: planted("line", "self._stretch = None", "pass"),
     "laid down behind what is kept": lambda: planted("stretch", "if worker.done:", "if False:"),
     "the outputs of stretches at the wrong worker": lambda: Parts(
-        take=mutated(generation.take, "_tally(shares, stretches)", "_tally(shares[:1], stretches)")
+        take=mutated(generation.take, "_tally(dispatch, shares, stretches)", "_tally(dispatch, shares[:1], stretches)")
     ),
     "the outputs of a stretch whose worker was split or merged": lambda: Parts(
-        take=tallying("for sent in stretch.sent:", "for sent in ():")
+        take=tallying("in _kept(dispatch, stretch):", "in ():")
     ),
     "a later record for a worker that was dropped again": lambda: planted(
         "catch_up", "not position <= worker.dropped_from <= offset", "worker.dropped_from > offset"
