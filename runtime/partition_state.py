@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 PAGE_ENTRIES: Final = 256
 AT_HAND_MAX: Final = 65_536
+_STAYS: Final = STAYS[0]
 ENTRY_OVERHEAD_BYTES: Final = 200  # what an entry in memory costs beside its key and value
 
 
@@ -216,7 +217,7 @@ class Scope:
         stored = self.tried(self._state.read, key) if isinstance(found, Absent) else found
         if stored is None:
             return None
-        return stored[1:] if stored[:1] == STAYS else self._visible(key, stored)
+        return stored[1:] if stored and stored[0] == _STAYS else self._visible(key, stored)
 
     def tried(self, step: Callable[[A], T], argument: A) -> T:
         """What a step gives; that the state can't be used is noted, whatever becomes of the exception."""

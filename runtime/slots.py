@@ -60,12 +60,13 @@ class Straight(Going):
     """
 
     __slots__ = (
-        "at", "batch", "has_parted", "is_called", "last", "look_at", "ready", "record", "since_s", "through", "until_s",
+        "at", "batch", "has_parted", "is_called", "last", "look_at", "ready", "record", "route", "since_s", "through",
+        "until_s",
     )  # fmt: skip
 
     def __init__(self, run: PartitionRun, batch: Batch, since_s: float) -> None:
         super().__init__(run)
-        self.batch, self.at, self.since_s = batch, 0, since_s
+        self.batch, self.at, self.since_s, self.route = batch, 0, since_s, Route(batch, 0)
         self.look_at = self.last = 0
         self.until_s = 0.0
         self.through: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -274,7 +275,8 @@ class Slots(Attempts):
         done_bytes_max, is_stateful = self.settings.done_bytes_max, run.state is not None
         going.look_at, going.last = going.at + LOOK_EVERY_RECORDS, going.at + STRETCH_RECORDS_MAX
         going.until_s = self._cpu_s() + STRETCH_S
-        route = Route(going.batch, going.at)
+        route = going.route
+        route.at = going.at
         while dispatch.step(route):
             i, worker, record = route.at - 1, route.worker, route.record
             if (i >= going.look_at or self.done_bytes >= done_bytes_max) and self._is_over(going, i):

@@ -103,6 +103,7 @@ class Tally:
 
         def begin(value: bytes) -> int:
             nonlocal running, peak, late
+            key: int
             key, number = place(value)
             if turn[key] != number:
                 late += 1
@@ -111,7 +112,7 @@ class Tally:
                 peak = running
                 if peak == 1:
                     self._start()
-            return int(key)
+            return key
 
         def end(key: int) -> None:
             nonlocal running, handled
