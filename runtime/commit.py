@@ -320,8 +320,7 @@ class CommitCycle:
         self.coordinator.check_in_office(self.ledger, self.incarnation)
         folded = (self.incarnation, self._folded)
         try:
-            for log_partition in range(self.logs.log_partitions):
-                self.ledger = await self.logs.read_offsets(self.ledger, log_partition, folded)
+            self.ledger = await self.logs.read_offsets(self.ledger, folded)
         except LogError:  # who took over meanwhile trims the log as it sees fit: that is no damage
             self.ledger = await self.logs.read_control(self.ledger)
             self.coordinator.check_in_office(self.ledger, self.incarnation)

@@ -228,9 +228,7 @@ class Coordinator:
         return 1
 
     async def _read_all(self, ledger: Ledger, incarnation: int) -> Ledger:
-        ledger = await self.logs.read_control(ledger)
-        for log_partition in range(self.logs.log_partitions):
-            ledger = await self.logs.read_offsets(ledger, log_partition)
+        ledger = await self.logs.read_offsets(await self.logs.read_control(ledger))
         return await self.checked(ledger, incarnation)
 
     async def checked(self, ledger: Ledger, incarnation: int) -> Ledger:

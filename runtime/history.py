@@ -40,7 +40,7 @@ class History:
     async def _old_enough(self, log_partition: int, below: int) -> int | None:
         """The position covered by the newest snapshot that is older than the history, if all before may go."""
         source = self.logs.offsets(log_partition)
-        marks = await self.logs.watermarks(source)
+        marks = (await self.logs.watermarks([source]))[source]
         limit = self.wall_ms() - self.settings.history_ms
         # The next snapshot may lie further on than one stretch reaches: each call looks further than the log has grown
         # since the last one, and goes on where the last one found only what is old.
@@ -49,7 +49,7 @@ class History:
         end = min(self._covered[log_partition][-1], start + max(READ_RECORDS_MAX, 2 * grown))
         found: int | None = None
         is_old = True
-        for timestamp, event in await self.logs.read_stamped(source, start, end):
+        for timestamp, event in (await self.logs.read_spans({source: (start, end)}))[source]:
             is_old = is_old and timestamp < limit
             is_whole = isinstance(event, SnapshotTaken) and event.part + 1 == event.parts
             if not isinstance(event, SnapshotTaken) or not is_whole or timestamp >= limit:

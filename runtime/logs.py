@@ -1,13 +1,14 @@
 """Reading our own logs to their ends, into the ledger.
 
 "To its end" means: take the high watermark, then read committed until the position reaches it. An event that can't be
-decoded stops the reader. At the start the offset log is read from its newest snapshot on.
+decoded stops the reader. At the start the offset log is read from its newest snapshot on. Its partitions are read
+together: one after the other each would wait for what the consumer has under way for the one before.
 """
 
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from ..keyrange.hashing import HASH_NAME
 from ..offsets.codec import EventError, decode
@@ -15,7 +16,7 @@ from ..offsets.events import AppCreated, Event, LogOpened, OffsetEvent, RangesGr
 from ..offsets.ledger import Ledger, PartitionLedger, Place, evolve, evolve_all
 from ..offsets.snapshots import newest_snapshot, restore_snapshot, search_starts
 from .bounded import bounded
-from .brokers.protocol import Broker, OffsetOutOfRange, Reader, TopicPartition, Watermarks
+from .brokers.protocol import Batch, Broker, OffsetOutOfRange, Reader, TopicPartition, Watermarks
 from .errors import LogError
 from .settings import Settings
 
@@ -24,6 +25,8 @@ logger = logging.getLogger("keylanes")
 T = TypeVar("T")
 
 READ_RECORDS_MAX = 5_000
+
+Found: TypeAlias = tuple[list[SnapshotTaken] | None, int]
 
 
 class HistoryTrimmed(LogError):
@@ -68,6 +71,9 @@ class LogReader:
         """A partition of the offset log."""
         return TopicPartition(offsets_topic(self.app), log_partition)
 
+    def _offset_logs(self) -> list[TopicPartition]:
+        return [self.offsets(log_partition) for log_partition in range(self.log_partitions)]
+
     def log_partition_of(self, partition: int) -> int:
         """The partition of the offset log that a source partition's progress is written to."""
         return partition % self.log_partitions
@@ -75,14 +81,15 @@ class LogReader:
     async def read_control(self, ledger: Ledger) -> Ledger:
         """Read the control log to its end; raises LogError."""
         if self.control not in self.positions:
-            marks = await self.watermarks(self.control)
-            if marks.start > 0:
+            start = (await self.watermarks([self.control]))[self.control].start
+            if start > 0:
                 raise LogError(
-                    f"{self.control.topic} starts at position {marks.start}, so its history is lost; "
+                    f"{self.control.topic} starts at position {start}, so its history is lost; "
                     "nothing may expire from it (retention.ms=-1). Restore it from a copy."
                 )
             self.positions[self.control] = 0
-        for event in await self.read_to_end(self.control):
+        (events,) = await self._read_to_ends([self.control])
+        for event in events:
             if isinstance(event, AppCreated):
                 self._check_app(event.app, event.hash_name, self.control)
                 self._check_partitions(event.log_partitions)
@@ -98,64 +105,79 @@ class LogReader:
         """
         folds: dict[Place, PartitionLedger] = {}
         opened: set[int] = set()
-        for log_partition in range(self.log_partitions):
-            snapshot, position = await self._find_snapshot(log_partition)
-            self.positions[self.offsets(log_partition)] = position
+        for source, (snapshot, position) in (await self._find_snapshots()).items():
+            self.positions[source] = position
             if snapshot:
                 folds.update(restore_snapshot(snapshot))
-                opened.add(log_partition)
+                opened.add(source.partition)
         ledger = Ledger(partitions=MappingProxyType(folds), opened=frozenset(opened))
-        ledger = evolve_all(ledger, self._control_events)
-        for log_partition in range(self.log_partitions):
-            ledger = await self.read_offsets(ledger, log_partition)
-        return ledger
+        return await self.read_offsets(evolve_all(ledger, self._control_events))
 
-    async def _find_snapshot(self, log_partition: int) -> tuple[list[SnapshotTaken] | None, int]:
-        """The newest whole snapshot of a log partition, and the position to go on reading at."""
-        source = self.offsets(log_partition)
+    async def _find_snapshots(self) -> dict[TopicPartition, Found]:
+        """Of each partition of the offset log the newest whole snapshot, and the position to go on reading at."""
         while True:
-            marks = await self.watermarks(source)
+            marks = await self.watermarks(self._offset_logs())
             try:
-                return await self._search_snapshot(log_partition, source, marks)
-            except HistoryTrimmed:
+                return await self._search_snapshots(marks)
+            except HistoryTrimmed as trimmed:
                 # A trim of the process that was just fenced was on its way: a trim is no part of a transaction. It left
                 # a newer snapshot, so look again; each time the start is higher.
-                logger.info("%s[%d] was trimmed while it was read", *source)
+                logger.info("while it was searched: %s", trimmed)
 
-    async def _search_snapshot(
-        self, log_partition: int, source: TopicPartition, marks: Watermarks
-    ) -> tuple[list[SnapshotTaken] | None, int]:
-        was_granted = any(
-            isinstance(e, RangesGranted) and self.log_partition_of(e.partition) == log_partition
-            for e in self._control_events
-        )
-        if marks.high == marks.start and (was_granted or marks.start > 0):
-            raise LogError(
-                f"{source.topic}[{log_partition}] is empty although the application has run before: its offsets "
-                "are lost. Restore the log, or start under a new application name."
-            )
-        for start in search_starts(marks.start, marks.high):
-            snapshot = newest_snapshot(await self.read_range(source, start, marks.high))
-            if snapshot is not None and snapshot[0].position >= marks.start:
-                self._check_name(snapshot[0].app, source)
-                return snapshot, snapshot[0].position
-        if marks.start > 0:
-            raise LogError(
-                f"{source.topic}[{log_partition}] starts at position {marks.start} and holds no snapshot: its history "
-                "is lost. Restore the log, or start under a new application name."
-            )
-        return None, marks.start
+    async def _search_snapshots(self, marks: Mapping[TopicPartition, Watermarks]) -> dict[TopicPartition, Found]:
+        self._check_history(marks)
+        found: dict[TopicPartition, Found] = {}
+        searched = {source: iter(search_starts(mark.start, mark.high)) for source, mark in marks.items()}
+        while searched:
+            spans: dict[TopicPartition, tuple[int, int]] = {}
+            for source, starts in list(searched.items()):
+                mark, start = marks[source], next(starts, None)
+                if start is not None:
+                    spans[source] = start, mark.high
+                    continue
+                if mark.start > 0:
+                    raise LogError(
+                        f"{source.topic}[{source.partition}] starts at position {mark.start} and holds no snapshot: its "
+                        "history is lost. Restore the log, or start under a new application name."
+                    )
+                found[source] = None, mark.start
+                del searched[source]
+            for source, stamped in (await self.read_spans(spans)).items():
+                snapshot = newest_snapshot([event for _, event in stamped])
+                if snapshot is not None and snapshot[0].position >= marks[source].start:
+                    self._check_name(snapshot[0].app, source)
+                    found[source] = snapshot, snapshot[0].position
+                    del searched[source]
+        return found
 
-    async def read_offsets(self, ledger: Ledger, log_partition: int, folded: tuple[int, int] = (0, 0)) -> Ledger:
-        """Read one partition of the offset log from where it was left to its end; raises LogError.
+    def _check_history(self, marks: Mapping[TopicPartition, Watermarks]) -> None:
+        """Raises LogError when a partition of the offset log is empty that can't be."""
+        granted = {self.log_partition_of(e.partition) for e in self._control_events if isinstance(e, RangesGranted)}
+        for source, mark in marks.items():
+            if mark.high == mark.start and (source.partition in granted or mark.start > 0):
+                raise LogError(
+                    f"{source.topic}[{source.partition}] is empty although the application has run before: its offsets "
+                    "are lost. Restore the log, or start under a new application name."
+                )
+
+    async def read_offsets(self, ledger: Ledger, folded: tuple[int, int] = (0, 0)) -> Ledger:
+        """Read the offset log from where it was left to the ends of its partitions; raises LogError.
 
         ``folded``: an incarnation, and its last transaction that went into the ledger when it was committed. Its events
         are passed up to there. Not up to the last one that the ledger knows: a transaction of unknown outcome may be
         found in one partition while its events in the next one are still to be read.
         """
-        source = self.offsets(log_partition)
+        sources = self._offset_logs()
+        for source, events in zip(sources, await self._read_to_ends(sources), strict=True):
+            ledger = self.fold_offsets(ledger, source, events, folded)
+        return ledger
+
+    def fold_offsets(
+        self, ledger: Ledger, source: TopicPartition, events: Iterable[OffsetEvent], folded: tuple[int, int]
+    ) -> Ledger:
+        """The ledger with the events of one partition of the offset log; see ``read_offsets``."""
         own, known = folded
-        for event in await self.read_to_end(source):
+        for event in events:
             if event.incarnation == own and event.transaction <= known:
                 continue
             if isinstance(event, LogOpened):
@@ -166,47 +188,60 @@ class LogReader:
             ledger = evolve(ledger, event)
         return ledger
 
-    async def read_to_end(self, source: TopicPartition) -> list[OffsetEvent]:
-        """The events from the position on; the position moves to the end that was found."""
-        marks = await self.watermarks(source)
-        position = self.positions[source]
-        if marks.high < position:
-            raise LogError(
-                f"{source.topic}[{source.partition}] ends at {marks.high}, but was read up to {position} before: it "
-                "was truncated or created anew. Restore it from a copy."
-            )
-        events = await self.read_range(source, position, marks.high)
-        self.positions[source] = max(position, marks.high)
-        return events
-
-    async def read_range(self, source: TopicPartition, start: int, high: int) -> list[OffsetEvent]:
-        """The events of ``[start, high)``; raises LogError for one that can't be decoded, BrokerTimeout."""
-        return [event for _, event in await self.read_stamped(source, start, high)]
-
-    async def read_stamped(self, source: TopicPartition, start: int, high: int) -> list[tuple[int, OffsetEvent]]:
-        """Like ``read_range``, each event with its record's timestamp in ms since the epoch."""
-        if start >= high:
-            return []
-        limit = self.settings.request_timeout_ms + self.settings.transaction_timeout_ms
-        what = f"reading {source.topic}[{source.partition}] to {high}"
-        try:
-            return await bounded(self._read(source, start, high), limit, what)
-        except OffsetOutOfRange as error:
-            raise HistoryTrimmed(f"{source.topic}[{source.partition}] lost what was to be read: {error}") from error
-
-    async def _read(self, source: TopicPartition, start: int, high: int) -> list[tuple[int, OffsetEvent]]:
-        assert self._reader is not None, "open() was called"
-        self._reader.assign({source: start})
-        events: list[tuple[int, Event]] = []
-        while self._reader.position(source) < high:
-            batches = await self._reader.fetch([source], records_max=READ_RECORDS_MAX, wait_ms=100)
-            for batch in batches:
-                events.extend(
-                    (record.timestamp, self._decode(source, record.offset, record.value))
-                    for record in batch.records
-                    if record.offset < high
+    async def _read_to_ends(self, sources: Sequence[TopicPartition]) -> list[list[OffsetEvent]]:
+        """The events of each one from its position on; the positions move to the ends that were found."""
+        marks = await self.watermarks(sources)
+        for source, mark in marks.items():
+            if mark.high < self.positions[source]:
+                raise LogError(
+                    f"{source.topic}[{source.partition}] ends at {mark.high}, but was read up to "
+                    f"{self.positions[source]} before: it was truncated or created anew. Restore it from a copy."
                 )
-        return events  # type: ignore[return-value]  # each log holds its own kinds; the fold takes both
+        stamped = await self.read_spans({source: (self.positions[source], marks[source].high) for source in sources})
+        for source in sources:
+            self.positions[source] = marks[source].high
+        return [[event for _, event in stamped[source]] for source in sources]
+
+    async def read_spans(
+        self, spans: Mapping[TopicPartition, tuple[int, int]]
+    ) -> dict[TopicPartition, list[tuple[int, OffsetEvent]]]:
+        """The events with positions in ``[start, high)`` of each source, with their records' timestamps in ms since the
+        epoch; raises LogError for one that can't be decoded, HistoryTrimmed, BrokerTimeout.
+        """
+        wanted = {source: span for source, span in spans.items() if span[0] < span[1]}
+        found: dict[TopicPartition, list[tuple[int, OffsetEvent]]] = {source: [] for source in spans}
+        if not wanted:
+            return found
+        assert self._reader is not None, "open() was called"
+        self._reader.assign({source: start for source, (start, _) in wanted.items()})
+        limit = self.settings.request_timeout_ms + self.settings.transaction_timeout_ms
+        while wanted:
+            what = "reading " + ", ".join(f"{s.topic}[{s.partition}] to {high}" for s, (_, high) in wanted.items())
+            try:
+                batches = await bounded(self._some(wanted), limit, what)
+            except OffsetOutOfRange as error:
+                raise HistoryTrimmed(
+                    f"{error.source.topic}[{error.source.partition}] lost what was to be read: {error}"
+                ) from error
+            for batch in batches:
+                _, high = wanted[batch.source]
+                # Each log holds its own kinds of events; the fold takes both.
+                found[batch.source].extend(self._decoded(batch, high))  # type: ignore[arg-type]
+                if batch.offset_next >= high:
+                    del wanted[batch.source]
+        return found
+
+    async def _some(self, sources: Collection[TopicPartition]) -> list[Batch]:
+        """Batches of some of these assigned partitions; waits until there are."""
+        assert self._reader is not None, "open() was called"
+        while not (batches := await self._reader.fetch(sources, records_max=READ_RECORDS_MAX, wait_ms=100)):
+            pass
+        return batches
+
+    def _decoded(self, batch: Batch, high: int) -> Iterator[tuple[int, Event]]:
+        for record in batch.records:
+            if record.offset < high:
+                yield record.timestamp, self._decode(batch.source, record.offset, record.value)
 
     def _decode(self, source: TopicPartition, position: int, value: bytes | None) -> Event:
         try:
@@ -214,10 +249,10 @@ class LogReader:
         except EventError as error:
             raise LogError(f"{source.topic}[{source.partition}] at position {position}: {error}") from None
 
-    async def watermarks(self, source: TopicPartition) -> Watermarks:
-        """The watermarks of one of our logs."""
-        marks = await self._bounded(self.broker.watermarks([source]), f"watermarks of {source.topic}")
-        return marks[source]
+    async def watermarks(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, Watermarks]:
+        """The watermarks of partitions of one of our logs, in this order."""
+        marks = await self._bounded(self.broker.watermarks(sources), f"watermarks of {sources[0].topic}")
+        return {source: marks[source] for source in sources}
 
     async def _bounded(self, work: Awaitable[T], what: str) -> T:
         return await bounded(work, self.settings.request_timeout_ms, what)

@@ -183,9 +183,8 @@ def stamped_anew(done: Done) -> Done | None:
     if not done.dead or letter.timestamp is None:
         return None
     headers = (*letter.given_headers, (TIMESTAMP_HEADER, str(letter.timestamp).encode()))
-    return msgspec.structs.replace(
-        done, outputs=[msgspec.structs.replace(letter, given_headers=headers, timestamp=None)]
-    )
+    anew = msgspec.structs.replace(letter, given_headers=headers, timestamp=None)
+    return msgspec.structs.replace(done, outputs=[anew])
 
 
 def _key_bytes(key: object, i: int, n: int) -> bytes | None:

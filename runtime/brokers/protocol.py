@@ -71,8 +71,9 @@ class Batch(NamedTuple):
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
     """A record to be written. ``timestamp`` is in ms since the epoch; None lets the broker adapter stamp it.
 
-    ``origin``: the value of its provenance header, which comes behind the ``given_headers``; empty: it has none. It is
-    in no circle, so that the garbage collection need not look at it, nor at what is in it: there are many.
+    ``origin``: the value of its provenance header, which comes behind the ``given_headers``; empty: it has none.
+
+    It is in no circle, so that the garbage collection need not look at it, nor at what is in it: there are many.
     """
 
     topic: str

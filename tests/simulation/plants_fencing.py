@@ -215,22 +215,22 @@ def read_before_init(patch: pytest.MonkeyPatch) -> None:
 
 def found_in_one_partition(patch: pytest.MonkeyPatch) -> None:
     """What is known of own transactions is looked up anew for each partition of the log."""
-    read = LogReader.read_offsets
+    fold = LogReader.fold_offsets
 
-    async def look_up(self: LogReader, ledger: Ledger, log_partition: int, folded: tuple[int, int] = (0, 0)) -> Ledger:
-        return await read(self, ledger, log_partition, (folded[0], ledger.transactions.get(folded[0], 0)))
+    def look_up(self: LogReader, ledger: Ledger, source: Any, events: Any, folded: tuple[int, int]) -> Ledger:
+        return fold(self, ledger, source, events, (folded[0], ledger.transactions.get(folded[0], 0)))
 
-    patch.setattr(LogReader, "read_offsets", look_up)
+    patch.setattr(LogReader, "fold_offsets", look_up)
 
 
 def own_folded_twice(patch: pytest.MonkeyPatch) -> None:
     """Own events, which were folded when they were committed, are folded again when the log is read."""
-    read = LogReader.read_offsets
+    fold = LogReader.fold_offsets
 
-    async def all_of_it(self: LogReader, ledger: Ledger, log_partition: int, folded: Any = (0, 0)) -> Ledger:
-        return await read(self, ledger, log_partition)
+    def all_of_it(self: LogReader, ledger: Ledger, source: Any, events: Any, folded: Any) -> Ledger:
+        return fold(self, ledger, source, events, (0, 0))
 
-    patch.setattr(LogReader, "read_offsets", all_of_it)
+    patch.setattr(LogReader, "fold_offsets", all_of_it)
 
 
 def failed_is_committed(patch: pytest.MonkeyPatch) -> None:

@@ -19,20 +19,21 @@ TRIMMED = "its offsets are lost|lost what was to be read|holds no whole snapshot
 
 def snapshot_at_the_end(patch: pytest.MonkeyPatch) -> None:
     """What stands between a snapshot's position and its own place is not read again."""
-    search = LogReader._search_snapshot
+    search = LogReader._search_snapshots
 
-    async def skip(self: LogReader, log_partition: int, source: Any, marks: Any) -> Any:
-        snapshot, position = await search(self, log_partition, source, marks)
-        return snapshot, marks.high if snapshot else position
+    async def skip(self: LogReader, marks: Any) -> Any:
+        found = await search(self, marks)
+        return {s: (snapshot, marks[s].high if snapshot else position) for s, (snapshot, position) in found.items()}
 
-    patch.setattr(LogReader, "_search_snapshot", skip)
+    patch.setattr(LogReader, "_search_snapshots", skip)
 
 
 def trimmed_too_far(patch: pytest.MonkeyPatch) -> None:
     """The log is trimmed up to now, its newest snapshot with it."""
 
     async def everything(self: History, log_partition: int, below: int) -> int:
-        return (await self.logs.watermarks(self.logs.offsets(log_partition))).high
+        source = self.logs.offsets(log_partition)
+        return (await self.logs.watermarks([source]))[source].high
 
     patch.setattr(History, "_old_enough", everything)
 
