@@ -137,8 +137,8 @@ class LogReader:
                     continue
                 if mark.start > 0:
                     raise LogError(
-                        f"{source.topic}[{source.partition}] starts at position {mark.start} and holds no snapshot: its "
-                        "history is lost. Restore the log, or start under a new application name."
+                        f"{source.topic}[{source.partition}] starts at position {mark.start} and holds no snapshot: "
+                        "its history is lost. Restore the log, or start under a new application name."
                     )
                 found[source] = None, mark.start
                 del searched[source]
@@ -220,9 +220,8 @@ class LogReader:
             try:
                 batches = await bounded(self._some(wanted), limit, what)
             except OffsetOutOfRange as error:
-                raise HistoryTrimmed(
-                    f"{error.source.topic}[{error.source.partition}] lost what was to be read: {error}"
-                ) from error
+                where = f"{error.source.topic}[{error.source.partition}]"
+                raise HistoryTrimmed(f"{where} lost what was to be read: {error}") from error
             for batch in batches:
                 _, high = wanted[batch.source]
                 # Each log holds its own kinds of events; the fold takes both.
