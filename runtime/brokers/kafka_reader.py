@@ -12,14 +12,15 @@ What is done here beside it:
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import logging
+import weakref
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import aiokafka.errors
 from aiokafka import AIOKafkaConsumer
-from aiokafka.consumer.fetcher import FetchResult
 
 from .kafka_identities import TopicIdentities
 from .kafka_link import Deadline, LinkSettings
@@ -327,22 +328,21 @@ def _hand_on_as_parsed(fetched: Any) -> None:
     parsed = getattr(fetched, "_partition_records", None)
     if parsed is not None:
         parsed._consumer_record = _as_parsed
-        fetched.__class__ = _AtOnce  # a method of its own would be a circle, which waits for the garbage collection
+        # By a weak reference: a circle would wait for a garbage collection, and thousands make that stand still.
+        fetched.getall = functools.partial(_all_at_once, weakref.ref(fetched))
 
 
-class _AtOnce(FetchResult):  # type: ignore[misc]  # the client has no types
-    """What the consumer fetched, handed out without a call for each record."""
-
-    def getall(self, max_records: int) -> list[Record]:
-        """See the client."""
-        parsed = self._partition_records
-        if not self.check_assignment(self._topic_partition) or not self.has_more():
-            return []
-        records = list(itertools.islice(parsed._records_iterator, max_records))
-        self._update_position()
-        if len(records) < max_records:
-            self._partition_records = None
-        return records
+def _all_at_once(held: "weakref.ref[Any]", max_records: int) -> list[Record]:
+    """The consumer's ``getall``, without a call for each record."""
+    fetched = held()
+    parsed = fetched._partition_records
+    if not fetched.check_assignment(fetched._topic_partition) or not fetched.has_more():
+        return []
+    records = list(itertools.islice(parsed._records_iterator, max_records))
+    fetched._update_position()
+    if len(records) < max_records:
+        fetched._partition_records = None
+    return records
 
 
 def _as_parsed(_source: TopicPartition, record: Record) -> Record:
