@@ -61,7 +61,7 @@ def _rate_panel(axis: Any, content: Content, workload: Workload) -> None:
     found = [(arm, values(content, workload.name, arm, name)) for arm in workload.arms]
     found = [(arm, runs) for arm, runs in reversed(found) if runs]
     middles = [statistics.median(runs.values()) for _, runs in found]
-    reach = max(middles, default=1) or 1
+    reach = max((value for _, runs in found for value in runs.values()), default=1) or 1
     for place, ((arm, runs), middle) in enumerate(zip(found, middles, strict=True)):
         colour = OUR_COLOUR if arm == OURS else LIMIT_COLOUR if arm in LIMITS else OTHER_COLOUR
         whiskers = [[middle - min(runs.values())], [max(runs.values()) - middle]]

@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -73,6 +73,7 @@ _SETTINGS = {
     "background.threads": "2",
     "log.cleaner.dedupe.buffer.size": "16777216",
 }
+SMALL = ("-Xmx512m", "-XX:+UseSerialGC")
 # The logging must not end at SIGTERM by a hook of its own: the broker then says how it stops.
 _LOGGING = """\
 status = error
@@ -101,6 +102,7 @@ class KafkaServer:
     """One broker in one folder. The constructor does nothing; ``start`` and ``stop`` block (use a thread in asyncio).
 
     ``port`` 0 means the port of the last time, else a free one. ``properties`` are added to the broker's own settings.
+    ``java_options``: how its Java runs, by default as small as a test needs it.
     With ``proxied_port`` there is a second listener, at ``proxied_listener_port``, which tells clients to come back to
     ``proxied_port``: so a proxy can stand in front of the broker.
     """
@@ -114,6 +116,7 @@ class KafkaServer:
         proxied_port: int = 0,
         progress: Progress | None = None,
         java: JavaHome | None = None,
+        java_options: Sequence[str] = SMALL,
     ) -> None:
         self.folder = Path(folder).absolute()
         self.port = port
@@ -121,7 +124,7 @@ class KafkaServer:
         self.proxied_listener_port = 0
         self._properties = dict(properties or {})
         self._progress = progress
-        self._java = java
+        self._java, self._java_options = java, java_options
         self._guard: subprocess.Popen[bytes] | None = None
         self._pid = 0
 
@@ -280,7 +283,7 @@ class KafkaServer:
     def _launch(self, java: JavaHome, classes: str, lock: int, cluster: str) -> None:
         logging = self.folder / "log4j2.properties"
         logging.write_text(_LOGGING.format(folder=_escaped(str(self.folder))), encoding="utf-8")
-        command = [str(java.java), "-Xmx512m", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={logging.as_uri()}"]
+        command = [str(java.java), *self._java_options, f"-Dlog4j2.configurationFile={logging.as_uri()}"]
         command += ["-cp", classes, "kafka.Kafka", str(self.folder / "server.properties")]
         self._guard = self._start_guarded(command, "broker.out", lock, cluster)
 

@@ -30,6 +30,9 @@ logger = logging.getLogger("keylanes")
 YIELD_EVERY_RECORDS: Final = 64
 """A task whose handlers never suspend lets others run after so many records."""
 
+TASKS_AT_ONCE: Final = 4
+"""When a handler suspends, those that wait are parted among so many tasks: in one, each takes a turn of the loop."""
+
 STRETCH_RECORDS_MAX: Final = 256
 STRETCH_S: Final = 0.002
 """So does one that runs a batch straight, after as many records or so much of the processor's time."""
@@ -221,8 +224,9 @@ class Slots(Attempts):
                 await asyncio.sleep(0)
 
     def _part(self, going: Going) -> None:
-        waiting, going.waiting = going.waiting, deque()
-        self._start(going.run, waiting)
+        waiting, going.waiting = [*going.waiting], deque()
+        for i in range(min(TASKS_AT_ONCE, len(waiting))):
+            self._start(going.run, waiting[i::TASKS_AT_ONCE])
 
     async def _run_straight(self, going: Straight) -> None:
         """Stretches of a batch, between which others run."""

@@ -334,7 +334,7 @@ def _hand_on_as_parsed(fetched: Any) -> None:
 
 def _all_at_once(held: "weakref.ref[Any]", max_records: int) -> list[Record]:
     """The consumer's ``getall``, without a call for each record."""
-    fetched = held()
+    fetched: Any = held()  # whoever calls has it
     parsed = fetched._partition_records
     if not fetched.check_assignment(fetched._topic_partition) or not fetched.has_more():
         return []

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import random
 import time
@@ -186,6 +187,21 @@ async def test_positions_pass_markers_and_aborted_records(
     assert [(list(batch.records), batch.offset_next) for batch in batches] == [([], end)]
     assert (end, reader.position(place)) == (4, 4)
     assert loop.time() - began < 10
+
+
+async def test_what_was_read_is_freed_at_once(broker: KafkaBroker, place: TopicPartition) -> None:
+    """Nothing of a batch waits for the garbage collection, which stands still for the longer the more there is."""
+    reader = await broker.reader({place: 0})
+    gc.collect()
+    gc.disable()
+    try:
+        for i in range(100):
+            await broker.append(numbers(place, i))
+            assert await read_up_to(reader, place, i + 1) == [i]
+        assert gc.collect() < 100, "something of each batch is in a circle"
+    finally:
+        gc.enable()
+        await reader.close()
 
 
 async def test_a_dead_client_frees_its_readers(
