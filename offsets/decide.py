@@ -40,7 +40,9 @@ class StoreSpec(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A worker's progress in one generation, with what the records between the two offsets produced."""
+    """A worker's progress in one generation, with what the records between the two offsets produced; or that of so many
+    neighbours that moved alike, in points and in numbers from the first one on.
+    """
 
     worker: int
     first: int
@@ -50,6 +52,7 @@ class Move(NamedTuple):
     outputs: int = 0
     dead_letters: int = 0
     digest: int = 0
+    workers: int = 1
 
 
 class CommitKey(NamedTuple):
@@ -163,7 +166,7 @@ def decide_commits(commits: Sequence[tuple[CommitKey, Sequence[Move]]], tiles_ma
 def _continues(left: Move, right: Move) -> bool:
     return (
         left.end == right.first
-        and left.worker + 1 == right.worker
+        and left.worker + left.workers == right.worker
         and left.offset_from == right.offset_from
         and left.offset_to == right.offset_to
     )
@@ -171,9 +174,11 @@ def _continues(left: Move, right: Move) -> bool:
 
 def _tile(run: Sequence[Move]) -> tuple[Tile, Move]:
     first, last = run[0], run[-1]
-    tile = Tile(first.worker, len(run), first.first, last.end, first.offset_from, first.offset_to)
+    workers = sum(m.workers for m in run)
+    tile = Tile(first.worker, workers, first.first, last.end, first.offset_from, first.offset_to)
     total = first._replace(
         end=last.end,
+        workers=workers,
         outputs=sum(m.outputs for m in run),
         dead_letters=sum(m.dead_letters for m in run),
         digest=sum(m.digest for m in run),

@@ -8,7 +8,7 @@ decided: it is sent again without running a handler twice.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from ..keyrange.hashing import point_of
 from ..offsets.decide import CommitKey, Move, decide_commits
 from ..offsets.events import Committed, OffsetEvent, RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
+from ..offsets.provenance import DIGEST_MASK
 from ..state.keys import parse_key
 from ..state.overlay import Writes
 from .brokers.protocol import Outgoing
@@ -26,38 +27,65 @@ from .outputs import kept, place_of
 StructuralEvent: TypeAlias = WorkersCut | WorkerSplit | WorkersMerged | RangeReleased
 
 
-@dataclass(slots=True)
 class Taken:
-    """One worker's share of a generation: ``[offset_from, offset_to)`` and what was produced there."""
+    """One worker's share of a generation: ``[offset_from, offset_to)`` and what was produced there.
 
-    dispatch: PartitionDispatch
-    worker: Worker
-    number: int
-    first: int
-    end: int
-    offset_from: int
-    offset_to: int
-    done: list[Done]
-    layers: list[Writes] = field(default_factory=list)
-    """What records below those done changed of the state, when the generation's stretches were spread (``spread``)."""
-    layers_size: int = 0
-    outputs: int = 0
-    digest: int = 0
-    """Of what the generation's stretches send for it, as long as that was not spread."""
+    ``layers``: what records below those done changed of the state, when the generation's stretches were spread
+    (``spread``). ``outputs`` and ``digest``: of what the stretches send for it, as long as that was not done.
+    """
+
+    __slots__ = (
+        "digest", "dispatch", "done", "end", "first", "layers", "layers_size", "number", "offset_from", "offset_to",
+        "outputs", "worker",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        dispatch: PartitionDispatch,
+        worker: Worker,
+        number: int,
+        first: int,
+        end: int,
+        offset_from: int,
+        offset_to: int,
+        done: list[Done],
+    ) -> None:
+        self.dispatch, self.worker, self.number, self.first, self.end = dispatch, worker, number, first, end
+        self.offset_from, self.offset_to, self.done = offset_from, offset_to, done
+        self.layers: list[Writes] = []
+        self.layers_size = self.outputs = self.digest = 0
+
+    def moved_like(self, left: "Taken") -> bool:
+        """Whether it is the neighbour to the right, also in numbers, and under the same grant, and moved alike."""
+        return (
+            left.end == self.first
+            and left.number + 1 == self.number
+            and left.offset_from == self.offset_from
+            and left.offset_to == self.offset_to
+            and left.dispatch is self.dispatch
+            and left.worker.epoch == self.worker.epoch
+        )
 
     def move(self) -> Move:
         """The progress, as the pure room of offsets knows it."""
-        digest, outputs = self.digest, self.outputs
-        dead = 0
-        for done in self.done:
+        return _move([self])
+
+
+def _move(alike: Sequence[Taken]) -> Move:
+    """The progress of neighbours that moved alike, as one."""
+    outputs = dead = digest = 0
+    for share in alike:
+        outputs += share.outputs
+        digest += share.digest
+        for done in share.done:
             digest += done.digest
             if done.dead:
                 dead += len(done.outputs)
             else:
                 outputs += len(done.outputs)
-        return Move(
-            self.number, self.first, self.end, self.offset_from, self.offset_to, outputs, dead, digest % (1 << 64)
-        )
+    first, digest = alike[0], digest & DIGEST_MASK
+    offsets = first.offset_from, first.offset_to
+    return Move(first.number, first.first, alike[-1].end, *offsets, outputs, dead, digest, len(alike))
 
 
 @dataclass(slots=True)
@@ -156,10 +184,15 @@ class Generation:
     def events(self, transaction: int) -> list[OffsetEvent]:
         """The events of the transaction: commits first, then the structure that starts where they end."""
         grouped: dict[CommitKey, list[Move]] = {}
-        for share in self.shares:
-            d = share.dispatch
-            key = CommitKey(d.incarnation, transaction, share.worker.epoch, d.topic, d.partition)
-            grouped.setdefault(key, []).append(share.move())
+        shares, at = self.shares, 0
+        while at < len(shares):
+            behind = at + 1
+            while behind < len(shares) and shares[behind].moved_like(shares[behind - 1]):
+                behind += 1
+            d = shares[at].dispatch
+            key = CommitKey(d.incarnation, transaction, shares[at].worker.epoch, d.topic, d.partition)
+            grouped.setdefault(key, []).append(_move(shares[at:behind]))
+            at = behind
         commits: Sequence[Committed] = decide_commits(list(grouped.items()))
         cuts = [e for e in self.structure if isinstance(e, WorkersCut)]
         changes = [e for e in self.structure if not isinstance(e, WorkersCut)]
@@ -271,9 +304,9 @@ def _one_by_one(share: Taken) -> list[Taken]:
     for i, done in enumerate(share.done):
         last = i + 1 == len(share.done)
         end = share.offset_to if last else share.done[i + 1].record.offset
-        piece = replace(share, offset_from=start, offset_to=end, done=[done])
-        if i:
-            piece.layers, piece.layers_size = [], 0  # they lie below all that is done
+        piece = Taken(share.dispatch, share.worker, share.number, share.first, share.end, start, end, [done])
+        if not i:  # they lie below all that is done
+            piece.layers, piece.layers_size = share.layers, share.layers_size
         pieces.append(piece)
         start = end
     return pieces or [share]

@@ -42,23 +42,39 @@ MASK = (1 << 64) - 1
 
 @st.composite
 def moves(draw: st.DrawFn, first: int = 0) -> list[Move]:
-    """Workers in order of points, some missing, numbers mostly consecutive, few different edges."""
+    """Workers in order of points, some as one, some missing, numbers mostly consecutive, few different edges."""
     result, point, number = [], first, draw(st.integers(0, 5))
     for _ in range(draw(st.integers(0, 30))):
         point += draw(st.sampled_from((0, 0, 0, 0, 7)))
-        number += draw(st.sampled_from((1, 1, 1, 1, 3)))
+        number += draw(st.sampled_from((0, 0, 0, 0, 2)))
+        workers = draw(st.sampled_from((1, 1, 3)))
         start = draw(st.sampled_from((0, 0, 0, 4)))
         to = start + draw(st.sampled_from((2, 2, 2, 3)))
         result.append(
-            Move(number, point, point + 10, start, to, draw(st.integers(0, 3)), 1, draw(st.integers(0, MASK)))
+            Move(
+                number,
+                point,
+                point + 10 * workers,
+                start,
+                to,
+                draw(st.integers(0, 3)),
+                1,
+                draw(st.integers(0, MASK)),
+                workers,
+            )
         )
-        point += 10
+        point += 10 * workers
+        number += workers
     return result
 
 
 def cells_of_moves(of: Sequence[Move]) -> dict[int, tuple[int, int, int]]:
     """The twin: (worker, from, to) at every tenth point."""
-    return {point: (m.worker, m.offset_from, m.offset_to) for m in of for point in range(m.first, m.end)}
+    return {
+        point: (m.worker + (point - m.first) // 10, m.offset_from, m.offset_to)
+        for m in of
+        for point in range(m.first, m.end)
+    }
 
 
 def cells_of_tiles(tiles: Sequence[Tile]) -> dict[int, tuple[int, int, int]]:
