@@ -65,8 +65,8 @@ class Limits:
     workers_max: int
     split_share: float = 0.5
     merge_share: float = 0.05
-    splits_max: int = 16
-    watched_max: int = 16
+    splits_max: int = 48
+    watched_max: int = 48
     demand_share: float = 0.0
 
     def __post_init__(self) -> None:
