@@ -52,13 +52,13 @@ def read_to_the_stable_offset(patch: pytest.MonkeyPatch) -> None:
     change(
         patch,
         LogReader,
-        "_read",
+        "read_spans",
         (
-            "        batches = await self._reader.fetch([source], records_max=READ_RECORDS_MAX, wait_ms=100)\n",
+            "            batches = await bounded(self._some(wanted), limit, what)\n",
             (
-                "        batches = await self._reader.fetch([source], records_max=READ_RECORDS_MAX, wait_ms=0)\n"
-                "        if not batches:\n"
-                "            break\n"
+                "            batches = await self._reader.fetch(wanted, records_max=READ_RECORDS_MAX, wait_ms=0)\n"
+                "            if not batches:\n"
+                "                break\n"
             ),
         ),
     )
