@@ -39,23 +39,31 @@ EXPLAINED = (
         axis="workers",
         handlers=(PLAIN, COUNT),
         what=THROUGHPUT,
-        x_min=1_024,
-        text="a commit looks at every worker that moved, and where workers outnumber the records of a fetch, each "
-        "record starts its worker anew",
+        x_min=4_096,
+        text="each record meets another worker than the one before, and so many don't fit the processor's cache; and a "
+        "commit looks at every worker that moved",
+    ),
+    Reason(
+        axis="partitions",
+        handlers=(COUNT,),
+        what=THROUGHPUT,
+        x_max=1,
+        text="the keys of one partition are all keys; of many each has few, which stay in the processor's cache while a "
+        "batch of it is worked on",
     ),
     Reason(
         axis="partitions",
         handlers=(PLAIN, COUNT),
-        what=THROUGHPUT,
+        what=MEMORY,
         x_min=32,
-        text="so many workers together, as on the axis of workers",
+        text="the consumer prefetches 1 MiB of each partition at least, and there are as many workers as on the end of "
+        "the axis of workers",
     ),
     Reason(
         axis="keys",
         handlers=(COUNT,),
         what=THROUGHPUT,
         x_min=10_000,
-        x_max=100_000,
         text="a commit writes each key once: with few keys that is little for many records, with many a write for each",
     ),
     Reason(
@@ -64,6 +72,14 @@ EXPLAINED = (
         what=MEMORY,
         x_min=100_000,
         text="what the state keeps in memory fills up and then stays: values read ahead, RocksDB's buffers and cache",
+    ),
+    Reason(
+        axis="drift",
+        handlers=(PLAIN,),
+        what=THROUGHPUT,
+        x_min=1_000_000,
+        text="when the stuck key's range is full it is passed, and then split: what its other keys missed is read again, "
+        "once, and that is as much as all that is measured here",
     ),
 )
 """What is known."""
