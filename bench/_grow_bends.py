@@ -48,8 +48,8 @@ EXPLAINED = (
         handlers=(COUNT,),
         what=THROUGHPUT,
         x_max=1,
-        text="the keys of one partition are all keys; of many each has few, which stay in the processor's cache while a "
-        "batch of it is worked on",
+        text="the keys of one partition are all keys; of many each has few, which stay in the processor's cache while "
+        "a batch of it is worked on",
     ),
     Reason(
         axis="partitions",
@@ -78,8 +78,8 @@ EXPLAINED = (
         handlers=(PLAIN,),
         what=THROUGHPUT,
         x_min=1_000_000,
-        text="when the stuck key's range is full it is passed, and then split: what its other keys missed is read again, "
-        "once, and that is as much as all that is measured here",
+        text="when the stuck key's range is full it is passed, and then split: what its other keys missed is read "
+        "again, once, and that is as much as all that is measured here",
     ),
 )
 """What is known."""
