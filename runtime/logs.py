@@ -224,8 +224,7 @@ class LogReader:
                 raise HistoryTrimmed(f"{where} lost what was to be read: {error}") from error
             for batch in batches:
                 _, high = wanted[batch.source]
-                # Each log holds its own kinds of events; the fold takes both.
-                found[batch.source].extend(self._decoded(batch, high))  # type: ignore[arg-type]
+                found[batch.source].extend(self._decoded(batch, high))  # type: ignore[arg-type]  # the fold takes both
                 if batch.offset_next >= high:
                     del wanted[batch.source]
         return found
