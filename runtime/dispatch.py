@@ -136,11 +136,10 @@ class Route:
     those that are for somebody, with what was found about it.
     """
 
-    __slots__ = ("at", "key", "offset", "point", "record", "records", "worker")
+    __slots__ = ("at", "key", "offset", "record", "records", "worker")
 
     key: bytes | None
     offset: int
-    point: int
     record: Record
     worker: Worker
 
@@ -251,7 +250,7 @@ class PartitionDispatch:
             if worker is None or worker.dropped_from is not None or offset < worker.edge:
                 continue
             route.at, route.worker, route.record = at, worker, record
-            route.key, route.offset, route.point = key, offset, point
+            route.key, route.offset = key, offset
             return True
         return False
 

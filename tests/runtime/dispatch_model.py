@@ -167,7 +167,8 @@ class Drive:
                     dispatch.pause(record)
                     return i
                 continue
-            assert (route.point, route.offset) == (self.points[record.offset], record.offset)
+            assert (route.key, route.offset) == (record.key, record.offset)
+            assert worker.first <= self.points[record.offset] < worker.end
             self._check_turn(worker, record)
             if self.rng.random() < 0.1:
                 dispatch.begin(worker, record)
