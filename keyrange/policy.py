@@ -188,25 +188,25 @@ def _inside(worker: WorkerLoad) -> list[tuple[int, int]]:
 def _cold_groups(ordered: Sequence[WorkerLoad], declared: Sequence[int], limits: Limits) -> list[tuple[int, ...]]:
     """Runs of two cold neighbours or more, as long as their sum stays cold, from left to right."""
     most = limits.merge_share * FULL
-    groups: list[list[WorkerLoad]] = []
+    groups: list[list[int]] = []
+    end = epoch = -1
+    cell: int | None = None
+    busy = average = 0
     for worker in ordered:
-        if worker.is_held or worker.is_behind or worker.backlog_records or _cell(worker, declared) is None:
+        if worker.busy > most or worker.average > most or worker.backlog_records or worker.is_held or worker.is_behind:
             continue
-        group = groups[-1] if groups else []
-        tried = [*group, worker]
-        if group and (
-            group[-1].end != worker.first
-            or group[-1].epoch != worker.epoch
-            or _cell(group[-1], declared) != _cell(worker, declared)
-            or sum(w.busy for w in tried) > most
-            or sum(w.average for w in tried) > most
-        ):
-            group, tried = [], [worker]
-        if group:
-            groups[-1] = tried
+        cell_before, cell = cell, _cell(worker, declared)
+        if cell is None:
+            continue
+        is_neighbour = worker.first == end and worker.epoch == epoch and cell == cell_before
+        busy, average = busy + worker.busy, average + worker.average
+        if is_neighbour and busy <= most and average <= most:
+            groups[-1].append(worker.number)
         else:
-            groups.append(tried)
-    return [tuple(w.number for w in group) for group in groups if len(group) > 1]
+            groups.append([worker.number])
+            busy, average = worker.busy, worker.average
+        end, epoch = worker.end, worker.epoch
+    return [tuple(group) for group in groups if len(group) > 1]
 
 
 def _cell(worker: WorkerLoad, declared: Sequence[int]) -> int | None:

@@ -102,7 +102,7 @@ class Balance:
         if factor == 1:
             return
         workers = list(run.dispatch.workers)
-        loads = [measured(run, worker, now, seconds) for worker in workers]
+        loads = run.dispatch.close_windows(now, seconds)
         if any(load.busy for load in loads):
             self.calm_looks = 0
         if not self._asked.get(run):
@@ -196,25 +196,3 @@ def _unsettle(workers: Sequence[Worker]) -> None:
     """They count as busy for a while: whoever is held in vain again and again would serve its keys late."""
     for worker in workers:
         worker.load.average = FULL
-
-
-def measured(run: PartitionRun, worker: Worker, now: float, seconds: float) -> WorkerLoad:
-    """A worker's window, closed now, as the policy sees it."""
-    dispatch, load = run.dispatch, worker.load
-    if worker.running is not None:
-        load.spend(worker.started_s, now, dispatch.partition, worker.running)
-    window = load.end_window(seconds)
-    return WorkerLoad(
-        worker.number,
-        worker.first,
-        worker.end,
-        worker.epoch,
-        window.busy,
-        window.average,
-        window.records,
-        len(worker.queue),
-        worker.queue_bytes,
-        is_behind=worker.dropped_from is not None or 2 * worker.queue_bytes >= dispatch.quota_bytes,
-        is_held=worker.hold_at is not None,
-        points=window.points,
-    )

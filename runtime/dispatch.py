@@ -24,6 +24,7 @@ from xxhash import xxh64_intdigest
 
 from ..keyrange.hashing import SEED, SPACE_END, point_of, point_of_place
 from ..keyrange.lookup import Lookup
+from ..keyrange.policy import WorkerLoad
 from ..state.overlay import Writes
 from .brokers.protocol import Batch, Outgoing, Record
 from .done import Done
@@ -511,3 +512,30 @@ class PartitionDispatch:
                 worker.active = True
                 ready.append(worker)
         return ready
+
+    def close_windows(self, now: float, seconds: float) -> list[WorkerLoad]:
+        """What each worker cost in a window of this length that ends now, as the policy sees it; the next one begins.
+
+        A thousand of them are closed in one turn of the loop: records that come meanwhile wait.
+        """
+        return [self._close_window(worker, now, seconds) for worker in self.workers]
+
+    def _close_window(self, worker: Worker, now: float, seconds: float) -> WorkerLoad:
+        load = worker.load
+        if worker.running is not None:
+            load.spend(worker.started_s, now, self.partition, worker.running)
+        window = load.end_window(seconds)
+        return WorkerLoad(
+            worker.number,
+            worker.first,
+            worker.end,
+            worker.epoch,
+            window.busy,
+            window.average,
+            window.records,
+            len(worker.queue),
+            worker.queue_bytes,
+            worker.dropped_from is not None or 2 * worker.queue_bytes >= self.quota_bytes,
+            worker.hold_at is not None,
+            window.points,
+        )

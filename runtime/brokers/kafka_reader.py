@@ -61,7 +61,7 @@ class KafkaReader:
         self._consumer: Any = None
         self._positions: dict[TopicPartition, int] = {}
         self._assigned = True
-        self._news: asyncio.Event = asyncio.Event()
+        self._waiting: asyncio.Future[None] | None = None
         self._heard: dict[TopicPartition, tuple[Any, float]] = {}
         self._empty: dict[TopicPartition, EmptyAnswers] = {}
         self._careful: dict[TopicPartition, int] = {}
@@ -74,7 +74,7 @@ class KafkaReader:
         """Read these partitions from these offsets on, and no others."""
         self._positions = dict(positions)
         self._assigned = False
-        self._news.set()
+        self._wake()
 
     def position(self, source: TopicPartition) -> int:
         """The offset to be read next."""
@@ -99,6 +99,7 @@ class KafkaReader:
                     await consumer.start()
                     # A task of the client's has to begin: cancelled before, it makes stop() fail half way.
                     await asyncio.sleep(0)
+                _tell_at_once(consumer._fetcher, self._wake)
                 self._consumer = consumer
             except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:
                 await self._drop(consumer)
@@ -110,7 +111,7 @@ class KafkaReader:
     async def close(self) -> None:
         """Let go of connections; bounded in time."""
         self.closed = True
-        self._news.set()
+        self._wake()
         looking, self._looking = self._looking, None
         if looking is not None:
             looking.cancel()
@@ -151,7 +152,6 @@ class KafkaReader:
                 if not batches:
                     await self._check_alive(asked)
                 return batches
-            self._news.clear()
             await self._wait(left)
 
     async def _apply_assignment(self) -> None:
@@ -228,14 +228,19 @@ class KafkaReader:
 
     async def _wait(self, seconds: float) -> None:
         """Until the consumer has something new, an assignment comes, or the time is over."""
-        fetched = self._consumer._fetcher._create_fetch_waiter()
-        changed = asyncio.ensure_future(self._news.wait())
+        loop = asyncio.get_running_loop()
+        self._waiting = loop.create_future()
+        timer = loop.call_later(seconds, self._wake)
         try:
-            await asyncio.wait([fetched, changed], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await self._waiting
         finally:
-            changed.cancel()
-            if not fetched.done():
-                fetched.cancel()
+            timer.cancel()
+            self._waiting = None
+
+    def _wake(self) -> None:
+        """Let a ``fetch`` that waits look again."""
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     async def _meaning(self, error: Exception, source: TopicPartition, position: int) -> BrokerError:
         """An error of the consumer as one of ours."""
@@ -321,6 +326,21 @@ class _Old(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
+
+
+def _tell_at_once(fetcher: Any, wake: Callable[[], None]) -> None:
+    """Call ``wake`` as soon as an answer has brought something. The consumer's own signal comes three turns of the loop
+    later, after a look for what to ask next, which finds that nothing was taken yet and has to be made again.
+    """
+    ask = fetcher._proc_fetch_request
+
+    async def ask_and_tell(*request: Any) -> bool:
+        has_news: bool = await ask(*request)
+        if has_news:
+            wake()
+        return has_news
+
+    fetcher._proc_fetch_request = ask_and_tell
 
 
 def _hand_on_as_parsed(fetched: Any) -> None:
