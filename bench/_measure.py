@@ -283,6 +283,25 @@ def resident_bytes() -> int:
 # --- results -------------------------------------------------------------------------------------------------------
 
 
+class Processors:
+    """What becomes of the processors' time from now on, as Linux counts it."""
+
+    def __init__(self) -> None:
+        self._began = self._ticks()
+
+    @staticmethod
+    def _ticks() -> list[int]:
+        try:
+            return [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        except OSError:
+            return []
+
+    def stolen_share(self) -> float | None:
+        """The part in which this machine had something to do and its host ran others; None where nobody tells."""
+        spent = [now - before for before, now in zip(self._began, self._ticks(), strict=True)]
+        return spent[7] / max(sum(spent), 1) if spent else None
+
+
 def arguments(doc: str | None, *, rounds: int) -> argparse.ArgumentParser:
     """The options that all benchmarks share."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)

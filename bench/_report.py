@@ -110,6 +110,9 @@ def notes(content: Content, workload: Workload) -> list[str]:
     said = [f"skipped: {arm}: {content['skipped'][arm]}" for arm in workload.arms if arm in content["skipped"]]
     failed = [run for run in content["runs"] if run["workload"] == workload.name and "failed" in run]
     said += [f"failed: {run['arm']}, round {run['round'] + 1}: {run['failed']}" for run in failed]
+    stolen = [v for arm in workload.arms for v in values(content, workload.name, arm, "stolen_share").values()]
+    if stolen:
+        said.append(f"The machine's host took {min(stolen):.1%} to {max(stolen):.1%} of the processors' time away.")
     slow = [arm for arm in workload.arms if median(content, workload.name, arm, "is_prefix")]
     taken = [seconds for arm in slow for seconds in values(content, workload.name, arm, "seconds").values()]
     if taken:
@@ -148,13 +151,18 @@ def readme_tables(content: Content) -> str:
 
 
 def _readme_head(content: Content) -> str:
-    machine, rounds = content["machine"], len({run["round"] for run in content["runs"]})
+    machine, rounds, tails = content["machine"], _rounds(content, "rate"), _rounds(content, "latency")
     memory = machine["memory_bytes"] / 2**30
     size = "" if content["settings"]["size"] == "full" else " (quick sizes)"
     return (
-        f"Medians of {rounds} interleaved rounds{size} on {machine['cores']} cores ({machine['processor']}, "
-        f"{memory:.0f} GiB), records/s; in brackets how many times that keylanes does.\n"
+        f"Medians of {rounds} interleaved rounds{size} ({tails} of W7) on {machine['cores']} cores "
+        f"({machine['processor']}, {memory:.0f} GiB), records/s; in brackets how many times that keylanes does.\n"
     )
+
+
+def _rounds(content: Content, kind: str) -> int:
+    names = {workload.name for workload in WORKLOADS if workload.kind == kind}
+    return len({run["round"] for run in content["runs"] if run["workload"] in names})
 
 
 def _readme_rates(content: Content) -> list[str]:

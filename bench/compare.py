@@ -4,7 +4,7 @@ A real Kafka is started and each topic is produced once; all arms of a workload 
 a fresh group each. Every arm checks the order of each key and that all records came; a run that fails the check has no
 figures. keylanes runs exactly once in every row. Every run is written down as it ends, and a second start goes on.
 
-    --workloads W1 W4   only these           --full      full sizes, three rounds; else quick ones, one round
+    --workloads W1 W4   only these           --full      full sizes, three rounds (five of W7); else quick ones, one
     --arms keylanes …   only these           --report    no run: tables of what was written down
     --rounds 5          another number       --readme    the same, and the README's table is written from it
     --again             begin afresh; the book before it is kept
@@ -21,12 +21,13 @@ import _rate
 from _arms import ARMS, ready
 from _book import Book, alone
 from _drive import Ground
-from _measure import FOLDER, ROOT, WrongRun, picture, print_table, running_broker
+from _measure import FOLDER, ROOT, Processors, WrongRun, picture, print_table, running_broker
 from _report import latency_rate, report, write_readme
 from _steps import Steps
 from _workloads import WORKLOADS, Workload, chosen
 
-ROUNDS = {"full": 3, "quick": 1}
+ROUNDS = {"full": {"rate": 3, "kill": 3, "latency": 5}, "quick": dict.fromkeys(("rate", "kill", "latency"), 1)}
+"""A tail is what a few moments of a run were like: it takes more runs to know it."""
 
 
 def main() -> int:
@@ -37,7 +38,7 @@ def main() -> int:
     workloads = chosen(parsed.workloads)
     if any(w.kind == "latency" for w in workloads) and all(w.name != "W1-2ms" for w in workloads):
         workloads = [*chosen(["W1-2ms"]), *workloads]  # it sets the rate
-    rounds = parsed.rounds or ROUNDS[size]
+    rounds = dict.fromkeys(ROUNDS[size], parsed.rounds) if parsed.rounds else ROUNDS[size]
     if parsed.report or parsed.readme:
         book.content = book.read()
         if not book.content:
@@ -66,12 +67,14 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def plan(book: Book, workloads: list[Workload], arms: list[str], rounds: int) -> list[tuple[Workload, str, int]]:
+def plan(
+    book: Book, workloads: list[Workload], arms: list[str], rounds: dict[str, int]
+) -> list[tuple[Workload, str, int]]:
     """The runs that are missing, in order: workload by workload, interleaved in rounds, each beginning elsewhere."""
     wanted = []
     for workload in workloads:
         names = [arm for arm in workload.arms if not arms or arm in arms]
-        for number in range(rounds):
+        for number in range(rounds[workload.kind]):
             turned = names[number % len(names) :] + names[: number % len(names)] if names else []
             wanted += [(workload, arm, number) for arm in turned if not book.has(workload.name, arm, number)]
     return wanted
@@ -105,12 +108,13 @@ def warm_up(book: Book, ground: Ground, workload: Workload, arm: str, size: str)
 
 def run_one(book: Book, ground: Ground, workload: Workload, arm: str, number: int, size: str) -> str:
     """Run one arm once and write it down; what came of it, for a person."""
-    began_s = time.monotonic()
+    began_s, processors = time.monotonic(), Processors()
     try:
         figures = figures_of(book, ground, workload, arm, size)
     except WrongRun as error:
         book.add(workload.name, arm, number, failed=str(error))
         return f"FAILED: {error}"
+    figures["stolen_share"] = processors.stolen_share()
     book.add(workload.name, arm, number, figures=figures, took_s=time.monotonic() - began_s)
     if workload.kind == "latency":
         return f"p50 {figures['p50']:.1f} ms, p99 {figures['p99']:.1f} ms"

@@ -30,6 +30,14 @@ def test_what_a_prefix_took_is_said() -> None:
     assert notes(book(whole, part), workload)[-1].endswith("the longest took 11.1 s.")
 
 
+def test_what_the_host_took_away_is_said() -> None:
+    """Of the whole workload, from the least to the most; not where nobody tells."""
+    runs = [run("W5", "keylanes", i, per_second=9.0, stolen_share=share) for i, share in enumerate((0.001, 0.021))]
+    said = "The machine's host took 0.1% to 2.1% of the processors' time away."
+    assert said in notes(book(*runs), chosen(["W5"])[0])
+    assert not notes(book(run("W5", "keylanes", per_second=9.0, stolen_share=None)), chosen(["W5"])[0])
+
+
 def test_a_report_gives_back_the_bars_that_count_and_fail(capsys: pytest.CaptureFixture[str]) -> None:
     """One miss is one; a bar that does not count is none."""
     slow = run("W5", "keylanes", per_second=850.0, bound_per_second=1_000.0, records=50_000)
