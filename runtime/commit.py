@@ -91,19 +91,28 @@ class CommitCycle:
         lead = self.settings.commit_lead_ms / 1000
         while True:
             await self._pause(self.settings.commit_interval_ms / 1000 - lead)
-            lines = [run.dispatch.line() for run in self.runs]
+            lines = self._lines()
             await self._pause(lead)
             await self.commit(lines)
             await self.keeper.write_when_due()
+
+    def _lines(self) -> list[int] | None:
+        """The fronts, as the lines that the next generation is cut at. None while so few workers are at work that a
+        commit stays small with all that is done then: nothing has to wait for a line.
+        """
+        more = self.settings.commit_all_workers_max
+        for run in self.runs:
+            more -= run.dispatch.count_behind(more + 1)
+            if more < 0:
+                return [run.dispatch.line() for run in self.runs]
+        return None
 
     async def commit(self, lines: Sequence[int] | None = None) -> bool:
         """One generation: what is done below the lines (None: all that is done). False when there was nothing."""
         arrived = await self._arrive()
         self._on_step("take")
-        workers = sum(len(run.dispatch.workers) for run in self.runs)
-        if lines is None or workers <= self.settings.commit_all_workers_max:
-            lines = [run.dispatch.line() for run in self.runs]
-        lines = [*lines, *(run.dispatch.line() for run in self.runs[len(lines) :])]  # some are added while it runs
+        drawn = lines or []
+        lines = [*drawn, *(run.dispatch.line() for run in self.runs[len(drawn) :])]  # some are added while it runs
         below = [(run.dispatch, line) for run, line in zip(self.runs, lines, strict=True)]
         turn = self.commits % max(1, len(below))  # where the limits are what ends it, the last would never have a turn
         generation = take(

@@ -331,6 +331,16 @@ class PartitionDispatch:
             self._stretch = None
         return self.front
 
+    def count_behind(self, most: int) -> int:
+        """How many workers are not through with all that lies below the front; beyond ``most`` nobody counts on."""
+        front, count = self.front, 0
+        for worker in self.workers:
+            if worker.edge_now(front) < front:
+                count += 1
+                if count >= most:
+                    break
+        return count
+
     def bound_stretch(self, bytes_max: int, records_max: int) -> None:
         """Have a stretch end that has become large: a generation takes stretches as a whole."""
         open_now = self._stretch

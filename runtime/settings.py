@@ -76,7 +76,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     commit_interval_ms: Milliseconds = 100  # between the ends of two commits
     commit_lead_ms: NotNegative = 20  # a generation is cut at the front as it stood this long ago
-    commit_all_workers_max: NotNegative = 16  # with at most so many workers everything done is taken
+    commit_all_workers_max: NotNegative = 16  # with at most so many workers at work everything done is taken
     generation_bytes_max: Positive = 32 * 1024 * 1024  # outputs of one transaction with their sources, about
     generation_records_max: Positive = 50_000  # producing records of one transaction
     done_bytes_max: Positive = 64 * 1024 * 1024  # outputs that wait for a commit; beyond it workers pause

@@ -320,7 +320,7 @@ PLANTS = [
         "worker read before init",
         "a process reads the logs, is expelled, and commits with a producer that nobody fenced: doubled records",
         read_before_init,
-        kinds=("rival", "rivals", "unknown", "slow"),
+        kinds=("rivals", "unknown", "slow"),
         finding=DOUBLED,
     ),
     Plant(
