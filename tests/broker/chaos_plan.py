@@ -23,6 +23,7 @@ POINTS = (
 
 STEPS = ("transact", "transact", "transact", "take", "committed", "applied")
 TRANSACTIONS_MAX = 12
+ARMED_TIMES = 3
 ARMED = (Fault.HOLD_TO_NEXT, Fault.LOSE_REPLY, Fault.CUT_REPLY, Fault.CUT_REQUEST, Fault.SILENCE)
 
 
@@ -207,7 +208,8 @@ def draw(round_: Round) -> list[Planned]:
     chance.shuffle(found)
     if round_.planted:
         found.append(Pass(transactions=25))  # the defects need so many
-        found.append(Pass(transactions=5, armed=round_.armed))
+        # More than once: a transaction may carry nothing but a change of structure.
+        found += [Pass(transactions=5, armed=round_.armed) for _ in range(ARMED_TIMES)]
     return found
 
 
