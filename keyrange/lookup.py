@@ -1,44 +1,55 @@
-"""PURE. Which of many neighbouring intervals a point lies in.
+"""PURE. What lies at a point: of many neighbouring intervals each holds something.
 
-A search by halves looks at ten bounds of a thousand. A table of the upper bits of points says where to search: mostly
-there is one interval left.
+A search by halves looks at ten bounds of a thousand. A table of the upper bits of points holds at once what is wanted:
+only where a bound lies among the points of one bucket there is something left to search.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from .hashing import SPACE_END
 
-BUCKETS_PER_BOUND: Final = 4
+T = TypeVar("T")
+
+BUCKETS_PER_BOUND: Final = 8
 BUCKETS_MAX: Final = 1 << 16
 
 
-class Lookup:
-    """Intervals between rising bounds, of which the first is 0; the last one reaches to the end of the space."""
+class _Several:
+    """A bucket whose points lie in several intervals."""
 
-    __slots__ = ("_at", "_bounds", "_shift")
 
-    def __init__(self, bounds: Sequence[int]) -> None:
-        """Raises ValueError unless the bounds rise from 0 on, within the space."""
+_SEVERAL: Final = _Several()
+
+
+class Lookup(Generic[T]):
+    """Intervals between rising bounds, of which the first is 0; the last one reaches to the end of the space.
+
+    Each holds one of the items.
+    """
+
+    __slots__ = ("_at", "_bounds", "_items", "_shift")
+
+    def __init__(self, bounds: Sequence[int], items: Sequence[T]) -> None:
+        """Raises ValueError unless the bounds rise from 0 on, within the space, and there is an item for each."""
         if not bounds or bounds[0] or any(bounds[i] >= bounds[i + 1] for i in range(len(bounds) - 1)):
             raise ValueError(f"bounds rise from 0 on; seen {[*bounds][:10]}")
-        self._bounds = [*bounds]
+        if len(items) != len(bounds):
+            raise ValueError(f"there is one item for each bound; seen {len(items)} for {len(bounds)}")
+        self._bounds, self._items = [*bounds], [*items]
         buckets = 1
         while buckets < min(BUCKETS_MAX, BUCKETS_PER_BOUND * len(bounds)):
             buckets *= 2
         width = SPACE_END // buckets
         self._shift = width.bit_length() - 1
-        self._at: list[int] = []
-        """Of each bucket, and of the end: the interval of its first point."""
-        interval, last = 0, len(bounds) - 1
-        for bucket in range(buckets + 1):
-            while interval < last and bounds[interval + 1] <= bucket * width:
-                interval += 1
-            self._at.append(interval)
+        self._at: list[T | _Several] = [_SEVERAL] * buckets
+        for item, first, end in zip(items, bounds, [*bounds[1:], SPACE_END], strict=True):
+            whole_from, whole_to = -(-first // width), end // width
+            if whole_from < whole_to:
+                self._at[whole_from:whole_to] = [item] * (whole_to - whole_from)
 
-    def find(self, point: int) -> int:
-        """The place of the interval that holds the point, counted from 0."""
-        bucket = point >> self._shift
-        first, last = self._at[bucket], self._at[bucket + 1]
-        return first if first == last else bisect_right(self._bounds, point, first + 1, last + 1) - 1
+    def find(self, point: int) -> T:
+        """What the interval holds that the point lies in."""
+        found = self._at[point >> self._shift]
+        return self._items[bisect_right(self._bounds, point) - 1] if isinstance(found, _Several) else found

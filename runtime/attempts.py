@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from ..state.overlay import Writes
+from ..state.overlay import Layer, entry_bytes
 from .bounded import Patience, fatal_of
 from .brokers.protocol import Broker, BrokerError, BrokerTimeout, Record, TopicSpec
 from .context import Context, Output
@@ -29,7 +29,7 @@ from .errors import (
 from .handlers import DeadLetter, Handler, check_topic_name
 from .outputs import Destination, UnknownDestination, build, build_dead_letter, build_one, destination_of, returned
 from .partition_run import Attempt, PartitionRun
-from .partition_state import Scope, entry_bytes
+from .partition_state import Scope
 from .settings import Settings
 from .stores import Binding
 from .threads import DaemonThreads
@@ -54,10 +54,10 @@ class Attempts:
         self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None
     ) -> Done | None:
         """What a plain handler returned and wrote; what can't be sent is a failed attempt."""
-        changes: Writes | None = None
+        changes: Layer | None = None
         if attempt is not None:
             scope = attempt[0]
-            changes = scope.close()
+            changes = scope.close().layer()
             if scope.failed is not None:  # in place of whatever a handler made of it
                 return await self._process(run, worker, record, scope.failed)
             run.put_back(attempt)
@@ -132,7 +132,7 @@ class Attempts:
             self._raise_again(worker, error)
         finally:
             sent = () if context is None else context.close()
-            changes = None if scope is None else scope.close()
+            changes = None if scope is None else scope.close().layer()
             self._end_attempt(run, worker, record)
             if scope is not None and scope.failed is not None:  # in place of whatever a handler made of it
                 raise scope.failed
@@ -215,14 +215,14 @@ def first_error(attempt: Attempt | None, error: BaseException) -> BaseException:
     return attempt[0].failed or error
 
 
-def _done(done: Done | None, record: Record, changes: Writes | None) -> Done | None:
+def _done(done: Done | None, record: Record, changes: Layer | None) -> Done | None:
     """What a record sends together with what it changes; None: neither."""
     if changes:
         if done is None:
             done = Done(record, (), False, 0, bytes_of(record))
         done.changes = changes
-        for key, value in changes.items():
-            done.size += entry_bytes(key, value)
+        for cell, value in zip(changes.cells, changes.values, strict=True):
+            done.size += entry_bytes(cell.key, value)
     return done
 
 

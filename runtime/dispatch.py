@@ -25,7 +25,7 @@ from xxhash import xxh64_intdigest
 from ..keyrange.hashing import SEED, SPACE_END, point_of, point_of_place
 from ..keyrange.lookup import Lookup
 from ..keyrange.policy import WorkerLoad
-from ..state.overlay import Writes
+from ..state.overlay import Layer
 from .brokers.protocol import Batch, Outgoing, Record
 from .done import Done
 from .load import Load
@@ -44,6 +44,8 @@ class Worker:
     """The owner of one key range of one partition, held under the grant of ``epoch``.
 
     ``edge`` is committed; ``taken_to`` is in a generation; ``done_to`` lies behind the last record that was finished.
+    ``queue_bytes`` is 0 only where ``queue`` is empty. ``kept`` counts the done records, ``records`` those of the
+    load's window. What is looked at for every record stands together: with many workers it is a walk through memory.
     """
 
     number: int
@@ -52,20 +54,27 @@ class Worker:
     edge: int
     taken_to: int
     epoch: int = 0
-    queue: deque[Record] = field(default_factory=deque)
+    dropped_from: int | None = None
+    active: bool = False
+    retired: bool = False
+    timed_out: bool = False
     queue_bytes: int = 0
+    hold_at: int | None = None
     running: Record | None = None
+    kept: int = 0
+    done_to: int = 0
+    records: int = 0
+    queue: deque[Record] = field(default_factory=deque)
     running_bytes: int = 0
     started_s: float = 0.0
-    timed_out: bool = False
     done: deque[Done] = field(default_factory=deque)
-    done_to: int = 0
-    dropped_from: int | None = None
-    hold_at: int | None = None
-    active: bool = False
     awaited_bytes: int = 0
-    retired: bool = False
     load: Load = field(default_factory=Load)
+
+    def keep(self, done: Done) -> None:
+        """What the last record produced waits for a commit."""
+        self.done.append(done)
+        self.kept += 1
 
     def first_not_done(self) -> int | None:
         """The offset of the first record that was handed over and is not done."""
@@ -110,7 +119,7 @@ class Stretch:
 
     offset_from: int
     offset_to: int
-    changes: Writes = field(default_factory=dict)
+    changes: Layer = field(default_factory=Layer)
     records: list[Record] = field(default_factory=list)
     outputs: list[Outgoing] = field(default_factory=list)
     """Records that sent something, and what each of them sent: one output."""
@@ -186,8 +195,7 @@ class PartitionDispatch:
         self.records_caught_up = 0
         self.stretches: deque[Stretch] = deque()
         self._stretch: Stretch | None = None
-        self._lookup = Lookup([0])
-        self._lanes: list[Worker | None] = [None]
+        self._owners: Lookup[Worker | None] = Lookup([0], [None])
 
     # --- who owns what ---------------------------------------------------------------------------------------------
 
@@ -211,25 +219,24 @@ class PartitionDispatch:
         gone = set(map(id, old))
         workers = sorted([*(w for w in self.workers if id(w) not in gone), *new], key=lambda w: w.first)
         bounds: list[int] = [0]
-        lanes: list[Worker | None] = [None]
+        owners: list[Worker | None] = [None]
         for worker in workers:
             if bounds[-1] > worker.first:
                 raise ValueError(f"worker {worker.number} overlaps its left neighbour at point {worker.first:08x}")
             if bounds[-1] == worker.first:
-                lanes[-1] = worker
+                owners[-1] = worker
             else:
                 bounds.append(worker.first)
-                lanes.append(worker)
+                owners.append(worker)
             bounds.append(worker.end)
-            lanes.append(None)
+            owners.append(None)
         if bounds[-1] == SPACE_END:  # nothing lies behind it
-            del bounds[-1], lanes[-1]
-        self.workers, self._lookup, self._lanes = workers, Lookup(bounds), lanes
+            del bounds[-1], owners[-1]
+        self.workers, self._owners = workers, Lookup(bounds, owners)
 
     def worker_of(self, record: Record) -> Worker | None:
         """The owner of the record's point; None when the range belongs to somebody else."""
-        point = point_of(record.key, self.partition, record.offset)
-        return self._lanes[self._lookup.find(point)]
+        return self._owners.find(point_of(record.key, self.partition, record.offset))
 
     # --- handing over ----------------------------------------------------------------------------------------------
 
@@ -239,13 +246,13 @@ class PartitionDispatch:
 
         The front does not move; nothing but queues and what runs may change before it does.
         """
-        records, at = route.records, route.at
+        records, at, owners = route.records, route.at, self._owners
         while at < len(records):
             record = records[at]
             key, offset = record.key, record.offset
             # As in point_of_key, without a call.
             point = point_of_place(self.partition, offset) if key is None else xxh64_intdigest(key, SEED) >> 32
-            worker = self._lanes[self._lookup.find(point)]
+            worker = owners.find(point)
             at += 1
             # A range that arrives may be further than the front: what lies below its edge was done elsewhere.
             if worker is None or worker.dropped_from is not None or offset < worker.edge:
@@ -317,7 +324,7 @@ class PartitionDispatch:
         """Where something goes that a worker's record produced, and that needs no ``Done``; it ends where a line is
         drawn next. None: the worker has done records, and what it does behind them is kept like them.
         """
-        if worker.done:
+        if worker.kept:
             return None
         if self._stretch is None:
             self._stretch = Stretch(self.front, self.front)
@@ -510,7 +517,7 @@ class PartitionDispatch:
             worker.done_to = worker.running.offset + 1
         worker.running = None
         if done is not None:
-            worker.done.append(done)
+            worker.keep(done)
 
     def runnable(self) -> list[Worker]:
         """Idle workers that have something they may run; marked active."""
@@ -534,7 +541,8 @@ class PartitionDispatch:
         load = worker.load
         if worker.running is not None:
             load.spend(worker.started_s, now, self.partition, worker.running)
-        window = load.end_window(seconds)
+        window = load.end_window(seconds, worker.records)
+        worker.records = 0
         return WorkerLoad(
             worker.number,
             worker.first,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..state.overlay import Writes
+from ..state.overlay import Layer
 from .brokers.protocol import Outgoing, Record
 
 
@@ -12,7 +12,7 @@ class Done(msgspec.Struct, gc=False):
     """A record that is through and produced something: what goes into the transaction with it. It is in no circle, so
     that the garbage collection need not look at it: there are many.
 
-    ``changes``: of the state, by state key; None: none.
+    ``changes``: of the state; None: none.
     """
 
     record: Record
@@ -20,4 +20,4 @@ class Done(msgspec.Struct, gc=False):
     dead: bool
     digest: int
     size: int
-    changes: Writes | None = None
+    changes: Layer | None = None

@@ -17,8 +17,8 @@ from ..keyrange.hashing import point_of
 from ..offsets.decide import CommitKey, Move, decide_commits
 from ..offsets.events import Committed, OffsetEvent, RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
 from ..offsets.provenance import DIGEST_MASK
-from ..state.keys import parse_key
-from ..state.overlay import Writes
+from ..state.keys import point_in
+from ..state.overlay import Changes, Layer
 from .brokers.protocol import Outgoing
 from .dispatch import PartitionDispatch, Stretch, Worker
 from .done import Done
@@ -52,7 +52,7 @@ class Taken:
     ) -> None:
         self.dispatch, self.worker, self.number, self.first, self.end = dispatch, worker, number, first, end
         self.offset_from, self.offset_to, self.done = offset_from, offset_to, done
-        self.layers: list[Writes] = []
+        self.layers: list[Layer] = []
         self.layers_size = self.outputs = self.digest = 0
 
     def moved_like(self, left: "Taken") -> bool:
@@ -95,13 +95,13 @@ class StateChanges:
     """
 
     dispatch: PartitionDispatch
-    last: Writes = field(default_factory=dict)
-    layers: list[Writes] = field(default_factory=list)
+    last: Changes = field(default_factory=dict)
+    layers: list[Layer] = field(default_factory=list)
     size: int = 0
 
-    def add(self, layer: Writes, size: int) -> None:
+    def add(self, layer: Layer, size: int) -> None:
         """One layer more, behind the others."""
-        self.last.update(layer)
+        self.last.update(zip(layer.cells, layer.values, strict=True))
         self.layers.append(layer)
         self.size += size
 
@@ -170,9 +170,10 @@ class Generation:
                 for point, done in _kept(dispatch, stretch):
                     dones.setdefault(bisect_right(firsts, point) - 1, []).append(done)
                     kept_size += done.size
-                layers: dict[int, Writes] = {}
-                for key, value in stretch.changes.items():
-                    layers.setdefault(bisect_right(firsts, parse_key(key).point) - 1, {})[key] = value
+                layers: dict[int, Layer] = {}
+                for cell, value in zip(stretch.changes.cells, stretch.changes.values, strict=True):
+                    i = bisect_right(firsts, point_in(cell.key)) - 1
+                    layers.setdefault(i, Layer()).append(cell, value)
                 for i, layer in layers.items():
                     shares[i].layers.append(layer)
                 # In the end all parts of a generation are committed: it is all one which of them lets go of it.
@@ -252,6 +253,7 @@ def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: in
                 size += done[0].size
                 records += 1
                 taken.append(done.popleft())
+            worker.kept -= len(taken)
             if to <= worker.taken_to:
                 continue
             shares.append(Taken(dispatch, worker, worker.number, worker.first, worker.end, worker.taken_to, to, taken))

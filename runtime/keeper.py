@@ -17,7 +17,7 @@ from ..offsets.decide import StoreSpec
 from ..offsets.events import StateChanged
 from ..offsets.ledger import Ledger, Place
 from ..state.changelog import BEACON_KEY, Beacon, changelog_topic, decode_beacon, encode_beacon
-from ..state.overlay import Writes
+from ..state.overlay import Changes, Layer
 from ..state.restore import ChangelogUnfit, check_beacon
 from ..state.rocks import RocksError
 from ..state.tables import Copies, Copy, Mark, Marker, StoreInfo, Table
@@ -32,7 +32,7 @@ from .partition_run import PartitionRun
 from .partition_state import PartitionState
 from .restore import Progress, Restore, Restoring
 from .settings import Settings
-from .stores import Binding
+from .stores import Binding, lacking
 from .threads import DaemonThreads
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class Keeper:
         """Of each changelog partition: all changes below it are in the copy."""
         self._committed_to: dict[Place, int] = {}
         """Of each changelog partition with committed changes that are not in the copy yet: where they end."""
-        self._unwritten: dict[Place, list[Writes]] = {}
+        self._unwritten: dict[Place, list[Layer]] = {}
         """The layers of the overlay with those changes."""
         self._unwritten_bytes = 0
         self._written_s = 0.0
@@ -175,6 +175,7 @@ class Keeper:
         if state is None:
             return
         if copy is None:
+            state.overlay.forget()  # it was somebody else's table
             state.ready = state.ready.replace((within.first, within.end, True) for within in ranges)
             return
         await self._restored([self._restoring(place, copy, ranges, None)._replace(is_checked=False)])
@@ -192,7 +193,7 @@ class Keeper:
         state = self.states[place]
 
         def is_ready() -> None:
-            state.forget_ahead()  # records of a range that is restored are read ahead, too
+            state.overlay.forget()  # records of a range that is restored are read ahead, too
             state.ready = state.ready.replace((within.first, within.end, True) for within in ranges)
             markers = copy.markers()
             positions = [m.position for r in ranges for _, _, m in markers.pieces(r.first, r.end)]
@@ -240,24 +241,12 @@ class Keeper:
     async def read_ahead(self, run: PartitionRun, records: Sequence[Record]) -> None:
         """Have the values of these records' keys in memory before their handlers ask: a read may wait for a disk."""
         state = run.state
-        if state is None or state.knows(records):
+        if state is None:
             return
-        stores = [b.places for b in run.bindings if b is not None and b.declaration.kind == "value"]
-        if not stores:
-            return
-        wanted = dict.fromkeys(record.key for record in records)  # in their order, so that the same is read every time
-        wanted.pop(None, None)
-        lacking = state.lacks([places[key] for key in wanted for places in stores if key is not None])
-        if not lacking:
-            state.is_known(wanted)
-        for at in range(0, len(lacking), AHEAD_KEYS_MAX):
-            keys = lacking[at : at + AHEAD_KEYS_MAX]
-            settled = state.begin_reading()
-            values: Sequence[bytes | None] = ()
-            try:
-                values = await self._in_thread(state.table.get_many, keys)
-            finally:
-                state.end_reading(settled, keys[: len(values)], values)
+        cells = lacking(state.overlay, run.bindings, records)
+        for at in range(0, len(cells), AHEAD_KEYS_MAX):
+            part = cells[at : at + AHEAD_KEYS_MAX]
+            state.overlay.learn(part, await self._in_thread(state.table.get_many, [cell.key for cell in part]))
 
     def records(
         self, changes: Sequence[StateChanges], incarnation: int, transaction: int
@@ -270,7 +259,7 @@ class Keeper:
         for changed in changes:
             place = changed.dispatch.topic, changed.dispatch.partition
             topic, partition = changelog_topic(self.app, place[0]), place[1]
-            records += [Outgoing(topic, partition, key, value) for key, value in changed.last.items()]
+            records += [Outgoing(topic, partition, cell.key, value) for cell, value in changed.last.items()]
             records.append(Outgoing(topic, partition, BEACON_KEY, beacon))
             events.append(StateChanged(incarnation, transaction, *place, len(changed.last)))
         return records, events
@@ -295,7 +284,7 @@ class Keeper:
                 self._unwritten.setdefault(place, []).extend(changed.layers)
                 self._unwritten_bytes += changed.size
             else:
-                self._state_of(changed).settle(changed.layers, changed.last)
+                self._state_of(changed).overlay.settle(changed.layers, changed.last)
         if is_last:
             await self._write()
         else:
@@ -313,7 +302,7 @@ class Keeper:
             state = self.states[place]
             changes = state.overlay.committed()
             await self._follow(place, self._followers[place], changes, position)
-            state.settle(self._unwritten.pop(place), changes)
+            state.overlay.settle(self._unwritten.pop(place), changes)
             del self._committed_to[place]
         self._unwritten_bytes = 0
         self._written_s = asyncio.get_running_loop().time()
@@ -337,17 +326,17 @@ class Keeper:
     def _state_of(self, changed: StateChanges) -> PartitionState:
         return self.states[changed.dispatch.topic, changed.dispatch.partition]
 
-    async def _follow(self, place: Place, copy: Copy, last: Writes, position: int) -> None:
+    async def _follow(self, place: Place, copy: Copy, last: Changes, position: int) -> None:
         """Write what was committed, in slices; the marker of what is held comes with the last one."""
         part: list[tuple[bytes, bytes | None]] = []
         size = 0
-        for change in last.items():
+        for cell, value in last.items():
             if len(part) >= SLICE_CHANGES or size >= SLICE_BYTES:
                 await self._slice(copy, part, ())
                 await asyncio.sleep(0)
                 part, size = [], 0
-            part.append(change)
-            size += len(change[0]) + len(change[1] or b"")
+            part.append((cell.key, value))
+            size += len(cell.key) + len(value or b"")
         await self._slice(copy, part, self._marks(place, position))
         self._positions[place] = position
 

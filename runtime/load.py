@@ -65,11 +65,10 @@ class Points:
 class Load:
     """What one worker costs; it begins as if it had always been busy, so that nobody merges it at once."""
 
-    __slots__ = ("average", "busy_s", "counted_to_s", "points", "records")
+    __slots__ = ("average", "busy_s", "counted_to_s", "points")
 
     def __init__(self) -> None:
         self.busy_s = 0.0
-        self.records = 0
         self.average = FULL
         self.counted_to_s = 0.0
         self.points: Points | None = None
@@ -83,12 +82,12 @@ class Load:
             if self.points is not None:
                 self.points.add(point_of(record.key, partition, record.offset), 1 + int(spent * 1e6))
 
-    def end_window(self, seconds: float) -> Window:
-        """What the window of this length was; the next one begins."""
+    def end_window(self, seconds: float, records: int) -> Window:
+        """What the window of this length was, with so many records; the next one begins."""
         busy = min(FULL, int(self.busy_s * FULL / seconds))
         self.average = (self.average + busy) // 2
-        window = Window(busy, self.average, self.records, self.known_points())
-        self.busy_s, self.records = 0.0, 0
+        window = Window(busy, self.average, records, self.known_points())
+        self.busy_s = 0.0
         if self.points is not None:
             self.points.decay()
         return window

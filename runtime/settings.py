@@ -106,7 +106,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     output_bytes_max: Positive | None = None  # a larger output fails its record; None: what the topic allows
     state_folder: str | None = None  # local copies of state, a folder for each process; needed with state on Kafka
     state_cache_bytes_max: Positive = 256 * 1024 * 1024  # blocks of state kept in memory, of the whole process
-    state_ahead_bytes_max: Positive = 64 * 1024 * 1024  # values read for queued records, of each source topic
+    state_ahead_bytes_max: Positive = 64 * 1024 * 1024  # values read ahead or written lately, of each topic
     state_write_interval_ms: NotNegative = 1_000  # what was committed goes to the local copies so often
     state_unwritten_bytes_max: Positive = 16 * 1024 * 1024  # or when it has become so much, of the whole process
     restore_partitions_max: Annotated[int, Meta(ge=1, le=256)] = 4  # changelog partitions that are read at once

@@ -286,7 +286,7 @@ class Slots(Attempts):
             if (i >= going.look_at or self.done_bytes >= done_bytes_max) and self._is_over(going, i):
                 dispatch.pause(record)
                 return
-            if worker.active or worker.queue or worker.hold_at is not None or worker.retired:
+            if worker.active or worker.queue_bytes or worker.hold_at is not None or worker.retired:
                 if not dispatch.try_queue(worker, record, going.ready):
                     continue
                 dispatch.pause(record)
@@ -319,7 +319,7 @@ class Slots(Attempts):
             if worker.running is None:
                 worker.done_to = route.offset + 1
                 if done is not None:
-                    worker.done.append(done)
+                    worker.keep(done)
             else:
                 dispatch.finish(worker, done)
             self._count(run, worker, done)
@@ -364,7 +364,7 @@ class Slots(Attempts):
             if result is not None or scope.failed is not None:
                 return False
             assert run.state is not None, "only a handler with stores changes state"
-            run.state.overlay.add(scope.close(), stretch.changes)
+            run.state.overlay.move(scope.close(), stretch.changes)
             size = scope.size
             run.put_back(attempt)
         stretch.size += size
@@ -384,7 +384,7 @@ class Slots(Attempts):
         return await self._produced(run, worker, record, result, attempt)
 
     def _count(self, run: PartitionRun, worker: Worker, done: Done | None) -> None:
-        worker.load.records += 1  # of a new load, when the worker was split meanwhile
+        worker.records += 1
         self.records_done += 1
         if done is not None:
             self.done_bytes += done.size

@@ -7,12 +7,14 @@ or not at all. A record without a key has no state: any use raises NoKey.
 """
 
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from ..keyrange.hashing import point_of_key
 from ..state.keys import MapKey, decode_map_key, encode_map_key, parse_key, state_key
+from ..state.overlay import Absent, Cell, Overlay
+from .brokers.protocol import Record
 from .errors import NoKey, StateError, caused
 from .partition_state import Scope
 from .values import Codec
@@ -43,9 +45,7 @@ class StoreDeclaration:
 
 
 class Places(dict[bytes, bytes]):
-    """Records' keys to their state keys in a store, or to what their map entries begin with. A key comes again and
-    again, so some are remembered.
-    """
+    """Records' keys to what their map entries begin with. A key comes again and again, so some are remembered."""
 
     def __init__(self, store: int) -> None:
         super().__init__()
@@ -59,13 +59,25 @@ class Places(dict[bytes, bytes]):
 
 
 class Binding:
-    """A store with its number in this application's logs."""
+    """A store with its number in this application's logs, bound to the state of one partition."""
 
-    __slots__ = ("declaration", "number", "places")
+    __slots__ = ("_cells", "declaration", "number", "places")
 
     def __init__(self, number: int, declaration: StoreDeclaration) -> None:
         self.number, self.declaration = number, declaration
         self.places = Places(number)
+        self._cells: dict[bytes, Cell] = {}
+        """Records' keys to their cells in a store of values, of some keys."""
+
+    def cell(self, overlay: Overlay, key: bytes) -> Cell:
+        """Where the value of a record's key is, in a store of values."""
+        cells = self._cells
+        cell = cells.get(key)
+        if cell is None or not cell.is_here:
+            if len(cells) >= KEYS_REMEMBERED:
+                cells.clear()
+            cell = cells[key] = overlay.cell(state_key(point_of_key(key), self.number, key))
+        return cell
 
     def bound(self, scope: Scope, key: bytes | None) -> "State[Any] | MapState[Any, Any]":
         """The store for one attempt at a record of this key."""
@@ -100,7 +112,7 @@ class Binding:
 class State(Generic[T]):
     """One value for the record's key."""
 
-    __slots__ = ("_at", "_binding", "_decode", "_encode", "_scope", "_sure_type", "_ttl_ms")
+    __slots__ = ("_binding", "_cell", "_decode", "_encode", "_scope", "_sure_type", "_ttl_ms")
 
     def __init__(self, binding: Binding, scope: Scope, key: bytes | None) -> None:
         self._binding, self._scope = binding, scope
@@ -111,11 +123,11 @@ class State(Generic[T]):
 
     def begin(self, key: bytes | None) -> None:
         """The store for a record of this key, in what its scope is now; for the runtime."""
-        self._at = None if key is None else self._binding.places[key]
+        self._cell: Cell | None = None if key is None else self._binding.cell(self._scope.state.overlay, key)
 
     def get(self) -> T | None:
         """The value; None when there is none."""
-        payload = self._scope.read(self._at or _keyed(self._at, self._binding))
+        payload = self._scope.read(self._cell or _keyed(self._cell, self._binding))
         if payload is None:
             return None
         try:
@@ -126,13 +138,13 @@ class State(Generic[T]):
 
     def put(self, value: T) -> None:
         """Set the value. Raises StateValueTooLarge, TypeError for None."""
-        at = self._at or _keyed(self._at, self._binding)
+        cell = self._cell or _keyed(self._cell, self._binding)
         is_sure = type(value) is self._sure_type
-        self._scope.write(at, self._encode(value) if is_sure else self._binding.encode(value), self._ttl_ms)
+        self._scope.write(cell, self._encode(value) if is_sure else self._binding.encode(value), self._ttl_ms)
 
     def delete(self) -> None:
         """There is no value any more."""
-        self._scope.delete(_keyed(self._at, self._binding))
+        self._scope.delete(_keyed(self._cell, self._binding))
 
 
 class MapState(Generic[K, V]):
@@ -150,16 +162,16 @@ class MapState(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """The value of a key; None when there is none."""
-        payload = self._scope.read(self._entry(key))
+        payload = self._scope.read(self._scope.cell(self._entry(key)))
         return None if payload is None else self._scope.tried(self._binding.decode, payload)
 
     def put(self, key: K, value: V) -> None:
         """Set the value of a key. Raises StateValueTooLarge, TypeError for None."""
-        self._scope.write(self._entry(key), self._binding.encode(value), self._binding.declaration.ttl_ms)
+        self._scope.write_at(self._entry(key), self._binding.encode(value), self._binding.declaration.ttl_ms)
 
     def delete(self, key: K) -> None:
         """There is no value for a key any more."""
-        self._scope.delete(self._entry(key))
+        self._scope.delete(self._scope.cell(self._entry(key)))
 
     def items(self) -> Iterator[tuple[K, V]]:
         """Keys and values in order of keys, as they were when it began; writes meanwhile do not disturb it."""
@@ -180,7 +192,7 @@ class MapState(Generic[K, V]):
         return self.keys()
 
     def __contains__(self, key: K) -> bool:
-        return self._scope.read(self._entry(key)) is not None
+        return self._scope.read(self._scope.cell(self._entry(key))) is not None
 
     def _entry(self, key: K) -> bytes:
         prefix = _keyed(self._at, self._binding)
@@ -190,7 +202,20 @@ class MapState(Generic[K, V]):
         return prefix + entry
 
 
-def _keyed(at: bytes | None, binding: Binding) -> bytes:
+def lacking(overlay: Overlay, bindings: Iterable[Binding | None], records: Sequence[Record]) -> list[Cell]:
+    """The cells of values that handlers of these records will ask for, and that are not in memory; each once."""
+    found: dict[Cell, None] = {}
+    for binding in bindings:
+        if binding is not None and binding.declaration.kind == "value":
+            for record in records:
+                key = record.key
+                if key is not None and isinstance((cell := binding.cell(overlay, key)).value, Absent):
+                    found[cell] = None
+    overlay.keep_bound()
+    return [*found]
+
+
+def _keyed(at: T | None, binding: Binding) -> T:
     if at is None:
         raise NoKey(f"the record has no key, so it has no state: store {binding.declaration.name!r} can't be used")
     return at

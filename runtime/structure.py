@@ -50,7 +50,7 @@ def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> WorkerSplit:
     worker.done.clear()
     worker.done.extend(kept_done)
     for part in (worker, other):
-        part.queue_bytes = sum(map(bytes_of, part.queue))
+        part.queue_bytes, part.kept, part.records = sum(map(bytes_of, part.queue)), len(part.done), 0
     dispatch.replace_workers([worker], [worker, other])
     return WorkerSplit(
         dispatch.incarnation, 0, worker.epoch, dispatch.topic, dispatch.partition, parent_number, at, left_number
@@ -119,6 +119,7 @@ def merge(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> tuple[Worke
     for worker in workers:
         worker.retired = True
         worker.queue.clear()
+        worker.queue_bytes = 0
     dispatch.replace_workers(workers, [one])
     return one, events
 
@@ -133,7 +134,7 @@ def release(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> list[Rang
     for worker in workers:
         worker.retired = True
         worker.queue.clear()
-        worker.queue_bytes = 0
+        worker.queue_bytes = worker.kept = 0
         worker.done.clear()
     dispatch.replace_workers(workers, [])
     released: list[tuple[int, int, int]] = []

@@ -1,106 +1,288 @@
-"""PURE. The state of one partition that is not in its table yet: what is done, and what was committed.
+"""PURE. The state of one source partition in memory: what is done, what is committed, and what the table holds of keys
+that come again.
 
-A record's writes come in when it is done (``add``), alone or in a *layer* with those of its neighbours; they become
-visible outside when their transaction is committed (``commit``), and leave when the table holds all layers that they
-are in (``settle``). Handlers see the newest value that is done; readers from outside see the newest that is committed.
-Ranges are disjoint and a worker runs one record at a time, so there is no lock: a value is in the next place before it
-leaves the one above, and whoever looks from above to below meets it.
+Each state key in memory has one *cell*. A record's writes come into their cells when it is done, and into a *layer*,
+alone or together with those of its neighbours; they become visible outside when their transaction is committed
+(``commit``), and the table is asked again when it holds all layers that a cell is in (``settle``). Until memory gets
+scarce the cell stays, and says what the table holds. Handlers see the newest value that is done; readers from outside
+see the newest that is committed. Ranges are disjoint and a worker runs one record at a time, so there is no lock: of a
+cell nobody but its worker's record writes, and the table holds a value before its cell is given up.
 """
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import count
 from typing import Final, TypeAlias
 
 from .keys import map_prefix
 from .tables import Change
 
-Writes: TypeAlias = dict[bytes, bytes | None]
-"""Values by state key, None for a deleted one."""
+ENTRY_OVERHEAD_BYTES: Final = 200
+"""What a change costs in memory beside its key and value."""
+
+CELL_OVERHEAD_BYTES: Final = 400
+"""And what a cell does, with its places in tables."""
+
+_numbers: Final = count(1)
 
 
 class Absent:
-    """The overlay says nothing about a key."""
+    """Nothing is said about a key."""
 
 
 ABSENT: Final = Absent()
 
 
-class Overlay:
-    """See the module. Keys are state keys; a value None stands for a deleted one."""
+class Cell:
+    """What is known of one state key. ``value``: the newest one that is done, None when it was deleted; with no layer
+    left, what the table holds; ABSENT: the table has to be asked.
 
-    __slots__ = ("_committed", "_counts", "_maps", "newest")
+    ``attempt`` and ``own``: of an attempt that wrote it (see ``Writes``), and what. ``layer`` and ``at``: the number of
+    the layer that it came into last, and its place there. ``layers``: how many it is in that the table does not hold.
+    ``is_here``: whether the overlay finds it; what another one says is nothing that later records see.
+    """
+
+    __slots__ = ("at", "attempt", "is_here", "is_queued", "key", "layer", "layers", "own", "size", "value")
+
+    def __init__(self, key: bytes) -> None:
+        self.value: bytes | Absent | None = ABSENT
+        self.attempt = self.layer = self.at = self.layers = 0
+        self.is_here = self.is_queued = False
+        self.own: bytes | None = None
+        self.key = key
+        self.size = 0
+
+
+Changes: TypeAlias = dict[Cell, bytes | None]
+"""New values, None for a deleted one."""
+
+
+class Layer:
+    """Changes in the order in which their keys came in; a key that is there twice counts with its last place."""
+
+    __slots__ = ("cells", "number", "values")
 
     def __init__(self) -> None:
-        self.newest: dict[bytes, bytes | None] = {}
-        """The newest value that is done, of each key that the table may not hold it of; to be read only."""
-        self._counts: dict[bytes, int] = {}
-        """In how many layers a key is that are not in the table."""
-        self._maps: dict[bytes, dict[bytes, None]] = {}
-        """The keys of map entries, by what the entries of one map begin with."""
-        self._committed: dict[bytes, bytes | None] = {}
+        self.number = next(_numbers)
+        self.cells: list[Cell] = []
+        self.values: list[bytes | None] = []
+
+    def __bool__(self) -> bool:
+        return len(self.cells) > 0
+
+    def append(self, cell: Cell, value: bytes | None) -> None:
+        """One more change."""
+        self.cells.append(cell)
+        self.values.append(value)
+
+
+class Writes:
+    """What an attempt at a record wrote, which nobody else sees. ``begin`` makes it that of another attempt."""
+
+    __slots__ = ("cells", "number")
+
+    def __init__(self) -> None:
+        self.number = next(_numbers)
+        self.cells: list[Cell] = []
+
+    def __bool__(self) -> bool:
+        return len(self.cells) > 0
+
+    def begin(self) -> None:
+        """Nothing is written."""
+        if self.cells:
+            self.number = next(_numbers)
+            self.cells.clear()
+
+    def put(self, cell: Cell, value: bytes | None) -> None:
+        """A new value, None: it is deleted."""
+        cell.own = value
+        if cell.attempt != self.number:
+            cell.attempt = self.number
+            self.cells.append(cell)
+
+    def get(self, cell: Cell) -> bytes | Absent | None:
+        """What was written; ABSENT: nothing."""
+        return cell.own if cell.attempt == self.number else ABSENT
+
+    def layer(self) -> Layer:
+        """A layer with what was written."""
+        layer = Layer()
+        for cell in self.cells:
+            layer.append(cell, cell.own)
+        return layer
+
+
+class Overlay:
+    """See the module. ``bytes_max`` bounds what cells take in memory, about, that the table holds, too."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_cells", "_committed", "_maps", "_queue")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max, self._bytes = bytes_max, 0
+        self._cells: dict[bytes, Cell] = {}
+        self._queue: deque[Cell] = deque()
+        """Cells in the order in which they are given up; one that is in a layer when its turn comes is queued anew when
+        that is settled."""
+        self._maps: dict[bytes, dict[bytes, Cell]] = {}
+        """Map entries in layers, by what the entries of one map begin with."""
+        self._committed: Changes = {}
 
     def __len__(self) -> int:
-        return len(self.newest)
+        """How many keys have changes that the table does not hold."""
+        return sum(cell.layers > 0 for cell in self._cells.values())
 
-    def __contains__(self, key: bytes) -> bool:
-        return key in self.newest
+    # --- cells -------------------------------------------------------------------------------------------------------
+
+    def find(self, key: bytes) -> Cell | None:
+        """The cell of a key; None when there is none in memory."""
+        return self._cells.get(key)
+
+    def cell(self, key: bytes) -> Cell:
+        """The cell of a key, a new one when there is none. On the loop only; ``keep_bound`` has to follow."""
+        cell = self._cells.get(key)
+        if cell is None:
+            cell = self._cells[key] = Cell(key)
+            cell.is_here = True
+            self._enqueue(cell)
+        return cell
 
     def get(self, key: bytes) -> bytes | Absent | None:
-        """The newest value that is done."""
-        return self.newest.get(key, ABSENT)
+        """The newest value that is done, where it is in memory."""
+        cell = self._cells.get(key)
+        return ABSENT if cell is None else cell.value
 
-    def get_committed(self, key: bytes) -> bytes | Absent | None:
-        """The newest value that is committed."""
-        return self._committed.get(key, ABSENT)
+    def learn(self, cells: Sequence[Cell], values: Sequence[bytes | None]) -> None:
+        """What the table held of cells that it had to be asked for. One that was written meanwhile knows better, and so
+        does the next one of a key whose cell was given up.
+        """
+        for cell, value in zip(cells, values, strict=True):
+            if cell.is_here and isinstance(cell.value, Absent):
+                cell.value = value
+                self._measure(cell)
+        self.keep_bound()
 
-    def add(self, writes: Writes, layer: Writes | None = None) -> None:
-        """A record is done: its writes. They are a layer by themselves, or are put into one (``layer``)."""
-        counts, newest = self._counts, self.newest
-        for key, value in writes.items():
-            newest[key] = value
-            if layer is not None:
-                before = len(layer)
-                layer[key] = value
-                if len(layer) == before:
-                    continue
-            count = counts.get(key, 0)
-            counts[key] = count + 1
-            if not count and (prefix := map_prefix(key)) is not None:
-                self._maps.setdefault(prefix, {})[key] = None
+    def keep_bound(self) -> None:
+        """Give up cells as long as they take too much; those that came first go first."""
+        while self._bytes > self._bytes_max and self._queue:
+            self._give_up_first()
 
-    def commit(self, changes: Writes) -> None:
+    def forget(self) -> None:
+        """The table is being written by somebody else: what it held is to be asked for again."""
+        while self._queue:
+            self._give_up_first()
+
+    def _give_up_first(self) -> None:
+        cell = self._queue.popleft()
+        cell.is_queued = False
+        self._bytes -= cell.size
+        if not cell.layers:
+            cell.is_here = False
+            cell.value = ABSENT
+            del self._cells[cell.key]
+
+    def _enqueue(self, cell: Cell) -> None:
+        cell.size, cell.is_queued = _size(cell), True
+        self._bytes += cell.size
+        self._queue.append(cell)
+
+    def _measure(self, cell: Cell) -> None:
+        """Its value has changed."""
+        if cell.is_queued:
+            size = _size(cell)
+            self._bytes += size - cell.size
+            cell.size = size
+        else:
+            self._enqueue(cell)
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+
+    def add(self, layer: Layer) -> None:
+        """A record is done: its writes, which are a layer."""
+        cells = layer.cells
+        for i, value in enumerate(layer.values):
+            cell = cells[i]
+            if not cell.is_here:
+                cell = cells[i] = self.cell(cell.key)
+            cell.value = value
+            self._come_in(cell)
+
+    def move(self, writes: Writes, layer: Layer) -> None:
+        """A record is done: its writes, which are put into a layer."""
+        for cell in writes.cells:
+            value = cell.own
+            if not cell.is_here:
+                cell = self.cell(cell.key)  # the one that later records see
+            cell.value = value
+            if cell.layer == layer.number:
+                layer.values[cell.at] = value
+            else:
+                cell.layer, cell.at = layer.number, len(layer.cells)
+                layer.append(cell, value)
+                self._come_in(cell)
+
+    def _come_in(self, cell: Cell) -> None:
+        """Into one layer more."""
+        cell.layers += 1
+        if cell.layers == 1 and (prefix := map_prefix(cell.key)) is not None:
+            self._maps.setdefault(prefix, {})[cell.key] = cell
+
+    def commit(self, changes: Changes) -> None:
         """A transaction with these changes, the last of each key, was committed."""
         self._committed.update(changes)
 
-    def committed(self) -> dict[bytes, bytes | None]:
+    def committed(self) -> Changes:
         """All that is committed and not settled."""
         return self._committed.copy()
 
-    def settle(self, layers: Iterable[Writes]) -> None:
-        """The table holds what these layers wrote, which were committed."""
-        counts, newest, committed = self._counts, self.newest, self._committed
+    def get_committed(self, key: bytes) -> bytes | Absent | None:
+        """The newest value that is committed and not settled."""
+        cell = self._cells.get(key)
+        return ABSENT if cell is None else self._committed.get(cell, ABSENT)
+
+    def settle(self, layers: Iterable[Layer], changes: Changes) -> None:
+        """The table holds these changes, which were committed: what these layers wrote."""
         for layer in layers:
-            for key in layer:
-                count = counts[key] - 1
-                if count:
-                    counts[key] = count
-                else:
-                    del counts[key], newest[key]
-                    if (prefix := map_prefix(key)) is not None:
-                        del self._maps[prefix][key]
-                        if not self._maps[prefix]:
-                            del self._maps[prefix]
-                committed.pop(key, None)
+            for cell in layer.cells:
+                cell.layers -= 1
+                if cell.layers:
+                    continue
+                self._measure(cell)
+                if (prefix := map_prefix(cell.key)) is not None:
+                    entries = self._maps[prefix]
+                    del entries[cell.key]
+                    if not entries:
+                        del self._maps[prefix]
+        committed = self._committed
+        for cell in changes:
+            committed.pop(cell, None)
+        self.keep_bound()
+
+    # --- many keys ---------------------------------------------------------------------------------------------------
 
     def entries(self, prefix: bytes) -> list[Change]:
         """What is done of the map whose keys begin with a prefix (see ``map_prefix``), in order."""
-        found = [(key, self.newest.get(key, ABSENT)) for key in sorted(self._maps.get(prefix, ()))]
-        # A handler looks from a thread: what was settled in between is in the table now.
+        found = [(key, cell.value) for key, cell in sorted(self._maps.get(prefix, {}).items(), key=_first)]
+        # A handler looks from a thread: what was given up in between is in the table.
         return [(key, value) for key, value in found if not isinstance(value, Absent)]
 
     def committed_within(self, first: bytes, end: bytes | None) -> list[Change]:
         """What is committed of ``[first, end)`` (None: to the last one), in order."""
-        changes = list(self._committed.items())
+        changes = [(cell.key, value) for cell, value in list(self._committed.items())]
         return sorted((key, value) for key, value in changes if first <= key and (end is None or key < end))
+
+
+def entry_bytes(key: bytes, value: bytes | None) -> int:
+    """What a change takes in memory, about."""
+    return ENTRY_OVERHEAD_BYTES + len(key) + (0 if value is None else len(value))
+
+
+def _size(cell: Cell) -> int:
+    return CELL_OVERHEAD_BYTES + len(cell.key) + (len(cell.value) if isinstance(cell.value, bytes) else 0)
+
+
+def _first(item: tuple[bytes, Cell]) -> bytes:
+    return item[0]
 
 
 def laid_over(entries: Iterable[tuple[bytes, bytes]], over: Iterable[Change]) -> list[tuple[bytes, bytes]]:

@@ -21,7 +21,7 @@ from keylanes.runtime.done import Done
 from keylanes.runtime.generation import Generation
 from keylanes.runtime.outputs import kept, place_of
 from keylanes.state.keys import state_key
-from keylanes.state.overlay import Overlay
+from keylanes.state.overlay import Layer, Overlay, Writes
 
 SOURCE = TopicPartition("t", 0)
 PASSES_MAX = 3_000
@@ -57,6 +57,12 @@ class Away:
     end: int
 
 
+def said(done: Done) -> dict[bytes, bytes | None]:
+    """What a record changed of the state."""
+    changes = done.changes
+    return {} if changes is None else {c.key: value for c, value in zip(changes.cells, changes.values, strict=True)}
+
+
 def digest_of(produced: list[Done]) -> int:
     """What a commit says of it."""
     return sum(done.digest for done in produced) & DIGEST_MASK
@@ -87,7 +93,7 @@ class Drive:
     def __post_init__(self) -> None:
         rng = self.rng
         self.is_stateful = rng.random() < 0.5
-        self.overlay = Overlay()
+        self.overlay = Overlay(1_000)
         offset = 0
         keys = [None, b"", *(b"k%d" % i for i in range(rng.choice((1, 4, 20))))]
         for _ in range(rng.choice((10, 40, 100))):
@@ -192,11 +198,14 @@ class Drive:
         is_both = bool(done.changes) and bool(done.outputs)
         stretch = self.dispatch.stretch(worker)
         if stretch is None or done.dead or is_both or (self.is_stateful and not done.changes):
-            worker.done.append(done)
-            self.overlay.add(done.changes or {})
+            worker.keep(done)
+            self.overlay.add(done.changes or Layer())
             return
         stretch.size += done.size
-        self.overlay.add(done.changes or {}, stretch.changes)
+        writes = Writes()
+        for key, value in said(done).items():
+            writes.put(self.overlay.cell(key), value)
+        self.overlay.move(writes, stretch.changes)
         if done.outputs:
             stretch.send(worker, done.record, done.outputs[0], done.digest)
 
@@ -271,7 +280,7 @@ class Drive:
         done = self._produced(record)
         self.dispatch.finish(worker, done)
         if done is not None:
-            self.overlay.add(done.changes or {})
+            self.overlay.add(done.changes or Layer())
         self.done.add(record.offset)
         self.active.append(worker)  # its task goes on
 
@@ -279,9 +288,10 @@ class Drive:
         """What a record produces: an output, changes of the state where there is one, both or nothing."""
         offset, rng = record.offset, self.rng
         has_output, has_changes = rng.random() < (0.2 if self.is_stateful else 0.5), rng.random() < 0.6
-        changes: dict[bytes, bytes | None] = {}
+        changes = Layer()
         if self.is_stateful and has_changes:
-            changes[state_key(self.points[offset], 0, record.key or b"")] = rng.choice((None, b"%d" % offset))
+            cell = self.overlay.cell(state_key(self.points[offset], 0, record.key or b""))
+            changes.append(cell, rng.choice((None, b"%d" % offset)))
         if not has_output and not changes:
             return None
         if has_output:
@@ -308,15 +318,15 @@ class Drive:
         covered = [self._check_share(share, line) for share in taken.shares]
         wanted: dict[bytes, bytes | None] = {}
         for done in sorted((done for part in covered for done in part), key=lambda done: done.record.offset):
-            wanted.update(done.changes or {})
-        assert {k: v for changed in taken.changes() for k, v in changed.last.items()} == wanted, "other changes"
+            wanted.update(said(done))
+        assert {c.key: v for changed in taken.changes() for c, v in changed.last.items()} == wanted, "other changes"
         assert len(taken.outputs()) == sum(len(done.outputs) for part in covered for done in part)
         size = taken.size
         parts = self._apart(taken, covered)
         assert sum(part.size for part in parts) == size
         for part in parts:
             for changed in part.changes():
-                self.overlay.settle(changed.layers)
+                self.overlay.settle(changed.layers, changed.last)
         generation.committed(taken)
 
     def _check_share(self, share: generation.Taken, line: int) -> list[Done]:
@@ -351,7 +361,7 @@ class Drive:
         else:
             parts = taken.isolate(range(0, len(taken.outputs()), 3))
         for part in parts:
-            told = {k: v for changed in part.changes() for k, v in changed.last.items()}
+            told = {c.key: v for changed in part.changes() for c, v in changed.last.items()}
             wanted_now: dict[bytes, bytes | None] = {}
             for share in part.shares:
                 for record in self.of(share.worker):
@@ -363,7 +373,7 @@ class Drive:
 
     def _changes_of(self, offset: int) -> dict[bytes, bytes | None]:
         done = self.producing.get(offset)
-        return {} if done is None else dict(done.changes or {})
+        return {} if done is None else said(done)
 
     # --- structure ---------------------------------------------------------------------------------------------------
 

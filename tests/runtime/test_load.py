@@ -20,27 +20,27 @@ def test_a_record_counts_in_the_windows_that_it_runs_in() -> None:
     """Each takes its part of a long record; what was counted is not counted again."""
     load = Load()
     load.spend(9.5, 10.0, 0, record())
-    assert load.end_window(1.0).busy == FULL // 2
+    assert load.end_window(1.0, 1).busy == FULL // 2
     load.spend(9.5, 11.0, 0, record())
-    assert load.end_window(1.0).busy == FULL
+    assert load.end_window(1.0, 1).busy == FULL
     load.spend(9.5, 11.25, 0, record())
     load.spend(11.5, 11.75, 0, record())
-    assert load.end_window(1.0).busy == FULL // 2
+    assert load.end_window(1.0, 1).busy == FULL // 2
 
 
 def test_a_record_that_waits_for_a_thread_costs_nothing() -> None:
     """It began at no time."""
     load = Load()
     load.spend(math.inf, 10.0, 0, record())
-    assert load.end_window(1.0).busy == 0
+    assert load.end_window(1.0, 1).busy == 0
 
 
 def test_the_average_decays_from_the_top() -> None:
     """A new worker counts as busy until it was seen idle for some windows; a window has its length as its measure."""
     load = Load()
-    assert [load.end_window(1.0).average for _ in range(3)] == [FULL // 2, FULL // 4, FULL // 8]
+    assert [load.end_window(1.0, 1).average for _ in range(3)] == [FULL // 2, FULL // 4, FULL // 8]
     load.spend(0.0, 1.0, 0, record())
-    assert load.end_window(4.0).busy == FULL // 4
+    assert load.end_window(4.0, 1).busy == FULL // 4
 
 
 def test_a_watched_worker_knows_its_points() -> None:
@@ -49,10 +49,10 @@ def test_a_watched_worker_knows_its_points() -> None:
     load.watch(0, (record(b"a"), record(b"b")))
     load.spend(0.0, 0.5, 0, record(b"a"))
     a, b = point_of_key(b"a"), point_of_key(b"b")
-    assert dict(load.end_window(1.0).points or ()) == {a: 500_002, b: 1}
-    assert dict(load.end_window(1.0).points or ()) == {a: 250_001}
+    assert dict(load.end_window(1.0, 1).points or ()) == {a: 500_002, b: 1}
+    assert dict(load.end_window(1.0, 1).points or ()) == {a: 250_001}
     load.unwatch()
-    assert load.end_window(1.0).points is None
+    assert load.end_window(1.0, 1).points is None
 
 
 def test_watching_again_forgets_nothing() -> None:

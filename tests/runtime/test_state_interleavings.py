@@ -12,11 +12,12 @@ from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.runtime.brokers.simulated import EPOCH_MS
 from keylanes.runtime.errors import FencedError, StoreError
-from keylanes.runtime.partition_state import PartitionState
+from keylanes.runtime.partition_state import PartitionState, Scope
 from keylanes.runtime.virtual_loop import run_virtual
 from keylanes.state.changelog import decode_stored
 from keylanes.state.keys import state_key
 from keylanes.state.memory import MemoryCopies, MemoryCopy
+from keylanes.state.overlay import Layer
 from keylanes.state.rocks import RocksError
 from keylanes.state.tables import Change, Mark, Marker
 from keylanes.state.topics import StoredRecord
@@ -95,15 +96,18 @@ def test_what_is_read_ahead_stays_within_its_bound_when_values_grow() -> None:
     """Values that were read ahead small and are large by now push others out."""
     state = PartitionState("in[0]", MemoryCopy(), entry_bytes_max=1_000_000, ahead_bytes_max=100_000)
     keys = [state_key(n, 1, b"k") for n in range(300)]
-    state.end_reading(state.begin_reading(), keys, [None] * len(keys))
+    overlay = state.overlay
+    overlay.learn([overlay.cell(key) for key in keys], [None] * len(keys))
     for key in keys:
-        writes: dict[bytes, bytes | None] = {key: bytes(10_000)}
-        state.overlay.add(writes)
-        state.overlay.commit(writes)
-        state.table.write(writes.items())  # type: ignore[attr-defined]  # it is a copy
-        state.settle([writes], writes)
-    assert state._ahead_bytes <= 100_000
-    assert all(state.read(key) == bytes(10_000) for key in keys)
+        layer = Layer()
+        layer.append(overlay.cell(key), bytes(10_000))
+        overlay.add(layer)
+        overlay.commit({layer.cells[0]: bytes(10_000)})
+        state.table.write([(key, bytes(10_000))])  # type: ignore[attr-defined]  # it is a copy
+        overlay.settle([layer], {layer.cells[0]: bytes(10_000)})
+        assert sum(overlay.get(key) == bytes(10_000) for key in keys) < 10
+    scope = Scope(state, 0, 0)
+    assert all(scope.read(scope.cell(key)) == bytes(9_999) for key in keys)
 
 
 def test_a_value_that_was_read_ahead_while_its_range_was_restored_is_not_used() -> None:

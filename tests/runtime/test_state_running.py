@@ -1,8 +1,7 @@
 """State of an application that runs: its changelog, what is refused at a start, reading beside it, reading ahead."""
 
 import asyncio
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import pytest
@@ -25,11 +24,12 @@ from keylanes.keyrange.ranges import KeyRange
 from keylanes.runtime.brokers.protocol import TopicPartition
 from keylanes.runtime.brokers.simulated import EPOCH_MS
 from keylanes.runtime.member import unheard
-from keylanes.runtime.partition_state import PartitionState
+from keylanes.runtime.partition_state import PartitionState, Scope
 from keylanes.runtime.virtual_loop import run_virtual
 from keylanes.state.changelog import BEACON_KEY, decode_beacon, decode_stored, encode_stored
 from keylanes.state.keys import state_key
 from keylanes.state.memory import MemoryCopies, MemoryCopy
+from keylanes.state.overlay import Layer
 
 from ..simulation.engine import DEAD, OUT, SOURCE, Engine, application, fold
 from .test_state import ONCE, Declare, brief
@@ -430,109 +430,83 @@ def test_grant_while_the_release_is_being_committed() -> None:
 # --- reading ahead ---------------------------------------------------------------------------------------------------
 
 
-class HeldTable(MemoryCopy):
-    """A table whose ``get_many`` is begun and ended by a test."""
+def settled(state: PartitionState, table: MemoryCopy, layer: Layer) -> None:
+    """What a record wrote goes into a transaction, and into the table."""
+    changes = dict(zip(layer.cells, layer.values, strict=True))
+    state.overlay.commit(changes)
+    table.write([(cell.key, value) for cell, value in changes.items()])
+    state.overlay.settle([layer], changes)
 
-    def look(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """What a thread read a while ago."""
-        return self.get_many(keys)
+
+def done(state: PartitionState, key: bytes, value: bytes | None) -> Layer:
+    """A record is done that wrote this."""
+    layer = Layer()
+    layer.append(state.overlay.cell(key), value)
+    state.overlay.add(layer)
+    return layer
+
+
+def seen(state: PartitionState, key: bytes) -> bytes | None:
+    """The payload that a record sees."""
+    scope = Scope(state, 0, 0)
+    return scope.read(scope.cell(key))
 
 
 def test_older_read_never_hides_what_was_settled() -> None:
     """A read ahead that began before a transaction was written and ends after it brings nothing that is old."""
-    table = HeldTable()
+    table = MemoryCopy()
     key = state_key(5, 0, b"k")
-    table.write([(key, b"old")])
+    table.write([(key, encode_stored(b"old", None))])
     state = PartitionState("in[0]", table, entry_bytes_max=1_000, ahead_bytes_max=10_000)
-    settled = state.begin_reading()
-    values = table.look([key])
-    change: dict[bytes, bytes | None] = {key: b"new"}
-    state.overlay.add(change)
-    assert state.read(key) == b"new"
-    state.overlay.commit(change)
-    table.write([(key, b"new")])
-    state.settle([change], change)
-    state.end_reading(settled, [key], values)
-    assert state.read(key) == b"new"
+    cells, values = [state.overlay.cell(key)], table.get_many([key])
+    layer = done(state, key, encode_stored(b"new", None))
+    assert seen(state, key) == b"new"
+    settled(state, table, layer)
+    state.overlay.learn(cells, values)
+    assert seen(state, key) == b"new"
+
+
+def test_older_read_never_comes_into_a_cell_that_was_given_up() -> None:
+    """The same when memory was scarce meanwhile: what was settled is in the table alone."""
+    table = MemoryCopy()
+    key = state_key(5, 0, b"k")
+    state = PartitionState("in[0]", table, entry_bytes_max=1_000, ahead_bytes_max=1)
+    cells, values = [state.overlay.cell(key)], table.get_many([key])
+    settled(state, table, done(state, key, encode_stored(b"new", None)))
+    assert state.overlay.find(key) is None
+    state.overlay.learn(cells, values)
+    assert seen(state, key) == b"new"
 
 
 def test_read_ahead_before_a_change_is_changed_with_it() -> None:
     """What was read ahead, and what is read between done and settled, is the newest after it was settled."""
-    table = HeldTable()
+    table = MemoryCopy()
     key = state_key(5, 0, b"k")
-    table.write([(key, b"old")])
+    table.write([(key, encode_stored(b"old", None))])
     state = PartitionState("in[0]", table, entry_bytes_max=1_000, ahead_bytes_max=10_000)
-    first = state.begin_reading()
-    state.end_reading(first, [key], table.look([key]))
-    assert state.lacks([key]) == []
-    change: dict[bytes, bytes | None] = {key: b"new"}
-    state.overlay.add(change)
-    second = state.begin_reading()
-    values = table.look([key])
-    state.end_reading(second, [key], values)
-    state.overlay.commit(change)
-    table.write([(key, b"new")])
-    state.settle([change], change)
-    assert state.read(key) == b"new"
-    change = {key: None}
-    state.overlay.add(change)
-    state.overlay.commit(change)
-    table.write([(key, None)])
-    state.settle([change], change)
-    assert state.read(key) is None
+    cells = [state.overlay.cell(key)]
+    state.overlay.learn(cells, table.get_many([key]))
+    assert seen(state, key) == b"old"
+    layer = done(state, key, encode_stored(b"new", None))
+    state.overlay.learn(cells, table.get_many([key]))
+    settled(state, table, layer)
+    assert seen(state, key) == b"new"
+    settled(state, table, done(state, key, None))
+    assert seen(state, key) is None
 
 
 def test_read_ahead_stays_within_its_bytes() -> None:
     """What is read ahead is bounded; what came first goes first, and is read from the table then."""
-    table = HeldTable()
+    table = MemoryCopy()
     keys = [state_key(i, 0, b"k") for i in range(100)]
-    table.write([(key, b"v" * 100) for key in keys])
+    table.write([(key, encode_stored(b"v" * 100, None)) for key in keys])
     state = PartitionState("in[0]", table, entry_bytes_max=1_000, ahead_bytes_max=5_000)
     for key in keys:
-        settled = state.begin_reading()
-        state.end_reading(settled, [key], table.look([key]))
-    assert 0 < len(keys) - len(state.lacks(keys)) < 20
-    assert keys[0] in state.lacks(keys)
-    assert state.read(keys[0]) == b"v" * 100
-
-
-def test_nothing_is_read_ahead_twice_and_old() -> None:
-    """The same through an application: a thread that reads a key's value while the key's records are committed."""
-    outputs: list[Any] = []
-
-    async def main() -> None:
-        app = application(
-            fetch_records_max=1, commit_interval_ms=10, commit_lead_ms=0, fetch_wait_ms=10, state_ahead_bytes_max=300,
-            state_write_interval_ms=0,
-        )  # fmt: skip
-
-        @app.handler(SOURCE, **ONCE)
-        async def count(value: int, seen: State[int]) -> int:
-            await asyncio.sleep(value / 1000)
-            seen.put((seen.get() or 0) + 1)
-            return seen.get() or 0
-
-        engine = Engine(app)
-        member = await engine.start()
-        keeper = member.keeper
-        in_thread = keeper._in_thread
-
-        async def late(step: Callable[..., Any], *arguments: object) -> Any:
-            found = await in_thread(step, *arguments)
-            if getattr(step, "__name__", "") == "get_many":
-                await asyncio.sleep(0.05)
-            return found
-
-        keeper._in_thread = late  # type: ignore[method-assign]  # a disk that answers late
-        for i in range(20):
-            engine.send(b"k", b"%d" % (40 + 3 * i))
-            engine.send(b"another", b"0")  # what was read ahead of the first key makes room for it
-        await engine.level()
-        outputs.extend(engine.values()[b"k"])
-        await engine.stop()
-
-    run_virtual(main())
-    assert [json.loads(value) for value in outputs] == list(range(1, 21))
+        state.overlay.learn([state.overlay.cell(key)], table.get_many([key]))
+    kept = [key for key in keys if state.overlay.find(key) is not None]
+    assert 0 < len(kept) < 20
+    assert kept == keys[-len(kept) :]
+    assert seen(state, keys[0]) == b"v" * 100
 
 
 def test_stored_time_is_the_records_own() -> None:
