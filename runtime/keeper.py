@@ -17,7 +17,7 @@ from ..offsets.decide import StoreSpec
 from ..offsets.events import StateChanged
 from ..offsets.ledger import Ledger, Place
 from ..state.changelog import BEACON_KEY, Beacon, changelog_topic, decode_beacon, encode_beacon
-from ..state.overlay import Changes, Layer
+from ..state.overlay import Cell, Changes, Layer
 from ..state.restore import ChangelogUnfit, check_beacon
 from ..state.rocks import RocksError
 from ..state.tables import Copies, Copy, Mark, Marker, StoreInfo, Table
@@ -32,7 +32,7 @@ from .partition_run import PartitionRun
 from .partition_state import PartitionState
 from .restore import Progress, Restore, Restoring
 from .settings import Settings
-from .stores import Binding, lacking
+from .stores import Binding, looked_up
 from .threads import DaemonThreads
 
 T = TypeVar("T")
@@ -238,15 +238,19 @@ class Keeper:
 
     # --- while it runs -----------------------------------------------------------------------------------------------
 
-    async def read_ahead(self, run: PartitionRun, records: Sequence[Record]) -> None:
-        """Have the values of these records' keys in memory before their handlers ask: a read may wait for a disk."""
+    async def read_ahead(self, run: PartitionRun, records: Sequence[Record]) -> Sequence[Cell | None]:
+        """Have the values of these records' keys in memory before their handlers ask: a read may wait for a disk.
+
+        Where the value of each record's key is, for a handler with one store, of values; else nothing.
+        """
         state = run.state
         if state is None:
-            return
-        cells = lacking(state.overlay, run.bindings, records)
-        for at in range(0, len(cells), AHEAD_KEYS_MAX):
-            part = cells[at : at + AHEAD_KEYS_MAX]
+            return ()
+        cells, lacking = looked_up(state.overlay, run.bindings, records)
+        for at in range(0, len(lacking), AHEAD_KEYS_MAX):
+            part = lacking[at : at + AHEAD_KEYS_MAX]
             state.overlay.learn(part, await self._in_thread(state.table.get_many, [cell.key for cell in part]))
+        return cells
 
     def records(
         self, changes: Sequence[StateChanges], incarnation: int, transaction: int

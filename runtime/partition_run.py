@@ -6,6 +6,7 @@ from sys import getrefcount
 from typing import Any, Final, TypeAlias
 
 from ..keyrange.ranges import even_bounds
+from ..state.overlay import Cell
 from .brokers.protocol import Record
 from .dispatch import PartitionDispatch
 from .handlers import Handler
@@ -57,9 +58,10 @@ class PartitionRun:
         """What an attempt at a record sees of the state; None: its handler asks for none."""
         return None if self.state is None else Scope(self.state, record.offset, record.timestamp)
 
-    def attempt(self, key: bytes | None, offset: int, timestamp: int) -> Attempt | None:
+    def attempt(self, key: bytes | None, offset: int, timestamp: int, cell: Cell | None = None) -> Attempt | None:
         """What an attempt at such a record of a handler that asks for nothing but stores sees of the state, and what
-        the handler is called with behind the value; None: it asks for no store.
+        the handler is called with behind the value; None: it asks for no store. ``cell``: where the value of the key
+        is in its only store, when that was looked up.
         """
         if self.state is None:
             return None
@@ -69,8 +71,12 @@ class PartitionRun:
             return scope, [binding.bound(scope, key) for binding in self.bindings if binding is not None]
         self._spare = None
         spare[0].begin(offset, timestamp)
-        for store in spare[1]:
-            store.begin(key)
+        stores = spare[1]
+        if cell is not None and cell.is_here and isinstance(first := stores[0], State):
+            first.begin_at(cell)
+        else:
+            for store in stores:
+                store.begin(key)
         return spare
 
     def put_back(self, attempt: Attempt) -> None:

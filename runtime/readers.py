@@ -13,6 +13,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
+from ..state.overlay import Cell
 from .bounded import Patience
 from .brokers.protocol import Batch, Broker, BrokerTimeout, Reader, Record, TopicPartition
 from .dispatch import Blocked, PartitionDispatch, Worker
@@ -39,8 +40,8 @@ CATCH_UP_PASS_MS = 100
 """A pass that has read for so long leaves its reader to another partition that waits for one, when it has to wait."""
 
 
-ReadAhead: TypeAlias = Callable[[PartitionRun, Sequence[Record]], Awaitable[None]]
-"""Makes ready what the handlers of records will ask for."""
+ReadAhead: TypeAlias = Callable[[PartitionRun, Sequence[Record]], Awaitable[Sequence[Cell | None]]]
+"""Makes ready what the handlers of records will ask for, and says where it is: see ``Keeper.read_ahead``."""
 
 
 def source_of(run: PartitionRun) -> TopicPartition:
@@ -118,11 +119,11 @@ class MainReader:
             if self.is_stopped:
                 return
             run = self.runs[batch.source]
-            await self.read_ahead(run, batch.records)
+            cells = await self.read_ahead(run, batch.records)
             if self.is_stopped:
                 return
             self._positions[batch.source] = batch.offset_next
-            index = await self.slots.hand_through(run, batch) if run.handler.is_plain else 0
+            index = await self.slots.hand_through(run, batch, cells) if run.handler.is_plain else 0
             if self.is_stopped:
                 return
             blocked = self._hand_out(run, batch, index)

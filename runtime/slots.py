@@ -10,9 +10,10 @@ import logging
 import math
 import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
+from ..state.overlay import Cell
 from .attempts import Attempts, first_error
 from .brokers.protocol import Batch, Broker, Record
 from .dispatch import Route, Worker
@@ -63,12 +64,13 @@ class Straight(Going):
     """
 
     __slots__ = (
-        "at", "batch", "has_parted", "is_called", "last", "look_at", "ready", "record", "route", "since_s", "through",
-        "until_s",
+        "at", "batch", "cells", "has_parted", "is_called", "last", "look_at", "ready", "record", "route", "since_s",
+        "through", "until_s",
     )  # fmt: skip
 
-    def __init__(self, run: PartitionRun, batch: Batch, since_s: float) -> None:
+    def __init__(self, run: PartitionRun, batch: Batch, cells: Sequence[Cell | None], since_s: float) -> None:
         super().__init__(run)
+        self.cells = [*cells] or [None] * len(batch.records)
         self.batch, self.at, self.since_s, self.route = batch, 0, since_s, Route(batch, 0)
         self.look_at = self.last = 0
         self.until_s = 0.0
@@ -117,12 +119,13 @@ class Slots(Attempts):
         self.unstarted += len(waiting)
         self._start(run, waiting)
 
-    async def hand_through(self, run: PartitionRun, batch: Batch) -> int:
+    async def hand_through(self, run: PartitionRun, batch: Batch, cells: Sequence[Cell | None] = ()) -> int:
         """Run what can be run of a batch as it comes, without queues; from which index on it is still to be handed out.
+        ``cells``: where the state of its records is, if that was looked up.
 
         For plain handlers. While this runs nobody else hands out to the partition's workers.
         """
-        going = Straight(run, batch, self._clock())
+        going = Straight(run, batch, cells, self._clock())
         self._begin(going, self._run_straight(going))
         return await going.through
 
@@ -279,7 +282,7 @@ class Slots(Attempts):
         done_bytes_max, is_stateful = self.settings.done_bytes_max, run.state is not None
         going.look_at, going.last = going.at + LOOK_EVERY_RECORDS, going.at + STRETCH_RECORDS_MAX
         going.until_s = self._cpu_s() + STRETCH_S
-        route = going.route
+        route, cells = going.route, going.cells
         route.at = going.at
         while dispatch.step(route):
             i, worker, record = route.at - 1, route.worker, route.record
@@ -294,7 +297,7 @@ class Slots(Attempts):
                 return
             done: Done | None = None
             going.at, going.worker, going.record, going.is_called = i, worker, record, True
-            attempt = run.attempt(route.key, route.offset, record.timestamp) if is_stateful else None
+            attempt = run.attempt(route.key, route.offset, record.timestamp, cells[i]) if is_stateful else None
             failed: BaseException | None = None
             result: Any = None
             try:

@@ -7,7 +7,7 @@ or not at all. A record without a key has no state: any use raises NoKey.
 """
 
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -125,6 +125,10 @@ class State(Generic[T]):
         """The store for a record of this key, in what its scope is now; for the runtime."""
         self._cell: Cell | None = None if key is None else self._binding.cell(self._scope.state.overlay, key)
 
+    def begin_at(self, cell: Cell) -> None:
+        """The same for a key whose cell was looked up before."""
+        self._cell = cell
+
     def get(self) -> T | None:
         """The value; None when there is none."""
         payload = self._scope.read(self._cell or _keyed(self._cell, self._binding))
@@ -202,17 +206,26 @@ class MapState(Generic[K, V]):
         return prefix + entry
 
 
-def lacking(overlay: Overlay, bindings: Iterable[Binding | None], records: Sequence[Record]) -> list[Cell]:
-    """The cells of values that handlers of these records will ask for, and that are not in memory; each once."""
-    found: dict[Cell, None] = {}
-    for binding in bindings:
-        if binding is not None and binding.declaration.kind == "value":
+def looked_up(
+    overlay: Overlay, bindings: Sequence[Binding | None], records: Sequence[Record]
+) -> tuple[list[Cell | None], list[Cell]]:
+    """The cells that the handlers of these records will ask for first: those of the only store of a handler that has
+    one, of values, for each record; and of all stores those of values that are not in memory, each once.
+    """
+    stores = [binding for binding in bindings if binding is not None]
+    cells: list[Cell | None] = []
+    lacking: dict[Cell, None] = {}
+    for binding in stores:
+        if binding.declaration.kind == "value":
+            cells = []
             for record in records:
                 key = record.key
-                if key is not None and isinstance((cell := binding.cell(overlay, key)).value, Absent):
-                    found[cell] = None
+                cell = None if key is None else binding.cell(overlay, key)
+                cells.append(cell)
+                if cell is not None and isinstance(cell.value, Absent):
+                    lacking[cell] = None
     overlay.keep_bound()
-    return [*found]
+    return cells if len(stores) == 1 else [], [*lacking]
 
 
 def _keyed(at: T | None, binding: Binding) -> T:
