@@ -65,7 +65,6 @@ class Worker:
     done_to: int = 0
     records: int = 0
     queue: deque[Record] = field(default_factory=deque)
-    running_bytes: int = 0
     started_s: float = 0.0
     done: deque[Done] = field(default_factory=deque)
     awaited_bytes: int = 0
@@ -306,7 +305,7 @@ class PartitionDispatch:
         """The next record of a batch is its worker's running one, and the front behind it: others go on meanwhile."""
         self.front = max(self.front, record.offset + 1)
         worker.active = True
-        worker.running, worker.running_bytes = record, bytes_of(record)
+        worker.running = record
 
     def drop(self, blocked: Blocked, batch: Batch) -> None:
         """Go on without a full worker: from this record on it is served by the catch-up pass.
@@ -507,8 +506,7 @@ class PartitionDispatch:
             worker.active = False
             return None
         worker.running = record = queue.popleft()
-        worker.running_bytes = size = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
-        worker.queue_bytes -= size
+        worker.queue_bytes -= RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
         return record
 
     def finish(self, worker: Worker, done: Done | None) -> None:

@@ -72,7 +72,7 @@ PLANTS: dict[str, Callable[[], Parts]] = {
     ),
     "the front at a record that runs straight": lambda: planted("begin", "record.offset + 1)", "record.offset + 9)"),
     "a record that runs straight is not its worker's": lambda: planted(
-        "begin", "worker.running, worker.running_bytes = record, bytes_of(record)", "worker.running = None"
+        "begin", "worker.running = record", "worker.running = None"
     ),
     "a line inside a stretch": lambda: planted(
         "take_stretches", "first is self._stretch or first.offset_to > line", "first.offset_from >= line"
