@@ -151,18 +151,25 @@ def readme_tables(content: Content) -> str:
 
 
 def _readme_head(content: Content) -> str:
-    machine, rounds, tails = content["machine"], _rounds(content, "rate"), _rounds(content, "latency")
+    machine = content["machine"]
     memory = machine["memory_bytes"] / 2**30
     size = "" if content["settings"]["size"] == "full" else " (quick sizes)"
     return (
-        f"Medians of {rounds} interleaved rounds{size} ({tails} of W7) on {machine['cores']} cores "
+        f"Medians of {_rounds(content)}{size} on {machine['cores']} cores "
         f"({machine['processor']}, {memory:.0f} GiB), records/s; in brackets how many times that keylanes does.\n"
     )
 
 
-def _rounds(content: Content, kind: str) -> int:
-    names = {workload.name for workload in WORKLOADS if workload.kind == kind}
-    return len({run["round"] for run in content["runs"] if run["workload"] in names})
+def _rounds(content: Content) -> str:
+    """How many there were: of most workloads, and of which ones more."""
+    families: dict[int, dict[str, None]] = {}
+    for workload in WORKLOADS:
+        count = len({run["round"] for run in content["runs"] if run["workload"] == workload.name})
+        if count:
+            families.setdefault(count, {})[workload.family] = None
+    least, *more = sorted(families)
+    said = "".join(f", {count} of {', '.join(families[count])}" for count in more)
+    return f"{least} interleaved rounds{said}"
 
 
 def _readme_rates(content: Content) -> list[str]:

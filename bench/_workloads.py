@@ -7,7 +7,7 @@ STREAMS = ("streams-eos", "streams-alo")
 QUIX = ("quix-eos", "quix-alo")
 EXACTLY_ONCE = ("keylanes", "streams-eos", "quix-eos")
 
-PREFIX_SECONDS = {"full": 15.0, "quick": 3.0}
+PREFIX_SECONDS = {"full": 10.0, "quick": 3.0}
 """What a slow arm's prefix shall take on a slow machine: it must stay below 20 s, and the tables say what it took."""
 
 
@@ -29,6 +29,8 @@ class Workload:
     stuck: int = -1
     kind: str = "rate"
     """``rate``, ``kill`` (W6) or ``latency`` (W7)."""
+    rounds: int = 3
+    """At full size. Five where runs lie far apart: of tails, and where two processors are all there is to share."""
 
     @property
     def family(self) -> str:
@@ -38,6 +40,10 @@ class Workload:
     def records(self, size: str) -> int:
         """How many there are."""
         return self.full if size == "full" else self.quick
+
+    def rounds_at(self, size: str) -> int:
+        """How often every arm runs."""
+        return self.rounds if size == "full" else 1
 
     def keys_at(self, size: str) -> int:
         """How many keys there are: as many as records where all are distinct."""
@@ -67,8 +73,12 @@ def _slow_per_second(arm: str, workload: Workload) -> float | None:
 _WAITING = ("keylanes", "bare-lanes", *PC, "pyrallel", "aiokafka-serial")
 
 WORKLOADS = (
-    Workload(name="W1-2ms", title="async handler 2 ms", arms=_WAITING, full=300_000, quick=60_000, handler_ms=2),
-    Workload(name="W1-5ms", title="async handler 5 ms", arms=_WAITING, full=300_000, quick=60_000, handler_ms=5),
+    Workload(
+        name="W1-2ms", title="async handler 2 ms", arms=_WAITING, full=300_000, quick=60_000, handler_ms=2, rounds=5
+    ),
+    Workload(
+        name="W1-5ms", title="async handler 5 ms", arms=_WAITING, full=300_000, quick=60_000, handler_ms=5, rounds=5
+    ),
     Workload(
         name="W2-1p",
         title="no-op drain, 1 partition",
@@ -90,6 +100,7 @@ WORKLOADS = (
         arms=("keylanes", *STREAMS, *QUIX),
         full=1_000_000,
         quick=100_000,
+        rounds=5,
     ),
     Workload(
         name="W4",
@@ -98,6 +109,7 @@ WORKLOADS = (
         full=1_000_000,
         quick=100_000,
         has_output=True,
+        rounds=5,
     ),
     Workload(
         name="W5",
@@ -129,6 +141,7 @@ WORKLOADS = (
         quick=60_000,
         handler_ms=2,
         kind="latency",
+        rounds=5,
     ),
     Workload(
         name="W7-visible",
@@ -138,6 +151,7 @@ WORKLOADS = (
         quick=60_000,
         has_output=True,
         kind="latency",
+        rounds=5,
     ),
     Workload(
         name="W8",

@@ -26,9 +26,6 @@ from _report import latency_rate, report, write_readme
 from _steps import Steps
 from _workloads import WORKLOADS, Workload, chosen
 
-ROUNDS = {"full": {"rate": 3, "kill": 3, "latency": 5}, "quick": dict.fromkeys(("rate", "kill", "latency"), 1)}
-"""A tail is what a few moments of a run were like: it takes more runs to know it."""
-
 
 def main() -> int:
     """Run what is missing, then report; 0 when no counted bar fails."""
@@ -38,7 +35,6 @@ def main() -> int:
     workloads = chosen(parsed.workloads)
     if any(w.kind == "latency" for w in workloads) and all(w.name != "W1-2ms" for w in workloads):
         workloads = [*chosen(["W1-2ms"]), *workloads]  # it sets the rate
-    rounds = dict.fromkeys(ROUNDS[size], parsed.rounds) if parsed.rounds else ROUNDS[size]
     if parsed.report or parsed.readme:
         book.content = book.read()
         if not book.content:
@@ -48,6 +44,7 @@ def main() -> int:
         with alone():
             goes_on = book.open(settings, again=parsed.again)
             print(f"{'goes on with' if goes_on else 'begins'} {book.path.relative_to(ROOT)}", flush=True)
+            rounds = {w.name: parsed.rounds or w.rounds_at(size) for w in workloads}
             run_missing(book, plan(book, workloads, parsed.arms, rounds), size)
     fails = report(book.content, workloads, print_table)
     picture("_plot", book.content, book.path.with_suffix(".png"))
@@ -70,11 +67,14 @@ def arguments() -> argparse.Namespace:
 def plan(
     book: Book, workloads: list[Workload], arms: list[str], rounds: dict[str, int]
 ) -> list[tuple[Workload, str, int]]:
-    """The runs that are missing, in order: workload by workload, interleaved in rounds, each beginning elsewhere."""
+    """The runs that are missing, in order: workload by workload, interleaved in rounds, each beginning elsewhere.
+
+    ``rounds``: by workload.
+    """
     wanted = []
     for workload in workloads:
         names = [arm for arm in workload.arms if not arms or arm in arms]
-        for number in range(rounds[workload.kind]):
+        for number in range(rounds[workload.name]):
             turned = names[number % len(names) :] + names[: number % len(names)] if names else []
             wanted += [(workload, arm, number) for arm in turned if not book.has(workload.name, arm, number)]
     return wanted

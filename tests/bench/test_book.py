@@ -60,6 +60,6 @@ def test_only_what_is_missing_is_planned_in_rounds_that_begin_elsewhere(tmp_path
     workload = next(w for w in WORKLOADS if w.name == "W5")
     core, reactor = workload.arms[1:]
     book.add("W5", core, 0, figures={"per_second": 1.0})
-    wanted = [(arm, number) for _, arm, number in plan(book, [workload], [], {"rate": 2})]
+    wanted = [(arm, number) for _, arm, number in plan(book, [workload], [], {"W5": 2})]
     assert wanted == [("keylanes", 0), (reactor, 0), (core, 1), (reactor, 1), ("keylanes", 1)]
-    assert [arm for _, arm, _ in plan(book, [workload], ["keylanes"], {"rate": 1})] == ["keylanes"]
+    assert [arm for _, arm, _ in plan(book, [workload], ["keylanes"], {"W5": 1})] == ["keylanes"]

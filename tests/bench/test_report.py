@@ -88,6 +88,13 @@ def test_the_readme_says_where_we_lose() -> None:
     assert "- Not counted: W3: keylanes did not run in some round." in text
 
 
+def test_the_readme_says_how_many_rounds_there_were() -> None:
+    """Of most workloads, and of which ones there were more."""
+    longer = [{**one, "workload": name, "round": number} for name in ("W3", "W4") for number in range(5) for one in W5]
+    assert "Medians of 3 interleaved rounds, 5 of W3, W4 on" in readme_tables(book(*thrice(*W5), *longer))
+    assert "Medians of 1 interleaved rounds on" in readme_tables(book(*W5))
+
+
 def test_every_table_of_the_readme_has_cells_for_its_columns() -> None:
     """Markdown tables are whole for every kind of workload."""
     figures = {"per_second": 10.0, "records": 5, "again": 3, "again_quiet": 1, "p50": 1.0, "p99": 2.0, "p99.9": 3.0}
