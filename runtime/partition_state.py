@@ -39,11 +39,6 @@ class PartitionState:
 
     # --- what handlers see -------------------------------------------------------------------------------------------
 
-    def read(self, key: bytes) -> bytes | None:
-        """The newest value that is done."""
-        found = self.overlay.get(key)
-        return self.table.get(key) if isinstance(found, Absent) else found
-
     def walk(self, prefix: bytes, own: Writes) -> Iterator[tuple[bytes, bytes]]:
         """Entries with a prefix in order of keys, as they were when it began: what is done, and ``own`` over it."""
         over = dict(self.overlay.entries(prefix))

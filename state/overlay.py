@@ -3,9 +3,9 @@ that come again.
 
 Each state key in memory has one *cell*. A record's writes come into their cells when it is done, and into a *layer*,
 alone or together with those of its neighbours; they become visible outside when their transaction is committed
-(``commit``), and the table is asked again when it holds all layers that a cell is in (``settle``). Until memory gets
-scarce the cell stays, and says what the table holds. Handlers see the newest value that is done; readers from outside
-see the newest that is committed. Ranges are disjoint and a worker runs one record at a time, so there is no lock: of a
+(``commit``). A cell may be given up when the table holds all layers that it is in (``settle``); until memory gets
+scarce it stays, and says what the table holds. Handlers see the newest value that is done; readers from outside see the
+newest that is committed. Ranges are disjoint and a worker runs one record at a time, so there is no lock: of a
 cell nobody but its worker's record writes, and the table holds a value before its cell is given up.
 """
 
@@ -84,9 +84,6 @@ class Writes:
     def __init__(self) -> None:
         self.number = next(_numbers)
         self.cells: list[Cell] = []
-
-    def __bool__(self) -> bool:
-        return len(self.cells) > 0
 
     def begin(self) -> None:
         """Nothing is written."""
