@@ -25,7 +25,7 @@ from xxhash import xxh64_intdigest
 from ..keyrange.hashing import SEED, SPACE_END, point_of, point_of_place
 from ..keyrange.lookup import Lookup
 from ..keyrange.policy import WorkerLoad
-from ..state.overlay import Layer
+from ..state.overlay import Cell, Layer
 from .brokers.protocol import Batch, Outgoing, Record
 from .done import Done
 from .load import Load
@@ -143,17 +143,20 @@ class Stretch:
 class Route:
     """A batch of the main reader on its way to the workers: the records up to ``at`` were looked at, and the last of
     those that are for somebody, with what was found about it.
+
+    ``cells``: where the state of each record is that has some, if that was looked up.
     """
 
-    __slots__ = ("at", "key", "offset", "record", "records", "worker")
+    __slots__ = ("at", "cell", "cells", "offset", "record", "records", "worker")
 
-    key: bytes | None
+    cell: Cell | None
     offset: int
     record: Record
     worker: Worker
 
-    def __init__(self, batch: Batch, at: int) -> None:
+    def __init__(self, batch: Batch, at: int, cells: Sequence[Cell | None] = ()) -> None:
         self.records, self.at = [*batch.records], at
+        self.cells: list[Cell | None] = [*cells] or [None] * len(self.records)
 
 
 @dataclass(slots=True)
@@ -245,19 +248,22 @@ class PartitionDispatch:
 
         The front does not move; nothing but queues and what runs may change before it does.
         """
-        records, at, owners = route.records, route.at, self._owners
+        records, cells, at, owners = route.records, route.cells, route.at, self._owners
         while at < len(records):
-            record = records[at]
-            key, offset = record.key, record.offset
-            # As in point_of_key, without a call.
-            point = point_of_place(self.partition, offset) if key is None else xxh64_intdigest(key, SEED) >> 32
+            record, cell = records[at], cells[at]
+            offset = record.offset
+            if cell is not None:
+                point = cell.point
+            else:  # as in point_of, without a call
+                key = record.key
+                point = point_of_place(self.partition, offset) if key is None else xxh64_intdigest(key, SEED) >> 32
             worker = owners.find(point)
             at += 1
             # A range that arrives may be further than the front: what lies below its edge was done elsewhere.
             if worker is None or worker.dropped_from is not None or offset < worker.edge:
                 continue
             route.at, route.worker, route.record = at, worker, record
-            route.key, route.offset = key, offset
+            route.cell, route.offset = cell, offset
             return True
         return False
 

@@ -56,10 +56,10 @@ class PartitionRun:
 
     def scope(self, record: Record) -> Scope | None:
         """What an attempt at a record sees of the state; None: its handler asks for none."""
-        return None if self.state is None else Scope(self.state, record.offset, record.timestamp)
+        return None if self.state is None else Scope(self.state, record)
 
-    def attempt(self, key: bytes | None, offset: int, timestamp: int, cell: Cell | None = None) -> Attempt | None:
-        """What an attempt at such a record of a handler that asks for nothing but stores sees of the state, and what
+    def attempt(self, record: Record, cell: Cell | None = None) -> Attempt | None:
+        """What an attempt at a record of a handler that asks for nothing but stores sees of the state, and what
         the handler is called with behind the value; None: it asks for no store. ``cell``: where the value of the key
         is in its only store, when that was looked up.
         """
@@ -67,14 +67,15 @@ class PartitionRun:
             return None
         spare = self._spare
         if spare is None:
-            scope = Scope(self.state, offset, timestamp)
-            return scope, [binding.bound(scope, key) for binding in self.bindings if binding is not None]
+            scope = Scope(self.state, record)
+            return scope, [binding.bound(scope, record.key) for binding in self.bindings if binding is not None]
         self._spare = None
-        spare[0].begin(offset, timestamp)
+        spare[0].begin(record)
         stores = spare[1]
         if cell is not None and cell.is_here and isinstance(first := stores[0], State):
             first.begin_at(cell)
         else:
+            key = record.key
             for store in stores:
                 store.begin(key)
         return spare

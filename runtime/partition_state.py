@@ -12,8 +12,9 @@ from ..keyrange.ranges import KeyRange
 from ..keyrange.steps import Steps
 from ..state.changelog import STAYS, Stored, decode_stored, encode_stored
 from ..state.keys import bounds_of, prefix_end
-from ..state.overlay import ENTRY_OVERHEAD_BYTES, Absent, Cell, Overlay, Writes, entry_bytes, laid_over
+from ..state.overlay import Absent, Cell, Overlay, Writes, laid_over
 from ..state.tables import Change, Table
+from .brokers.protocol import Record
 from .errors import ContextClosed, FatalError, StateError, StateNotReady, StateValueTooLarge, caused
 
 A = TypeVar("A")
@@ -87,30 +88,28 @@ class Scope:
     """What one attempt at a record sees and writes. ``begin`` makes it that of another attempt, with nothing written.
 
     ``failed``: the error of a state that can't be used. It ends the run, also where a handler catches everything.
-    ``size``: what its writes take in memory, about, as long as they wait for a commit.
     """
 
-    __slots__ = ("_is_closed", "_offset", "_written", "failed", "size", "state", "timestamp_ms", "writes")
+    __slots__ = ("_is_closed", "_record", "_written", "failed", "state", "writes")
 
-    def __init__(self, state: PartitionState, offset: int, timestamp_ms: int) -> None:
+    def __init__(self, state: PartitionState, record: Record) -> None:
         self.state, self.writes = state, Writes()
         self._written: dict[bytes, Cell] = {}
         """The cells of what it wrote that is found by its key each time; they may be given up meanwhile."""
-        self.begin(offset, timestamp_ms)
+        self.begin(record)
 
-    def begin(self, offset: int, timestamp_ms: int) -> None:
+    def begin(self, record: Record) -> None:
         """The attempt at a record, which nothing was written in so far."""
-        self._offset, self.timestamp_ms = offset, timestamp_ms
+        self._record = record
         self.writes.begin()
         if self._written:
             self._written = {}
         self.failed: FatalError | None = None
-        self.size = 0
         self._is_closed = False
 
     @property
     def _where(self) -> str:
-        return f"{self.state.label}@{self._offset}"
+        return f"{self.state.label}@{self._record.offset}"
 
     def cell(self, key: bytes) -> Cell:
         """The cell of a state key, for this attempt alone when there is none in memory: threads look here."""
@@ -142,7 +141,7 @@ class Scope:
 
     def _visible(self, cell: Cell, data: bytes) -> bytes | None:
         stored = self.tried(self._decode, data)
-        if stored.deadline_ms is not None and self.timestamp_ms >= stored.deadline_ms:
+        if stored.deadline_ms is not None and self._record.timestamp >= stored.deadline_ms:
             # Its owner met it: an ordinary delete, the same in every replay. Not when it was put anew since a listing
             # that meets its old value began: that would be lost.
             if isinstance(self.writes.get(cell), Absent):
@@ -160,15 +159,14 @@ class Scope:
         """Set a value for ``ttl_ms`` (None: for good) from the record's timestamp; raises StateValueTooLarge."""
         if self._is_closed:
             self._check()
-        deadline = None if ttl_ms is None else max(0, self.timestamp_ms + ttl_ms)
+        deadline = None if ttl_ms is None else max(0, self._record.timestamp + ttl_ms)
         stored = encode_stored(payload, deadline)
-        size, limit = len(cell.key) + len(stored), self.state.entry_bytes_max
+        size, limit = cell.key_bytes + len(stored), self.state.entry_bytes_max
         if size > limit:
             raise StateValueTooLarge(
                 f"{self._where}: a value for the state has {size} bytes with its key; its changelog takes {limit}"
             )
         self.writes.put(cell, stored)
-        self.size += ENTRY_OVERHEAD_BYTES + size
 
     def write_at(self, key: bytes, payload: bytes, ttl_ms: int | None) -> None:
         """The same where the next access finds the cell by its key again."""
@@ -185,7 +183,6 @@ class Scope:
     def _put(self, cell: Cell, value: bytes | None) -> None:
         self.writes.put(cell, value)
         self._written[cell.key] = cell
-        self.size += entry_bytes(cell.key, value)
 
     def walk(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """(state key, payload) of what this record sees with a prefix, in order of keys, as it was when it began."""

@@ -64,14 +64,13 @@ class Straight(Going):
     """
 
     __slots__ = (
-        "at", "batch", "cells", "has_parted", "is_called", "last", "look_at", "ready", "record", "route", "since_s",
+        "at", "batch", "has_parted", "is_called", "last", "look_at", "ready", "record", "route", "since_s",
         "through", "until_s",
     )  # fmt: skip
 
     def __init__(self, run: PartitionRun, batch: Batch, cells: Sequence[Cell | None], since_s: float) -> None:
         super().__init__(run)
-        self.cells = [*cells] or [None] * len(batch.records)
-        self.batch, self.at, self.since_s, self.route = batch, 0, since_s, Route(batch, 0)
+        self.batch, self.at, self.since_s, self.route = batch, 0, since_s, Route(batch, 0, cells)
         self.look_at = self.last = 0
         self.until_s = 0.0
         self.through: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -282,7 +281,7 @@ class Slots(Attempts):
         done_bytes_max, is_stateful = self.settings.done_bytes_max, run.state is not None
         going.look_at, going.last = going.at + LOOK_EVERY_RECORDS, going.at + STRETCH_RECORDS_MAX
         going.until_s = self._cpu_s() + STRETCH_S
-        route, cells = going.route, going.cells
+        route = going.route
         route.at = going.at
         while dispatch.step(route):
             i, worker, record = route.at - 1, route.worker, route.record
@@ -297,7 +296,7 @@ class Slots(Attempts):
                 return
             done: Done | None = None
             going.at, going.worker, going.record, going.is_called = i, worker, record, True
-            attempt = run.attempt(route.key, route.offset, record.timestamp, cells[i]) if is_stateful else None
+            attempt = run.attempt(record, route.cell) if is_stateful else None
             failed: BaseException | None = None
             result: Any = None
             try:
@@ -367,8 +366,7 @@ class Slots(Attempts):
             if result is not None or scope.failed is not None:
                 return False
             assert run.state is not None, "only a handler with stores changes state"
-            run.state.overlay.move(scope.close(), stretch.changes)
-            size = scope.size
+            size = run.state.overlay.move(scope.close(), stretch.changes)
             run.put_back(attempt)
         stretch.size += size
         self.done_bytes += size
@@ -424,7 +422,7 @@ class Slots(Attempts):
                 done = await self._process(run, worker, record)
                 now = clock()
             else:
-                attempt = run.attempt(record.key, record.offset, record.timestamp) if is_stateful else None
+                attempt = run.attempt(record) if is_stateful else None
                 failed: BaseException | None = None
                 result: Any = None
                 try:

@@ -47,10 +47,14 @@ def parse_key(data: bytes) -> Place:
     return Place(point, store, data[HEAD_BYTES : HEAD_BYTES + length], data[HEAD_BYTES + length :])
 
 
-def map_prefix(data: bytes) -> bytes | None:
-    """What all entries of one record's map begin with, when this state key is one of them; None for a value's key."""
-    end = HEAD_BYTES + int(_LENGTH.unpack_from(data, 6)[0])
-    return data[:end] if len(data) > end else None
+def is_map_key(data: bytes) -> bool:
+    """Whether this state key is of a map's entry."""
+    return len(data) > HEAD_BYTES + int(_LENGTH.unpack_from(data, 6)[0])
+
+
+def map_prefix(data: bytes) -> bytes:
+    """What all entries of one record's map begin with; ``data``: the state key of one of them."""
+    return data[: HEAD_BYTES + int(_LENGTH.unpack_from(data, 6)[0])]
 
 
 def is_state_key(data: bytes) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Final, TypeAlias
 
-from .keys import map_prefix
+from .keys import is_map_key, map_prefix, point_in
 from .tables import Change
 
 ENTRY_OVERHEAD_BYTES: Final = 200
@@ -39,13 +39,18 @@ class Cell:
 
     ``attempt`` and ``own``: of an attempt that wrote it (see ``Writes``), and what. ``layer`` and ``at``: the number of
     the layer that it came into last, and its place there. ``layers``: how many it is in that the table does not hold.
-    ``is_here``: whether the overlay finds it; what another one says is nothing that later records see.
+    ``is_here``: whether the overlay finds it; what another one says is nothing that later records see. ``point``,
+    ``key_bytes``, ``is_of_map``: what its key says and how long that is, so that nobody has to look at it.
     """
 
-    __slots__ = ("at", "attempt", "is_here", "is_queued", "key", "layer", "layers", "own", "size", "value")
+    __slots__ = (
+        "at", "attempt", "is_here", "is_of_map", "is_queued", "key", "key_bytes", "layer", "layers", "own", "point",
+        "size", "value",
+    )  # fmt: skip
 
     def __init__(self, key: bytes) -> None:
         self.value: bytes | Absent | None = ABSENT
+        self.point, self.key_bytes, self.is_of_map = point_in(key), len(key), is_map_key(key)
         self.attempt = self.layer = self.at = self.layers = 0
         self.is_here = self.is_queued = False
         self.own: bytes | None = None
@@ -204,25 +209,31 @@ class Overlay:
             cell.value = value
             self._come_in(cell)
 
-    def move(self, writes: Writes, layer: Layer) -> None:
-        """A record is done: its writes, which are put into a layer."""
+    def move(self, writes: Writes, layer: Layer) -> int:
+        """A record is done: its writes, which are put into a layer. By how much that grows in memory, about."""
+        grown = 0
         for cell in writes.cells:
             value = cell.own
             if not cell.is_here:
                 cell = self.cell(cell.key)  # the one that later records see
             cell.value = value
+            grown += 0 if value is None else len(value)
             if cell.layer == layer.number:
+                before = layer.values[cell.at]
+                grown -= 0 if before is None else len(before)
                 layer.values[cell.at] = value
             else:
+                grown += ENTRY_OVERHEAD_BYTES + cell.key_bytes
                 cell.layer, cell.at = layer.number, len(layer.cells)
                 layer.append(cell, value)
                 self._come_in(cell)
+        return grown
 
     def _come_in(self, cell: Cell) -> None:
         """Into one layer more."""
         cell.layers += 1
-        if cell.layers == 1 and (prefix := map_prefix(cell.key)) is not None:
-            self._maps.setdefault(prefix, {})[cell.key] = cell
+        if cell.layers == 1 and cell.is_of_map:
+            self._maps.setdefault(map_prefix(cell.key), {})[cell.key] = cell
 
     def commit(self, changes: Changes) -> None:
         """A transaction with these changes, the last of each key, was committed."""
@@ -245,7 +256,8 @@ class Overlay:
                 if cell.layers:
                     continue
                 self._measure(cell)
-                if (prefix := map_prefix(cell.key)) is not None:
+                if cell.is_of_map:
+                    prefix = map_prefix(cell.key)
                     entries = self._maps[prefix]
                     del entries[cell.key]
                     if not entries:
@@ -275,7 +287,7 @@ def entry_bytes(key: bytes, value: bytes | None) -> int:
 
 
 def _size(cell: Cell) -> int:
-    return CELL_OVERHEAD_BYTES + len(cell.key) + (len(cell.value) if isinstance(cell.value, bytes) else 0)
+    return CELL_OVERHEAD_BYTES + cell.key_bytes + (len(cell.value) if isinstance(cell.value, bytes) else 0)
 
 
 def _first(item: tuple[bytes, Cell]) -> bytes:

@@ -91,6 +91,9 @@ PLANTS: dict[str, Callable[[], Parts]] = {
     "a later record for a worker that was dropped again": lambda: planted(
         "catch_up", "not position <= worker.dropped_from <= offset", "worker.dropped_from > offset"
     ),
+    "a record goes to the worker of another point": lambda: planted(
+        "step", "point = cell.point", "point = cell.point >> 1"
+    ),
     "the main reader feeds a dropped worker": lambda: planted("step", "worker.dropped_from is not None or ", ""),
     "the main reader feeds below a worker's edge": lambda: planted("step", " or offset < worker.edge", ""),
     "a worker dropped behind its record": lambda: planted("drop", DROPPED, DROPPED + " + 1"),

@@ -106,7 +106,7 @@ def test_what_is_read_ahead_stays_within_its_bound_when_values_grow() -> None:
         state.table.write([(key, bytes(10_000))])  # type: ignore[attr-defined]  # it is a copy
         overlay.settle([layer], {layer.cells[0]: bytes(10_000)})
         assert sum(overlay.get(key) == bytes(10_000) for key in keys) < 10
-    scope = Scope(state, 0, 0)
+    scope = Scope(state, StoredRecord(0, EPOCH_MS, None, None, ()))
     assert all(scope.read(scope.cell(key)) == bytes(9_999) for key in keys)
 
 

@@ -30,6 +30,7 @@ from keylanes.state.changelog import BEACON_KEY, decode_beacon, decode_stored, e
 from keylanes.state.keys import state_key
 from keylanes.state.memory import MemoryCopies, MemoryCopy
 from keylanes.state.overlay import Layer
+from keylanes.state.topics import StoredRecord
 
 from ..simulation.engine import DEAD, OUT, SOURCE, Engine, application, fold
 from .test_state import ONCE, Declare, brief
@@ -448,7 +449,7 @@ def done(state: PartitionState, key: bytes, value: bytes | None) -> Layer:
 
 def seen(state: PartitionState, key: bytes) -> bytes | None:
     """The payload that a record sees."""
-    scope = Scope(state, 0, 0)
+    scope = Scope(state, StoredRecord(0, EPOCH_MS, None, None, ()))
     return scope.read(scope.cell(key))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from keylanes.runtime import keeper, restore
+from keylanes.runtime.brokers.protocol import Record
 from keylanes.runtime.brokers.simulated import EPOCH_MS
 from keylanes.runtime.keeper import Keeper
 from keylanes.runtime.partition_state import PartitionState, Scope
@@ -65,8 +66,8 @@ def attempts_share_writes(patch: pytest.MonkeyPatch) -> None:
     kept: dict[str, Layer] = {}
     begin, close = Scope.begin, Scope.close
 
-    def begin_with_kept(self: Scope, offset: int, timestamp_ms: int) -> None:
-        begin(self, offset, timestamp_ms)
+    def begin_with_kept(self: Scope, record: Record) -> None:
+        begin(self, record)
         if (before := kept.pop(self._where, None)) is not None:
             for cell, value in zip(before.cells, before.values, strict=True):
                 self._put(cell, value)

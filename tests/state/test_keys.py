@@ -15,6 +15,7 @@ from keylanes.state.keys import (
     bounds_of,
     decode_map_key,
     encode_map_key,
+    is_map_key,
     is_state_key,
     map_prefix,
     parse_key,
@@ -42,7 +43,8 @@ def test_a_key_is_read_back(place: Place) -> None:
     data = state_key(*place)
     assert parse_key(data) == place
     assert is_state_key(data)
-    assert map_prefix(data) == (state_key(*place[:3]) if place.map_key else None)
+    assert is_map_key(data) == bool(place.map_key)
+    assert map_prefix(data) == state_key(*place[:3])
     assert point_in(data) == place.point
     assert data > BEACON_KEY
     assert len(BEACON_KEY) < HEAD_BYTES <= len(data)

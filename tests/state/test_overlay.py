@@ -15,6 +15,7 @@ from keylanes.state.overlay import (
     Layer,
     Overlay,
     Writes,
+    entry_bytes,
     laid_over,
 )
 from keylanes.state.tables import Change
@@ -67,9 +68,10 @@ class OverlayAgainstHistory(RuleBasedStateMachine):
     @rule(records=st.lists(WRITES, min_size=1, max_size=3), finds=st.booleans())
     def add_together(self, records: list[dict[bytes, bytes | None]], *, finds: bool) -> None:
         """Some records are done, and are one layer."""
-        layer = Layer()
+        layer, size = Layer(), 0
         for writes in records:
-            self.overlay.move(written(self.overlay, writes, finds=finds), layer)
+            size += self.overlay.move(written(self.overlay, writes, finds=finds), layer)
+        assert size == sum(map(entry_bytes, [cell.key for cell in layer.cells], layer.values))
         self.done.append((layer, {key: value for writes in records for key, value in writes.items()}))
 
     @rule(count=st.integers(1, 4))
