@@ -156,8 +156,18 @@ def _readme_head(content: Content) -> str:
     size = "" if content["settings"]["size"] == "full" else " (quick sizes)"
     return (
         f"Medians of {_rounds(content)}{size} on {machine['cores']} cores "
-        f"({machine['processor']}, {memory:.0f} GiB), records/s; in brackets how many times that keylanes does.\n"
+        f"({machine['processor']}, {memory:.0f} GiB), records/s; in brackets how many times that keylanes does. "
+        f"Measured on {content['when'][:10]} at commit {content['commit'][:10]} with {_versions(content)}.\n"
     )
+
+
+def _versions(content: Content) -> str:
+    """What ran, each with its version, or those that several arms have."""
+    found: dict[str, dict[str, None]] = {"kafka": {content["versions"]["kafka"]: None}}
+    for ran in content["peers"].values():
+        for name, version in ran.items():
+            found.setdefault(name, {})[version] = None
+    return ", ".join(f"{name} {' and '.join(versions)}" for name, versions in found.items())
 
 
 def _rounds(content: Content) -> str:

@@ -11,7 +11,16 @@ def run(workload: str, arm: str, number: int = 0, **figures: Any) -> dict[str, A
 def book(*runs: dict[str, Any], size: str = "full", skipped: dict[str, str] | None = None) -> dict[str, Any]:
     """A book of these runs."""
     machine = {"cores": 2, "processor": "a processor", "memory_bytes": 2**34}
-    return {"settings": {"size": size}, "skipped": skipped or {}, "machine": machine, "runs": list(runs)}
+    return {
+        "when": "2020-02-29T12:00:00+0000",
+        "commit": "0123456789abcdef",
+        "versions": {"kafka": "4"},
+        "peers": {"keylanes": {"keylanes": "1", "python": "3.11"}, "pyrallel": {"pyrallel": "2", "python": "3.13"}},
+        "settings": {"size": size},
+        "skipped": skipped or {},
+        "machine": machine,
+        "runs": list(runs),
+    }
 
 
 def thrice(*runs: dict[str, Any]) -> list[dict[str, Any]]:

@@ -95,6 +95,12 @@ def test_the_readme_says_how_many_rounds_there_were() -> None:
     assert "Medians of 1 interleaved rounds on" in readme_tables(book(*W5))
 
 
+def test_the_readme_says_what_ran_and_when() -> None:
+    """The day, the commit, and each program with its version or versions."""
+    said = "Measured on 2020-02-29 at commit 0123456789 with kafka 4, keylanes 1, python 3.11 and 3.13, pyrallel 2."
+    assert said in readme_tables(book(*W5))
+
+
 def test_every_table_of_the_readme_has_cells_for_its_columns() -> None:
     """Markdown tables are whole for every kind of workload."""
     figures = {"per_second": 10.0, "records": 5, "again": 3, "again_quiet": 1, "p50": 1.0, "p99": 2.0, "p99.9": 3.0}
