@@ -39,6 +39,31 @@ def encode_provenance(topic: str, partition: int, offset: int, i: int, n: int) -
     return _encoder.encode((VERSION, topic, partition, offset, i, n))
 
 
+_OF_ONLY_OUTPUTS: Final = [bytes((low, 0, 1)) for low in range(256)]
+"""The last byte of an offset from 256 on, with ``i`` and ``n`` behind it."""
+
+
+class Origins:
+    """Header values of the only outputs (0 of 1) of one source partition's records: ``encode_provenance`` of offsets in
+    rising order, in which all but the end is as it was in the one before, but for every 256th.
+    """
+
+    __slots__ = ("_block", "_head", "_partition", "_topic")
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self._topic, self._partition = topic, partition
+        self._block, self._head = 0, b""
+
+    def of(self, offset: int) -> bytes:
+        """The header's value."""
+        block = offset >> 8
+        if block != self._block or not block:
+            data = encode_provenance(self._topic, self._partition, offset, 0, 1)
+            self._block, self._head = block, data[:-3]
+            return data
+        return self._head + _OF_ONLY_OUTPUTS[offset & 255]
+
+
 def decode_provenance(data: bytes) -> Provenance:
     """The header's fields; raises ValueError for a damaged one or an unknown version."""
     unreadable: Exception | None = None

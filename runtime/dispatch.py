@@ -124,15 +124,16 @@ class Stretch:
     """Records that sent something, and what each of them sent: one output."""
     tallies: dict[Worker, Tally] = field(default_factory=dict)
     """Of each worker whose records sent something: what its commit says of that."""
-    topics: set[str] = field(default_factory=set)
-    """Where it is sent."""
+    topic: str = ""
+    """Where it is sent: what a handler returns goes to one place."""
     size: int = 0
 
     def send(self, worker: Worker, record: Record, output: Outgoing, digest: int) -> None:
         """What one more record sends, and the digest of that."""
         self.records.append(record)
         self.outputs.append(output)
-        self.topics.add(output.topic)
+        if not self.topic:
+            self.topic = output.topic
         tally = self.tallies.get(worker)
         if tally is None:
             tally = self.tallies[worker] = Tally()

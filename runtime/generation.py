@@ -136,7 +136,7 @@ class Generation:
         """(source topic, destination topic) of all outputs."""
         found = {(s.dispatch.topic, output.topic) for s in self.shares for done in s.done for output in done.outputs}
         for dispatch, stretches in self.stretches:
-            found.update((dispatch.topic, topic) for stretch in stretches for topic in stretch.topics)
+            found.update((dispatch.topic, stretch.topic) for stretch in stretches if stretch.outputs)
         return found
 
     def changes(self) -> list[StateChanges]:

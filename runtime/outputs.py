@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
-from ..offsets.provenance import DIGEST_MASK, HEADER, encode_provenance, output_digest, place_seed
+from ..offsets.provenance import DIGEST_MASK, HEADER, Origins, encode_provenance, output_digest, place_seed
 from .brokers.protocol import Headers, Outgoing, Record, TopicDescription
 from .context import Output
-from .dispatch import bytes_of
+from .dispatch import RECORD_OVERHEAD_BYTES, bytes_of
 from .done import Done
 from .errors import OutputRefused, caused
 from .handlers import Handler
@@ -58,16 +58,19 @@ def destination_of(description: TopicDescription, output_bytes_max: int | None) 
 
 @dataclass(slots=True)
 class Place:
-    """A source partition, with the part of the digest that all its outputs share."""
+    """A source partition, with the part of the digest that all its outputs share, and what they say of where they came
+    from.
+    """
 
     topic: str
     partition: int
     seed: int
+    origins: Origins
 
 
 def place_of(topic: str, partition: int) -> Place:
     """The place for ``build`` and ``build_dead_letter``."""
-    return Place(topic, partition, place_seed(topic, partition))
+    return Place(topic, partition, place_seed(topic, partition), Origins(topic, partition))
 
 
 def returned(result: Any, handler: Handler) -> list[Output]:
@@ -101,14 +104,15 @@ def build_one(
     if destination is None:
         return None
     data = value if is_bytes and type(handler.codec) is JsonCodec else _encode(value, handler, 0, 1)
-    origin = encode_provenance(place.topic, place.partition, offset, 0, 1)
+    origin = place.origins.of(offset)
     size = len(key) + len(data or b"") + _ORIGIN_BYTES + len(origin)
     if size > destination.bytes_max:
         return None
     partition = 0 if destination.partitions == 1 else partition_of_key(key, destination.partitions)
     timestamp = record.timestamp
     output = Outgoing(topic, partition, key, data, (), timestamp if timestamp >= 0 else None, origin)
-    return output, output_digest(place.seed, offset, 0, topic), bytes_of(record) + size
+    of_record = RECORD_OVERHEAD_BYTES + len(key) + len(record.value or b"")  # ``bytes_of``, without a call
+    return output, output_digest(place.seed, offset, 0, topic), of_record + size
 
 
 def kept(record: Record, output: Outgoing, place: Place) -> Done:

@@ -9,6 +9,7 @@ from keylanes.offsets.provenance import (
     DIGEST_MASK,
     HEADER,
     VERSION,
+    Origins,
     Provenance,
     decode_provenance,
     encode_provenance,
@@ -23,6 +24,7 @@ topics = st.text(min_size=1, max_size=12)
 partitions = st.integers(0, 2**31 - 1)
 offsets = st.integers(0, 2**63 - 1)
 counts = st.integers(0, 2**31 - 1)
+EDGES = [edge + near for edge in (0, 1 << 7, 1 << 8, 1 << 16, 1 << 32) for near in (-1, 0, 1) if edge + near >= 0]
 
 
 def test_the_header_has_its_golden_bytes() -> None:
@@ -37,6 +39,17 @@ def test_a_header_comes_back_as_it_was(topic: str, partition: int, offset: int, 
     """Every field survives the way to bytes and back."""
     data = encode_provenance(topic, partition, offset, i, n)
     assert decode_provenance(data) == Provenance(VERSION, topic, partition, offset, i, n)
+
+
+@given(topics, partitions, st.lists(offsets | st.sampled_from(EDGES), min_size=1, max_size=20), st.booleans())
+def test_headers_of_records_in_turn_are_those_of_each(
+    topic: str, partition: int, places: list[int], is_sorted: bool
+) -> None:
+    """Whatever the offset of the one before: at all lengths that an offset can have, and on both sides of a block."""
+    origins = Origins(topic, partition)
+    for offset in sorted(places) if is_sorted else places:
+        for near in (offset, offset + 1, offset ^ 1, offset ^ 255):
+            assert origins.of(near) == encode_provenance(topic, partition, near, 0, 1)
 
 
 def test_a_header_cut_off_anywhere_is_refused() -> None:
