@@ -87,23 +87,25 @@ def run_missing(book: Book, wanted: list[tuple[Workload, str, int]], size: str) 
     wanted = [(workload, arm, number) for workload, arm, number in wanted if not skipped[arm]]
     if not wanted:
         return
-    with running_broker("kafka", "compare") as address, Steps(len(wanted)) as steps:
+    cold = {workload.name for workload, _, _ in wanted if workload.kind == "latency"}
+    with running_broker("kafka", "compare") as address, Steps(len(wanted) + len(cold)) as steps:
         ground = Ground(address.removeprefix("kafka://"), FOLDER / "runs")
-        warm: set[str] = set()
         for workload, arm, number in wanted:
-            if workload.kind == "latency" and workload.name not in warm:
-                warm_up(book, ground, workload, arm, size)
-                warm.add(workload.name)
+            if workload.name in cold:
+                steps.begin(f"{workload.name}, to warm the broker up: {arm}")
+                steps.end(warm_up(book, ground, workload, arm, size))
+                cold.remove(workload.name)
             steps.begin(f"{workload.name}, round {number + 1}: {arm}")
             steps.end(run_one(book, ground, workload, arm, number, size))
 
 
-def warm_up(book: Book, ground: Ground, workload: Workload, arm: str, size: str) -> None:
+def warm_up(book: Book, ground: Ground, workload: Workload, arm: str, size: str) -> str:
     """A run that is not written down: else the first arm waits while the broker's compiler meets small requests."""
     try:
         figures_of(book, ground, workload, arm, size)
     except WrongRun as error:
-        print(f"  {workload.name}, to warm the broker up: FAILED: {error}", flush=True)
+        return f"FAILED: {error}"
+    return "done"
 
 
 def run_one(book: Book, ground: Ground, workload: Workload, arm: str, number: int, size: str) -> str:
