@@ -31,7 +31,7 @@ def test_a_round(tmp_path: Path, record_property: Callable[[str, object], None])
     assert figures.stops + figures.broker_stops >= STOPS_MIN
     assert figures.kills_in_transaction >= 2, "kills inside open transactions"
     assert figures.fenced >= 5, "processes that were taken over"
-    assert sum(figures.faults.values()) >= 6  # how many meet a request is chance, and the machine's speed
+    assert sum(figures.faults.values()) >= 10
     for armed in plan.ARMED:
         assert figures.faults.get(armed.name.lower(), 0) >= 1, f"no EndTxn met {armed.name}: {figures.faults}"
     assert min(figures.changes.values()) >= 10, "splits, merges, releases, grants"
