@@ -17,7 +17,6 @@ from ..keyrange.hashing import point_of
 from ..offsets.decide import CommitKey, Move, decide_commits
 from ..offsets.events import Committed, OffsetEvent, RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
 from ..offsets.provenance import DIGEST_MASK
-from ..state.keys import point_in
 from ..state.overlay import Changes, Layer
 from .brokers.protocol import Outgoing
 from .dispatch import PartitionDispatch, Stretch, Worker
@@ -172,7 +171,7 @@ class Generation:
                     kept_size += done.size
                 layers: dict[int, Layer] = {}
                 for cell, value in zip(stretch.changes.cells, stretch.changes.values, strict=True):
-                    i = bisect_right(firsts, point_in(cell.key)) - 1
+                    i = bisect_right(firsts, cell.point) - 1
                     layers.setdefault(i, Layer()).append(cell, value)
                 for i, layer in layers.items():
                     shares[i].layers.append(layer)

@@ -49,17 +49,22 @@ def parse_key(data: bytes) -> Place:
 
 def is_map_key(data: bytes) -> bool:
     """Whether this state key is of a map's entry."""
-    return len(data) > HEAD_BYTES + int(_LENGTH.unpack_from(data, 6)[0])
+    return len(data) > _end_of_key(data)
 
 
 def map_prefix(data: bytes) -> bytes:
     """What all entries of one record's map begin with; ``data``: the state key of one of them."""
-    return data[: HEAD_BYTES + int(_LENGTH.unpack_from(data, 6)[0])]
+    return data[: _end_of_key(data)]
 
 
 def is_state_key(data: bytes) -> bool:
     """Whether ``parse_key`` takes it."""
-    return len(data) >= HEAD_BYTES and len(data) - HEAD_BYTES >= int(_LENGTH.unpack_from(data, 6)[0])
+    return len(data) >= HEAD_BYTES and len(data) >= _end_of_key(data)
+
+
+def _end_of_key(data: bytes) -> int:
+    """Where the record's key ends, and the map's begins."""
+    return HEAD_BYTES + int(_LENGTH.unpack_from(data, 6)[0])
 
 
 def point_in(data: bytes) -> int:
