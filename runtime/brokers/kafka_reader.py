@@ -23,7 +23,7 @@ import aiokafka.errors
 from aiokafka import AIOKafkaConsumer
 
 from .kafka_identities import TopicIdentities
-from .kafka_link import Deadline, LinkSettings
+from .kafka_link import Deadline, LinkSettings, is_lost, lost_at_once
 from .protocol import (
     Batch,
     BrokerError,
@@ -94,6 +94,7 @@ class KafkaReader:
                 fetch_max_bytes=self._fetch_bytes_max,
                 fetch_max_wait_ms=FETCH_WAIT_MS_MAX,
             )
+            lost_at_once(consumer._client)
             try:
                 async with asyncio.timeout(deadline.left):
                     await consumer.start()
@@ -101,12 +102,11 @@ class KafkaReader:
                     await asyncio.sleep(0)
                 _tell_at_once(consumer._fetcher, self._wake)
                 self._consumer = consumer
-            except (aiokafka.errors.KafkaError, OSError, TimeoutError) as error:
+            except BaseException as error:
                 await self._drop(consumer)
+                if not is_lost(error):
+                    raise
                 await deadline.pause(error)
-            except BaseException:
-                await self._drop(consumer)
-                raise
 
     async def close(self) -> None:
         """Let go of connections; bounded in time."""

@@ -1,0 +1,113 @@
+"""Connections that were reset a moment ago: uvloop has closed them, and aiokafka has not heard of it yet."""
+
+import asyncio
+import errno
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aiokafka.protocol.metadata import MetadataRequest
+
+from keylanes.runtime.brokers.kafka_link import KafkaLink, LinkSettings, is_lost
+from keylanes.runtime.brokers.protocol import BrokerTimeout
+from keylanes.runtime.kafka_server import KafkaServer
+from keylanes.runtime.settings import Security
+
+uvloop = pytest.importorskip("uvloop")
+
+
+class Loop(uvloop.Loop):  # type: ignore[misc]
+    """Resets its connections when it is told to, and tells before anybody else hears of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connections: list[Any] = []
+        self.reset: asyncio.Future[None] | None = None
+
+    async def create_connection(self, factory: Callable[[], Any], *arguments: Any, **named: Any) -> Any:
+        """As uvloop does; one that is aborted is lost as one that the other side resets."""
+        transport, protocol = await super().create_connection(factory, *arguments, **named)
+        lose = protocol.connection_lost
+
+        def connection_lost(_: Exception | None) -> None:
+            if self.reset is not None and not self.reset.done():
+                self.reset.set_result(None)
+            lose(ConnectionResetError(errno.ECONNRESET, "reset by peer"))
+
+        protocol.connection_lost = connection_lost
+        self.connections.append(transport)
+        return transport, protocol
+
+    async def reset_all(self) -> None:
+        """Back when the first is reset."""
+        self.reset = self.create_future()
+        for connection in self.connections:
+            connection.abort()
+        self.connections.clear()
+        await self.reset
+
+
+def link_to(address: str) -> KafkaLink:
+    """Connections that are not open yet."""
+    return KafkaLink(LinkSettings(address, "test", Security(), 2_000, 1_000))
+
+
+@pytest.mark.broker
+def test_a_reset_connection_is_not_written_to(kafka_server: KafkaServer) -> None:
+    """Another one is made for the request, without a try that fails; and so again and again."""
+
+    async def ask_after_resets() -> int:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Loop)
+        link = link_to(kafka_server.bootstrap)
+        await link.open()
+        try:
+            for _ in range(20):
+                await link.ask(link.any_node(), MetadataRequest([]), link.deadline("a test"))
+                *_, last = loop.connections
+                await loop.reset_all()
+                with pytest.raises(RuntimeError, match="closed"):  # else this shows nothing
+                    last.write(b"x")
+            answer = await link.ask(link.any_node(), MetadataRequest([]), link.deadline("a test"))
+            return len(answer.brokers)
+        finally:
+            await link.close()
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        assert runner.run(ask_after_resets()) == 1
+
+
+def test_a_port_that_resets_is_a_broker_that_is_away() -> None:
+    """A load balancer with nobody behind it takes the connection and resets it: that is waited for, and then said."""
+
+    async def reset(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.close()
+
+    async def open_link() -> None:
+        async with await asyncio.start_server(reset, "127.0.0.1", 0) as server:
+            link = link_to(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            with pytest.raises(BrokerTimeout, match="connecting to Kafka"):
+                await link.open()
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(open_link())
+
+
+@pytest.mark.parametrize(
+    ("error", "is_worth_a_retry"),
+    [
+        (RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed"), True),
+        (ConnectionResetError(104, "reset"), True),
+        (TimeoutError(), True),
+        (NotImplementedError("Support for Fetch v99 has not yet been added"), False),
+        (ValueError("a defect"), False),
+        (asyncio.CancelledError(), False),
+    ],
+)
+def test_what_is_lost(error: BaseException, is_worth_a_retry: bool) -> None:
+    """What comes of the network is; what will be the same the next time is not."""
+    assert is_lost(error) == is_worth_a_retry
