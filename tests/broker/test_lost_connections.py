@@ -18,7 +18,7 @@ from keylanes.runtime.settings import Security
 uvloop = pytest.importorskip("uvloop")
 
 
-class Loop(uvloop.Loop):  # type: ignore[misc]
+class Loop(uvloop.Loop):  # type: ignore[misc]  # importorskip gives Any
     """Resets its connections when it is told to, and tells before anybody else hears of it."""
 
     def __init__(self) -> None:
