@@ -15,10 +15,10 @@ from keylanes.runtime.brokers.protocol import BrokerTimeout
 from keylanes.runtime.kafka_server import KafkaServer
 from keylanes.runtime.settings import Security
 
-uvloop = pytest.importorskip("uvloop")
+UvLoop: Any = pytest.importorskip("uvloop").Loop
 
 
-class Loop(uvloop.Loop):  # type: ignore[misc]  # importorskip gives Any
+class Loop(UvLoop):  # type: ignore[misc]  # importorskip gives Any
     """Resets its connections when it is told to, and tells before anybody else hears of it."""
 
     def __init__(self) -> None:
