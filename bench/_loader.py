@@ -110,12 +110,17 @@ async def fill(producer: Any, order: dict[str, Any]) -> None:
 
 
 async def open_loop(producer: Any, order: dict[str, Any]) -> None:
-    """At ``per_second`` whatever happens: a value carries when it was to be sent, in ns since the epoch."""
+    """At ``per_second`` whatever happens: a value carries when it was to be sent, in ns since the epoch.
+
+    With ``backlog_s`` the timetable began so many seconds ago: it is told when what was due is sent.
+    """
     keys, numbers, topic = keys_of("uniform", order["records"], order["keys"]), [0] * order["keys"], order["topic"]
     gap_ns, tick_s = 1e9 / order["per_second"], order.get("tick_s", TICK_S)
-    began_ns, i, sent = time.time_ns() + int(START_S * 1e9), 0, []
+    backlog_s = order.get("backlog_s", 0.0)
+    began_ns, i, sent = time.time_ns() + int((START_S - backlog_s) * 1e9), 0, []
     while i < len(keys):
         due = min(int((time.time_ns() - began_ns) / gap_ns) + 1, len(keys))
+        is_up_to_date = due - i <= order["per_second"]
         while i < due:
             builder, now_ms = producer.create_batch(), int(time.time() * 1_000)
             while i < due:
@@ -129,6 +134,9 @@ async def open_loop(producer: Any, order: dict[str, Any]) -> None:
         if len(sent) >= OPEN_MAX:
             await asyncio.gather(*sent[: OPEN_MAX // 2])  # old ones: they are through, or failed
             del sent[: OPEN_MAX // 2]
+        if backlog_s and is_up_to_date:
+            backlog_s = 0.0
+            print(json.dumps({"event": "backlog"}), flush=True)
         await asyncio.sleep(tick_s)
     await asyncio.gather(*sent)
 

@@ -1,7 +1,9 @@
 """Does anything grow under a steady load? Memory, file handles, bytes of log per record, over twenty minutes.
 
 A loader sends at one rate, whatever the application does; keylanes counts each record in the state of its key and sends
-it on changed, exactly once. Every ten seconds it is looked at: the memory and the file handles of the process, what was
+it on changed, exactly once. It finds a backlog, so that its queues and buffers have been as full as they get before
+anything is judged: later a moment in which the machine does something else fills them no higher. Every ten seconds it
+is looked at: the memory and the file handles of the process, what was
 written to the offset log and to the changelog for each record, the folder of the state, and how late the record is that
 is being handled. In the end every record must have been handled once and in order per key, each count right, and the
 output complete, once and in order for a committed reader. What grows over the last three quarters fails.
@@ -29,6 +31,8 @@ NAME = "steady"
 KEYS, WORKERS = 10_000, 1_000
 TICK_S = 0.005
 """Of the loader: what falls due within one is written together."""
+BACKLOG_S = 30.0
+"""For so long the loader's timetable has been running when it begins."""
 LATE_SECONDS_MAX = 120.0
 READ_PER_SECOND_MIN = 20_000
 MINUTES_MIN = 10
@@ -45,6 +49,7 @@ def main() -> int:
         "minutes": parsed.minutes,
         "per_second": parsed.rate,
         "every_s": parsed.every,
+        "backlog_s": BACKLOG_S,
         "keys": KEYS,
         "workers": WORKERS,
         "commit_ms": COMMIT_MS,
@@ -76,7 +81,7 @@ def arguments() -> argparse.Namespace:
 
 def run(ground: Ground, settings: dict[str, Any]) -> dict[str, Any]:
     """The samples and the result. Raises WrongRun."""
-    records = int(settings["per_second"] * settings["minutes"] * 60)
+    records = int(settings["per_second"] * (settings["minutes"] * 60 + settings["backlog_s"]))
     with ground.scratch(NAME) as folder:
         counts = counts_of(keys_of("uniform", records, KEYS), KEYS)
         group = f"{NAME}-{os.urandom(4).hex()}"
@@ -101,13 +106,15 @@ def run(ground: Ground, settings: dict[str, Any]) -> dict[str, Any]:
         ground.make(order["topic"])
         ground.make(order["output"])
         load = {name: order[name] for name in ("topic", "records", "keys")} | {"tick_s": TICK_S}
+        load |= {name: settings[name] for name in ("per_second", "backlog_s")}
         looks = Looks(order, FOLDER / f"{NAME}-kafka" / "data")
-        with own("peers/growth_app.py", order, folder) as running:
-            running.event("ready", READY_SECONDS_MAX)
-            with ground.loader({**load, "per_second": settings["per_second"]}) as loader:
+        with ground.loader(load) as loader:
+            loader.event("backlog", settings["backlog_s"] + READY_SECONDS_MAX)
+            with own("peers/growth_app.py", order, folder) as running:
+                running.event("ready", READY_SECONDS_MAX)
                 result = watch(running, looks, settings)
-                loader.end()
-            running.end()
+                running.end()
+            loader.end()
         print("reading the output …", flush=True)
         check_output(order, "", ground, LATE_SECONDS_MAX + records / READ_PER_SECOND_MIN)
     figures = {name: value for name, value in checked(result).items() if name != "event"}
