@@ -11,6 +11,9 @@ from .bounded import bounded
 from .logs import READ_RECORDS_MAX, HistoryTrimmed, LogReader
 from .settings import Settings
 
+LOOK_RECORDS = 100
+"""Of the log's start, to see whether anything of it is old at all."""
+
 
 class History:
     """Keeps ``history_ms`` of each partition of the offset log. ``wall_ms``: now, in ms since the epoch."""
@@ -49,12 +52,16 @@ class History:
         end = min(self._covered[log_partition][-1], start + max(READ_RECORDS_MAX, 2 * grown))
         found: int | None = None
         is_old = True
-        for timestamp, event in (await self.logs.read_spans({source: (start, end)}))[source]:
-            is_old = is_old and timestamp < limit
-            is_whole = isinstance(event, SnapshotTaken) and event.part + 1 == event.parts
-            if not isinstance(event, SnapshotTaken) or not is_whole or timestamp >= limit:
-                continue
-            if marks.start < event.position <= below:
-                found = event.position
+        middle = min(end, start + LOOK_RECORDS)
+        for span in ((start, middle), (middle, end)):
+            for timestamp, event in (await self.logs.read_spans({source: span}))[source]:
+                is_old = is_old and timestamp < limit
+                is_whole = isinstance(event, SnapshotTaken) and event.part + 1 == event.parts
+                if not isinstance(event, SnapshotTaken) or not is_whole or timestamp >= limit:
+                    continue
+                if marks.start < event.position <= below:
+                    found = event.position
+            if not is_old:  # what follows is younger: mostly all of the log is, and thousands of events are not read
+                break
         self._looked[log_partition] = end if found is None and is_old else 0
         return found

@@ -1,6 +1,7 @@
 """What shall happen in a round of chaos: drawn from its seed, the same each time."""
 
 import random
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
@@ -24,6 +25,8 @@ POINTS = (
 STEPS = ("transact", "transact", "transact", "take", "committed", "applied")
 TRANSACTIONS_MAX = 12
 ARMED_TIMES = 3
+MORE_MAX = 12
+"""Happenings behind the plan, at most."""
 ARMED = (Fault.HOLD_TO_NEXT, Fault.LOSE_REPLY, Fault.CUT_REPLY, Fault.CUT_REQUEST, Fault.SILENCE)
 
 
@@ -31,8 +34,9 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     """How much of what. ``kills``, ``stops``: at least so many SIGKILLs and SIGSTOPs of processes of the application.
 
     ``pairs``: two processes at once. ``restarts``: of the broker, in order. ``fault_rate``: of the requests in a
-    transaction, while the weather is bad. ``planted``: defects of the application (see chaos_app.py); ``armed``: the
-    fault that an EndTxn of it meets.
+    transaction, while the weather is bad; ``faults``: at least so many are met, and each of ``ARMED``, where there is
+    bad weather at all: who dies first sends no EndTxn that could meet one. ``planted``: defects of the application (see
+    chaos_app.py); ``armed``: the fault that an EndTxn of it meets.
     """
 
     seed: int
@@ -44,6 +48,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     broker_stops: int = 3
     restarts: int = 1
     fault_rate: float = 0.01
+    faults: int = 10
     planted: tuple[str, ...] = ()
     armed: str = ""
 
@@ -211,6 +216,17 @@ def draw(round_: Round) -> list[Planned]:
         # More than once: a transaction may carry nothing but a change of structure.
         found += [Pass(transactions=5, armed=round_.armed) for _ in range(ARMED_TIMES)]
     return found
+
+
+def one_more(round_: Round, met: Mapping[Fault, int]) -> Pass | None:
+    """What is still to happen behind the plan, when so many faults were met; None when they are enough."""
+    if not round_.fault_rate:
+        return None
+    missing = [fault for fault in ARMED if not met.get(fault)]
+    if not missing and sum(met.values()) >= round_.faults:
+        return None
+    rarest = missing[0] if missing else min(ARMED, key=lambda fault: met[fault])
+    return Pass(transactions=5, armed=rarest.name)
 
 
 def seconds_of(plan: list[Planned]) -> float:

@@ -1,6 +1,7 @@
 """Chaos on a real Kafka: whatever is killed, suspended, doubled or cut off, every record counts once, says Spark."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from . import chaos_plan as plan
 from .chaos import ChaosError, Round, run_round
+from .proxy import Fault
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_200)]
 
@@ -52,6 +54,17 @@ def test_planted_defects_are_caught(tmp_path: Path) -> None:
     assert named >= {"output-once", "record-tile"}, "by the transaction that was sent again"
     assert named >= {"commit-outputs", "commit-digest"}, "by the output that is missing"
     assert "state" in named, "by the changes that are missing"
+
+
+def test_faults_that_were_not_met_are_made_up_for() -> None:
+    """First those of which there was none yet, then the rarest, until they are enough."""
+    round_, met = Round(seed=1, faults=7), Counter(dict.fromkeys(plan.ARMED[1:], 1))
+    made_up = []
+    while (more := plan.one_more(round_, met)) is not None:
+        made_up.append(more.armed)
+        met[Fault[more.armed]] += 1
+    assert made_up == [plan.ARMED[0].name, *(fault.name for fault in plan.ARMED[:2])]
+    assert plan.one_more(Round(seed=1, **QUIET), Counter()) is None
 
 
 def test_a_round_is_drawn_from_its_seed() -> None:
