@@ -3,10 +3,10 @@
 A loader sends at one rate, whatever the application does; keylanes counts each record in the state of its key and sends
 it on changed, exactly once. It finds a backlog, so that its queues and buffers have been as full as they get before
 anything is judged: later a moment in which the machine does something else fills them no higher. Every ten seconds it
-is looked at: the memory and the file handles of the process, what was
-written to the offset log and to the changelog for each record, the folder of the state, and how late the record is that
-is being handled. In the end every record must have been handled once and in order per key, each count right, and the
-output complete, once and in order for a committed reader. What grows over the last three quarters fails.
+is looked at: the memory and the file handles of the process, what was written to the offset log and to the changelog
+for each record, the folder of the state, and how late the record is that is being handled. In the end every record must
+have been handled once and in order per key, each count right, and the output complete, once and in order for a
+committed reader. What grows over the last three quarters fails.
 """
 
 import argparse
