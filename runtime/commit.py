@@ -390,4 +390,6 @@ class CommitCycle:
                 self.ledger, self.logs.app, log_partition, places, position, self.incarnation, transaction
             )
             await self._history.trim(log_partition, position)
+        with contextlib.suppress(BrokerError):  # its memory is needed for other things until the next snapshot
+            await self.logs.close()
         return events

@@ -44,25 +44,30 @@ def offsets_topic(app: str) -> str:
 
 
 class LogReader:
-    """Reads one application's logs; positions stay between calls. ``open`` first, ``close`` at last."""
+    """Reads one application's logs; positions stay between calls. ``log_partitions``: how many the offset log has.
 
-    def __init__(self, app: str, broker: Broker, settings: Settings) -> None:
+    ``close`` lets go of the connection, and of all that was fetched ahead of what was asked for (some MiB). Reading may
+    go on after it, over another one.
+    """
+
+    def __init__(self, app: str, broker: Broker, settings: Settings, log_partitions: int = 0) -> None:
         self.app = app
         self.broker = broker
         self.settings = settings
         self.control = TopicPartition(control_topic(app), 0)
-        self.log_partitions = 0
+        self.log_partitions = log_partitions
         self.positions: dict[TopicPartition, int] = {}
         self._reader: Reader | None = None
         self._control_events: list[Event] = []
 
-    async def open(self, log_partitions: int) -> None:
-        """Begin at the start of the control log; offset-log partitions join when their snapshot was found."""
-        self.log_partitions = log_partitions
-        self._reader = await self._bounded(self.broker.reader({}), "opening a reader of the logs")
+    async def open(self) -> Reader:
+        """Connect, unless it is connected."""
+        if self._reader is None:
+            self._reader = await self._bounded(self.broker.reader({}), "opening a reader of the logs")
+        return self._reader
 
     async def close(self) -> None:
-        """Let go of the connection."""
+        """Let go of the connection; raises BrokerTimeout."""
         if self._reader is not None:
             reader, self._reader = self._reader, None
             await bounded(reader.close(), self.settings.close_timeout_ms, "closing the reader of the logs")
@@ -212,13 +217,13 @@ class LogReader:
         found: dict[TopicPartition, list[tuple[int, OffsetEvent]]] = {source: [] for source in spans}
         if not wanted:
             return found
-        assert self._reader is not None, "open() was called"
-        self._reader.assign({source: start for source, (start, _) in wanted.items()})
+        reader = await self.open()
+        reader.assign({source: start for source, (start, _) in wanted.items()})
         limit = self.settings.request_timeout_ms + self.settings.transaction_timeout_ms
         while wanted:
             what = "reading " + ", ".join(f"{s.topic}[{s.partition}] to {high}" for s, (_, high) in wanted.items())
             try:
-                batches = await bounded(self._some(wanted), limit, what)
+                batches = await bounded(_some(reader, wanted), limit, what)
             except OffsetOutOfRange as error:
                 where = f"{error.source.topic}[{error.source.partition}]"
                 raise HistoryTrimmed(f"{where} lost what was to be read: {error}") from error
@@ -228,13 +233,6 @@ class LogReader:
                 if batch.offset_next >= high:
                     del wanted[batch.source]
         return found
-
-    async def _some(self, sources: Collection[TopicPartition]) -> list[Batch]:
-        """Batches of some of these assigned partitions; waits until there are."""
-        assert self._reader is not None, "open() was called"
-        while not (batches := await self._reader.fetch(sources, records_max=READ_RECORDS_MAX, wait_ms=100)):
-            pass
-        return batches
 
     def _decoded(self, batch: Batch, high: int) -> Iterator[tuple[int, Event]]:
         for record in batch.records:
@@ -272,6 +270,13 @@ class LogReader:
                 f"{offsets_topic(self.app)} was made with {log_partitions} partitions and has {self.log_partitions} "
                 "now: progress would be looked for in the wrong place. Partitions must not be added to it."
             )
+
+
+async def _some(reader: Reader, sources: Collection[TopicPartition]) -> list[Batch]:
+    """Batches of some of these assigned partitions; waits until there are."""
+    while not (batches := await reader.fetch(sources, records_max=READ_RECORDS_MAX, wait_ms=100)):
+        pass
+    return batches
 
 
 def places_of(ledger: Ledger, log_partition: int, log_partitions: int) -> Sequence[tuple[str, int]]:

@@ -236,10 +236,12 @@ class Member:
         limit = self.settings.request_timeout_ms
         marks = await bounded(self.broker.watermarks(sources), limit, "watermarks of the sources")
         self.ends = {source: m.high for source, m in marks.items()}
-        await self.logs.open(topics[offsets_topic(self.app)].partitions)
+        self.logs.log_partitions = topics[offsets_topic(self.app)].partitions
+        await self.logs.open()
         sources_now = {(s.topic, s.partition): m for s, m in marks.items()}
         identities = {handler.topic: topics[handler.topic].identity for handler in self.handlers}
         office = await self.coordinator.take_office(sources_now, self.keeper.wanted, identities)
+        await self.logs.close()  # the next read is one of a commit that failed, or of a snapshot
         await self.keeper.open(office.ledger, topics)
         return office, marks
 
@@ -389,15 +391,11 @@ class Member:
 
     async def _watch_control(self) -> None:
         """An idle process learns here that another one took over; a busy one mostly at its next commit."""
-        watch = LogReader(self.app, self.broker, self.settings)
+        watch = LogReader(self.app, self.broker, self.settings, self.logs.log_partitions)
         ledger = Ledger()
-        is_open = False
         try:
             while True:
                 try:
-                    if not is_open:
-                        await watch.open(self.logs.log_partitions)
-                        is_open = True
                     asked_ms = self.wall_ms()
                     ledger = await watch.read_control(ledger)
                     assert self.cycle is not None, "the start is through"
@@ -422,16 +420,12 @@ class Member:
         if not self.logs.log_partitions:  # it has not come as far as that
             return None
         await self._end_tasks()  # or records would be begun and committed while it asks
-        watch = LogReader(self.app, self.broker, self.settings)
+        watch = LogReader(self.app, self.broker, self.settings, self.logs.log_partitions)
         patience = Patience(self.settings.request_timeout_ms, "asking who is in office")
         ledger: Ledger | None = None
-        is_open = False
         try:
             while ledger is None:
                 try:
-                    if not is_open:
-                        await watch.open(self.logs.log_partitions)
-                        is_open = True
                     ledger = await watch.read_control(Ledger())
                 except BrokerTimeout as error:
                     await patience.wait(error)

@@ -17,14 +17,14 @@ from enum import IntEnum
 from typing import Any, Final
 
 import aiokafka.errors
-from aiokafka.client import AIOKafkaClient, ConnectionGroup
-from aiokafka.conn import CloseReason
+from aiokafka.client import ConnectionGroup
 from aiokafka.helpers import create_ssl_context
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from ..settings import Secret, Security
+from .kafka_client import KafkaClient, is_lost
 from .kafka_topics import AnsweredTopic, TopicsRequest, answered_topics
 from .protocol import BrokerError, BrokerTimeout, TopicPartition
 
@@ -208,48 +208,6 @@ def describe_code(code: int) -> str:
         return f"Kafka error {code}"
 
 
-def lost_at_once(client: Any) -> Any:
-    """Make the client take a connection that was reset for a lost one at once, and give the client back.
-
-    uvloop closes the transport when the reset is read; aiokafka hears of it some turns of the loop later. What is
-    written in between raises a RuntimeError there, which aiokafka does not expect (aio-libs/aiokafka issue 1038): it
-    ends the task that keeps up the metadata, and the fetcher. A look before each use leaves no such moment, for nothing
-    waits between the look and the write.
-    """
-    connect = client._get_conn
-
-    async def connect_or_none(
-        node: int | str, *, group: ConnectionGroup = ConnectionGroup.DEFAULT, no_hint: bool = False
-    ) -> Any:
-        close_if_reset(client._conns.get((node, group)))
-        try:
-            connection = await connect(node, group=group, no_hint=no_hint)
-        except RuntimeError as error:
-            if not is_lost(error):
-                raise
-            client.force_metadata_update()  # as after any other connection that could not be made
-            return None
-        return None if close_if_reset(connection) else connection
-
-    def close_if_reset(connection: Any) -> bool:
-        if connection is None or connection._writer is None or not connection._writer.is_closing():
-            return False
-        connection.close(reason=CloseReason.CONNECTION_BROKEN)
-        return True
-
-    client._get_conn = connect_or_none
-    return client
-
-
-def is_lost(error: BaseException) -> bool:
-    """Whether a broker could not be reached, or not be heard: what the client's errors mean that are worth a retry.
-
-    aiokafka's own errors are RuntimeErrors, as is what uvloop says of a write to a connection that was reset; what it
-    says when it and the broker share no version of a request is a NotImplementedError, which is one, too.
-    """
-    return isinstance(error, (RuntimeError, OSError)) and not isinstance(error, NotImplementedError)
-
-
 class KafkaLink:
     """Connections of one client. Closed and abandoned as a whole, so that nothing of it can arrive late."""
 
@@ -267,7 +225,7 @@ class KafkaLink:
         """Connect to any of the bootstrap servers; raises BrokerTimeout."""
         deadline = deadline or self.deadline(f"connecting to Kafka at {self.settings.bootstrap}")
         while self._client is None:
-            client = lost_at_once(AIOKafkaClient(**self.settings.client_arguments()))
+            client = KafkaClient(**self.settings.client_arguments())
             try:
                 async with asyncio.timeout(deadline.left):
                     await client.bootstrap()

@@ -22,8 +22,9 @@ from typing import Any, Final, NamedTuple
 import aiokafka.errors
 from aiokafka import AIOKafkaConsumer
 
+from .kafka_client import KafkaClient, is_lost
 from .kafka_identities import TopicIdentities
-from .kafka_link import Deadline, LinkSettings, is_lost, lost_at_once
+from .kafka_link import Deadline, LinkSettings
 from .protocol import (
     Batch,
     BrokerError,
@@ -85,8 +86,9 @@ class KafkaReader:
         what = f"connecting a reader to Kafka at {self._settings.bootstrap}"
         deadline = Deadline(self._settings.request_timeout_ms, what)
         while self._consumer is None:
+            arguments = self._settings.client_arguments()
             consumer = AIOKafkaConsumer(
-                **self._settings.client_arguments(),
+                **arguments,
                 group_id=None,
                 enable_auto_commit=False,
                 auto_offset_reset="none",
@@ -94,7 +96,7 @@ class KafkaReader:
                 fetch_max_bytes=self._fetch_bytes_max,
                 fetch_max_wait_ms=FETCH_WAIT_MS_MAX,
             )
-            lost_at_once(consumer._client)
+            consumer._client = KafkaClient(**arguments)
             try:
                 async with asyncio.timeout(deadline.left):
                     await consumer.start()

@@ -1,16 +1,19 @@
-"""Connections that were reset a moment ago: uvloop has closed them, and aiokafka has not heard of it yet."""
+"""Connections that were reset a moment ago, of which aiokafka has not heard yet; and those that nobody waits for."""
 
 import asyncio
 import errno
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from aiokafka.protocol.admin import ApiVersionResponse_v0
 from aiokafka.protocol.metadata import MetadataRequest
 
-from keylanes.runtime.brokers.kafka_link import KafkaLink, LinkSettings, is_lost
+from keylanes.runtime.brokers.kafka import KafkaBroker
+from keylanes.runtime.brokers.kafka_client import is_lost
+from keylanes.runtime.brokers.kafka_link import KafkaLink, LinkSettings
 from keylanes.runtime.brokers.protocol import BrokerTimeout
 from keylanes.runtime.kafka_server import KafkaServer
 from keylanes.runtime.settings import Security
@@ -95,6 +98,49 @@ def test_a_port_that_resets_is_a_broker_that_is_away() -> None:
 
     with asyncio.Runner(loop_factory=Loop) as runner:
         runner.run(open_link())
+
+
+class Silent:
+    """Answers what a client asks first, which versions are spoken, and nothing else. ``asked``: it was asked more."""
+
+    def __init__(self) -> None:
+        self.asked, self.left = asyncio.Event(), asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
+        request = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+        answer = request[4:8] + ApiVersionResponse_v0(error_code=0, api_versions=[(3, 0, 5), (18, 0, 0)]).encode()
+        writer.write(len(answer).to_bytes(4, "big") + answer)
+        await reader.readexactly(4)
+        self.asked.set()
+        await reader.read()
+        self.left.set()
+        writer.close()
+
+
+async def open_link(address: str) -> None:
+    """Connections for requests."""
+    await link_to(address).open()
+
+
+async def open_reader(address: str) -> None:
+    """Connections of a consumer."""
+    await KafkaBroker(address).reader({})
+
+
+@pytest.mark.parametrize("connect", [open_link, open_reader])
+async def test_a_start_that_is_given_up_leaves_no_connection(
+    connect: Callable[[str], Coroutine[Any, Any, None]],
+) -> None:
+    """Cancelled while it waits for the answer to its first question."""
+    silent = Silent()
+    async with await asyncio.start_server(silent.serve, "127.0.0.1", 0) as server:
+        opening = asyncio.ensure_future(connect(f"127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+        await asyncio.wait_for(silent.asked.wait(), 10)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await asyncio.wait_for(silent.left.wait(), 10)
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,7 @@ class Pausing:
 
 async def coordinator(broker: Any, name: str) -> Coordinator:
     """A process on its way to office."""
-    logs = LogReader("x", broker, Settings())
-    await logs.open(1)
+    logs = LogReader("x", broker, Settings(), 1)
     return Coordinator("x", name, broker, logs, Settings())
 
 

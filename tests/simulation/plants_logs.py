@@ -54,9 +54,9 @@ def read_to_the_stable_offset(patch: pytest.MonkeyPatch) -> None:
         LogReader,
         "read_spans",
         (
-            "            batches = await bounded(self._some(wanted), limit, what)\n",
+            "            batches = await bounded(_some(reader, wanted), limit, what)\n",
             (
-                "            batches = await self._reader.fetch(wanted, records_max=READ_RECORDS_MAX, wait_ms=0)\n"
+                "            batches = await reader.fetch(wanted, records_max=READ_RECORDS_MAX, wait_ms=0)\n"
                 "            if not batches:\n"
                 "                break\n"
             ),
