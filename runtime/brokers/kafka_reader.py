@@ -120,6 +120,7 @@ class KafkaReader:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await self._drop(consumer)
+            _let_go(consumer._fetcher)
 
     async def _drop(self, consumer: Any) -> None:
         with contextlib.suppress(aiokafka.errors.KafkaError, OSError, TimeoutError):
@@ -168,6 +169,7 @@ class KafkaReader:
             # The consumer prefetches this much of each partition, whatever all of them come to.
             share = max(PARTITION_BYTES_MIN, self._fetch_bytes_max // max(1, len(positions)))
             self._consumer._fetcher._max_partition_fetch_bytes = min(share, PARTITION_BYTES_MAX, self._fetch_bytes_max)
+            _let_go(self._consumer._fetcher)
             self._consumer.assign(list(positions))
             for source, offset in positions.items():
                 self._consumer.seek(source, offset)
@@ -365,6 +367,17 @@ def _all_at_once(held: "weakref.ref[Any]", max_records: int) -> list[Record]:
     if len(records) < max_records:
         fetched._partition_records = None
     return records
+
+
+def _let_go(fetcher: Any) -> None:
+    """Give back what was fetched ahead, up to some MiB of each partition: it will not be read any more. An answer that
+    was not read to its end is a circle with its own iterator, and would wait for a garbage collection.
+    """
+    for fetched in fetcher._records.values():
+        parsed = getattr(fetched, "_partition_records", None)
+        if parsed is not None:
+            parsed._records_iterator.close()
+            fetched._partition_records = None
 
 
 def _as_parsed(_source: TopicPartition, record: Record) -> Record:

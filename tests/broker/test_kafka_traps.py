@@ -6,12 +6,14 @@ import gc
 import logging
 import random
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from keylanes.runtime.brokers.kafka import KafkaBroker
 from keylanes.runtime.brokers.protocol import (
+    Batch,
     BrokerTimeout,
     CorruptRecord,
     OffsetOutOfRange,
@@ -55,6 +57,14 @@ async def read_up_to(reader: Reader, place: TopicPartition, end: int, records_ma
             for batch in await reader.fetch([place], records_max=records_max, wait_ms=500):
                 found += [int(record.value or b"") for record in batch.records]
     return found
+
+
+async def fetched(reader: Reader, place: TopicPartition) -> list[Batch]:
+    """One record of what comes next, as soon as there is one."""
+    async with asyncio.timeout(30):
+        while not (batches := await reader.fetch([place], records_max=1, wait_ms=500)):
+            pass
+    return batches
 
 
 async def visible(broker: KafkaBroker, place: TopicPartition) -> list[int]:
@@ -202,6 +212,30 @@ async def test_what_was_read_is_freed_at_once(broker: KafkaBroker, place: TopicP
     finally:
         gc.enable()
         await reader.close()
+
+
+async def test_what_was_fetched_ahead_is_freed_at_once(broker: KafkaBroker, place: TopicPartition) -> None:
+    """Whoever reads elsewhere, or reads no more, gives back what the client holds of what comes next: some MiB."""
+    values = [b"%d " % i + NOISE for i in range(400)]
+    await broker.append([Outgoing(place.topic, place.partition, b"k", value) for value in values])
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        held = []
+        for _ in range(4):
+            reader = await broker.reader({})
+            for start in (200, 0):
+                reader.assign({place: start})
+                (batch,) = await fetched(reader, place)
+                assert [record.offset for record in batch.records] == [start]
+                del batch
+            await reader.close()
+            held.append(tracemalloc.get_traced_memory()[0])
+        assert held[-1] - held[0] < 300_000, held  # a fetch brings all of it, and each loop fetches twice
+    finally:
+        tracemalloc.stop()
+        gc.enable()
 
 
 async def test_a_dead_client_frees_its_readers(
