@@ -23,6 +23,9 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
     - ``close`` closes all: also the connection of a ``bootstrap`` that was cancelled, and one that was being made.
     """
 
+    _sync_task: Any
+    """aiokafka's own."""
+
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._is_closed = False
