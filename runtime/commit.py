@@ -390,6 +390,5 @@ class CommitCycle:
                 self.ledger, self.logs.app, log_partition, places, position, self.incarnation, transaction
             )
             await self._history.trim(log_partition, position)
-        with contextlib.suppress(BrokerError):  # its memory is needed for other things until the next snapshot
-            await self.logs.close()
+        await self.logs.close()  # until the next snapshot its memory is for other things
         return events

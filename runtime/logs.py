@@ -16,7 +16,7 @@ from ..offsets.events import AppCreated, Event, LogOpened, OffsetEvent, RangesGr
 from ..offsets.ledger import Ledger, PartitionLedger, Place, evolve, evolve_all
 from ..offsets.snapshots import newest_snapshot, restore_snapshot, search_starts
 from .bounded import bounded
-from .brokers.protocol import Batch, Broker, OffsetOutOfRange, Reader, TopicPartition, Watermarks
+from .brokers.protocol import Batch, Broker, BrokerError, OffsetOutOfRange, Reader, TopicPartition, Watermarks
 from .errors import LogError
 from .settings import Settings
 
@@ -67,10 +67,13 @@ class LogReader:
         return self._reader
 
     async def close(self) -> None:
-        """Let go of the connection; raises BrokerTimeout."""
+        """Let go of the connection. What goes wrong there is logged: nothing depends on it."""
         if self._reader is not None:
             reader, self._reader = self._reader, None
-            await bounded(reader.close(), self.settings.close_timeout_ms, "closing the reader of the logs")
+            try:
+                await bounded(reader.close(), self.settings.close_timeout_ms, "closing the reader of the logs")
+            except BrokerError as error:
+                logger.warning("%s", error)
 
     def offsets(self, log_partition: int) -> TopicPartition:
         """A partition of the offset log."""

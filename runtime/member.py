@@ -4,7 +4,6 @@ The host of the pure heart. It owns every task; an error in any of them ends the
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -406,8 +405,7 @@ class Member:
                     logger.warning("the control log can't be read: %s", error)
                 await asyncio.sleep(CONTROL_CHECK_MS / 1000)
         finally:
-            with contextlib.suppress(BrokerError):
-                await watch.close()
+            await watch.close()
 
     async def _taken_over(self) -> FencedError | None:
         """Whether another process is in office, for one that found damage.
@@ -436,8 +434,7 @@ class Member:
         except (BrokerError, LogError) as error:
             logger.warning("whether another process took over can't be read: %s", error)
         finally:
-            with contextlib.suppress(BrokerError):
-                await watch.close()
+            await watch.close()
         return None
 
     # --- stopping --------------------------------------------------------------------------------------------------
