@@ -32,7 +32,12 @@ YIELD_EVERY_RECORDS: Final = 64
 """A task whose handlers never suspend lets others run after so many records."""
 
 TASKS_AT_ONCE: Final = 4
-"""When a handler suspends, those that wait are parted among so many tasks: in one, each takes a turn of the loop."""
+"""When a handler suspends, those that wait are parted among so many tasks, and each has one when the next one suspends,
+too: in one task each takes a turn of the loop, and for handlers that do not suspend a task each costs too much.
+"""
+
+IDLE_TASKS_MAX: Final = 1_000
+"""So many tasks whose work is done are kept for more of it: a new one costs as much as a record."""
 
 STRETCH_RECORDS_MAX: Final = 256
 STRETCH_S: Final = 0.002
@@ -43,12 +48,14 @@ LOOK_EVERY_RECORDS: Final = 64
 
 
 class Going:
-    """A task's work: the worker that runs, and those that wait for it as long as its handler does not suspend."""
+    """A task's work: the worker that runs, and those that wait for it as long as its handler does not suspend. They are
+    ``parted`` when they waited for another one before, which did.
+    """
 
-    __slots__ = ("run", "waiting", "worker")
+    __slots__ = ("parted", "run", "waiting", "worker")
 
-    def __init__(self, run: PartitionRun, waiting: Iterable[Worker] = ()) -> None:
-        self.run, self.waiting = run, deque(waiting)
+    def __init__(self, run: PartitionRun, waiting: Iterable[Worker] = (), *, parted: bool = False) -> None:
+        self.run, self.waiting, self.parted = run, deque(waiting), parted
         self.worker: Worker | None = None
 
     def running(self) -> tuple[Record, float] | None:
@@ -102,6 +109,8 @@ class Slots(Attempts):
         super().__init__(broker, settings)
         self.fail, self._cpu_s = fail, cpu_s
         self.tasks: dict[asyncio.Task[None], Going] = {}
+        self._idle: list[tuple[asyncio.Task[None], asyncio.Future[Going]]] = []
+        """Tasks that have no work, and how it is given to them; the last one first."""
         self.unstarted = 0
         """Workers that have something to do and wait for the loop: it has no time for more."""
         self.done_bytes = 0
@@ -125,18 +134,40 @@ class Slots(Attempts):
         For plain handlers. While this runs nobody else hands out to the partition's workers.
         """
         going = Straight(run, batch, cells, self._clock())
-        self._begin(going, self._run_straight(going))
+        self._begin(going)
         return await going.through
 
-    def _start(self, run: PartitionRun, waiting: Iterable[Worker]) -> None:
+    def _start(self, run: PartitionRun, waiting: Sequence[Worker], *, parted: bool = False) -> None:
         if waiting:
-            going = Going(run, waiting)
-            self._begin(going, self._run_workers(going))
+            self._begin(Going(run, waiting, parted=parted))
 
-    def _begin(self, going: Going, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def _begin(self, going: Going) -> None:
+        """In a task that has nothing to do; in a new one when there is none."""
+        while self._idle:
+            task, given = self._idle.pop()
+            if not given.done():  # nobody cancelled it
+                self.tasks[task] = going
+                given.set_result(going)
+                return
+        task = asyncio.get_running_loop().create_task(self._run(going))
         self.tasks[task] = going
         task.add_done_callback(self._ended)
+
+    async def _run(self, going: Going | None) -> None:
+        """A task: one work after the other, as long as there is room for those that wait."""
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None, "a coroutine runs in one"
+        while going is not None:
+            if isinstance(going, Straight):
+                await self._run_straight(going)
+            else:
+                await self._run_workers(going)
+            going = None  # an idle task holds no batch
+            if len(self._idle) < IDLE_TASKS_MAX and not task.cancelling() and not self._is_closing:
+                del self.tasks[task]
+                given: asyncio.Future[Going] = loop.create_future()
+                self._idle.append((task, given))
+                going = await given
 
     def stop(self) -> None:
         """Workers take no next record from now on."""
@@ -190,10 +221,11 @@ class Slots(Attempts):
             return
         self._is_closing = True
         self.stop()
-        for task in list(self.tasks):
+        tasks = [*self.tasks, *(task for task, _ in self._idle)]
+        for task in tasks:
             task.cancel()
-        if self.tasks:
-            _, pending = await asyncio.wait(list(self.tasks), timeout=limit_s)
+        if tasks:
+            _, pending = await asyncio.wait(tasks, timeout=limit_s)
             for going in (self.tasks[task] for task in pending):
                 found = going.running()
                 where = f"{going.run.label} offset {None if found is None else found[0].offset}"
@@ -201,7 +233,9 @@ class Slots(Attempts):
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        going = self.tasks.pop(task)
+        going = self.tasks.pop(task, None)
+        if going is None:  # cancelled while it had nothing to do: nothing is lost
+            return
         self.unstarted -= len(going.waiting)
         if task.cancelled():
             for worker in (going.worker, *going.waiting):
@@ -220,15 +254,20 @@ class Slots(Attempts):
         while going.waiting:
             going.worker = going.waiting.popleft()
             self.unstarted -= 1
-            count += await _driven(self._run_worker(going.run, going.worker), going, self._part)
+            work = self._run_worker(going.run, going.worker)
+            if going.waiting:
+                count += await _driven(work, going, self._part)
+            else:
+                count += await work
             if count >= YIELD_EVERY_RECORDS:
                 count = 0
                 await asyncio.sleep(0)
 
     def _part(self, going: Going) -> None:
         waiting, going.waiting = [*going.waiting], deque()
-        for i in range(min(TASKS_AT_ONCE, len(waiting))):
-            self._start(going.run, waiting[i::TASKS_AT_ONCE])
+        tasks = len(waiting) if going.parted else min(TASKS_AT_ONCE, len(waiting))
+        for i in range(tasks):
+            self._start(going.run, waiting[i::tasks], parted=True)
 
     async def _run_straight(self, going: Straight) -> None:
         """Stretches of a batch, between which others run."""

@@ -85,8 +85,7 @@ class Tally:
         self._began: list[tuple[int, float]] = []
         self._counters = _counters(spec.counters)
         self._on_all = on_all
-        plain = not spec.is_timed and not spec.counters and not is_threaded
-        self.begin, self.end = self._plain() if plain else self._full(is_threaded)
+        self.begin, self.end = self._with_more(is_threaded) if spec.counters or is_threaded else self._alone()
 
     def _start(self) -> None:
         if not self._began:
@@ -96,6 +95,9 @@ class Tally:
         self.ended_ns, self.ended_cpu_s = time.monotonic_ns(), time.process_time()
         self.peak, self.out_of_order = peak, self.out_of_order + out_of_order
         self._on_all()
+
+    def _alone(self) -> tuple[Callable[[bytes], Any], Callable[[Any], None]]:
+        return self._timed() if self.spec.is_timed else self._plain()
 
     def _plain(self) -> tuple[Callable[[bytes], Any], Callable[[Any], None]]:
         turn, place, records = self.next, _place, self.spec.returning
@@ -124,30 +126,54 @@ class Tally:
 
         return begin, end
 
-    def _full(self, is_threaded: bool) -> tuple[Callable[[bytes], Any], Callable[[Any], None]]:
-        """With times or counters of single records, or for threads."""
-        begin_plain, end_plain = self._plain()
-        head, latencies, counters, stuck = _head, self.latencies, self._counters, self.spec.stuck
-        is_timed, ended = self.spec.is_timed, 0
-        lock = threading.Lock() if is_threaded else contextlib.nullcontext()
+    def _timed(self) -> tuple[Callable[[bytes], Any], Callable[[Any], None]]:
+        """The same, and how long after its time a record was through."""
+        turn, head, records, latencies, clock = self.next, _head, self.spec.returning, self.latencies, time.time_ns
+        running = peak = handled = late = 0
 
         def begin(value: bytes) -> tuple[int, int]:
+            nonlocal running, peak, late
+            key: int
+            key, number, due_ns = head(value)
+            if turn[key] != number:
+                late += 1
+            running += 1
+            if running > peak:
+                peak = running
+                if peak == 1:
+                    self._start()
+            return key, due_ns
+
+        def end(token: tuple[int, int]) -> None:
+            nonlocal running, handled
+            key, due_ns = token
+            latencies[handled] = max(clock() - due_ns, 0)
+            turn[key] += 1
+            running -= 1
+            handled += 1
+            if handled == records:
+                self._finish(peak, late)
+
+        return begin, end
+
+    def _with_more(self, is_threaded: bool) -> tuple[Callable[[bytes], Any], Callable[[Any], None]]:
+        """With counters of single records, or for threads."""
+        begin_alone, end_alone = self._alone()
+        head, counters, stuck = _head, self._counters, self.spec.stuck
+        lock = threading.Lock() if is_threaded else contextlib.nullcontext()
+
+        def begin(value: bytes) -> tuple[Any, int]:
             with lock:
                 third = head(value)[2]
                 if third == stuck and counters is not None:
                     counters[third] += 1  # it never ends: that it began is what can be counted
-                return begin_plain(value), third
+                return begin_alone(value), third
 
-        def end(token: tuple[int, int]) -> None:
-            nonlocal ended
-            key, third = token
+        def end(token: tuple[Any, int]) -> None:
             with lock:
-                if is_timed:
-                    latencies[ended] = max(time.time_ns() - third, 0)
-                    ended += 1
-                elif counters is not None:
-                    counters[third] += 1
-                end_plain(key)
+                if counters is not None:
+                    counters[token[1]] += 1
+                end_alone(token[0])
 
         return begin, end
 

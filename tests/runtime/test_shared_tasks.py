@@ -1,4 +1,4 @@
-"""Workers whose handlers do not suspend share a task; whoever suspends has one of his own."""
+"""Workers whose handlers do not suspend share a task; whoever suspends has one of his own, which is kept for others."""
 
 import asyncio
 from collections import defaultdict
@@ -80,3 +80,35 @@ async def test_an_error_before_the_first_suspension_is_its_records_alone(ground:
     dead = sorted(int(value or b"") for value in await asyncio.to_thread(ground.values, ground.dead))
     assert dead == [value for value in range(100) if value % 10 in (3, 4)]
     assert sorted(handled) == [value for value in range(100) if value % 10 not in (3, 4)]
+
+
+async def test_a_task_whose_work_is_done_gets_the_next(ground: Ground) -> None:
+    """Records that come one by one run in one task, although each suspends. One that is cancelled while it has nothing
+    to do takes nothing with it: the next record has another one.
+    """
+    await asyncio.to_thread(ground.fill, [(b"k", b"0")])
+    app = ground.app()
+    tasks: list[asyncio.Task[object] | None] = []
+    is_through = asyncio.Event()
+
+    @app.handler(ground.source, parallelising_factor=1_000)
+    async def handle(value: int) -> None:
+        tasks.append(asyncio.current_task())
+        await asyncio.sleep(0.001)
+        is_through.set()
+
+    async with app, asyncio.timeout(WAIT_S):
+        for value in range(1, 7):
+            await is_through.wait()
+            is_through.clear()
+            while app.statistics().running:  # noqa: ASYNC110  # the handler has set it: a turn or two
+                await asyncio.sleep(0)
+            if value == 3:
+                assert tasks[-1] is not None
+                tasks[-1].cancel()
+            if value < 6:
+                await asyncio.to_thread(ground.fill, [(b"k%d" % value, b"%d" % value)])
+    assert tasks == [tasks[0]] * 3 + [tasks[3]] * 3
+    assert tasks[0] is not tasks[3]
+    assert app.health().state == "stopped"
+    assert all(task is not None and task.done() for task in tasks)
