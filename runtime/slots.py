@@ -226,7 +226,7 @@ class Slots(Attempts):
             task.cancel()
         if tasks:
             _, pending = await asyncio.wait(tasks, timeout=limit_s)
-            for going in (self.tasks[task] for task in pending):
+            for going in (self.tasks[task] for task in pending if task in self.tasks):
                 found = going.running()
                 where = f"{going.run.label} offset {None if found is None else found[0].offset}"
                 logger.error("handler %s at %s ignores that it is cancelled", going.run.handler.name, where)
