@@ -21,8 +21,6 @@ SEED = 7
 VALUE_BYTES = 100
 BATCH_BYTES = 64 * 1024
 TICK_S = 0.001
-OPEN_MAX = 10_000
-"""Batches of an open loop whose ends are not looked at yet."""
 START_S = 0.5
 """From the loader's start to the first scheduled time of an open loop."""
 
@@ -112,13 +110,16 @@ async def fill(producer: Any, order: dict[str, Any]) -> None:
 async def open_loop(producer: Any, order: dict[str, Any]) -> None:
     """At ``per_second`` whatever happens: a value carries when it was to be sent, in ns since the epoch.
 
-    With ``backlog_s`` the timetable began so many seconds ago: it is told when what was due is sent.
+    What comes due before the last batch is acknowledged goes as one: the producer sends a partition's batches one after
+    the other, and after a stall of the broker a queue of small ones would take a round trip each. With ``backlog_s``
+    the timetable began so many seconds ago: it is told when what was due is sent.
     """
     keys, numbers, topic = keys_of("uniform", order["records"], order["keys"]), [0] * order["keys"], order["topic"]
     gap_ns, tick_s = 1e9 / order["per_second"], order.get("tick_s", TICK_S)
     backlog_s = order.get("backlog_s", 0.0)
-    began_ns, i, sent = time.time_ns() + int((START_S - backlog_s) * 1e9), 0, []
+    began_ns, i = time.time_ns() + int((START_S - backlog_s) * 1e9), 0
     while i < len(keys):
+        sent = []
         due = min(int((time.time_ns() - began_ns) / gap_ns) + 1, len(keys))
         is_up_to_date = due - i <= order["per_second"]
         while i < due:
@@ -131,14 +132,10 @@ async def open_loop(producer: Any, order: dict[str, Any]) -> None:
                 numbers[key] += 1
                 i += 1
             sent.append(await producer.send_batch(builder, topic, partition=0))
-        if len(sent) >= OPEN_MAX:
-            await asyncio.gather(*sent[: OPEN_MAX // 2])  # old ones: they are through, or failed
-            del sent[: OPEN_MAX // 2]
+        await asyncio.gather(asyncio.sleep(tick_s), *sent)
         if backlog_s and is_up_to_date:
             backlog_s = 0.0
             print(json.dumps({"event": "backlog"}), flush=True)
-        await asyncio.sleep(tick_s)
-    await asyncio.gather(*sent)
 
 
 async def main(order: dict[str, Any]) -> None:
