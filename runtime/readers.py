@@ -27,6 +27,12 @@ STUCK_MS = 100
 STARTED_MS = 20
 """So long at most a reader waits for workers to begin that the loop has had no time for."""
 
+WORKED_OFF_MS = 100
+"""So long at most it waits for them to work off what they have."""
+
+IDLE_TURNS = 3
+"""After so many turns of the loop in which no record was done it has time for more of them."""
+
 BLOCKED_CHECK_MS = 20
 """How often a reader that stands at a full worker looks whether the others run dry."""
 
@@ -67,6 +73,8 @@ class MainReader:
         self._standing: dict[TopicPartition, asyncio.Task[None]] = {}
         self._moved = asyncio.Event()
         self._has_grown = False
+        self._records_read = 0
+        """Records that were read, as ``slots.records_done`` counts those that are done."""
 
     async def run(self) -> None:
         """Read until stopped or cancelled; a broker that is away is waited for."""
@@ -113,6 +121,7 @@ class MainReader:
             await self._moved.wait()
             return
         await self._until_started()
+        await self._until_worked_off()
         wait_ms = BLOCKED_CHECK_MS if self._standing else self.settings.fetch_wait_ms
         batches = await reader.fetch(free, records_max=self.settings.fetch_records_max, wait_ms=wait_ms)
         for batch in batches:
@@ -123,6 +132,7 @@ class MainReader:
             if self.is_stopped:
                 return
             self._positions[batch.source] = batch.offset_next
+            self._records_read += len(batch.records)
             index = await self.slots.hand_through(run, batch, cells) if run.handler.is_plain else 0
             if self.is_stopped:
                 return
@@ -142,6 +152,23 @@ class MainReader:
         until = loop.time() + STARTED_MS / 1000
         while self.slots.unstarted and not self.is_stopped and loop.time() < until:  # noqa: ASYNC110  # one turn of the loop each
             await asyncio.sleep(0)
+
+    async def _until_worked_off(self) -> None:
+        """Let the workers work off what they have, down to about a fetch and a record each, as long as the processor is
+        what is short: the longer records are queued, the fewer of them are in its caches when their turn comes. Where
+        the loop has time, to wait would only have workers run dry. Not for ever: records that were skipped, or that
+        are queued behind a stuck one, look as if they waited.
+        """
+        slots, loop = self.slots, asyncio.get_running_loop()
+        most = self.settings.fetch_records_max + sum(len(run.dispatch.workers) for run in self.runs.values())
+        until, done, idle = loop.time() + WORKED_OFF_MS / 1000, -1, 0
+        while self._records_read - slots.records_done > most and idle < IDLE_TURNS and not self.is_stopped:
+            if loop.time() >= until:
+                self._records_read = slots.records_done
+            idle = idle + 1 if slots.records_done == done else 0
+            done = slots.records_done
+            await asyncio.sleep(0)
+        self._records_read = max(self._records_read, slots.records_done)
 
     def _hand_out(self, run: PartitionRun, batch: Batch, index: int) -> Blocked | None:
         ready: list[Worker] = []

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import math
 import types
-from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -48,14 +47,14 @@ LOOK_EVERY_RECORDS: Final = 64
 
 
 class Going:
-    """A task's work: the worker that runs, and those that wait for it as long as its handler does not suspend. They are
-    ``parted`` when they waited for another one before, which did.
+    """A task's work: the worker that runs, and those that wait for it as long as its handler does not suspend, the next
+    one last. They are ``parted`` when they waited for another one before, which did.
     """
 
     __slots__ = ("parted", "run", "waiting", "worker")
 
-    def __init__(self, run: PartitionRun, waiting: Iterable[Worker] = (), *, parted: bool = False) -> None:
-        self.run, self.waiting, self.parted = run, deque(waiting), parted
+    def __init__(self, run: PartitionRun, waiting: list[Worker], *, parted: bool = False) -> None:
+        self.run, self.waiting, self.parted = run, waiting, parted
         self.worker: Worker | None = None
 
     def running(self) -> tuple[Record, float] | None:
@@ -76,7 +75,7 @@ class Straight(Going):
     )  # fmt: skip
 
     def __init__(self, run: PartitionRun, batch: Batch, cells: Sequence[Cell | None], since_s: float) -> None:
-        super().__init__(run)
+        super().__init__(run, [])
         self.batch, self.at, self.since_s, self.route = batch, 0, since_s, Route(batch, 0, cells)
         self.look_at = self.last = 0
         self.until_s = 0.0
@@ -124,6 +123,7 @@ class Slots(Attempts):
     def activate(self, run: PartitionRun, workers: Iterable[Worker]) -> None:
         """Start the workers; each was marked active by the dispatch."""
         waiting = [*workers]
+        waiting.reverse()
         self.unstarted += len(waiting)
         self._start(run, waiting)
 
@@ -137,7 +137,7 @@ class Slots(Attempts):
         self._begin(going)
         return await going.through
 
-    def _start(self, run: PartitionRun, waiting: Sequence[Worker], *, parted: bool = False) -> None:
+    def _start(self, run: PartitionRun, waiting: list[Worker], *, parted: bool = False) -> None:
         if waiting:
             self._begin(Going(run, waiting, parted=parted))
 
@@ -160,6 +160,8 @@ class Slots(Attempts):
         while going is not None:
             if isinstance(going, Straight):
                 await self._run_straight(going)
+            elif len(going.waiting) == 1:  # the usual case for handlers that suspend: one coroutine less to go through
+                await self._run_worker(going.run, self._next(going))
             else:
                 await self._run_workers(going)
             going = None  # an idle task holds no batch
@@ -252,9 +254,7 @@ class Slots(Attempts):
         """
         count = 0
         while going.waiting:
-            going.worker = going.waiting.popleft()
-            self.unstarted -= 1
-            work = self._run_worker(going.run, going.worker)
+            work = self._run_worker(going.run, self._next(going))
             if going.waiting:
                 count += await _driven(work, going, self._part)
             else:
@@ -263,11 +263,21 @@ class Slots(Attempts):
                 count = 0
                 await asyncio.sleep(0)
 
+    def _next(self, going: Going) -> Worker:
+        """Who waited longest runs from here on."""
+        worker = going.waiting.pop()
+        going.worker = worker
+        self.unstarted -= 1
+        return worker
+
     def _part(self, going: Going) -> None:
-        waiting, going.waiting = [*going.waiting], deque()
+        waiting, going.waiting = going.waiting, []
+        waiting.reverse()
         tasks = len(waiting) if going.parted else min(TASKS_AT_ONCE, len(waiting))
         for i in range(tasks):
-            self._start(going.run, waiting[i::tasks], parted=True)
+            part = waiting[i::tasks]
+            part.reverse()
+            self._start(going.run, part, parted=True)
 
     async def _run_straight(self, going: Straight) -> None:
         """Stretches of a batch, between which others run."""
