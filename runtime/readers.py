@@ -313,7 +313,7 @@ async def wait_for_room(
     loop = asyncio.get_running_loop()
     worker, size = blocked.worker, blocked.size
     until = loop.time() + full_wait_ms / 1000
-    running, stuck_from = worker.running, loop.time() + STUCK_MS / 1000
+    running, stuck_from = worker.running, _stuck_from(worker, loop.time())
     queued_least, still_from = math.inf, until
     while not run.dispatch.has_room_again(worker, size) and not worker.retired:
         worker.awaited_bytes = size
@@ -325,7 +325,7 @@ async def wait_for_room(
             break
         now = loop.time()
         if worker.running is not running:
-            running, stuck_from = worker.running, now + STUCK_MS / 1000
+            running, stuck_from = worker.running, _stuck_from(worker, now)
         workers = fed()
         queued = sum(len(other.queue) for other in workers)
         if queued < queued_least:
@@ -334,6 +334,11 @@ async def wait_for_room(
         if is_over() or run.dispatch.may_drop(worker, workers, **waits):
             return False
     return True
+
+
+def _stuck_from(worker: Worker, now: float) -> float:
+    """From when on a worker that stays at its record is stuck at it: it may be so already."""
+    return (now if worker.running is None else min(worker.started_s, now)) + STUCK_MS / 1000
 
 
 async def _close(reader: Reader, settings: Settings) -> None:
