@@ -2,15 +2,20 @@
 
 import asyncio
 
+import pytest
+
+from keylanes.runtime import readers
+
 from ..broker.ground import Ground
 
 WAIT_S = 30.0
 
 
-async def test_a_busy_loop_is_not_read_ahead_of(ground: Ground) -> None:
+async def test_a_busy_loop_is_not_read_ahead_of(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """While every turn of the loop works off records, there wait about a fetch and a record of each worker, and what is
     fetched on top; buffers have room for many times as many.
     """
+    monkeypatch.setattr(readers, "WORKED_OFF_MS", 60_000)  # a machine that stands still must not end the wait
     records, workers, fetch = 20_000, 100, 500
     await asyncio.to_thread(ground.fill, [(b"k%d" % (i % 5_000), b"%d" % i) for i in range(records)])
     app = ground.app(fetch_records_max=fetch)
