@@ -14,12 +14,15 @@ from typing import Any
 
 from _measure import FOLDER, git, surroundings
 
+from keylanes import IS_COMPILED
+
 CODE = ("*.py", "*.java", "pom.xml", "bench/peers/requirements")
 
 
 def identity(settings: dict[str, Any]) -> str:
     """What results must share to be in one book."""
-    said = [git("rev-parse", "HEAD"), git("diff", "HEAD", "--", *CODE), json.dumps(settings, sort_keys=True)]
+    said = [git("rev-parse", "HEAD"), git("diff", "HEAD", "--", *CODE), git("status", "--porcelain", "--", *CODE)]
+    said += [str(IS_COMPILED), json.dumps(settings, sort_keys=True)]
     return hashlib.sha256("\0".join(said).encode()).hexdigest()[:16]
 
 
@@ -38,7 +41,8 @@ def alone() -> Iterator[None]:
 class Book:
     """``runs``: one entry for each (workload, arm, round), with ``figures`` or why it ``failed``.
 
-    ``skipped``: arms that cannot run here, with the reason.
+    ``skipped``: arms that cannot run here, with the reason. ``failures``: every run that failed, also when it ended
+    well at another try, and warm-ups; each as "workload, arm: reason".
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,7 +58,8 @@ class Book:
         if found:
             self.path.replace(self.path.with_name(f"{self.path.stem}-{found.get('identity', 'before')}.json"))
         self.content = {
-            "identity": mine, **surroundings(), "settings": settings, "skipped": {}, "peers": {}, "runs": []
+            "identity": mine, **surroundings(), "settings": settings, "skipped": {}, "peers": {}, "runs": [],
+            "failures": [],
         }  # fmt: skip
         self.write()
         return False
@@ -78,6 +83,13 @@ class Book:
         versions = what.get("figures", {}).pop("versions", None)
         if versions:
             self.content["peers"][arm] = versions
+        if "failed" in what:
+            self.fail(f"{workload}, round {number + 1}, {arm}: {what['failed']}")
+        self.write()
+
+    def fail(self, what: str) -> None:
+        """Remember a failure for good: a further try that ends well does not make it undone."""
+        self.content["failures"].append(what)
         self.write()
 
     def skip(self, skipped: dict[str, str]) -> None:

@@ -19,6 +19,10 @@ WRONG_OUTPUTS = ("doubled", "missing", "out_of_order", "damaged")
 """What a reader counts, all of which should be 0."""
 COMMIT_MS = 100
 IN_FLIGHT = 1_000
+OUTPUT_SETTINGS = {"message.timestamp.type": "LogAppendTime"}
+"""Of outputs whose end is of interest: the broker's own clock says when it wrote the last record."""
+HEADERS = {"keylanes": "kl"}
+"""What an arm's outputs must carry: keylanes' say where they come from."""
 
 
 @functools.cache
@@ -53,6 +57,7 @@ def order_of(workload: Workload, arm: str, size: str, ground: Ground, folder: Pa
         "stuck": -1,
         "counters": "",
         "expected": "",
+        "header": HEADERS.get(arm, ""),
     }
 
 
@@ -65,13 +70,14 @@ def run(workload: Workload, arm: str, size: str, ground: Ground) -> dict[str, An
         order["expected"] = write_counts(folder / "expected", counts)
         if workload.has_output:
             order["output"] = f"{order['group']}-output"
-            ground.make(order["output"])
+            ground.make(order["output"], settings=OUTPUT_SETTINGS)
         with driver(arm, order) as running:
             running.event("ready", READY_SECONDS_MAX)
             result = checked(running.event("result", RESULT_SECONDS_MAX[size]))
             running.end()
         if workload.has_output:
-            check_output(order, workload.distribution, ground)
+            written_at_s = check_output(order, workload.distribution, ground)["written_at_s"]
+            result["written_per_second"] = result["records"] / (written_at_s - result["began_at_s"])
         if workload.family == "W3":
             check_changelog(order, arm, ground)
     figures = {name: value for name, value in result.items() if name != "event"}
@@ -84,19 +90,20 @@ def run(workload: Workload, arm: str, size: str, ground: Ground) -> dict[str, An
 
 def check_output(
     order: dict[str, Any], distribution: str, ground: Ground, seconds_max: float = READ_SECONDS_MAX
-) -> None:
+) -> dict[str, Any]:
     """Read an arm's output as a committed reader. Raises WrongRun unless all is there once and in order."""
     seen = read_output(order, distribution, ground, seconds_max)
     wrong = {name: seen[name] for name in WRONG_OUTPUTS if seen.get(name)}
     if wrong:
         raise WrongRun(f"the committed output is wrong: {wrong}")
+    return seen
 
 
 def read_output(
     order: dict[str, Any], distribution: str, ground: Ground, seconds_max: float = READ_SECONDS_MAX
 ) -> dict[str, Any]:
     """What a committed reader sees of an arm's output; of a paced one by the turns of each key alone."""
-    names = ("records", "keys", "stuck", "expected", "is_paced")
+    names = ("records", "keys", "stuck", "expected", "is_paced", "header")
     asked = {name: order[name] for name in names if name in order}
     return _read({**asked, "topic": order["output"], "distribution": distribution}, order, ground, seconds_max)
 

@@ -3,7 +3,9 @@
 With ``live`` it reads ``records`` records of an output as they come and writes how long after their scheduled time it
 saw each (u64 nanoseconds). With ``changelog_of`` it reads a changelog and says how many keys have another last count
 than the file ``expected`` has. Else it reads an output to its end and says what is missing, doubled, out of order in
-its key, or wrong inside; with ``is_paced``, where values hold no index of their own, by what ``expected`` says of keys.
+its key, or wrong inside, and when the broker wrote the last of it; with ``is_paced``, where values hold no index of
+their own, by what ``expected`` says of keys. A record whose own key is another one than its value's, or that lacks the
+``header`` that is asked for, is wrong too.
 """
 
 import asyncio
@@ -17,7 +19,7 @@ from struct import Struct
 from typing import Any
 
 from _drive import read_counts
-from _loader import keys_of, value_of
+from _loader import key_bytes, keys_of, value_of
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 HEAD_BYTES = 16
@@ -30,20 +32,23 @@ def source_of(value: bytes) -> bytes:
 
 
 class Found:
-    """Counts what comes of the records of these keys. The stuck one, an index or -1, shall not come."""
+    """Counts what comes of the records of these keys. The stuck one, an index or -1, shall not come; each shall have
+    this header, if one is named.
+    """
 
-    def __init__(self, keys: "array[int]", distinct: int, stuck: int = -1) -> None:
+    def __init__(self, keys: "array[int]", distinct: int, stuck: int = -1, header: str = "") -> None:
         self.indexes: list[array[int]] = [array("I") for _ in range(distinct)]
         """Of each key: where in the source its records are."""
         for index, key in enumerate(keys):
             self.indexes[key].append(index)
         self.next = [0] * distinct
         self.times = array("I", bytes(4 * len(keys)))
-        self.stuck = stuck
+        self.stuck, self.header = stuck, header
         self.seen = self.out_of_order = self.damaged = 0
 
-    def take(self, value: bytes) -> None:
-        """One record of the output."""
+    def take(self, record: Any) -> None:
+        """One record of the output: with ``key``, ``value`` and ``headers``, pairs that begin with a name."""
+        value = record.value
         key, number, third = _head(value)
         self.seen += 1
         if key >= len(self.indexes) or number >= len(self.indexes[key]):
@@ -55,7 +60,8 @@ class Found:
         self.next[key] = number + 1
         index = self.indexes[key][number]
         self.times[index] += 1
-        if index == self.stuck or source_of(value) != value_of(key, number, third, index, len(value)):
+        is_right = source_of(value) == value_of(key, number, third, index, len(value)) and index != self.stuck
+        if not is_right or lacks(record, key, self.header):
             self.damaged += 1
 
     def event(self) -> dict[str, Any]:
@@ -73,14 +79,15 @@ class Found:
 class Turns:
     """Counts what comes by the keys alone: each has its numbers from 0 on, one after the other."""
 
-    def __init__(self, expected: Sequence[int]) -> None:
-        self.expected, self.next = expected, [0] * len(expected)
-        self.seen = self.doubled = self.out_of_order = 0
+    def __init__(self, expected: Sequence[int], header: str = "") -> None:
+        self.expected, self.next, self.header = expected, [0] * len(expected), header
+        self.seen = self.doubled = self.out_of_order = self.damaged = 0
 
-    def take(self, value: bytes) -> None:
+    def take(self, record: Any) -> None:
         """One record of the output."""
-        key, number, _ = _head(value)
+        key, number, _ = _head(record.value)
         self.seen += 1
+        self.damaged += lacks(record, key, self.header)
         if number == self.next[key]:
             self.next[key] += 1
         elif number < self.next[key]:
@@ -98,7 +105,13 @@ class Turns:
             "missing": missing,
             "doubled": self.doubled,
             "out_of_order": self.out_of_order,
+            "damaged": self.damaged,
         }
+
+
+def lacks(record: Any, key: int, header: str) -> bool:
+    """Whether a record has another key than its value says, or not the header that is asked for."""
+    return record.key != key_bytes(key) or bool(header and all(name != header for name, *_ in record.headers))
 
 
 # --- changelogs ---------------------------------------------------------------------------------------------------
@@ -166,13 +179,15 @@ async def check(consumer: AIOKafkaConsumer, place: TopicPartition, order: dict[s
     """All of an output."""
     found: Found | Turns
     if order.get("is_paced"):
-        found = Turns(read_counts(order["expected"]))
+        found = Turns(read_counts(order["expected"]), order["header"])
     else:
         keys = keys_of(order["distribution"], order["records"], order["keys"])
-        found = Found(keys, order["keys"], order["stuck"])
+        found = Found(keys, order["keys"], order["stuck"], order["header"])
+    written_ms = 0
     async for record in to_end(consumer, place, order["bootstrap"]):
-        found.take(record.value)
-    return found.event()
+        found.take(record)
+        written_ms = record.timestamp
+    return {**found.event(), "written_at_s": written_ms / 1e3}
 
 
 async def count(consumer: AIOKafkaConsumer, place: TopicPartition, order: dict[str, Any]) -> dict[str, Any]:

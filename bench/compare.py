@@ -6,7 +6,7 @@ figures. keylanes runs exactly once in every row. Every run is written down as i
 
     --workloads W1 W4   only these           --full      full sizes, three rounds (five of W7); else quick ones, one
     --arms keylanes …   only these           --report    no run: tables of what was written down
-    --rounds 5          another number       --readme    the same, and the README's table is written from it
+    --rounds 5          another number       --readme    the same; the README's tables and docs/figures.md are written
     --again             begin afresh; the book before it is kept
 """
 
@@ -21,14 +21,15 @@ import _rate
 from _arms import ARMS, ready
 from _book import Book, alone
 from _drive import Ground
+from _markdown import figures_page, write_readme
 from _measure import FOLDER, ROOT, Processors, WrongRun, picture, print_table, running_broker
-from _report import latency_rate, report, write_readme
+from _report import latency_rate, report
 from _steps import Steps
 from _workloads import WORKLOADS, Workload, chosen
 
 
 def main() -> int:
-    """Run what is missing, then report; 0 when no counted bar fails."""
+    """Run what is missing, then report; 0 when no counted bar fails, and no run did."""
     parsed = arguments()
     size = "full" if parsed.full else "quick"
     book = Book(FOLDER / f"compare-{size}.json")
@@ -50,7 +51,8 @@ def main() -> int:
     picture("_plot", book.content, book.path.with_suffix(".png"))
     if parsed.readme:
         write_readme(ROOT / "README.md", book.content)
-    return 1 if fails else 0
+        (ROOT / "docs" / "figures.md").write_text(figures_page(book.content))
+    return 1 if fails or book.content["failures"] else 0
 
 
 def arguments() -> argparse.Namespace:
@@ -114,6 +116,7 @@ def warm_up(book: Book, ground: Ground, workload: Workload, arm: str, size: str)
     try:
         figures_of(book, ground, workload, arm, size)
     except WrongRun as error:
+        book.fail(f"{workload.name}, a warm-up, {arm}: {error}")
         return f"FAILED: {error}"
     return "done"
 

@@ -6,7 +6,9 @@ handled. When the others are through, the held one is let go, catches up, and th
 throughput: the memory of the process and the bytes that the application holds, and the bytes of each commit event over
 time, read back from the offset log. One record in twenty of each key is published; the outputs are read back, complete
 and in order.
-Required: at least 0.95 of the throughput, memory within the settings, commit events that do not grow.
+Required: at least 0.95 of the throughput, memory within the settings, commit events that do not grow. Ranges are not
+split, so that this is about one that is held back; with ``--splitting`` its other keys are read again and served while
+the rest passes, which costs throughput that no bar is set for.
 """
 
 import asyncio
@@ -120,9 +122,8 @@ def run_arm(address: str, app_name: str, is_held: bool, options: dict[str, Any])
     """One run of all records, to the end."""
     keys, others, is_other = source_keys(options), options["others"], other_keys(options)
     witness, held = Witness(keys), held_places(options) if is_held else {}
-    # With splitting on, the other keys of the held range would be read again and served meanwhile: another question.
     settings = Settings(
-        buffer_bytes_max=options["buffer_bytes_max"], handler_timeout_ms=600_000, split_hot_ranges=False
+        buffer_bytes_max=options["buffer_bytes_max"], handler_timeout_ms=600_000, split_hot_ranges=options["splitting"]
     )
     app = App(app_name, broker=address, settings=settings)
     samples, released = Samples(app), asyncio.Event()
@@ -239,9 +240,11 @@ def main() -> int:
     parser.add_argument(
         "--buffer-mib", type=int, default=32, help="buffer_bytes_max: so small that records are dropped"
     )
+    parser.add_argument("--splitting", action="store_true", help="split the held range, as by default settings")
     parsed = parser.parse_args()
     options = {
         "others": parsed.others,
+        "splitting": parsed.splitting,
         "keys": parsed.keys,
         "value_bytes": VALUE_BYTES,
         "seed": SEED,
@@ -304,7 +307,7 @@ def report(options: dict[str, Any], rounds: list[dict[str, Any]], summary: dict[
         rows.append([*row, r["queued_bytes_max"] / mib, r["done_bytes_max"] / mib, events, tiles])
     print_table(
         f"{options['others']:,} records pass, {options['workers']} workers, {options['keys']:,} keys, handler "
-        f"{options['handler_ms']:g} ms, {options['broker']}",
+        f"{options['handler_ms']:g} ms, splitting {'on' if options['splitting'] else 'off'}, {options['broker']}",
         columns,
         rows,
     )
@@ -322,8 +325,8 @@ def report(options: dict[str, Any], rounds: list[dict[str, Any]], summary: dict[
         r["queued_bytes_max"] <= options["buffer_bytes_max"] and r["done_bytes_max"] <= options["done_bytes_max"]
         for r in rounds
     )
-    results = [
-        verdict(f"at least {REQUIRED} of the throughput", ratio["median"] >= REQUIRED),
+    results = [] if options["splitting"] else [verdict(f"at least {REQUIRED} of it", ratio["median"] >= REQUIRED)]
+    results += [
         verdict("queued and done bytes within buffer_bytes_max and done_bytes_max", within),
         verdict(
             f"commit events do not grow (last tenth over first: {growth['median']:.2f})", growth["median"] <= GROWTH_MAX

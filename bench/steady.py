@@ -20,7 +20,7 @@ from _book import alone
 from _drive import READY_SECONDS_MAX, Driver, Ground, checked, own, write_counts
 from _loader import counts_of, keys_of
 from _measure import FOLDER, WrongRun, picture, print_table, running_broker, surroundings, write_result
-from _rate import COMMIT_MS, check_output
+from _rate import COMMIT_MS, HEADERS, check_output
 from _steady_slopes import MIB, Verdict, Written, judge, of_intervals
 from _steps import Steps
 
@@ -100,6 +100,7 @@ def run(ground: Ground, settings: dict[str, Any]) -> dict[str, Any]:
             "commit_ms": COMMIT_MS,
             "sample_s": settings["every_s"],
             "is_paced": True,
+            "header": HEADERS["keylanes"],
             "expected": write_counts(folder / "expected", counts),
         }
         Path(order["folder"]).mkdir()

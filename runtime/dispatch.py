@@ -124,6 +124,8 @@ class Stretch:
     """Records that sent something, and what each of them sent: one output."""
     tallies: dict[Worker, Tally] = field(default_factory=dict)
     """Of each worker whose records sent something: what its commit says of that."""
+    is_split: bool = False
+    """A worker with a tally was split: what that counts is of both children, and which of them is told by points."""
     topic: str = ""
     """Where it is sent: what a handler returns goes to one place."""
     size: int = 0

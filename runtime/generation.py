@@ -162,6 +162,8 @@ class Generation:
         spread, self.stretches = self.stretches, []
         for dispatch, stretches in spread:
             shares = [share for share in self.shares if share.dispatch is dispatch]
+            for share in shares:
+                share.outputs = share.digest = 0
             firsts = [share.first for share in shares]
             dones: dict[int, list[Done]] = {}
             for stretch in stretches:
@@ -179,7 +181,6 @@ class Generation:
                 shares[0].layers_size += stretch.size - kept_size
             for i, below in dones.items():
                 shares[i].done = [*below, *shares[i].done]
-                shares[i].outputs = shares[i].digest = 0
 
     def events(self, transaction: int) -> list[OffsetEvent]:
         """The events of the transaction: commits first, then the structure that starts where they end."""
@@ -268,7 +269,7 @@ def _tally(dispatch: PartitionDispatch, shares: Sequence[Taken], stretches: Iter
     firsts = [share.first for share in shares]
     share_of = {share.worker: share for share in shares}
     for stretch in stretches:
-        if all(worker in share_of for worker in stretch.tallies):
+        if not stretch.is_split and all(worker in share_of for worker in stretch.tallies):
             for worker, tally in stretch.tallies.items():
                 share = share_of[worker]
                 share.outputs += tally.outputs

@@ -17,6 +17,7 @@ from ..state.overlay import Cell
 from .bounded import Patience
 from .brokers.protocol import Batch, Broker, BrokerTimeout, Reader, Record, TopicPartition
 from .dispatch import Blocked, PartitionDispatch, Worker
+from .errors import InvariantBroken
 from .partition_run import PartitionRun
 from .settings import Settings
 from .slots import Slots
@@ -72,7 +73,7 @@ class MainReader:
         self._positions = {source: run.dispatch.front for source, run in self.runs.items()}
         self._standing: dict[TopicPartition, asyncio.Task[None]] = {}
         self._moved = asyncio.Event()
-        self._has_grown = False
+        self._has_grown = self._has_ended = False
         self._records_read = 0
         """Records that were read, as ``slots.records_done`` counts those that are done."""
 
@@ -86,6 +87,7 @@ class MainReader:
                 except BrokerTimeout as error:
                     await patience.wait(error)
         finally:
+            self._has_ended = True
             for task in list(self._standing.values()):
                 task.cancel()
 
@@ -138,7 +140,8 @@ class MainReader:
                 return
             blocked = self._hand_out(run, batch, index)
             if blocked is not None:
-                task = asyncio.get_running_loop().create_task(self._stand(run, batch, blocked))
+                name = f"the reader that stands in {run.label}"
+                task = asyncio.get_running_loop().create_task(self._stand(run, batch, blocked), name=name)
                 self._standing[batch.source] = task
                 task.add_done_callback(self._stood(batch.source))
         if batches:
@@ -190,7 +193,10 @@ class MainReader:
         def ended(task: "asyncio.Task[None]") -> None:
             self._standing.pop(source, None)
             self._moved.set()
-            if not task.cancelled() and (error := task.exception()) is not None:
+            if task.cancelled():
+                if not self._has_ended:  # or the rest of its batch would be skipped, and nobody knew
+                    self.slots.fail(InvariantBroken(f"{task.get_name()} was cancelled by somebody else"))
+            elif (error := task.exception()) is not None:
                 self.slots.fail(error)
 
         return ended

@@ -94,6 +94,11 @@ class Straight(Going):
         if not self.through.done():  # a reader that was cancelled does not care
             self.through.set_result(at)
 
+    def let_go(self) -> None:
+        """Go on without the batch: a task that stays with one worker for long must not hold the records of all."""
+        self.batch = Batch(self.batch.source, (), self.batch.offset_next)
+        self.route.records, self.route.cells = [], []
+
 
 class Slots(Attempts):
     """Runs the workers of all partitions. ``fail`` is called once with the error that ends the application."""
@@ -281,12 +286,15 @@ class Slots(Attempts):
 
     async def _run_straight(self, going: Straight) -> None:
         """Stretches of a batch, between which others run."""
-        dispatch, settings = going.run.dispatch, self.settings
+        settings = self.settings
         while not going.through.done():
             while self.done_bytes >= settings.done_bytes_max and not self.is_stopping:
                 # Queued meanwhile, all that follows would have to be queued behind it, as long as there is much to do.
                 self._room.clear()
                 await self._room.wait()
+            if self.is_stopping:
+                going.end(going.at)
+                return
             going.since_s = self._clock()
             try:
                 await _driven(self._run_stretch(going), going, self._part_straight)
@@ -297,11 +305,12 @@ class Slots(Attempts):
                 raise
             going.record = going.worker = None
             if not going.has_parted:
-                dispatch.bound_stretch(settings.generation_bytes_max // 4, settings.generation_records_max // 4)
-                self._activate_ready(going)
+                self._end_stretch(going)
                 await asyncio.sleep(0)
 
-    def _activate_ready(self, going: Straight) -> None:
+    def _end_stretch(self, going: Straight) -> None:
+        settings = self.settings
+        going.run.dispatch.bound_stretch(settings.generation_bytes_max // 4, settings.generation_records_max // 4)
         if going.ready:
             ready, going.ready = going.ready, []
             self.activate(going.run, ready)
@@ -309,8 +318,9 @@ class Slots(Attempts):
     def _part_straight(self, going: Straight) -> None:
         going.has_parted = True
         self._begin_running(going)
-        self._activate_ready(going)
+        self._end_stretch(going)
         going.end(going.at + 1)
+        going.let_go()
 
     def _begin_running(self, going: Straight) -> None:
         """What ran as if it took no time is its worker's running record from here on."""

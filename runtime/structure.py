@@ -49,6 +49,8 @@ def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> WorkerSplit:
     worker.queue.extend(kept)
     worker.done.clear()
     worker.done.extend(kept_done)
+    for stretch in dispatch.stretches:
+        stretch.is_split = stretch.is_split or worker in stretch.tallies
     for part in (worker, other):
         part.queue_bytes, part.kept, part.records = sum(map(bytes_of, part.queue)), len(part.done), 0
     dispatch.replace_workers([worker], [worker, other])

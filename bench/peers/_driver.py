@@ -82,14 +82,14 @@ class Tally:
         self.out_of_order = self.peak = 0
         self.ended_ns = self.ended_cpu_s = 0.0
         self.latencies = array("Q", bytes(8 * spec.records)) if spec.is_timed else array("Q")
-        self._began: list[tuple[int, float]] = []
+        self._began: list[tuple[int, float, int]] = []
         self._counters = _counters(spec.counters)
         self._on_all = on_all
         self.begin, self.end = self._with_more(is_threaded) if spec.counters or is_threaded else self._alone()
 
     def _start(self) -> None:
         if not self._began:
-            self._began.append((time.monotonic_ns(), time.process_time()))
+            self._began.append((time.monotonic_ns(), time.process_time(), time.time_ns()))
 
     def _finish(self, peak: int, out_of_order: int) -> None:
         self.ended_ns, self.ended_cpu_s = time.monotonic_ns(), time.process_time()
@@ -187,11 +187,12 @@ class Tally:
 
     def result(self) -> dict[str, Any]:
         """The event of a run that is through."""
-        began_ns, began_cpu_s = self._began[0]
+        began_ns, began_cpu_s, began_at_ns = self._began[0]
         found: dict[str, Any] = {
             "event": "result",
             "records": self.spec.returning,
             "seconds": (self.ended_ns - began_ns) / 1e9,
+            "began_at_s": began_at_ns / 1e9,
             "cpu_us_per_record": (self.ended_cpu_s - began_cpu_s) / self.spec.returning * 1e6,
             "rss_peak_bytes": rss_peak_bytes(),
             "concurrency_peak": self.peak,

@@ -17,6 +17,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from xxhash import xxh64_intdigest
 
 FETCH_RECORDS = 2_000
+PARTITION_BYTES, ALL_BYTES = 4 * 1024 * 1024, 16 * 1024 * 1024
+"""Prefetched of a partition, and of all together: as much as keylanes asks for."""
 COMMIT_MS = 5_000
 """aiokafka's default."""
 QUEUED_PER_LANE = 50
@@ -39,6 +41,7 @@ async def consuming(spec: Spec, *, group: str | None) -> AsyncIterator[AIOKafkaC
         auto_offset_reset="earliest",
         enable_auto_commit=group is not None,
         auto_commit_interval_ms=COMMIT_MS,
+        max_partition_fetch_bytes=min(PARTITION_BYTES, ALL_BYTES // spec.partitions),
     )
     await consumer.start()
     try:

@@ -1,6 +1,9 @@
-"""Small books, written by hand."""
+"""Small books, written by hand, and records of outputs."""
 
-from typing import Any
+from typing import Any, NamedTuple
+
+from _driver import transform
+from _loader import key_bytes
 
 
 def run(workload: str, arm: str, number: int = 0, **figures: Any) -> dict[str, Any]:
@@ -20,6 +23,7 @@ def book(*runs: dict[str, Any], size: str = "full", skipped: dict[str, str] | No
         "skipped": skipped or {},
         "machine": machine,
         "runs": list(runs),
+        "failures": [],
     }
 
 
@@ -34,3 +38,18 @@ W5 = [
     run("W5", "parallel-consumer-reactor", per_second=900.0, records=50_000),
 ]
 """All arms of a workload, in one round."""
+
+
+class Output(NamedTuple):
+    """What a reader gets of an output's record."""
+
+    value: bytes
+    key: bytes
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+def output(value: bytes, *names: str) -> Output:
+    """A transformed value under its own key, with headers of these names."""
+    return Output(
+        transform(value), key_bytes(int.from_bytes(value[:4], "little")), tuple((name, b"") for name in names)
+    )

@@ -30,6 +30,19 @@ def test_a_book_goes_on_where_it_was(tmp_path: Path) -> None:
     assert later.content["peers"] == {"keylanes": {"keylanes": "1"}}
 
 
+def test_a_failure_is_remembered_when_a_later_try_ends_well(tmp_path: Path) -> None:
+    """Luck at the second try is no proof: what failed stays in the book, and so does a warm-up that did."""
+    book = opened(tmp_path / "book.json")
+    book.add("W4", "quix-eos", 1, failed="records were lost")
+    book.fail("W7-handled, a warm-up, keylanes: no ready")
+    later = opened(tmp_path / "book.json")
+    later.add("W4", "quix-eos", 1, figures={"per_second": 7.0})
+    assert opened(tmp_path / "book.json").content["failures"] == [
+        "W4, round 2, quix-eos: records were lost",
+        "W7-handled, a warm-up, keylanes: no ready",
+    ]
+
+
 def test_other_settings_begin_a_fresh_book_and_keep_the_old_one(tmp_path: Path) -> None:
     """Figures of two sizes never stand in one book; asked to begin again, the one before is kept too."""
     book = opened(tmp_path / "book.json")

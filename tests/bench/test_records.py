@@ -5,15 +5,17 @@ import re
 from array import array
 from pathlib import Path
 
-from _driver import Spec, Tally, transform
+from _driver import Spec, Tally
 from _kill import covered, grown
 from _latency import percentiles_ms
 from _loader import counts_of, keys_of, records_of, value_of
-from _reader import Found, count_of_keylanes, count_of_quix, count_of_streams, source_of, wrong_keys
+from _reader import Found, Turns, count_of_keylanes, count_of_quix, count_of_streams, source_of, wrong_keys
 
 from keylanes.offsets.events import Tile
 from keylanes.state.changelog import BEACON_KEY, Beacon, encode_beacon, encode_stored
 from keylanes.state.keys import state_key
+
+from .books import output
 
 ORDER = {"distribution": "uniform", "records": 500, "keys": 20, "partitions": 3}
 
@@ -102,11 +104,12 @@ def test_an_open_loop_writes_its_latencies(tmp_path: Path) -> None:
 
 def test_the_reader_of_outputs_sees_every_kind_of_fault() -> None:
     """Missing, doubled, out of order, and a value that is not what became of its source."""
-    values = [transform(value_of(0, number, number, number)) for number in range(5)]
-    assert source_of(values[3]) == value_of(0, 3, 3, 3)
+    records = [output(value_of(0, number, number, number)) for number in range(5)]
+    assert source_of(records[3].value) == value_of(0, 3, 3, 3)
+    torn = records[3]._replace(value=records[3].value[:-1] + b"?")
     found = Found(array("I", bytes(4 * 5)), 1)
-    for value in (values[0], values[2], values[1], values[1], values[3][:-1] + b"?"):
-        found.take(value)
+    for record in (records[0], records[2], records[1], records[1], torn):
+        found.take(record)
     seen = {name: number for name, number in found.event().items() if name != "event"}
     assert seen == {"seen": 5, "missing": 1, "doubled": 1, "out_of_order": 2, "damaged": 1}
 
@@ -115,20 +118,30 @@ def test_outputs_that_no_source_record_has_are_damaged() -> None:
     """A key or a number beyond the source's. Values that carry times are known all the same."""
     found = Found(keys_of("uniform", 500, 20), 20)
     for _, _, value in records_of(ORDER):
-        found.take(transform(value[:8] + (10**18).to_bytes(8, "little") + value[16:]))
+        found.take(output(value[:8] + (10**18).to_bytes(8, "little") + value[16:]))
     assert set(found.event().values()) == {"result", 500, 0}
     for value in (value_of(20, 0, 0, 0), value_of(0, 500, 0, 0)):
-        found.take(transform(value))
+        found.take(output(value))
     assert found.event()["damaged"] == 2
+
+
+def test_an_output_under_another_key_or_without_its_origin_is_damaged() -> None:
+    """By both readers: of values with an index of their own, and of paced ones."""
+    first, second, third = (output(value_of(0, number, number, number), "kl") for number in range(3))
+    for found in (Found(array("I", bytes(4 * 3)), 1, header="kl"), Turns([3], "kl")):
+        for record in (first, second._replace(key=b"key-000001"), third._replace(headers=(("other", b""),))):
+            found.take(record)
+        seen = found.event()
+        assert (seen["missing"], seen["doubled"], seen["out_of_order"], seen["damaged"]) == (0, 0, 0, 2)
 
 
 def test_a_stuck_record_has_no_output() -> None:
     """It is not missing; where it comes, it is damaged."""
     found = Found(keys_of("distinct", 3, 3), 3, stuck=1)
     for index in (0, 2):
-        found.take(transform(value_of(index, 0, index, index)))
+        found.take(output(value_of(index, 0, index, index)))
     assert (found.event()["missing"], found.event()["damaged"]) == (0, 0)
-    found.take(transform(value_of(1, 0, 1, 1)))
+    found.take(output(value_of(1, 0, 1, 1)))
     assert (found.event()["missing"], found.event()["damaged"]) == (0, 1)
 
 
@@ -145,8 +158,8 @@ def test_the_last_counts_of_changelogs_are_read() -> None:
 
 
 def test_what_ran_again_is_what_was_counted_again() -> None:
-    """Also more than once."""
-    assert grown([1, 1, 0, 1], [1, 3, 1, 1]) == {1, 2}
+    """Also more than once; what was counted for the first time did not run again."""
+    assert grown([1, 1, 0, 1], [1, 3, 1, 2]) == {1, 3}
 
 
 def test_covered_records_are_those_inside_tiles() -> None:

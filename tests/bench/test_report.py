@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from _report import BEGIN, END, latency_rate, notes, readme_tables, report, table, write_readme
+from _markdown import BEGIN, END, figures_page, readme_tables, write_readme
+from _report import latency_rate, notes, report, table
 from _workloads import WORKLOADS, chosen
 
 from .books import W5, book, run, thrice
@@ -13,11 +14,16 @@ def test_a_table_shows_every_arm_and_why_one_has_no_figures() -> None:
     """Skipped and failed arms keep their row; the reason stands below."""
     failed = {"workload": "W5", "arm": "parallel-consumer-reactor", "round": 0, "failed": "ended with code 1"}
     content = book(W5[0], failed, skipped={"parallel-consumer-core": "no Java"})
+    content["failures"].append("W5, round 1, parallel-consumer-reactor: ended with code 1")
     workload = chosen(["W5"])[0]
     columns, rows = table(content, workload)
     assert [row[0] for row in rows] == list(workload.arms)
     assert all(len(row) == len(columns) for row in rows)
     assert rows[1][1:] == ["-"] * (len(columns) - 1)
+    assert notes(content, workload) == [
+        "skipped: parallel-consumer-core: no Java",
+        "failed: W5, round 1, parallel-consumer-reactor: ended with code 1",
+    ]
 
 
 def test_what_a_prefix_took_is_said() -> None:
@@ -86,6 +92,46 @@ def test_the_readme_says_where_we_lose() -> None:
     assert "900 (**0.50 ×**)" in text
     assert "- **Missed:** W5 of the hottest key's bound: 0.45, not 0.9." in text
     assert "- Not counted: W3: keylanes did not run in some round." in text
+
+
+def test_the_readme_says_what_failed_also_when_it_was_repeated() -> None:
+    """All bars hold, and still the failure is told; so is an arm that lacks a round of a workload without bars."""
+    content = book(*thrice(*W5), run("W8", "keylanes", 0, per_second=1.0))
+    content["failures"].append("W5, round 1, parallel-consumer-core: records were lost")
+    text = readme_tables(content)
+    assert "or has no figures: W5, round 1, parallel-consumer-core: records were lost." in text
+    assert "- Not counted: W8: parallel-consumer-core did not run in some round." in text
+
+
+def test_the_readme_says_by_how_much_latencies_differ() -> None:
+    """Each peer's with the share of it that ours is, by the rounds' own ratios; bold where ours is the larger one."""
+    pairs = [("keylanes", 4.0, 12.0), ("parallel-consumer-core", 8.0, 10.0)]
+    runs = [
+        run("W7-handled", arm, n, **{"p50": p50, "p99": p99, "p99.9": p99}) for n in range(3) for arm, p50, p99 in pairs
+    ]
+    text = readme_tables(book(*runs))
+    assert "| keylanes | 4.0 | 12.0 | 12.0 |" in text
+    assert "| parallel-consumer-core | 8.0 (0.50 ×) | 10.0 (**1.20 ×**) | 10.0 (**1.20 ×**) |" in text
+
+
+def test_the_readme_says_what_counts_until_the_outputs_are_written() -> None:
+    """Where outputs are, the rate until the last one is in the log, beside the one until the last handler's end."""
+    rates = (("keylanes", 90.0, 80.0), ("streams-eos", 85.0, 84.0))
+    content = book(*(run("W4", arm, per_second=rate, written_per_second=written) for arm, rate, written in rates))
+    assert "W4 until the last output is in the log: keylanes 80; streams-eos 84 (**0.95 ×**)." in readme_tables(content)
+
+
+def test_the_page_has_every_arm_and_every_bar() -> None:
+    """Whole tables, one for each workload that ran, and all verdicts."""
+    page = figures_page(book(*thrice(*W5)))
+    assert [line for line in page.splitlines() if line.startswith("## ")] == [
+        "## W5: Zipf(1.0) keys, 10 ms, 8 partitions (50,000 records, 1,000 keys, 8 partitions, full)",
+        "## The bars",
+    ]
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 3
+    assert len({row.count("|") for row in rows}) == 1
+    assert page.count("- holds: W5") == 2
 
 
 def test_the_readme_says_how_many_rounds_there_were() -> None:

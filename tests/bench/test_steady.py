@@ -4,9 +4,12 @@ import random
 from typing import Any
 
 import pytest
+from _loader import value_of
 from _reader import Turns
 from _steady_slopes import BOUNDS, Verdict, Written, fitted, judge, of_intervals
 from steady import exit_code, table
+
+from .books import output
 
 LEVEL = {bound.name: 1_000.0 * bound.scale for bound in BOUNDS}
 MORE = {"per_second": 2.0, "cpu_us_per_record": 3.0, "workers": 4.0}
@@ -103,10 +106,10 @@ def test_turns_see_what_is_missing_doubled_or_out_of_order() -> None:
     """Without the whole value: the number of a record within its key is enough."""
     turns = Turns([3, 2])
     for key, number in ((0, 0), (1, 0), (0, 2), (0, 2), (1, 1)):
-        turns.take(key.to_bytes(4, "little") + number.to_bytes(4, "little") + bytes(8))
+        turns.take(output(value_of(key, number, 0, number)))
     seen = turns.event()
     assert (seen["missing"], seen["doubled"], seen["out_of_order"]) == (1, 1, 1)
     whole = Turns([1, 1])
     for key in (1, 0):
-        whole.take(key.to_bytes(4, "little") + bytes(12))
+        whole.take(output(value_of(key, 0, 0, 0)))
     assert [whole.event()[name] for name in ("seen", "missing", "doubled", "out_of_order")] == [2, 0, 0, 0]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keylanes.runtime import generation, structure
@@ -19,6 +19,7 @@ PLANT_SEEDS = 400
 
 
 @settings(max_examples=150)
+@example(170)  # a worker that has outputs in a stretch is split, and the transaction is refused
 @given(st.integers(0, 1 << 32))
 def test_every_record_reaches_its_worker_once_and_in_order(seed: int) -> None:
     """Whatever readers, workers, generations and changes of structure do, in any order, no rule is broken."""
@@ -87,6 +88,9 @@ PLANTS: dict[str, Callable[[], Parts]] = {
     ),
     "the outputs of a stretch whose worker was split or merged": lambda: Parts(
         take=tallying("in _kept(dispatch, stretch):", "in ():")
+    ),
+    "the outputs of a split worker at the child that keeps its place": lambda: Parts(
+        split=mutated(structure.split, "or worker in stretch.tallies", "or False")
     ),
     "a later record for a worker that was dropped again": lambda: planted(
         "catch_up", "not position <= worker.dropped_from <= offset", "worker.dropped_from > offset"

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from keylanes import InvariantBroken
 from keylanes.runtime import readers
 
 from ..broker.ground import Ground
@@ -57,3 +58,25 @@ async def test_what_waits_behind_a_stuck_record_keeps_nobody_from_reading(ground
         while sum(counts) < hot + others:  # noqa: ASYNC110  # what is waited for has no event
             await asyncio.sleep(0.01)
     assert counts == [hot, others]
+
+
+async def test_a_reader_that_stands_and_is_cancelled_by_somebody_else_ends_the_run(ground: Ground) -> None:
+    """The rest of its batch would be skipped and committed: who cleans tasks away that are not his loses no records."""
+    hot = 3_000
+    await asyncio.to_thread(ground.fill, [(b"hot", b"%d" % i) for i in range(hot)])
+    app = ground.app(buffer_bytes_max=100_000)
+
+    @app.handler(ground.source, parallelising_factor=4)
+    async def handle(value: int) -> None:
+        if not value:
+            await asyncio.Event().wait()
+
+    async def clean_up() -> None:
+        async with app, asyncio.timeout(WAIT_S):
+            while not (found := [task for task in asyncio.all_tasks() if "stands" in task.get_name()]):  # noqa: ASYNC110  # turns of the loop
+                await asyncio.sleep(0.001)
+            found[0].cancel()
+            await asyncio.wait(found)
+
+    with pytest.raises(InvariantBroken, match="stands"):
+        await clean_up()

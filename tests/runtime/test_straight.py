@@ -1,6 +1,7 @@
 """Records that run straight from their batch: the front when one ends the run, and stores that serve again."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +13,7 @@ from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.runtime.brokers.protocol import Batch, Broker, TopicPartition
 from keylanes.runtime.brokers.simulated import SimulatedRecord
-from keylanes.runtime.dispatch import Numbers, PartitionDispatch
+from keylanes.runtime.dispatch import Numbers, PartitionDispatch, Worker
 from keylanes.runtime.errors import HandlerFailed
 from keylanes.runtime.generation import take
 from keylanes.runtime.handlers import declare
@@ -112,6 +113,95 @@ async def test_where_no_more_may_wait_for_a_commit_nothing_is_queued(is_stopped:
             slots.resume()
     assert await reading == sent == (sent if is_stopped else 1_000)
     assert 100 < sent < 500 or not is_stopped
+    await slots.close(1.0)
+
+
+async def test_a_large_stretch_ends_where_a_handler_suspends() -> None:
+    """Also when each batch does so before its first look at the time."""
+    size, batches = 50, 40
+    records = [SimulatedRecord(i, 0, b"k%d" % i, b"%d" % (i % size), ()) for i in range(size * batches)]
+    released = asyncio.Event()
+
+    async def handle(value: int) -> int | None:
+        if value < size - 1:
+            return value
+        await released.wait()
+        return None
+
+    slots, run, batch = sending(handle, records, Settings(generation_records_max=1_000), ignore)
+    for start in range(0, len(records), size):
+        part = Batch(batch.source, records[start : start + size], start + size)
+        async with asyncio.timeout(10):
+            index = await slots.hand_through(run, part)
+        run.dispatch.hand_out(part, index, [])
+        released.set()
+        async with asyncio.timeout(10):
+            while any(worker.active for worker in run.dispatch.workers):  # noqa: ASYNC110  # turns of the loop
+                await asyncio.sleep(0)
+        released.clear()
+    dispatch = run.dispatch
+    taken = take([(dispatch, dispatch.line())], records_max=1_000, bytes_max=1 << 30)
+    assert 1_000 <= len(taken.outputs()) < 1_500
+    await slots.close(1.0)
+
+
+async def test_after_a_stop_no_record_of_a_batch_begins() -> None:
+    """Told so between two stretches; the rest is its reader's."""
+    handled: list[int] = []
+
+    async def handle(value: int) -> None:
+        handled.append(value)
+
+    records = [SimulatedRecord(i, 0, b"k%d" % i, b"%d" % i, ()) for i in range(5_000)]
+    slots, run, batch = sending(handle, records, Settings(), ignore)
+    reading = asyncio.create_task(slots.hand_through(run, batch))
+    async with asyncio.timeout(10):
+        while not handled:  # noqa: ASYNC110  # turns of the loop
+            await asyncio.sleep(0)
+    slots.stop()
+    begun = len(handled)
+    assert await reading == begun == len(handled) < 5_000
+    assert run.dispatch.front == begun
+    await slots.close(1.0)
+
+
+class Held(SimulatedRecord):
+    """A record that the garbage collector knows, so that those in memory can be counted."""
+
+
+async def test_a_stuck_record_holds_no_other_of_its_batch() -> None:
+    """However many batches have one that hangs: what is in memory is what waits for a worker or runs."""
+    workers, batches, size = 64, 20, 500
+    hang = asyncio.Event()
+
+    async def handle(value: int) -> None:
+        if not value:
+            await hang.wait()
+
+    slots, run, batch = sending(handle, [], Settings(), ignore)
+    dispatch = run.dispatch
+    dispatch.replace_workers(dispatch.workers, [])
+    dispatch.add_workers(even_bounds(workers), lambda first: 0)
+    for number in range(batches):
+        records = [Held(o, 0, b"k%d" % o, b"%d" % (o % size), ()) for o in range(number * size, (number + 1) * size)]
+        part = Batch(batch.source, records, (number + 1) * size)
+        async with asyncio.timeout(10):
+            index = await slots.hand_through(run, part)
+            ready: list[Worker] = []
+            dispatch.hand_out(part, index, ready)
+            slots.activate(run, ready)
+            while any(worker.active and worker.running is None for worker in dispatch.workers):  # noqa: ASYNC110  # turns of the loop
+                await asyncio.sleep(0)
+    del records, part
+    for _ in range(10):  # turns of the loop: the task of the last batch has an end
+        await asyncio.sleep(0)
+    gc.collect()
+    waiting = sum(len(worker.queue) + (worker.running is not None) for worker in dispatch.workers)
+    assert sum(type(found) is Held for found in gc.get_objects()) == waiting < batches * size / 2
+    hang.set()
+    async with asyncio.timeout(10):
+        while any(worker.active for worker in dispatch.workers):  # noqa: ASYNC110  # turns of the loop
+            await asyncio.sleep(0)
     await slots.close(1.0)
 
 

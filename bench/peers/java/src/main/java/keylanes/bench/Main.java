@@ -58,6 +58,7 @@ public final class Main {
         result.put("event", "result");
         result.put("records", witness.records());
         result.put("seconds", witness.seconds());
+        result.put("began_at_s", witness.beganAtSeconds());
         result.put("cpu_us_per_record", witness.cpuMicrosecondsPerRecord());
         result.put("rss_peak_bytes", residentPeakBytes());
         result.put("concurrency_peak", witness.concurrencyPeak());

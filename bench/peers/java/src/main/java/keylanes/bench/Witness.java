@@ -43,6 +43,7 @@ final class Witness {
     private final long[] latencies;
     private final AtomicInteger latencyNext = new AtomicInteger();
     private volatile long beganNs;
+    private volatile long beganAtMs;
     private volatile long beganCpuNs;
     private volatile long endedNs;
     private volatile long endedCpuNs;
@@ -73,6 +74,7 @@ final class Witness {
         if (!began.get() && began.compareAndSet(false, true)) {
             beganCpuNs = SYSTEM.getProcessCpuTime();
             beganNs = System.nanoTime();
+            beganAtMs = System.currentTimeMillis();
         }
         if (next.get(Value.key(value)) != Value.number(value)) {
             outOfOrder.increment();
@@ -130,6 +132,11 @@ final class Witness {
 
     double seconds() {
         return (endedNs - beganNs) / 1e9;
+    }
+
+    /** The first begin, in seconds since the epoch. */
+    double beganAtSeconds() {
+        return beganAtMs / 1e3;
     }
 
     double cpuMicrosecondsPerRecord() {

@@ -1,0 +1,178 @@
+"""A book as Markdown: the README's tables, and a page with all that was measured."""
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+from _bars import OURS, Content, best, judge, median, ratios, values, why_not
+from _report import KILL_COLUMNS, LATENCY_COLUMNS, kill_row, notes, sizes, table
+from _workloads import PC, WORKLOADS, Workload
+
+BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
+_SERIAL_PEERS = ("streams-eos", "quix-eos")
+_PAGE_HEAD = """\
+Written by `python3 dev.py bench compare --full --readme` from the runs of `make bench-full`. Rates are records/s from
+the begin of the first record to the end of the last one; *written* counts until the broker wrote the last output.
+*keylanes is ×* is the median of the ratios of runs in the same round. *CPU µs* are of all threads of an arm's process,
+for each record; *MiB* is its greatest resident memory, and *in flight* the most handlers that ran at a time."""
+
+
+def write_readme(path: Path, content: Content) -> None:
+    """Put the tables between the two markers. Raises ValueError when they are missing."""
+    text = path.read_text()
+    before, found, rest = text.partition(BEGIN)
+    _, found_end, after = rest.partition(END)
+    if not found or not found_end:
+        raise ValueError(f"{path.name} has no {BEGIN} … {END}")
+    path.write_text(f"{before}{BEGIN}\n{readme_tables(content)}\n{END}{after}")
+
+
+def readme_tables(content: Content) -> str:
+    """Throughput, the kill and the latencies as Markdown, with what was and was not reached."""
+    parts = [_readme_head(content), *_readme_rates(content), *_readme_written(content), *_readme_figures(content)]
+    verdicts = judge(content)
+    counted = [verdict for verdict in verdicts if not verdict.why_not]
+    failing = [verdict for verdict in counted if not verdict.holds]
+    if content["settings"]["size"] != "full":
+        return "\n".join([*parts, "At quick sizes no bar counts."])
+    held = len(counted) - len(failing)
+    parts.append(f"{held} of {len(verdicts)} bars hold; each is judged by the median of the rounds' own ratios.")
+    parts += [f"- **Missed:** {v.bar.workload} {v.bar.text}: {v.value:.3g}, not {v.bar.required:g}." for v in failing]
+    for workload in WORKLOADS:
+        reason = why_not(content, workload)
+        if reason:
+            parts.append(f"- Not counted: {workload.name}: {reason}.")
+    parts += [f"- A run failed its check and was repeated, or has no figures: {what}." for what in content["failures"]]
+    return "\n".join(parts)
+
+
+def figures_page(content: Content) -> str:
+    """All that was measured, arm by arm, as a page of Markdown, with every bar."""
+    parts = ["# Figures, arm by arm", "", _PAGE_HEAD, "", _readme_head(content)]
+    for workload in WORKLOADS:
+        if any(run["workload"] == workload.name for run in content["runs"]):
+            columns, rows = table(content, workload)
+            cells = [[_page_cell(cell) for cell in row] for row in rows]
+            parts += [f"## {workload.name}: {workload.title}{sizes(content, workload)}", ""]
+            parts += [f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *cells)]
+            parts += ["", *(f"{note}\n" for note in notes(content, workload))]
+    parts += ["## The bars", "", *(f"- {verdict}" for verdict in judge(content))]
+    return "\n".join(parts) + "\n"
+
+
+def _page_cell(cell: Any) -> str:
+    return f"{cell:,.{0 if cell >= 100 else 1}f}" if isinstance(cell, float) else str(cell)
+
+
+def _readme_head(content: Content) -> str:
+    machine = content["machine"]
+    memory = machine["memory_bytes"] / 2**30
+    size = "" if content["settings"]["size"] == "full" else " (quick sizes)"
+    return (
+        f"Medians of {_rounds(content)}{size} on {machine['cores']} cores "
+        f"({machine['processor']}, {memory:.0f} GiB), records/s; in brackets how many times that keylanes does, bold "
+        f"where it does less. Measured on {content['when'][:10]} at commit {content['commit'][:10]}"
+        f"{', with changes,' if content.get('has_changes') else ''} with {_versions(content)}.\n"
+    )
+
+
+def _versions(content: Content) -> str:
+    """What ran, each with its version, or those that several arms have."""
+    found: dict[str, dict[str, None]] = {"kafka": {content["versions"]["kafka"]: None}}
+    for ran in content["peers"].values():
+        for name, version in ran.items():
+            found.setdefault(name, {})[version] = None
+    return ", ".join(f"{name} {' and '.join(versions)}" for name, versions in found.items())
+
+
+def _rounds(content: Content) -> str:
+    """How many there were: of most workloads, and of which ones more."""
+    families: dict[int, dict[str, None]] = {}
+    for workload in WORKLOADS:
+        count = len({run["round"] for run in content["runs"] if run["workload"] == workload.name})
+        if count:
+            families.setdefault(count, {})[workload.family] = None
+    least, *more = sorted(families)
+    said = "".join(f", {count} of {', '.join(families[count])}" for count in more)
+    return f"{least} interleaved rounds{said}"
+
+
+def _readme_rates(content: Content) -> list[str]:
+    columns = ("Parallel Consumer, best engine", "Kafka Streams, exactly once", "Quix Streams, exactly once")
+    lines = [f"| workload | keylanes, exactly once | {' | '.join(columns)} | others and raw limits |", "|---" * 6 + "|"]
+    for workload in WORKLOADS:
+        rate = median(content, workload.name, OURS)
+        if workload.kind != "rate" or rate is None:
+            continue
+        spread = values(content, workload.name, OURS).values()
+        pc = [arm for arm in workload.arms if arm in PC]
+        cells = [_against(content, workload, best(content, workload.name, pc))] if pc else [""]
+        cells += [_against(content, workload, arm) if arm in workload.arms else "" for arm in _SERIAL_PEERS]
+        others = [arm for arm in workload.arms if arm not in (OURS, *PC, *_SERIAL_PEERS)]
+        said = [f"{arm} {cell}" for arm in others if (cell := _against(content, workload, arm))]
+        ours = f"**{rate:,.0f}** ({min(spread):,.0f} to {max(spread):,.0f})"
+        lines.append(f"| {workload.name}: {workload.title} | {ours} | {' | '.join(cells)} | {'; '.join(said)} |")
+    return lines
+
+
+def _readme_written(content: Content) -> list[str]:
+    """Of workloads with outputs: the rates that count the time until the last output was in the log."""
+    name, lines = "written_per_second", []
+    for workload in WORKLOADS:
+        ours = median(content, workload.name, OURS, name)
+        if workload.kind == "rate" and ours is not None:
+            others = [arm for arm in workload.arms if arm != OURS and ratios(content, workload.name, arm, name)]
+            said = "; ".join(f"{arm} {_cell(content, workload, arm, name)}" for arm in others)
+            lines += ["", f"{workload.name} until the last output is in the log: keylanes {ours:,.0f}; {said}."]
+    return lines
+
+
+def _cell(content: Content, workload: Workload, arm: str, name: str = "per_second") -> str:
+    """A peer's median, and how many times that ours is, bold where we lose."""
+    rate = median(content, workload.name, arm, name)
+    ratio = statistics.median(ratios(content, workload.name, arm, name))
+    return f"{rate:,.0f} ({f'{ratio:.2f} ×' if ratio >= 1 else f'**{ratio:.2f} ×**'})"
+
+
+def _against(content: Content, workload: Workload, arm: str) -> str:
+    rate, found = median(content, workload.name, arm), ratios(content, workload.name, arm)
+    if rate is None:
+        return "skipped" if arm in content["skipped"] else "failed"
+    if not found:
+        return f"{rate:,.0f}"
+    cell = _cell(content, workload, arm)
+    return f"{cell[:-1]}, a prefix)" if median(content, workload.name, arm, "is_prefix") else cell
+
+
+def _readme_kill(content: Content, workload: Workload, arm: str) -> list[str]:
+    return [f"{cell:,}" if cell != "" else "" for cell in kill_row(content, workload, arm)]
+
+
+def _readme_latency(content: Content, workload: Workload, arm: str) -> list[str]:
+    """A peer's with the share of it that ours is, bold where that is more."""
+    cells = []
+    for name in ("p50", "p99", "p99.9"):
+        cell, found = f"{median(content, workload.name, arm, name):.1f}", ratios(content, workload.name, arm, name)
+        if arm != OURS and found:
+            share = statistics.median(found)
+            cell += f" ({share:.2f} ×)" if share <= 1 else f" (**{share:.2f} ×**)"
+        cells.append(cell)
+    return cells
+
+
+def _readme_figures(content: Content) -> list[str]:
+    """A table for each workload that is not judged by its throughput."""
+    lines = []
+    for workload in WORKLOADS:
+        if workload.kind == "rate":
+            continue
+        is_kill = workload.kind == "kill"
+        columns, cells = (KILL_COLUMNS[1:], _readme_kill) if is_kill else (LATENCY_COLUMNS[2:5], _readme_latency)
+        found = [arm for arm in workload.arms if values(content, workload.name, arm, "again" if is_kill else "p50")]
+        if not found:
+            continue
+        rate = "" if is_kill else f", {content.get('latency_rate', 0):,.0f} records/s"
+        lines += ["", f"| {workload.name}: {workload.title}{rate} | {' | '.join(columns)} |"]
+        lines.append("|---" * (1 + len(columns)) + "|")
+        lines += [f"| {arm} | {' | '.join(cells(content, workload, arm))} |" for arm in found]
+    return [*lines, ""]
