@@ -87,12 +87,20 @@ class CommitCycle:
     # --- the cycle -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Commit in intervals until cancelled; between two transactions nothing of ours is open."""
-        lead = self.settings.commit_lead_ms / 1000
+        """Commit in intervals until cancelled; between two transactions nothing of ours is open.
+
+        An interval begins where a commit begins, not where it ends: so what is run again after a crash is what was done
+        in an interval, the lead and one transaction, and not in the transaction before, too. One that takes longer than
+        an interval is followed by the next at once.
+        """
+        loop = asyncio.get_running_loop()
+        interval, lead = self.settings.commit_interval_ms / 1000, self.settings.commit_lead_ms / 1000
+        began = loop.time()
         while True:
-            await self._pause(self.settings.commit_interval_ms / 1000 - lead)
+            await self._pause(max(began + interval - lead - loop.time(), 0.0))
             lines = self._lines()
             await self._pause(lead)
+            began = loop.time()
             await self.commit(lines)
             await self.keeper.write_when_due()
 

@@ -74,7 +74,7 @@ class Security(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """See the comment behind each field for what it bounds."""
 
-    commit_interval_ms: Milliseconds = 100  # between the ends of two commits
+    commit_interval_ms: Milliseconds = 100  # between the beginnings of two commits
     commit_lead_ms: NotNegative = 20  # a generation is cut at the front as it stood this long ago
     commit_all_workers_max: NotNegative = 16  # with at most so many workers at work everything done is taken
     generation_bytes_max: Positive = 32 * 1024 * 1024  # outputs of one transaction with their sources, about
