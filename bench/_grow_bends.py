@@ -24,11 +24,14 @@ THROUGHPUT, MEMORY, START = "throughput", "memory", "start"
 
 @dataclass(frozen=True, kw_only=True)
 class Reason:
-    """Why a curve bends from ``x_min`` to ``x_max``, both included."""
+    """Why a curve bends from ``x_min`` to ``x_max``, both included, and how far at most: to which share of the best
+    throughput, or to how many times the least memory or start. Beyond that it is no reason.
+    """
 
     axis: str
     handlers: tuple[str, ...]
     what: str
+    worst: float
     text: str
     x_min: int = 0
     x_max: int = 1 << 62
@@ -39,6 +42,7 @@ EXPLAINED = (
         axis="workers",
         handlers=(PLAIN, COUNT),
         what=THROUGHPUT,
+        worst=0.0,
         x_min=4_096,
         text="each record meets another worker than the one before, and so many don't fit the processor's cache; and a "
         "commit looks at every worker that moved",
@@ -47,6 +51,7 @@ EXPLAINED = (
         axis="partitions",
         handlers=(COUNT,),
         what=THROUGHPUT,
+        worst=0.0,
         x_max=1,
         text="the keys of one partition are all keys; of many each has few, which stay in the processor's cache while "
         "a batch of it is worked on",
@@ -55,6 +60,7 @@ EXPLAINED = (
         axis="partitions",
         handlers=(PLAIN, COUNT),
         what=MEMORY,
+        worst=1e9,
         x_min=32,
         text="the consumer prefetches 1 MiB of each partition at least, and there are as many workers as on the end of "
         "the axis of workers",
@@ -63,6 +69,7 @@ EXPLAINED = (
         axis="keys",
         handlers=(COUNT,),
         what=THROUGHPUT,
+        worst=0.0,
         x_min=10_000,
         text="a commit writes each key once: with few keys that is little for many records, with many a write for each",
     ),
@@ -70,6 +77,7 @@ EXPLAINED = (
         axis="keys",
         handlers=(COUNT,),
         what=MEMORY,
+        worst=1e9,
         x_min=100_000,
         text="what the state keeps in memory fills up and then stays: values read ahead, RocksDB's buffers and cache",
     ),
@@ -77,6 +85,7 @@ EXPLAINED = (
         axis="drift",
         handlers=(PLAIN,),
         what=THROUGHPUT,
+        worst=0.0,
         x_min=1_000_000,
         text="when the stuck key's range is full it is passed, and then split: what its other keys missed is read "
         "again, once, and that is as much as all that is measured here",
@@ -102,7 +111,8 @@ class Bend:
 
     def _is_covered(self, reason: Reason) -> bool:
         is_there = reason.x_min <= self.x <= reason.x_max and self.handler in reason.handlers
-        return is_there and (self.axis, self.what) == (reason.axis, reason.what)
+        is_so_far = self.share >= reason.worst if self.what == THROUGHPUT else self.share <= reason.worst
+        return is_there and is_so_far and (self.axis, self.what) == (reason.axis, reason.what)
 
     def __str__(self) -> str:
         compared = f"{self.share:.2f} of the best" if self.what == THROUGHPUT else f"{self.share:.1f} times the least"

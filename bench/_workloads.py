@@ -66,7 +66,7 @@ def _slow_per_second(arm: str, workload: Workload) -> float | None:
         handler_s = workload.handler_ms / 1_000 + workload.spin_us / 1e6
         return 0.75 / (handler_s + 5e-5)
     if arm == "pyrallel":
-        return 2_000.0 if workload.handler_ms else 5_000.0
+        return 8_000.0
     return None
 
 

@@ -14,6 +14,11 @@ from pyrallel_consumer import (
 )
 
 QUEUED_PER_SLOT = 5
+POLL_RECORDS = 250
+"""A poll that brings more than may be in flight makes the library pause the consumer, and what was prefetched is
+fetched again, up to a second later: with 5,000 it did 5,000 records/s, with its default of 1,000 fewer, with 250 12,000
+to 17,000.
+"""
 
 
 def config(spec: Spec) -> KafkaConfig:
@@ -21,7 +26,7 @@ def config(spec: Spec) -> KafkaConfig:
     execution = ExecutionConfig(mode=ExecutionMode.ASYNC, max_in_flight=spec.in_flight)
     parallel = ParallelConsumerConfig(
         ordering_mode=OrderingMode.KEY_HASH,
-        poll_batch_size=5_000,
+        poll_batch_size=POLL_RECORDS,
         queue_max_messages=QUEUED_PER_SLOT * spec.in_flight,
         execution=execution,
     )

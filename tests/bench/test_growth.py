@@ -135,12 +135,23 @@ def test_a_bend_with_a_reason_is_no_defect(monkeypatch: pytest.MonkeyPatch, caps
     content = book(point("drift", PLAIN, 0, 100.0), point("drift", PLAIN, 10_000, 10.0))
     monkeypatch.setattr(_grow_bends, "EXPLAINED", ())
     assert not report(content, list(AXES))
-    far = Reason(axis="drift", handlers=(PLAIN,), what=THROUGHPUT, x_min=100_000, text="the moon")
+    far = Reason(axis="drift", handlers=(PLAIN,), what=THROUGHPUT, worst=0.1, x_min=100_000, text="the moon")
     monkeypatch.setattr(_grow_bends, "EXPLAINED", (far,))
     assert not report(content, list(AXES))
     monkeypatch.setattr(_grow_bends, "EXPLAINED", (far, replace(far, x_min=10_000)))
     assert report(content, list(AXES))
     assert "the moon" in capsys.readouterr().out
+
+
+def test_a_reason_goes_only_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Throughput that falls below what it explains, or memory that rises above, is a defect again."""
+    falls = Reason(axis="drift", handlers=(PLAIN,), what=THROUGHPUT, worst=0.3, text="the moon")
+    rises = Reason(axis="keys", handlers=(COUNT,), what=MEMORY, worst=4.0, text="the tide")
+    monkeypatch.setattr(_grow_bends, "EXPLAINED", (falls, rises))
+    for x, per_second, mib in ((1, 30.0, 400), (2, 29.0, 401)):
+        drift = [point("drift", PLAIN, 0, 100.0), point("drift", PLAIN, x, per_second)]
+        keys = [point("keys", COUNT, 0, 100.0, 140 * MIB), point("keys", COUNT, x, 100.0, (40 + mib) * MIB)]
+        assert [bool(bend.reason) for bend in bends(book(*drift, *keys))] == [x == 1, x == 1]
 
 
 def test_a_point_that_failed_is_told_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
