@@ -233,7 +233,7 @@ async def test_killed_in_a_restore(kafka_server: KafkaServer, tmp_path: Path) ->
     """
     ground = Ground(f"kafka://{kafka_server.bootstrap}", tmp_path / "state")
     await asyncio.to_thread(ground.scatter, source_records(), PARTITIONS)
-    for kill in (Kill("step transact", 12), Kill(f"after {COPY}.write", 6, "cold")):
+    for kill in (Kill("step transact", 18), Kill(f"after {COPY}.write", 6, "cold")):
         await asyncio.to_thread(killed, ground, kill, tmp_path / "older")
         markers = await asyncio.to_thread(marked, ground)
         counting = await check_started(ground)
