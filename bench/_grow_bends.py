@@ -42,7 +42,7 @@ EXPLAINED = (
         axis="workers",
         handlers=(PLAIN, COUNT),
         what=THROUGHPUT,
-        worst=0.0,
+        worst=0.4,
         x_min=4_096,
         text="each record meets another worker than the one before, and so many don't fit the processor's cache; and a "
         "commit looks at every worker that moved",
@@ -51,7 +51,7 @@ EXPLAINED = (
         axis="partitions",
         handlers=(COUNT,),
         what=THROUGHPUT,
-        worst=0.0,
+        worst=0.5,
         x_max=1,
         text="the keys of one partition are all keys; of many each has few, which stay in the processor's cache while "
         "a batch of it is worked on",
@@ -60,7 +60,7 @@ EXPLAINED = (
         axis="partitions",
         handlers=(PLAIN, COUNT),
         what=MEMORY,
-        worst=1e9,
+        worst=8.0,
         x_min=32,
         text="the consumer prefetches 1 MiB of each partition at least, and there are as many workers as on the end of "
         "the axis of workers",
@@ -69,7 +69,7 @@ EXPLAINED = (
         axis="keys",
         handlers=(COUNT,),
         what=THROUGHPUT,
-        worst=0.0,
+        worst=0.15,
         x_min=10_000,
         text="a commit writes each key once: with few keys that is little for many records, with many a write for each",
     ),
@@ -77,7 +77,7 @@ EXPLAINED = (
         axis="keys",
         handlers=(COUNT,),
         what=MEMORY,
-        worst=1e9,
+        worst=8.0,
         x_min=100_000,
         text="what the state keeps in memory fills up and then stays: values read ahead, RocksDB's buffers and cache",
     ),
@@ -85,7 +85,7 @@ EXPLAINED = (
         axis="drift",
         handlers=(PLAIN,),
         what=THROUGHPUT,
-        worst=0.0,
+        worst=0.4,
         x_min=1_000_000,
         text="when the stuck key's range is full it is passed, and then split: what its other keys missed is read "
         "again, once, and that is as much as all that is measured here",
