@@ -42,7 +42,7 @@ class Book:
     """``runs``: one entry for each (workload, arm, round), with ``figures`` or why it ``failed``.
 
     ``skipped``: arms that cannot run here, with the reason. ``failures``: every run that failed, also when it ended
-    well at another try, and warm-ups; each as "workload, arm: reason".
+    well at another try, and warm-ups; each begins with its workload and a comma.
     """
 
     def __init__(self, path: Path) -> None:
@@ -85,7 +85,8 @@ class Book:
             self.content["peers"][arm] = versions
         if "failed" in what:
             self.fail(f"{workload}, round {number + 1}, {arm}: {what['failed']}")
-        self.write()
+        else:
+            self.write()
 
     def fail(self, what: str) -> None:
         """Remember a failure for good: a further try that ends well does not make it undone."""

@@ -2,9 +2,9 @@
 
 The handlers count in shared memory, which survives the kill: a record whose counter grows from more than 0 afterwards
 was run again. A stuck record never ends: drivers count it when it begins, so that a restart which leaves it out is
-seen. The first kill comes at full speed, when so large a share is handled: what was done since the last commit is not
-committed yet. The second one comes when all is handled, after a quiet time in which all commits are through: then the
-stuck one alone may begin again.
+seen. The first kill comes at full speed, when ``KILL_SHARE`` of all is handled: what was done since the last commit is
+not committed yet. The second one comes when all is handled, after a quiet time in which all commits are through: then
+the stuck one alone may begin again.
 """
 
 import asyncio

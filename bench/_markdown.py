@@ -131,7 +131,12 @@ def _cell(content: Content, workload: Workload, arm: str, name: str = "per_secon
     """A peer's median, and how many times that ours is, bold where we lose."""
     rate = median(content, workload.name, arm, name)
     ratio = statistics.median(ratios(content, workload.name, arm, name))
-    return f"{rate:,.0f} ({f'{ratio:.2f} ×' if ratio >= 1 else f'**{ratio:.2f} ×**'})"
+    return f"{rate:,.0f} ({_times(ratio, is_lost=ratio < 1)})"
+
+
+def _times(ratio: float, *, is_lost: bool) -> str:
+    """A ratio, bold where we lose."""
+    return f"**{ratio:.2f} ×**" if is_lost else f"{ratio:.2f} ×"
 
 
 def _against(content: Content, workload: Workload, arm: str) -> str:
@@ -155,7 +160,7 @@ def _readme_latency(content: Content, workload: Workload, arm: str) -> list[str]
         cell, found = f"{median(content, workload.name, arm, name):.1f}", ratios(content, workload.name, arm, name)
         if arm != OURS and found:
             share = statistics.median(found)
-            cell += f" ({share:.2f} ×)" if share <= 1 else f" (**{share:.2f} ×**)"
+            cell += f" ({_times(share, is_lost=share > 1)})"
         cells.append(cell)
     return cells
 
