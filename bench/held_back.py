@@ -325,7 +325,9 @@ def report(options: dict[str, Any], rounds: list[dict[str, Any]], summary: dict[
         r["queued_bytes_max"] <= options["buffer_bytes_max"] and r["done_bytes_max"] <= options["done_bytes_max"]
         for r in rounds
     )
-    results = [] if options["splitting"] else [verdict(f"at least {REQUIRED} of it", ratio["median"] >= REQUIRED)]
+    results = []
+    if not options["splitting"]:
+        results.append(verdict(f"at least {REQUIRED} of the throughput", ratio["median"] >= REQUIRED))
     results += [
         verdict("queued and done bytes within buffer_bytes_max and done_bytes_max", within),
         verdict(
