@@ -7,6 +7,8 @@ asked of that partition: the policy sees the workers as they are, never as they 
 A partition that was declared with one worker keeps it: whoever declares that wants one record at a time. While the
 loop's thread has no time left, only workers are split that have far more to do than others.
 
+A look is work in proportion to the workers, and records wait for the loop meanwhile: it takes several turns.
+
 A worker's histogram begins with the records that wait for it. When they are many they are enough to say at once where
 it is to be cut: else a hot range would stay a bottleneck for one interval more.
 """
@@ -40,6 +42,10 @@ SATURATED_DEMAND = 1.5
 
 SAID_LOOKS = 600
 """One that was not hot for so many looks is said again."""
+
+
+WORKERS_PER_TURN = 128
+"""So many windows are closed in one turn of the loop."""
 
 
 class HotKey(NamedTuple):
@@ -91,27 +97,32 @@ class Balance:
             self.calm_looks += 1
             for run in self.runs:
                 now = loop.time()
-                self.look(run, now, now - looked_s.get(run, now - interval_s))  # some are added while it runs
+                await self._look(run, now - looked_s.get(run, now - interval_s))  # some are added while it runs
                 looked_s[run] = now
                 await asyncio.sleep(0)
             self._said = {key: look for key, look in self._said.items() if look > self.looks - SAID_LOOKS}
 
-    def look(self, run: PartitionRun, now: float, seconds: float) -> None:
+    async def _look(self, run: PartitionRun, seconds: float) -> None:
         """Close the windows of a partition's workers, which lasted so long, and ask for what the policy decides."""
         factor = run.handler.parallelising_factor
         if factor == 1:
             return
+        is_settled = not self._asked.get(run)
         workers = list(run.dispatch.workers)
-        loads = run.dispatch.close_windows(now, seconds)
+        loads = await _close_windows(run, workers, seconds)
         if any(load.busy for load in loads):
             self.calm_looks = 0
-        if not self._asked.get(run):
-            limits = Limits(
-                workers_max=factor * self.settings.workers_factor_max,
-                demand_share=SATURATED_DEMAND if self.is_saturated else 0.0,
-            )
-            _watch(run, workers, loads, {load.number for load in watched(loads, limits)})
-            self._carry_out(run, workers, decide(loads, run.cut, limits))
+        if not is_settled:
+            return
+        limits = Limits(
+            workers_max=factor * self.settings.workers_factor_max,
+            demand_share=SATURATED_DEMAND if self.is_saturated else 0.0,
+        )
+        _watch(run, workers, loads, {load.number for load in watched(loads, limits)})
+        await asyncio.sleep(0)
+        decisions = decide(loads, run.cut, limits)
+        if workers == run.dispatch.workers:
+            self._carry_out(run, workers, decisions)
 
     def _carry_out(self, run: PartitionRun, workers: Sequence[Worker], decisions: Sequence[Decision]) -> None:
         by_number = {worker.number: worker for worker in workers}
@@ -181,6 +192,16 @@ class Balance:
                 100 * key.share,
             )
         self._said[run.label, key.point] = self.looks
+
+
+async def _close_windows(run: PartitionRun, workers: Sequence[Worker], seconds: float) -> list[WorkerLoad]:
+    """What these workers cost in windows of this length, some workers in each turn of the loop."""
+    loop = asyncio.get_running_loop()
+    loads: list[WorkerLoad] = []
+    for i in range(0, len(workers), WORKERS_PER_TURN):
+        loads += run.dispatch.close_windows(workers[i : i + WORKERS_PER_TURN], loop.time(), seconds)
+        await asyncio.sleep(0)
+    return loads
 
 
 def _watch(run: PartitionRun, workers: Sequence[Worker], loads: list[WorkerLoad], numbers: Container[int]) -> None:

@@ -537,12 +537,9 @@ class PartitionDispatch:
                 ready.append(worker)
         return ready
 
-    def close_windows(self, now: float, seconds: float) -> list[WorkerLoad]:
-        """What each worker cost in a window of this length that ends now, as the policy sees it; the next one begins.
-
-        A thousand of them are closed in one turn of the loop: records that come meanwhile wait.
-        """
-        return [self._close_window(worker, now, seconds) for worker in self.workers]
+    def close_windows(self, workers: Sequence[Worker], now: float, seconds: float) -> list[WorkerLoad]:
+        """What these cost in a window of this length that ends now, as the policy sees it; the next one begins."""
+        return [self._close_window(worker, now, seconds) for worker in workers]
 
     def _close_window(self, worker: Worker, now: float, seconds: float) -> WorkerLoad:
         load = worker.load
