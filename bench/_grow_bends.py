@@ -144,9 +144,28 @@ def grown_of(content: Content, axis: Axis, handler: str) -> dict[int, float]:
 def throughput_bends(axis: Axis, handler: str, rates: dict[int, float]) -> Iterator[Bend]:
     """Points with less than their share."""
     for x, rate in rates.items():
-        compared = [other for at, other in rates.items() if at <= x or axis.name not in BYTES_WISE]
-        if rate < LEAST_SHARE * max(compared):
-            yield Bend(axis.name, handler, THROUGHPUT, x, rate / max(compared))
+        best = rates[best_of(axis, rates, x)]
+        if rate < LEAST_SHARE * best:
+            yield Bend(axis.name, handler, THROUGHPUT, x, rate / best)
+
+
+def best_of(axis: Axis, rates: dict[int, float], x: int) -> int:
+    """The point that this one is compared with."""
+    return max((at for at in rates if at <= x or axis.name not in BYTES_WISE), key=rates.__getitem__)
+
+
+def doubtful(content: Content) -> set[tuple[str, str, int]]:
+    """(axis, handler, x) of what decides that throughput bends without a reason: the point, and the best one. The same
+    point has two thirds of its throughput when the machine is busy with other things: one run of each says little.
+    """
+    found: set[tuple[str, str, int]] = set()
+    for axis in AXES:
+        for handler in axis.handlers:
+            rates = rates_of(content, axis, handler)
+            for bend in throughput_bends(axis, handler, rates):
+                if not bend.reason:
+                    found |= {(axis.name, handler, x) for x in (bend.x, best_of(axis, rates, bend.x))}
+    return found
 
 
 def rises(axis: Axis, handler: str, what: str, taken: dict[int, float], free: float) -> Iterator[Bend]:

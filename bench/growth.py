@@ -3,7 +3,8 @@
 On each axis one thing becomes larger. A point is keylanes in a process of its own, exactly once, on one real Kafka, by
 a handler that does nothing, and on some axes also by one that counts in its state. Every point checks that each record
 was handled once and in order per key; without that it has no figures. Each is written down as it ends, and a second
-start goes on. A curve that bends is a defect (then this ends with 1), or its reason is told.
+start goes on. A curve that bends is a defect (then this ends with 1), or its reason is told. Where one run says that
+throughput bends, that point and the best of its curve are run twice more, in turn, and the median run counts.
 
     --only workers keys …   some axes           --quick    few points, small ones
     --again                 begin afresh; the book before it is kept
@@ -13,17 +14,20 @@ start goes on. A curve that bends is a defect (then this ends with 1), or its re
 import argparse
 import sys
 import time
+from typing import Any
 
 import _grow_run
 from _bars import Content
 from _book import Book, alone
 from _drive import Ground
-from _grow_bends import bends
+from _grow_bends import bends, doubtful
 from _grow_points import AXES, Axis, Point, points
 from _measure import FOLDER, ROOT, WrongRun, picture, print_table, running_broker
 from _steps import Steps
 
 MIB = 1024 * 1024
+RUNS = 3
+"""Of a point that decides whether a curve bends."""
 COLUMNS = ("", "handler", "records", "records/s", "MB/s", "CPU µs", "peak MiB", "before", "start s", "log B/record")
 COLUMNS_OF = {"drift": ("B/commit", "tiles", "queued MiB", "caught up in s", "peak then")}
 """After the window of a drift the stuck key's neighbours catch up: how long it takes, and the memory until then."""
@@ -64,17 +68,29 @@ def missing(book: Book, wanted: list[Point]) -> list[Point]:
     return [point for point in wanted if not book.has(point.axis, point.handler, point.x)]
 
 
+def unsettled(book: Book, wanted: list[Point]) -> list[Point]:
+    """Those that decide whether a curve bends, and were run once."""
+    decide = doubtful(book.content)
+    settled = {(run["workload"], run["arm"], run["round"]) for run in book.content["runs"] if "rates" in run}
+    return [point for point in wanted if (point.axis, point.handler, point.x) in decide - settled]
+
+
 def run_missing(book: Book, wanted: list[Point]) -> None:
-    """Run them on one broker."""
+    """Run them on one broker; then what is unsettled, until nothing is."""
     left = missing(book, wanted)
-    if not left:
+    if not left and not unsettled(book, wanted):
         return
-    with running_broker("kafka", "growth") as address, Steps(len(left)) as steps:
+    with running_broker("kafka", "growth") as address:
         ground = Ground(address.removeprefix("kafka://"), FOLDER / "grow-runs")
-        while left:
-            point = left.pop(0)
-            steps.begin(str(point))
-            steps.end(run_one(book, ground, point, all(point.topic != other.topic for other in left)))
+        with Steps(len(left)) as steps:
+            while left:
+                point = left.pop(0)
+                steps.begin(str(point))
+                steps.end(run_one(book, ground, point, all(point.topic != other.topic for other in left)))
+        while again := unsettled(book, wanted):
+            print(f"{len(again)} points decide whether throughput bends: run {RUNS - 1} times more", flush=True)
+            with Steps((RUNS - 1) * len(again)) as steps:
+                settle(book, ground, again, steps)
 
 
 def run_one(book: Book, ground: Ground, point: Point, is_last_of_topic: bool) -> str:
@@ -86,6 +102,45 @@ def run_one(book: Book, ground: Ground, point: Point, is_last_of_topic: bool) ->
         book.add(point.axis, point.handler, point.x, failed=str(error))
         return f"FAILED: {error}"
     book.add(point.axis, point.handler, point.x, figures=figures, took_s=time.monotonic() - began_s)
+    return outcome_of(figures)
+
+
+def settle(book: Book, ground: Ground, again: list[Point], steps: Steps) -> None:
+    """Run each some times more, in turn; of all of its runs the median one is written down."""
+    runs = [[figures_of(book, point)] for point in again]
+    for number in range(1, RUNS):
+        for point, seen in zip(again, runs, strict=True):
+            steps.begin(str(point))
+            try:
+                seen.append(_grow_run.run(point, ground, is_last_of_topic=False))
+            except WrongRun as error:
+                book.add(point.axis, point.handler, point.x, failed=str(error), rates=rates_of(seen))
+                steps.end(f"FAILED: {error}")
+            else:
+                steps.end(f"{outcome_of(seen[-1])}, run {number + 1}")
+    for point, seen in zip(again, runs, strict=True):
+        if len(seen) == RUNS:
+            book.add(point.axis, point.handler, point.x, figures=median_run(seen), rates=rates_of(seen))
+
+
+def figures_of(book: Book, point: Point) -> dict[str, Any]:
+    """What was written down of a point."""
+    place = (point.axis, point.handler, point.x)
+    return next(run["figures"] for run in book.content["runs"] if (run["workload"], run["arm"], run["round"]) == place)
+
+
+def median_run(seen: list[dict[str, Any]]) -> dict[str, Any]:
+    """The run with the median throughput, of an odd number."""
+    return sorted(seen, key=lambda figures: figures["per_second"])[len(seen) // 2]
+
+
+def rates_of(seen: list[dict[str, Any]]) -> list[float]:
+    """The throughput of each run, in order."""
+    return [figures["per_second"] for figures in seen]
+
+
+def outcome_of(figures: dict[str, Any]) -> str:
+    """A run that ended well, for a person."""
     return f"{figures['per_second']:,.0f} records/s, {figures['memory_bytes'] / MIB:,.0f} MiB"
 
 
@@ -104,6 +159,10 @@ def report(content: Content, axes: list[Axis]) -> bool:
     failed = [run for run in runs if "failed" in run]
     for run in failed:
         print(f"failed: {run['workload']} {run['round']:,}, {run['arm']}: {run['failed']}")
+    for run in runs:
+        if "rates" in run and "figures" in run:
+            rates = ", ".join(f"{rate:,.0f}" for rate in run["rates"])
+            print(f"the median run of {run['workload']} {run['round']:,}, {run['arm']}: of {rates} records/s")
     found = [bend for bend in bends(content) if bend.axis in names]
     for bend in found:
         print(bend)

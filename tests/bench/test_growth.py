@@ -7,12 +7,12 @@ from typing import Any
 import _grow_bends
 import pytest
 from _book import Book
-from _grow_bends import MEMORY, START, THROUGHPUT, Reason, bends
+from _grow_bends import MEMORY, START, THROUGHPUT, Reason, bends, doubtful
 from _grow_points import AXES, COUNT, PLAIN, Point, points
 from _grow_run import figures_of
 from _loader import counts_of, keys_of_order
 from _measure import WrongRun
-from growth import COLUMNS, COLUMNS_OF, MORE_COLUMNS, missing, report, table
+from growth import COLUMNS, COLUMNS_OF, MORE_COLUMNS, median_run, missing, report, table, unsettled
 
 from .books import book, run
 
@@ -105,6 +105,37 @@ def test_a_curve_that_falls_bends_where_it_falls() -> None:
     found = list(bends(book(*(point("workers", PLAIN, x, rate) for x, rate in rates.items()))))
     assert [(bend.what, bend.x) for bend in found] == [(THROUGHPUT, 1), (THROUGHPUT, 64)]
     assert found[1].share == pytest.approx(0.2)
+
+
+def test_what_decides_that_a_curve_bends_is_run_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The point below its share and the best one, once; not where the reason is known, nor what was run again."""
+    far = Reason(axis="workers", handlers=(PLAIN,), what=THROUGHPUT, worst=0.1, x_min=256, text="the moon")
+    monkeypatch.setattr(_grow_bends, "EXPLAINED", (far,))
+    kept = Book(tmp_path / "book.json")
+    kept.open({"size": "full"})
+    wanted = [one for one in points(WORKERS, "full") if one.handler == PLAIN and one.x <= 256]
+    rates = dict(zip((one.x for one in wanted), (60.0, 100.0, 80.0, 90.0, 20.0), strict=True))
+    for x, rate in rates.items():
+        kept.add("workers", PLAIN, x, figures=point("workers", PLAIN, x, rate)["figures"])
+    assert doubtful(kept.content) == {("workers", PLAIN, 1), ("workers", PLAIN, 4)}
+    assert [one.x for one in unsettled(kept, wanted)] == [1, 4]
+    for x in (1, 4):
+        kept.add("workers", PLAIN, x, figures=point("workers", PLAIN, x, rates[x])["figures"], rates=[1.0, 2.0, 3.0])
+    assert unsettled(kept, wanted) == []
+
+
+def test_the_best_of_smaller_values_decides_for_a_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Larger values may well pass more bytes."""
+    monkeypatch.setattr(_grow_bends, "EXPLAINED", ())
+    rates = {10: 1e9, 1_000: 1e8, 100_000: 1e5, 1_000_000: 1e6}
+    content = book(*(point("size", PLAIN, x, rate) for x, rate in rates.items()))
+    assert doubtful(content) == {("size", PLAIN, 1_000), ("size", PLAIN, 100_000)}
+
+
+def test_the_median_run_counts() -> None:
+    """Whole, with its memory, not figure by figure."""
+    seen = [{"per_second": rate, "memory_bytes": mib} for rate, mib in ((5.0, 1), (1.0, 2), (3.0, 3))]
+    assert median_run(seen) == {"per_second": 3.0, "memory_bytes": 3}
 
 
 def test_larger_values_are_compared_by_their_bytes_with_smaller_ones() -> None:
