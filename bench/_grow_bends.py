@@ -58,6 +58,14 @@ EXPLAINED = (
     ),
     Reason(
         axis="partitions",
+        handlers=(COUNT,),
+        what=THROUGHPUT,
+        worst=0.5,
+        x_min=64,
+        text="there are as many workers as on the end of the axis of workers, and the same holds for them",
+    ),
+    Reason(
+        axis="partitions",
         handlers=(PLAIN, COUNT),
         what=MEMORY,
         worst=8.0,
