@@ -74,7 +74,12 @@ class Book:
 
     def has(self, workload: str, arm: str, number: int) -> bool:
         """Whether that run ended well."""
-        return any(_is(run, workload, arm, number) and "figures" in run for run in self.content["runs"])
+        return self.figures(workload, arm, number) is not None
+
+    def figures(self, workload: str, arm: str, number: int) -> dict[str, Any] | None:
+        """Those of a run that ended well; None when there is none."""
+        found = (run["figures"] for run in self.content["runs"] if _is(run, workload, arm, number) and "figures" in run)
+        return next(found, None)
 
     def add(self, workload: str, arm: str, number: int, **what: Any) -> None:
         """Write a run down, in the place of an earlier try."""

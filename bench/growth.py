@@ -107,26 +107,20 @@ def run_one(book: Book, ground: Ground, point: Point, is_last_of_topic: bool) ->
 
 def settle(book: Book, ground: Ground, again: list[Point], steps: Steps) -> None:
     """Run each some times more, in turn; of all of its runs the median one is written down."""
-    runs = [[figures_of(book, point)] for point in again]
+    runs = [[figures] for point in again if (figures := book.figures(point.axis, point.handler, point.x))]
     for number in range(1, RUNS):
         for point, seen in zip(again, runs, strict=True):
             steps.begin(str(point))
             try:
                 seen.append(_grow_run.run(point, ground, is_last_of_topic=False))
             except WrongRun as error:
-                book.add(point.axis, point.handler, point.x, failed=str(error), rates=rates_of(seen))
+                book.add(point.axis, point.handler, point.x, failed=str(error), rates=rates_seen(seen))
                 steps.end(f"FAILED: {error}")
             else:
                 steps.end(f"{outcome_of(seen[-1])}, run {number + 1}")
     for point, seen in zip(again, runs, strict=True):
         if len(seen) == RUNS:
-            book.add(point.axis, point.handler, point.x, figures=median_run(seen), rates=rates_of(seen))
-
-
-def figures_of(book: Book, point: Point) -> dict[str, Any]:
-    """What was written down of a point."""
-    place = (point.axis, point.handler, point.x)
-    return next(run["figures"] for run in book.content["runs"] if (run["workload"], run["arm"], run["round"]) == place)
+            book.add(point.axis, point.handler, point.x, figures=median_run(seen), rates=rates_seen(seen))
 
 
 def median_run(seen: list[dict[str, Any]]) -> dict[str, Any]:
@@ -134,7 +128,7 @@ def median_run(seen: list[dict[str, Any]]) -> dict[str, Any]:
     return sorted(seen, key=lambda figures: figures["per_second"])[len(seen) // 2]
 
 
-def rates_of(seen: list[dict[str, Any]]) -> list[float]:
+def rates_seen(seen: list[dict[str, Any]]) -> list[float]:
     """The throughput of each run, in order."""
     return [figures["per_second"] for figures in seen]
 

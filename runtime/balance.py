@@ -43,7 +43,6 @@ SATURATED_DEMAND = 1.5
 SAID_LOOKS = 600
 """One that was not hot for so many looks is said again."""
 
-
 WORKERS_PER_TURN = 128
 """So many windows are closed in one turn of the loop."""
 

@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,7 @@ PROGRAM = f"""
 
 def pages_of(folder: Path, **environment: str) -> int:
     """Pages that such a process is given while it works on 50 times 8 MiB, after ``run``."""
-    lines = [line.removeprefix("    ") for line in PROGRAM.splitlines()]
-    command = [sys.executable, "-P", "-c", "\n".join(lines)]
+    command = [sys.executable, "-P", "-c", textwrap.dedent(PROGRAM)]
     told = subprocess.run(command, cwd=folder, env={**os.environ, **environment}, capture_output=True, check=True)
     return int(told.stdout)
 
