@@ -459,10 +459,10 @@ class Member:
         deadline = loop.time() + max(self.settings.drain_timeout_ms, self.settings.close_timeout_ms) / 1000
         await self._until(lambda: not cycle.is_sending, deadline)
         committing.cancel()
-        await asyncio.wait([committing])
+        _, going_on = await asyncio.wait([committing], timeout=self.settings.close_timeout_ms / 1000)
         if self.error is not None:
             return
-        if cycle.is_sending:
+        if cycle.is_sending or going_on:
             raise BrokerUnavailable("stopped without the last commit: the broker did not take it in time")
         try:
             await bounded(self._commit_rest(), max(0, int((deadline - loop.time()) * 1000)), "the last commit")
