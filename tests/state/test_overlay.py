@@ -154,6 +154,7 @@ DEFECTS = {
 
 
 @pytest.mark.interpreted
+@pytest.mark.slow
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_planted_defects_are_found(monkeypatch: pytest.MonkeyPatch, defect: str) -> None:
     """Each of them leads to something that the account does not say."""
