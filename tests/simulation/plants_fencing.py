@@ -435,7 +435,7 @@ PLANTS = [
             Member,
             "_drain",
             ("await self._until(lambda: not cycle.is_sending, deadline)", "pass"),
-            ("if cycle.is_sending:", "if False:"),
+            ("if cycle.is_sending or going_on:", "if False:"),
         ),
         kinds=("stop", "slow", "late requests", "late markers"),
         finding=LOST,

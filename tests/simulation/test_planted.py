@@ -54,7 +54,7 @@ ALL = [plant for plants in CHAPTERS.values() for plant in plants]
 BY_SEEDS = [plant for plant in ALL if not plant.found_by]
 BY_TESTS = [(plant, test) for plant in ALL for test in plant.found_by]
 
-pytestmark = [pytest.mark.slow, pytest.mark.interpreted]
+pytestmark = pytest.mark.interpreted
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +65,7 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", BY_SEEDS, ids=lambda plant: plant.name)
 def test_seeds_find_a_planted_defect(
     plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -85,6 +86,7 @@ def test_seeds_find_a_planted_defect(
     pytest.fail(f"none of {PLANS_SEARCHED} plans found: {plant.name}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plant", "test"), BY_TESTS, ids=[f"{plant.name} - {label(test).rpartition('::')[2]}" for plant, test in BY_TESTS]
 )
@@ -94,6 +96,12 @@ def test_a_test_finds_a_planted_defect(plant: Plant, test: Test, monkeypatch: py
     assert plant.found(test), f"not found, or not as {plant.finding!r}"
     monkeypatch.undo()
     test()
+
+
+@pytest.mark.parametrize("plant", ALL, ids=lambda plant: plant.name)
+def test_the_code_still_holds_what_a_defect_changes(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who changes a line that a defect replaces learns it within seconds; that it is found takes the slow tests."""
+    plant.put(monkeypatch)
 
 
 def test_an_accident_is_no_finding() -> None:
