@@ -20,7 +20,8 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
       hears of it some turns of the loop later. What is written in between raises a RuntimeError there, which aiokafka
       does not expect (aio-libs/aiokafka issue 1038): it ends the task that keeps up the metadata, and the fetcher. A
       look before each use leaves no such moment, for nothing waits between the look and the write.
-    - ``close`` closes all: also the connection of a ``bootstrap`` that was cancelled, and one that was being made.
+    - ``close`` closes all: also the connection of a ``bootstrap`` that was cancelled, and one that was being made; and
+      also when it is cancelled itself.
     """
 
     _sync_task: Any
@@ -62,8 +63,14 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
 
     async def close(self) -> None:
         """Close the connections, those that come too late as well."""
-        self._is_closed = True
+        self.let_go()
         await super().close()
+
+    def let_go(self) -> None:
+        """The same without waiting until they are closed."""
+        self._is_closed = True
+        for connection in list(self._conns.values()):
+            connection.close(reason=CloseReason.SHUTDOWN)
 
     async def _get_conn(
         self, node: int | str, *, group: ConnectionGroup = ConnectionGroup.DEFAULT, no_hint: bool = False

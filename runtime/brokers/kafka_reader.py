@@ -43,6 +43,7 @@ PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
 PARTITION_BYTES_MIN: Final = 1024 * 1024  # as much as a batch may have by Kafka's own defaults: smaller ones stutter
 NO_TIMESTAMP: Final = -1
 LOOK_SECONDS: Final = 1.0
+TOLD_AGAIN_SECONDS: Final = 0.01
 
 logger = logging.getLogger("keylanes")
 
@@ -123,19 +124,15 @@ class KafkaReader:
             _let_go(consumer._fetcher)
 
     async def _drop(self, consumer: Any) -> None:
-        with contextlib.suppress(aiokafka.errors.KafkaError, OSError, TimeoutError):
-            async with asyncio.timeout(self._settings.close_timeout_ms / 1000):
-                stopping = asyncio.ensure_future(consumer.stop())
-                try:
-                    await asyncio.wait([stopping])
-                finally:
-                    stopping.cancel()
-                # While a fetch waits for a broker that is away, stop() ends half done, and as if *we* were cancelled.
-                # Raised here it would end whoever closes a reader, and nobody takes a cancelled task for a failed one.
-                if stopping.cancelled():
-                    await consumer._client.close()
-                else:
-                    stopping.result()
+        limit_ms = self._settings.close_timeout_ms
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                with contextlib.suppress(aiokafka.errors.KafkaError, OSError):
+                    await _stop(consumer)
+        except TimeoutError:
+            logger.warning("a reader could not be closed within %d ms: its connections are let go", limit_ms)
+        finally:
+            consumer._client.let_go()
 
     async def fetch(self, sources: Collection[TopicPartition], *, records_max: int, wait_ms: int) -> list[Batch]:
         """See the protocol."""
@@ -330,6 +327,27 @@ class _Old(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
+
+
+async def _stop(consumer: Any) -> None:
+    """The consumer's ``stop``, with two things mended."""
+    # Its fetcher gives up the requests of the last assignment one by one, and takes its own end for that of such a
+    # request: it goes on, and stop() waits for it for ever. So it is told until it has ended.
+    fetching = None if consumer._fetcher is None else consumer._fetcher._fetch_task
+    while fetching is not None and not fetching.done():
+        fetching.cancel()
+        await asyncio.wait([fetching], timeout=TOLD_AGAIN_SECONDS)
+    stopping = asyncio.ensure_future(consumer.stop())
+    try:
+        await asyncio.wait([stopping])
+    finally:
+        stopping.cancel()
+    # While a fetch waits for a broker that is away, stop() ends half done, and as if *we* were cancelled. Raised here
+    # it would end whoever closes a reader, and nobody takes a cancelled task for a failed one.
+    if stopping.cancelled():
+        await consumer._client.close()
+    else:
+        stopping.result()
 
 
 def _tell_at_once(fetcher: Any, wake: Callable[[], None]) -> None:

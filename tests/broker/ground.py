@@ -5,6 +5,8 @@ import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+import pytest
+
 from keylanes import App, Settings
 from keylanes.runtime.brokers.protocol import Broker, Outgoing, Record, TopicPartition, TopicSpec
 from keylanes.runtime.connect import connect
@@ -13,6 +15,9 @@ from keylanes.state.copies import open_copies
 from keylanes.state.topics import TopicStore
 
 _numbers = itertools.count(1)
+
+READ_SECONDS_MAX = 60
+"""For all of a partition. Far more than a transaction stays open that nobody ends."""
 
 
 class Ground:
@@ -72,9 +77,14 @@ class Ground:
             place = TopicPartition(topic, partition)
             marks = (await broker.watermarks([place]))[place]
             reader = await broker.reader({place: marks.start})
-            while reader.position(place) < marks.high:
-                for batch in await reader.fetch([place], records_max=1_000, wait_ms=100):
-                    found.extend(batch.records)
+            try:
+                async with asyncio.timeout(READ_SECONDS_MAX):
+                    while reader.position(place) < marks.high:
+                        for batch in await reader.fetch([place], records_max=1_000, wait_ms=100):
+                            found.extend(batch.records)
+            except TimeoutError:
+                at, now = reader.position(place), (await broker.watermarks([place]))[place]
+                pytest.fail(f"{place} can't be read beyond {at}: is a transaction open there? {marks}, {now}")
             await reader.close()
 
         self._with(read)

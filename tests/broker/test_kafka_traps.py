@@ -238,6 +238,17 @@ async def test_what_was_fetched_ahead_is_freed_at_once(broker: KafkaBroker, plac
         gc.enable()
 
 
+async def test_a_reader_closes_as_soon_as_it_is_assigned_anew(broker: KafkaBroker, place: TopicPartition) -> None:
+    """The consumer's fetcher, while it gives up what it had asked before, would miss that it has to end."""
+    reader = await broker.reader({place: 0})
+    await reader.fetch([place], records_max=1, wait_ms=300)  # longer than one request waits: another is under way
+    reader.assign({place: 0})
+    await reader.fetch([place], records_max=1, wait_ms=0)
+    await reader.close()
+    left = {getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()}
+    assert "AIOKafkaConsumer.stop" not in left, "given up before it was done: its connections stay open"
+
+
 async def test_a_dead_client_frees_its_readers(
     broker: KafkaBroker, through: KafkaBroker, proxy: Proxy, name: str, place: TopicPartition
 ) -> None:

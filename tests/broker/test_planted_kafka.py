@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from keylanes.runtime.brokers import kafka_reader
 from keylanes.runtime.brokers.kafka import KafkaBroker
 from keylanes.runtime.brokers.kafka_producer import KafkaProducer, Session
 from keylanes.runtime.brokers.protocol import BrokerError, TopicPartition, TopicSpec, TransactionAborted
@@ -83,6 +84,11 @@ def limits_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     change(patch, Session, "_encode", ("batch_size=min(limit, BATCH_BYTES_MAX)", "batch_size=BATCH_BYTES_MAX"))
 
 
+def told_once_to_end(patch: pytest.MonkeyPatch) -> None:
+    """A consumer is stopped as its own ``stop`` does it."""
+    change(patch, kafka_reader, "_stop", ("while fetching is not None and not fetching.done():", "while False:"))
+
+
 TRAPPED = [
     Trapped(
         "future not awaited, on a real broker",
@@ -118,6 +124,13 @@ TRAPPED = [
         limits_not_looked_at,
         test_kafka_traps.test_small_records_are_never_refused_together,
         "Refused",
+    ),
+    Trapped(
+        "consumer told once to end",
+        "closing takes seconds, and a connection stays open until the process ends",
+        told_once_to_end,
+        test_kafka_traps.test_a_reader_closes_as_soon_as_it_is_assigned_anew,
+        "given up before it was done",
     ),
 ]
 
