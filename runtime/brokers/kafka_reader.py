@@ -11,7 +11,6 @@ What is done here beside it:
 """
 
 import asyncio
-import contextlib
 import functools
 import itertools
 import logging
@@ -101,8 +100,6 @@ class KafkaReader:
             try:
                 async with asyncio.timeout(deadline.left):
                     await consumer.start()
-                    # A task of the client's has to begin: cancelled before, it makes stop() fail half way.
-                    await asyncio.sleep(0)
                 _tell_at_once(consumer._fetcher, self._wake)
                 self._consumer = consumer
             except BaseException as error:
@@ -124,15 +121,30 @@ class KafkaReader:
             _let_go(consumer._fetcher)
 
     async def _drop(self, consumer: Any) -> None:
+        """Let go of a consumer with all that it has under way; also when the caller is cancelled.
+
+        Not by its ``stop``. That tells each of its tasks once to end, and waits for one after the other. But a fetcher
+        that is giving up the requests of its last assignment takes this for the end of such a request: it goes on, and
+        stop() waits for ever. And a task that has not begun, or a fetch from a broker that is away, makes stop() end
+        half done, and as if *we* were cancelled.
+        """
+        consumer._closed = True  # or it says, when it is freed, that nobody has stopped it
+        for task in _tasks_of(consumer):
+            task.cancel()
+        consumer._client.let_go()
+        await asyncio.shield(self._ended(consumer))
+
+    async def _ended(self, consumer: Any) -> None:
         limit_ms = self._settings.close_timeout_ms
         try:
             async with asyncio.timeout(limit_ms / 1000):
-                with contextlib.suppress(aiokafka.errors.KafkaError, OSError):
-                    await _stop(consumer)
+                while going_on := [task for task in _tasks_of(consumer) if not task.done()]:
+                    await asyncio.wait(going_on, timeout=TOLD_AGAIN_SECONDS)
+                    for task in going_on:
+                        task.cancel()
+                await asyncio.gather(*_tasks_of(consumer), consumer._client.close(), return_exceptions=True)
         except TimeoutError:
-            logger.warning("a reader could not be closed within %d ms: its connections are let go", limit_ms)
-        finally:
-            consumer._client.let_go()
+            logger.warning("a reader did not end within %d ms; its connections are closed", limit_ms)
 
     async def fetch(self, sources: Collection[TopicPartition], *, records_max: int, wait_ms: int) -> list[Batch]:
         """See the protocol."""
@@ -329,25 +341,14 @@ class _Old(NamedTuple):
     headers: Headers
 
 
-async def _stop(consumer: Any) -> None:
-    """The consumer's ``stop``, with two things mended."""
-    # Its fetcher gives up the requests of the last assignment one by one, and takes its own end for that of such a
-    # request: it goes on, and stop() waits for it for ever. So it is told until it has ended.
-    fetching = None if consumer._fetcher is None else consumer._fetcher._fetch_task
-    while fetching is not None and not fetching.done():
-        fetching.cancel()
-        await asyncio.wait([fetching], timeout=TOLD_AGAIN_SECONDS)
-    stopping = asyncio.ensure_future(consumer.stop())
-    try:
-        await asyncio.wait([stopping])
-    finally:
-        stopping.cancel()
-    # While a fetch waits for a broker that is away, stop() ends half done, and as if *we* were cancelled. Raised here
-    # it would end whoever closes a reader, and nobody takes a cancelled task for a failed one.
-    if stopping.cancelled():
-        await consumer._client.close()
-    else:
-        stopping.result()
+def _tasks_of(consumer: Any) -> "list[asyncio.Task[Any]]":
+    """What a consumer without a group has under way, done or not."""
+    tasks = [consumer._client._sync_task]
+    if consumer._coordinator is not None:
+        tasks.append(consumer._coordinator._reset_committed_task)
+    if consumer._fetcher is not None:
+        tasks += [consumer._fetcher._fetch_task, *consumer._fetcher._pending_tasks]
+    return [task for task in tasks if task is not None]
 
 
 def _tell_at_once(fetcher: Any, wake: Callable[[], None]) -> None:

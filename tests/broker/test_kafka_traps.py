@@ -8,6 +8,7 @@ import random
 import time
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -238,15 +239,41 @@ async def test_what_was_fetched_ahead_is_freed_at_once(broker: KafkaBroker, plac
         gc.enable()
 
 
-async def test_a_reader_closes_as_soon_as_it_is_assigned_anew(broker: KafkaBroker, place: TopicPartition) -> None:
+async def nothing_goes_on(before: "set[asyncio.Task[Any]]") -> None:
+    """The tasks that began since then end."""
+    if left := asyncio.all_tasks() - before:
+        _, going_on = await asyncio.wait(left, timeout=10)
+        assert not going_on, "goes on"
+
+
+async def test_a_reader_ends_as_soon_as_it_is_assigned_anew(broker: KafkaBroker, place: TopicPartition) -> None:
     """The consumer's fetcher, while it gives up what it had asked before, would miss that it has to end."""
+    before = asyncio.all_tasks()
+    for turns in range(4):
+        reader = await broker.reader({place: 0})
+        await reader.fetch([place], records_max=1, wait_ms=300)  # longer than one request waits: another is under way
+        reader.assign({place: 0})
+        await reader.fetch([place], records_max=1, wait_ms=0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await reader.close()
+    await nothing_goes_on(before)
+
+
+async def test_a_reader_ends_also_when_who_closes_it_is_cancelled(broker: KafkaBroker, place: TopicPartition) -> None:
+    """As when a stop and a limit come at once: nothing of it goes on, and no connection stays open."""
+    before = asyncio.all_tasks()
     reader = await broker.reader({place: 0})
-    await reader.fetch([place], records_max=1, wait_ms=300)  # longer than one request waits: another is under way
-    reader.assign({place: 0})
     await reader.fetch([place], records_max=1, wait_ms=0)
-    await reader.close()
-    left = {getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()}
-    assert "AIOKafkaConsumer.stop" not in left, "given up before it was done: its connections stay open"
+
+    async def close() -> None:
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
+        task.cancel()
+        await reader.close()
+
+    await asyncio.wait([asyncio.create_task(close())])
+    await nothing_goes_on(before)
 
 
 async def test_a_dead_client_frees_its_readers(

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from keylanes.runtime.brokers import kafka_reader
 from keylanes.runtime.brokers.kafka import KafkaBroker
 from keylanes.runtime.brokers.kafka_producer import KafkaProducer, Session
+from keylanes.runtime.brokers.kafka_reader import KafkaReader
 from keylanes.runtime.brokers.protocol import BrokerError, TopicPartition, TopicSpec, TransactionAborted
 
 from ..simulation.plants import change, finding
@@ -85,8 +85,8 @@ def limits_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 def told_once_to_end(patch: pytest.MonkeyPatch) -> None:
-    """A consumer is stopped as its own ``stop`` does it."""
-    change(patch, kafka_reader, "_stop", ("while fetching is not None and not fetching.done():", "while False:"))
+    """The tasks of a consumer are told to end as its own ``stop`` does it."""
+    change(patch, KafkaReader, "_ended", ("for task in going_on:", "for task in ():"))
 
 
 TRAPPED = [
@@ -127,10 +127,10 @@ TRAPPED = [
     ),
     Trapped(
         "consumer told once to end",
-        "closing takes seconds, and a connection stays open until the process ends",
+        "closing takes seconds, and a fetcher goes on for ever",
         told_once_to_end,
-        test_kafka_traps.test_a_reader_closes_as_soon_as_it_is_assigned_anew,
-        "given up before it was done",
+        test_kafka_traps.test_a_reader_ends_as_soon_as_it_is_assigned_anew,
+        "AssertionError: goes on",
     ),
 ]
 
