@@ -1,10 +1,6 @@
 """keylanes: Kafka parallelism beyond partitions, exactly once, for Python."""
 
-from .runtime.app import App, Health, Statistics
-from .runtime.compiled import IS_COMPILED
-from .runtime.context import Context, Record
-from .runtime.declarations import Store
-from .runtime.errors import (
+from .errors import (
     BrokerUnavailable,
     ContextClosed,
     DecodeFailed,
@@ -25,8 +21,14 @@ from .runtime.errors import (
     StateValueTooLarge,
     StoreError,
 )
+from .runtime.app import App
+from .runtime.brokers.security import Secret, Security
+from .runtime.compiled import IS_COMPILED
+from .runtime.context import Context, Record
+from .runtime.declarations import Store
 from .runtime.handlers import DeadLetter, Retry, Stop
-from .runtime.settings import Secret, Security, Settings
+from .runtime.settings import Settings
+from .runtime.statistics import Health, Statistics
 from .runtime.stores import MapState, State
 from .runtime.values import Codec, JsonCodec, MsgpackCodec
 

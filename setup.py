@@ -1,6 +1,6 @@
 """What the metadata can't say: the wheel holds the rooms alone, and its hot modules are compiled.
 
-Scripts beside the root package's ``__init__.py`` stay out of the wheel. The modules that ``[tool.keylanes] compiled``
+Scripts beside the root package's modules stay out of the wheel. The modules that ``[tool.keylanes] compiled``
 names are compiled by mypyc as they are, so the source stays the truth and runs without it, some times slower. That is
 what becomes of the wheel where there is no mypyc or no C compiler, with a warning, or with ``KEYLANES_INTERPRETED=1``.
 A linked checkout (``pip install -e``) is never compiled: it would go on running what the source said before.
@@ -20,17 +20,19 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).resolve().parent
 DESCRIBED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
 PACKAGES = DESCRIBED["setuptools"]["packages"]
+AT_THE_TOP = ("__init__.py", "errors.py")
+"""The modules of the root package; what else lies there are scripts."""
 COMPILING = ("bdist_wheel", "build", "build_ext")
 """The commands that compile; metadata, source archives and links need none of it."""
 
 
 class Rooms(build_py):
-    """Copies the listed packages; of the checkout's top folder only ``__init__.py``."""
+    """Copies the listed packages; of the checkout's top folder only the modules of the root package."""
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
         """The modules of one package as (package, module, file)."""
         found = super().find_package_modules(package, package_dir)
-        return [entry for entry in found if package != "keylanes" or entry[1] == "__init__"]
+        return [entry for entry in found if package != "keylanes" or f"{entry[1]}.py" in AT_THE_TOP]
 
 
 class Compiled(build_ext):
@@ -67,7 +69,7 @@ def extensions() -> list[Extension]:
         source, copy = ROOT.joinpath(*package.split(".")[1:]), folder.joinpath(*package.split("."))
         copy.mkdir(parents=True)
         for path in source.glob("*.py"):
-            if package != "keylanes" or path.name == "__init__.py":
+            if package != "keylanes" or path.name in AT_THE_TOP:
                 shutil.copy(path, copy)
     # Without namespace packages: else the folders above would be part of the modules' names.
     options = ["--strict", "--ignore-missing-imports", "--follow-imports=silent", "--no-namespace-packages"]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from _measure import FOLDER, ROOT
 
-from keylanes.runtime.errors import KeylanesError
+from keylanes.errors import KeylanesError
 from keylanes.runtime.java import java_home
 
 PEERS = ROOT / "bench" / "peers"

@@ -47,7 +47,8 @@ from keylanes import Settings
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.ranges import WHOLE
 from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition, TopicSpec
-from keylanes.runtime.restore import Progress, Restore, Restoring
+from keylanes.runtime.restore import Restore, Restoring
+from keylanes.runtime.statistics import Progress
 from keylanes.state.changelog import BEACON_KEY, CHANGELOG_CONFIG, Beacon, encode_beacon, encode_stored
 from keylanes.state.copies import open_copies
 from keylanes.state.keys import state_key

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..runtime.errors import SettingsError
+from ..errors import SettingsError
 from ..runtime.partitioner import partition_of_key
 
 FLIGHTS = 336_776

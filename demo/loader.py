@@ -12,6 +12,7 @@ from itertools import islice
 
 import msgspec
 
+from ..errors import BrokerUnavailable, FencedError, LogError
 from ..runtime.brokers.protocol import (
     Broker,
     BrokerError,
@@ -21,7 +22,6 @@ from ..runtime.brokers.protocol import (
     TopicPartition,
     TopicSpec,
 )
-from ..runtime.errors import BrokerUnavailable, FencedError, LogError
 from ..runtime.settings import Settings
 from .flights import PARTITIONS, SourceRow, source_rows
 

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from ..errors import LogError
 from ..offsets.codec import EventError, decode
 from ..offsets.events import Committed, Event, RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
 from ..runtime.brokers.protocol import Batch, Broker, TopicPartition, UnknownTopic
-from ..runtime.errors import LogError
 from ..runtime.logs import offsets_topic
 from .tiles import Change, PlaneTile, WorkerName, offset_of
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from ..errors import BrokerUnavailable
 from ..runtime.brokers.protocol import Broker, BrokerError, TopicSpec
 from ..runtime.connect import connect
-from ..runtime.errors import BrokerUnavailable
 from ..runtime.java import cache_folder, java_home
 from ..runtime.kafka_jars import KAFKA_VERSION, damaged_jars, pinned_jars
 from ..runtime.kafka_server import KafkaServer

@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from ..runtime.errors import StoreError
+from ..errors import StoreError
 
 Phase = Literal["load", "process", "audit", "finished"]
 """What is to be done next."""

@@ -368,3 +368,12 @@ def _commit(part: EpochPart, event: Committed) -> tuple[EpochPart, bool]:
 def is_span(first: int, end: int) -> bool:
     """Whether ``[first, end)`` holds a point and lies in the space."""
     return 0 <= first < end <= SPACE_END
+
+
+def birth(ledger: Ledger) -> str:
+    """A text that no other logs have, those of an application of the same name included: its first member's instance.
+
+    Whoever took office has one; raises ValueError for logs that nobody joined.
+    """
+    members = ledger.control.members
+    return members[min(members)].instance

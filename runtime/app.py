@@ -10,30 +10,25 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
-import msgspec
-
+from ..errors import HandlerFailed, KeylanesError, SettingsError, StateNotReady
 from ..keyrange.ranges import KeyRange
 from ..offsets.ledger import Place
 from .allocator import keep_memory
-from .balance import HotKey
 from .brokers.protocol import Broker
 from .connect import connect
-from .errors import HandlerFailed, KeylanesError, SettingsError, StateNotReady
 from .handlers import PARALLELISING_FACTOR, DeadLetter, Handler, Retry, Stop, check_topic_name, declare
 from .member import Member, unheard
 from .partition_state import PartitionState
-from .restore import Progress
 from .settings import Settings
+from .statistics import Health, PartitionStatistics, Statistics
 from .store_view import StoreView
 from .stores import Binding
+from .testing import SimulatedApp
 from .threads import DaemonThreads
 from .values import Codec
 from .watchdog import LoopWatch
-
-if TYPE_CHECKING:
-    from .testing import SimulatedApp
 
 logger = logging.getLogger("keylanes")
 
@@ -46,52 +41,6 @@ COLLECTED_AFTER = (200_000, 20, 100)
 """Python's garbage collection while ``run`` has the process to itself. Queued records are many, live for seconds and
 are in no circles: with Python's own thresholds a third of the time went into looking at them again and again.
 """
-
-
-class Health(msgspec.Struct, frozen=True):
-    """``state``: idle, starting, running, stopping, stopped or failed. ``is_good``: may stay in service."""
-
-    state: str
-    is_good: bool
-    cause: str | None
-    loop_lag_ms_max: float
-
-
-class PartitionStatistics(msgspec.Struct, frozen=True):
-    """Offsets of one source partition: handed out below ``front``, done below ``offset_least``."""
-
-    topic: str
-    partition: int
-    front: int
-    offset_least: int
-    workers: int
-    queued_records: int
-    queued_bytes: int
-    lagging_workers: int
-    dropped: int
-    caught_up: int
-
-
-class Statistics(msgspec.Struct, frozen=True):
-    """What the application has done since it started, and where it stands. Times in seconds of the loop's clock."""
-
-    partitions: tuple[PartitionStatistics, ...]
-    records_done: int
-    commits: int
-    tiles: int
-    event_bytes: int
-    done_bytes: int
-    running: int
-    oldest_running: tuple[str, int, float] | None
-    last_commit_age_s: float | None
-    loop_lag_ms_max: float
-    splits: int = 0
-    """Of hot ranges, by themselves; as ``merges`` of cold ones."""
-    merges: int = 0
-    hot_keys: tuple[HotKey, ...] = ()
-    """Keys that are the bottleneck of their partition: no split helps."""
-    restoring: Progress | None = None
-    """How far a restore of state is, while there is one."""
 
 
 class App:
@@ -393,14 +342,16 @@ class App:
 
     # --- testing ---------------------------------------------------------------------------------------------------
 
-    def test(self, *, seed: int = 0) -> "SimulatedApp":
+    def test(self, *, seed: int = 0) -> SimulatedApp:
         """Run this application on a simulated broker in virtual time: no Kafka, no Java, the real engine.
 
         ``async with app.test(seed=7) as broker``: ``send``, ``read``, ``crash``, ``restart``, ``advance``.
         """
-        from .testing import SimulatedApp
+        return SimulatedApp(self.name, self.handlers, self.settings, self._adopt, seed)
 
-        return SimulatedApp(self, seed)
+    def _adopt(self, member: Member | None) -> None:
+        """What is asked of the application, its stores for one, is asked of this run."""
+        self._member = member
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

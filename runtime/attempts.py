@@ -9,13 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from ..state.overlay import Layer, entry_bytes
-from .bounded import Patience, fatal_of
-from .brokers.protocol import Broker, BrokerError, BrokerTimeout, Record, TopicSpec
-from .context import Context, Output
-from .dispatch import Worker, bytes_of
-from .done import Done
-from .errors import (
+from ..errors import (
     DecodeFailed,
     FatalError,
     HandlerError,
@@ -26,13 +20,20 @@ from .errors import (
     SettingsError,
     caused,
 )
+from ..state.overlay import Layer, entry_bytes
+from .bounded import Patience, fatal_of
+from .brokers.protocol import Broker, BrokerError, BrokerTimeout, Record, TopicSpec
+from .context import Context, Output
+from .done import Done
 from .handlers import DeadLetter, Handler, check_topic_name
 from .outputs import Destination, UnknownDestination, build, build_dead_letter, build_one, destination_of, returned
 from .partition_run import Attempt, PartitionRun
 from .partition_state import Scope
 from .settings import Settings
+from .sizes import bytes_of
 from .stores import Binding
 from .threads import DaemonThreads
+from .worker import Worker
 
 logger = logging.getLogger("keylanes")
 

@@ -17,17 +17,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Container, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 
 from ..keyrange.policy import FULL, Decision, Limits, Merge, Split, Unsplittable, WorkerLoad, decide, watched
 from ..keyrange.ranges import KeyRange
-from .dispatch import Worker
 from .load import SEEDS_MIN
 from .partition_run import PartitionRun
 from .reshape import Reshape
 from .settings import Settings
+from .statistics import HotKey
+from .worker import Worker
 
 logger = logging.getLogger("keylanes")
 
@@ -45,15 +45,6 @@ SAID_LOOKS = 600
 
 WORKERS_PER_TURN = 128
 """So many windows are closed in one turn of the loop."""
-
-
-class HotKey(NamedTuple):
-    """A point with all of a busy worker's load, and its part of the partition's handler time: it can't be split."""
-
-    topic: str
-    partition: int
-    point: int
-    share: float
 
 
 class Balance:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable
 from typing import TypeVar
 
+from ..errors import BrokerUnavailable, FatalError, FencedError, SourceError
 from .brokers.protocol import (
     BrokerError,
     BrokerTimeout,
@@ -13,7 +14,6 @@ from .brokers.protocol import (
     ProducerFenced,
     UnknownTopic,
 )
-from .errors import BrokerUnavailable, FatalError, FencedError, SourceError
 
 T = TypeVar("T")
 

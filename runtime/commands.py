@@ -17,8 +17,8 @@ from typing import Annotated
 import msgspec
 import typer
 
+from ..errors import KeylanesError, SettingsError
 from .app import App
-from .errors import KeylanesError, SettingsError
 from .handlers import DeadLetter
 from .java import java_home
 from .kafka_jars import KAFKA_VERSION, pinned_jars

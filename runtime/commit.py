@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+from ..errors import BrokerUnavailable, HandlerFailed, InvariantBroken, LogError
 from ..keyrange.ranges import KeyRange
 from ..offsets.codec import encode
 from ..offsets.events import OffsetEvent, RangeReleased
@@ -27,14 +28,13 @@ from .brokers.protocol import (
     TransactionRefused,
     TransactionUnknown,
 )
-from .coordinator import Coordinator, Office
-from .errors import BrokerUnavailable, HandlerFailed, InvariantBroken, LogError
 from .generation import Generation, StructuralEvent, committed, take
 from .handlers import DeadLetter
 from .history import History
 from .keeper import Keeper
 from .level import Level
 from .logs import LogReader, offsets_topic, places_of
+from .office import Identity, Office
 from .outputs import build_dead_letter, stamped_anew
 from .partition_run import PartitionRun
 from .reshape import Arriving, Reshape, share_buffer
@@ -53,7 +53,7 @@ class CommitCycle:
     def __init__(
         self,
         office: Office,
-        coordinator: Coordinator,
+        identity: Identity,
         logs: LogReader,
         runs: Sequence[PartitionRun],
         slots: Slots,
@@ -65,7 +65,7 @@ class CommitCycle:
         self.ledger: Ledger = office.ledger
         self.incarnation = office.incarnation
         self.transaction = office.transaction
-        self.coordinator, self.logs, self.runs, self.slots = coordinator, logs, runs, slots
+        self.identity, self.logs, self.runs, self.slots = identity, logs, runs, slots
         self.keeper, self.settings = keeper, settings
         self.commits = 0
         self.tiles = 0
@@ -160,7 +160,7 @@ class CommitCycle:
 
     def _knows(self, arrival: Arriving) -> bool:
         """Whether the ledger has the epoch of a grant."""
-        place = arrival.run.dispatch.topic, arrival.run.dispatch.partition
+        place = arrival.run.dispatch.place
         return arrival.epoch in self.ledger.partition(place).parts
 
     def _is_whole(self, arrival: Arriving) -> bool:
@@ -175,7 +175,7 @@ class CommitCycle:
             # Of a grant that nobody waits for any more, maybe over the same points: what it reads of the changelog must
             # not be written behind what is committed under this one.
             return False
-        place = arrival.run.dispatch.topic, arrival.run.dispatch.partition
+        place = arrival.run.dispatch.place
         part = self.ledger.partition(place).parts.get(arrival.epoch)
         if arrival.run.state is None or part is None or part.incarnation != self.incarnation:
             return True
@@ -314,7 +314,7 @@ class CommitCycle:
             try:
                 if was_fenced:
                     await self._read_logs()
-                producer = await self.coordinator.make_producer()
+                producer = await self.identity.make_producer()
                 try:
                     await self._read_logs()
                 except BaseException:
@@ -334,15 +334,15 @@ class CommitCycle:
 
     async def _read_logs(self) -> None:
         self.ledger = await self.logs.read_control(self.ledger)
-        self.coordinator.check_in_office(self.ledger, self.incarnation)
+        self.identity.check_in_office(self.ledger, self.incarnation)
         folded = (self.incarnation, self._folded)
         try:
             self.ledger = await self.logs.read_offsets(self.ledger, folded)
         except LogError:  # who took over meanwhile trims the log as it sees fit: that is no damage
             self.ledger = await self.logs.read_control(self.ledger)
-            self.coordinator.check_in_office(self.ledger, self.incarnation)
+            self.identity.check_in_office(self.ledger, self.incarnation)
             raise
-        self.ledger = await self.coordinator.checked(self.ledger, self.incarnation)
+        self.ledger = await self.identity.checked(self.ledger, self.incarnation)
 
     def _take_apart(self, generation: Generation, refusal: TransactionRefused) -> list[Generation]:
         culprits = [i for i in refusal.culprits if i < len(generation.outputs())]

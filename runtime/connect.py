@@ -1,7 +1,7 @@
 """From a broker's address to its adapter. Adapters are imported when they are asked for."""
 
+from ..errors import SettingsError
 from .brokers.protocol import Broker
-from .errors import SettingsError
 from .settings import Settings
 
 SCHEMES = "kafka://host:port[,host:port…] or embedded:folder"

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from ..errors import ContextClosed
 from .brokers.protocol import Headers
 from .brokers.protocol import Record as SourceRecord
-from .errors import ContextClosed
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):

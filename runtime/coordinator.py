@@ -20,14 +20,13 @@ not started knows that the partition is new.
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from ..errors import FencedError, LogError, SettingsError, SourceError
 from ..keyrange.hashing import HASH_NAME
 from ..keyrange.ranges import WHOLE, KeyRange
 from ..offsets.codec import encode
-from ..offsets.control import Member
 from ..offsets.decide import StoreSpec, decide_grant, decide_opening, decide_stores
 from ..offsets.events import (
     AppCreated,
@@ -42,44 +41,27 @@ from ..offsets.events import (
 )
 from ..offsets.ledger import Ledger, Place, evolve
 from .bounded import Patience, bounded
-from .brokers.protocol import Broker, BrokerTimeout, Outgoing, Producer, ProducerFenced, TopicPartition, Watermarks
-from .errors import FencedError, LogError, SettingsError, SourceError
-from .logs import LogReader, offsets_topic
-from .settings import Settings
+from .brokers.protocol import BrokerTimeout, Outgoing, Producer, ProducerFenced, TopicPartition, Watermarks
+from .logs import offsets_topic
+from .office import Identity, Office
 
 logger = logging.getLogger("keylanes")
 
 NO_IDENTITIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-@dataclass(slots=True)
-class Office:
-    """What a process holds when it may work."""
-
-    instance: str
-    transactional_id: str
-    incarnation: int
-    producer: Producer
-    ledger: Ledger
-    before: Ledger
-    """The ledger without the own grant: how the ranges were cut until then. An epoch that is complete is forgotten."""
-    transaction: int
-    """The number of the last transaction that was used."""
-
-
 class Coordinator:
-    """Takes office for one process of an application. ``instance`` is text that no other process ever had."""
+    """Takes office for one process of an application, and decides for it from then on."""
 
-    def __init__(self, app: str, instance: str, broker: Broker, logs: LogReader, settings: Settings) -> None:
-        self.app, self.instance = app, instance
-        self.broker, self.logs, self.settings = broker, logs, settings
-        self.transactional_id = f"{app}.{instance}"
+    def __init__(self, identity: Identity) -> None:
+        self.identity, self.app, self.instance = identity, identity.app, identity.instance
+        self.broker, self.logs, self.settings = identity.broker, identity.logs, identity.settings
         self.term = 0
         """The term that this process was elected for."""
 
     async def take_office(
         self,
-        sources: dict[Place, Watermarks],
+        sources: Mapping[TopicPartition, Watermarks],
         stores: Sequence[StoreSpec] = (),
         identities: Mapping[str, str] = NO_IDENTITIES,
     ) -> Office:
@@ -89,13 +71,13 @@ class Coordinator:
         Raises FencedError when another process takes office at the same time, LogError, SourceError, SettingsError
         when a store is not what it was.
         """
-        producer = await self.make_producer()
+        producer = await self.identity.make_producer()
         try:
             ledger = await self._elect(sources, stores, identities)
             ledger = await self._join(ledger)
             ledger = await self._fence_others(ledger)
-            incarnation = self.own(ledger).incarnation
-            ledger = await self.checked(await self.logs.begin_offsets(), incarnation)
+            incarnation = self.identity.own(ledger).incarnation
+            ledger = await self.identity.checked(await self.logs.begin_offsets(), incarnation)
             transaction = await self._open_logs(ledger, producer, incarnation)
             ledger = await self._read_all(ledger, incarnation)
             declared = missing_stores(ledger, self.term, sources, stores)
@@ -108,36 +90,11 @@ class Coordinator:
                 [e for place in sorted(sources) for e in decide_grant(ledger, self.term, place, incarnation)]
             )
             ledger = await self.logs.read_control(ledger)
-            self.check_in_office(ledger, incarnation)
+            self.identity.check_in_office(ledger, incarnation)
         except BaseException:
             await asyncio.shield(bounded(producer.close(), self.settings.close_timeout_ms, "closing a producer"))
             raise
-        return Office(self.instance, self.transactional_id, incarnation, producer, ledger, before, transaction)
-
-    async def make_producer(self) -> Producer:
-        """INIT: every older producer of the own id is fenced. What it left behind has to be read before it is used."""
-        return await bounded(
-            self.broker.producer(self.transactional_id, transaction_timeout_ms=self.settings.transaction_timeout_ms),
-            self.settings.request_timeout_ms,
-            f"making a producer of {self.transactional_id}",
-        )
-
-    def own(self, ledger: Ledger) -> Member:
-        """The own entry in the control log; raises FencedError when it does not count."""
-        for member in ledger.control.members.values():
-            if member.instance == self.instance:
-                return member
-        raise FencedError(f"another process of {self.app!r} took office before this one had joined")
-
-    def check_in_office(self, ledger: Ledger, incarnation: int) -> None:
-        """Raises FencedError unless this process may work by what was read of the control log."""
-        control = ledger.control
-        if control.is_expelled(incarnation):
-            raise FencedError(
-                f"this process of {self.app!r} (incarnation {incarnation}) was expelled: another process took over"
-            )
-        if control.coordinator != self.instance:
-            raise FencedError(f"another process of {self.app!r} took office (term {control.term}); this one stops")
+        return Office(incarnation, producer, ledger, before, transaction)
 
     async def grant(self, ledger: Ledger, place: Place, incarnation: int, within: KeyRange) -> int:
         """Grant points of a partition that nobody holds; the new epoch. ``ledger``: with all that was committed there.
@@ -179,7 +136,7 @@ class Coordinator:
         return any(m.high > 0 for m in marks.values())
 
     async def _join(self, ledger: Ledger) -> Ledger:
-        joined = MemberJoined(self.term, ledger.control.incarnation_next, self.instance, self.transactional_id)
+        joined = MemberJoined(self.term, ledger.control.incarnation_next, self.instance, self.identity.transactional_id)
         await self._append([joined])
         return await self._read_control(ledger)
 
@@ -223,32 +180,21 @@ class Coordinator:
         try:
             await bounded(producer.transact(records), limit, f"opening {topic}")
         except ProducerFenced as error:
-            self.check_in_office(await self.logs.read_control(ledger), incarnation)
+            self.identity.check_in_office(await self.logs.read_control(ledger), incarnation)
             raise BrokerTimeout(f"opening {topic} took longer than a transaction may: {error}") from error
         return 1
 
     async def _read_all(self, ledger: Ledger, incarnation: int) -> Ledger:
         ledger = await self.logs.read_offsets(await self.logs.read_control(ledger))
-        return await self.checked(ledger, incarnation)
+        return await self.identity.checked(ledger, incarnation)
 
-    async def checked(self, ledger: Ledger, incarnation: int) -> Ledger:
-        """The ledger of both logs, read to their ends, control log first; raises LogError, FencedError.
-
-        Another process may have been granted these ranges, and have committed, after the control log was read and
-        before the offset log was: then its commits wait for its grant, and this process is no longer in office.
-        """
-        if ledger.waiting():
-            ledger = await self.logs.read_control(ledger)
-            self.check_in_office(ledger, incarnation)
-        check_ledger(ledger)
-        return ledger
-
-    async def _check_sources(self, ledger: Ledger, sources: Iterable[Place]) -> None:
+    async def _check_sources(self, ledger: Ledger, sources: Collection[TopicPartition]) -> None:
         """With watermarks taken now: until it was fenced, another process may have read far beyond older ones."""
-        places = [TopicPartition(*place) for place in sources]
-        marks = await bounded(self.broker.watermarks(places), self.settings.request_timeout_ms, "watermarks of sources")
-        for source in places:
-            check_source(ledger, (source.topic, source.partition), marks[source])
+        marks = await bounded(
+            self.broker.watermarks([*sources]), self.settings.request_timeout_ms, "watermarks of sources"
+        )
+        for source in sources:
+            check_source(ledger, source, marks[source])
 
     async def _identify_sources(self, ledger: Ledger, identities: Mapping[str, str]) -> Ledger:
         """Before partitions are started: an offset in the logs is then one of the topic that is named there."""
@@ -279,7 +225,7 @@ class Coordinator:
         check_source(ledger, place, marks)
         return await self.grant(ledger, place, incarnation, WHOLE)
 
-    async def _start_partitions(self, ledger: Ledger, sources: dict[Place, Watermarks]) -> Ledger:
+    async def _start_partitions(self, ledger: Ledger, sources: Mapping[TopicPartition, Watermarks]) -> Ledger:
         new = [place for place in sorted(sources) if place not in ledger.control.started]
         if new:
             await self._append([PartitionStarted(self.term, *place, sources[place].start) for place in new])
@@ -306,15 +252,6 @@ class Coordinator:
         if records:
             limit = self.settings.request_timeout_ms
             await bounded(self.broker.append(records), limit, f"appending to {self.logs.control.topic}")
-
-
-def birth(ledger: Ledger) -> str:
-    """A text that no other logs have, those of an application of the same name included: its first member's instance.
-
-    Whoever took office has one; raises ValueError for logs that nobody joined.
-    """
-    members = ledger.control.members
-    return members[min(members)].instance
 
 
 def missing_stores(
@@ -352,17 +289,6 @@ def check_identities(known: Mapping[str, str], identities: Mapping[str, str]) ->
                 "Offsets of the one mean nothing in the other, so nothing of it was read. Start under a new "
                 "application name to process it"
             )
-
-
-def check_ledger(ledger: Ledger) -> None:
-    """Raises LogError when the logs contradict the rules: then something else wrote to them, or we are wrong."""
-    for (topic, partition), epoch in ledger.violations():
-        raise LogError(
-            f"{topic}[{partition}]: a commit of epoch {epoch} lies outside what was granted, and its outputs are "
-            "visible. Run the audit to see which records are concerned."
-        )
-    for (topic, partition), epoch in ledger.waiting():
-        raise LogError(f"{topic}[{partition}]: commits of epoch {epoch}, which the control log does not know")
 
 
 def check_source(ledger: Ledger, place: Place, marks: Watermarks) -> None:

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from ..errors import SettingsError
 from ..state.keys import MAP_KEY_TYPES
-from .errors import SettingsError
 from .stores import MapState, State, StoreDeclaration
 from .values import Codec, JsonCodec, codec_name, is_optional
 

@@ -17,11 +17,13 @@ from ..keyrange.hashing import point_of
 from ..offsets.decide import CommitKey, Move, decide_commits
 from ..offsets.events import Committed, OffsetEvent, RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
 from ..offsets.provenance import DIGEST_MASK
-from ..state.overlay import Changes, Layer
+from ..state.changes import StateChanges
+from ..state.overlay import Layer
 from .brokers.protocol import Outgoing
-from .dispatch import PartitionDispatch, Stretch, Worker
+from .dispatch import PartitionDispatch
 from .done import Done
 from .outputs import kept, place_of
+from .worker import Stretch, Worker
 
 StructuralEvent: TypeAlias = WorkersCut | WorkerSplit | WorkersMerged | RangeReleased
 
@@ -88,24 +90,6 @@ def _move(alike: Sequence[Taken]) -> Move:
 
 
 @dataclass(slots=True)
-class StateChanges:
-    """What a generation changes of one partition's state: of each key the last value; the layers of the overlay that
-    it was in, and about how many bytes these have.
-    """
-
-    dispatch: PartitionDispatch
-    last: Changes = field(default_factory=dict)
-    layers: list[Layer] = field(default_factory=list)
-    size: int = 0
-
-    def add(self, layer: Layer, size: int) -> None:
-        """One layer more, behind the others."""
-        self.last.update(zip(layer.cells, layer.values, strict=True))
-        self.layers.append(layer)
-        self.size += size
-
-
-@dataclass(slots=True)
 class Generation:
     """Shares in order of partition and points, and changes of structure that hold from their ends on."""
 
@@ -142,13 +126,13 @@ class Generation:
         """What changes of the state, in order of partitions."""
         found: dict[PartitionDispatch, StateChanges] = {}
         for dispatch, stretches in self.stretches:
-            changed = found[dispatch] = StateChanges(dispatch)
+            changed = found[dispatch] = StateChanges(dispatch.place)
             for stretch in stretches:
                 changed.add(stretch.changes, stretch.size)
         for share in self.shares:
             written = [(done.changes, done.size) for done in share.done if done.changes]
             if share.layers or written:
-                changed = found.setdefault(share.dispatch, StateChanges(share.dispatch))
+                changed = found.setdefault(share.dispatch, StateChanges(share.dispatch.place))
                 for layer in share.layers:
                     changed.add(layer, share.layers_size // len(share.layers))
                 for changes, size in written:

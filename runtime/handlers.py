@@ -9,14 +9,14 @@ from typing import Any, Union
 
 import msgspec
 
+from ..errors import SettingsError
 from .context import Context
 from .declarations import declare_store, is_store
-from .errors import SettingsError
-from .settings import PARALLELISING_FACTOR_MAX
 from .stores import StoreDeclaration
 from .values import Codec, JsonCodec, value_decoder
 
 PARALLELISING_FACTOR = 256
+PARALLELISING_FACTOR_MAX = 16_384
 
 
 class Retry(msgspec.Struct, frozen=True):

@@ -59,7 +59,7 @@ class JavaHome:
 
 def java_home() -> JavaHome:
     """The Java to use in this process's environment. Raises ``SettingsError`` when there is none."""
-    from .errors import SettingsError  # here: the set-up script loads this file alone
+    from ..errors import SettingsError  # here: the set-up script loads this file alone
 
     found = find_java(os.environ, cache_folder(os.environ))
     if found is None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .errors import BrokerUnavailable
+from ..errors import BrokerUnavailable
 from .java import JavaHome, cache_folder
 
 KAFKA_VERSION = "4.3.0"

@@ -29,7 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from .errors import StoreError
+from ..errors import StoreError
 from .java import JavaHome, java_home
 from .kafka_guard import process_start
 from .kafka_jars import KafkaServerError, Progress, class_path

@@ -12,27 +12,26 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
+from ..errors import SettingsError, StateError, StateNotReady, StoreError
 from ..keyrange.ranges import WHOLE, KeyRange
 from ..offsets.decide import StoreSpec
 from ..offsets.events import StateChanged
-from ..offsets.ledger import Ledger, Place
+from ..offsets.ledger import Ledger, Place, birth
 from ..state.changelog import BEACON_KEY, Beacon, changelog_topic, decode_beacon, encode_beacon
+from ..state.changes import StateChanges
 from ..state.overlay import Cell, Changes, Layer
 from ..state.restore import ChangelogUnfit, check_beacon
 from ..state.rocks import RocksError
 from ..state.tables import Copies, Copy, Mark, Marker, StoreInfo, Table
 from .brokers.protocol import Broker, Outgoing, Record, TopicDescription, TopicPartition
-from .coordinator import birth
 from .declarations import codec_of
-from .errors import SettingsError, StateError, StateNotReady, StoreError
-from .generation import StateChanges
 from .handlers import Handler
 from .outputs import RECORD_FRAME_BYTES, destination_of
-from .partition_run import PartitionRun
 from .partition_state import PartitionState
-from .restore import Progress, Restore, Restoring
+from .restore import Restore, Restoring
 from .settings import Settings
-from .stores import Binding, looked_up
+from .statistics import Progress
+from .stores import Binding, Bindings, looked_up
 from .threads import DaemonThreads
 
 T = TypeVar("T")
@@ -142,12 +141,10 @@ class Keeper:
             await self._in_thread(self._copies.declare, infos)
         return await self._in_thread(self._copies.copy, topic, partition)
 
-    def attach(self, run: PartitionRun) -> None:
-        """Give a run its state, and its handler what it is called with."""
-        handler = run.handler
-        if handler.stores:
-            run.state = self.states[run.dispatch.topic, run.dispatch.partition]
-            run.bindings = tuple(None if d is None else Binding(self.infos[d.name].number, d) for d in handler.further)
+    def attach(self, place: Place, handler: Handler) -> tuple[PartitionState, Bindings]:
+        """The state of a source partition, and what its handler, which has stores, is called with behind the value."""
+        bindings = tuple(None if d is None else Binding(self.infos[d.name].number, d) for d in handler.further)
+        return self.states[place], bindings
 
     async def restore(self, ledger: Ledger) -> None:
         """Make the state of all partitions whole. ``ledger``: read to the ends after the grants.
@@ -238,15 +235,16 @@ class Keeper:
 
     # --- while it runs -----------------------------------------------------------------------------------------------
 
-    async def read_ahead(self, run: PartitionRun, records: Sequence[Record]) -> Sequence[Cell | None]:
+    async def read_ahead(
+        self, state: PartitionState | None, bindings: Bindings, records: Sequence[Record]
+    ) -> Sequence[Cell | None]:
         """Have the values of these records' keys in memory before their handlers ask: a read may wait for a disk.
 
         Where the value of each record's key is, for a handler with one store, of values; else nothing.
         """
-        state = run.state
         if state is None:
             return ()
-        cells, lacking = looked_up(state.overlay, run.bindings, records)
+        cells, lacking = looked_up(state.overlay, bindings, records)
         for at in range(0, len(lacking), AHEAD_KEYS_MAX):
             part = lacking[at : at + AHEAD_KEYS_MAX]
             state.overlay.learn(part, await self._in_thread(state.table.get_many, [cell.key for cell in part]))
@@ -261,11 +259,10 @@ class Keeper:
         events: list[StateChanged] = []
         beacon = encode_beacon(Beacon(incarnation, transaction))
         for changed in changes:
-            place = changed.dispatch.topic, changed.dispatch.partition
-            topic, partition = changelog_topic(self.app, place[0]), place[1]
+            topic, partition = changelog_topic(self.app, changed.place[0]), changed.place[1]
             records += [Outgoing(topic, partition, cell.key, value) for cell, value in changed.last.items()]
             records.append(Outgoing(topic, partition, BEACON_KEY, beacon))
-            events.append(StateChanged(incarnation, transaction, *place, len(changed.last)))
+            events.append(StateChanged(incarnation, transaction, *changed.place, len(changed.last)))
         return records, events
 
     async def committed(
@@ -280,7 +277,7 @@ class Keeper:
         for changed in changes:
             self._state_of(changed).overlay.commit(changed.last)
         for changed in changes:
-            place = changed.dispatch.topic, changed.dispatch.partition
+            place = changed.place
             if place in self._followers:
                 changelog = TopicPartition(changelog_topic(self.app, place[0]), place[1])
                 known = self._committed_to.get(place, self._positions[place])
@@ -328,7 +325,7 @@ class Keeper:
         self._threads.shutdown(wait=False)
 
     def _state_of(self, changed: StateChanges) -> PartitionState:
-        return self.states[changed.dispatch.topic, changed.dispatch.partition]
+        return self.states[changed.place]
 
     async def _follow(self, place: Place, copy: Copy, last: Changes, position: int) -> None:
         """Write what was committed, in slices; the marker of what is held comes with the last one."""

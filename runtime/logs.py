@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, 
 from types import MappingProxyType
 from typing import TypeAlias, TypeVar
 
+from ..errors import LogError
 from ..keyrange.hashing import HASH_NAME
 from ..offsets.codec import EventError, decode
 from ..offsets.events import AppCreated, Event, LogOpened, OffsetEvent, RangesGranted, SnapshotTaken
@@ -17,7 +18,6 @@ from ..offsets.ledger import Ledger, PartitionLedger, Place, evolve, evolve_all
 from ..offsets.snapshots import newest_snapshot, restore_snapshot, search_starts
 from .bounded import bounded
 from .brokers.protocol import Batch, Broker, BrokerError, OffsetOutOfRange, Reader, TopicPartition, Watermarks
-from .errors import LogError
 from .settings import Settings
 
 logger = logging.getLogger("keylanes")

@@ -8,30 +8,24 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from ..errors import BrokerUnavailable, FatalError, FencedError, InvariantBroken, LogError, SourceError, StateError
 from ..keyrange.hashing import SPACE_END
 from ..keyrange.ranges import KeyRange
 from ..offsets.ledger import Ledger, Place
+from ..state.overlay import Cell
 from ..state.tables import TABLE_CONFIG
 from .balance import Balance
 from .bounded import Patience, bounded, fatal_of
-from .brokers.protocol import Broker, BrokerError, BrokerTimeout, CorruptRecord, TopicPartition, Watermarks
+from .brokers.protocol import Broker, BrokerError, BrokerTimeout, CorruptRecord, Record, TopicPartition, Watermarks
 from .commit import CommitCycle
-from .coordinator import Coordinator, Office
+from .coordinator import Coordinator
 from .dispatch import Numbers, PartitionDispatch
-from .errors import (
-    BrokerUnavailable,
-    FatalError,
-    FencedError,
-    InvariantBroken,
-    LogError,
-    SourceError,
-    StateError,
-)
 from .generation import Generation, StructuralEvent
 from .handlers import Handler
 from .keeper import Keeper, OpenCopies, open_state_folder
 from .level import Level
 from .logs import LogReader, offsets_topic
+from .office import Identity, Office
 from .outputs import destination_of, place_of
 from .partition_run import PartitionRun
 from .readers import CatchUp, MainReader
@@ -77,7 +71,8 @@ class Member:
         self.app, self.handlers, self.broker, self.settings = app, handlers, broker, settings
         self.wall_ms, self.cpu_s, self.on_step, self.closes_broker = wall_ms, cpu_s, on_step, closes_broker
         self.logs = LogReader(app, broker, settings)
-        self.coordinator = Coordinator(app, instance, broker, self.logs, settings)
+        self.identity = Identity(app, instance, broker, self.logs, settings)
+        self.coordinator = Coordinator(self.identity)
         self.slots = Slots(broker, settings, self.fail, cpu_s)
         self.keeper = Keeper(app, broker, settings, handlers, wall_ms, open_copies or open_state_folder(app, settings))
         self.stall = StallWatch(settings.stall_ms)
@@ -184,7 +179,7 @@ class Member:
 
     def _run_of(self, place: Place) -> PartitionRun:
         for run in self.runs:
-            if (run.dispatch.topic, run.dispatch.partition) == place:
+            if run.dispatch.place == place:
                 return run
         raise ValueError(f"{place[0]}[{place[1]}] is no source partition of application {self.app!r}")
 
@@ -237,9 +232,8 @@ class Member:
         self.ends = {source: m.high for source, m in marks.items()}
         self.logs.log_partitions = topics[offsets_topic(self.app)].partitions
         await self.logs.open()
-        sources_now = {(s.topic, s.partition): m for s, m in marks.items()}
         identities = {handler.topic: topics[handler.topic].identity for handler in self.handlers}
-        office = await self.coordinator.take_office(sources_now, self.keeper.wanted, identities)
+        office = await self.coordinator.take_office(marks, self.keeper.wanted, identities)
         await self.logs.close()  # the next read is one of a commit that failed, or of a snapshot
         await self.keeper.open(office.ledger, topics)
         return office, marks
@@ -250,14 +244,15 @@ class Member:
         structure: list[StructuralEvent] = []
         for source in marks:
             run = self._make_run(source, factors[source.topic], office, numbers)
-            self.keeper.attach(run)
+            if run.handler.stores:
+                run.state, run.bindings = self.keeper.attach(source, run.handler)
             run.partitions = sum(1 for other in marks if other.topic == source.topic)
             structure += cut_workers(run, office.before)
             self.runs.append(run)
         share_buffer(self.runs, self.settings.buffer_bytes_max)
         self.cycle = CommitCycle(
             office,
-            self.coordinator,
+            self.identity,
             self.logs,
             self.runs,
             self.slots,
@@ -270,19 +265,18 @@ class Member:
 
     def _make_run(self, source: TopicPartition, handler: Handler, office: Office, numbers: Numbers) -> PartitionRun:
         ledger = office.ledger
-        place = (source.topic, source.partition)
-        fold = ledger.partition(place)
-        edges = [edge for _, _, edge in fold.edges(ledger.control.started[place]).pieces()]
+        fold = ledger.partition(source)
+        edges = [edge for _, _, edge in fold.edges(ledger.control.started[source]).pieces()]
         dispatch = PartitionDispatch(
             source.topic, source.partition, max(edges), self.settings.buffer_bytes_max, numbers
         )
         dispatch.epoch, dispatch.incarnation = max(fold.parts), office.incarnation
-        return PartitionRun(dispatch, handler, place_of(*place))
+        return PartitionRun(dispatch, handler, place_of(*source))
 
     async def _work(self, *, until_level: bool) -> None:
         assert self.cycle is not None, "the start is through"
-        self.reader = MainReader(self.runs, self.broker, self.slots, self.settings, self.keeper.read_ahead)
-        self.catch_up = CatchUp(self.broker, self.slots, self.settings, self.keeper.read_ahead)
+        self.reader = MainReader(self.runs, self.broker, self.slots, self.settings, self._read_ahead)
+        self.catch_up = CatchUp(self.broker, self.slots, self.settings, self._read_ahead)
         self._spawn(self.reader.run())
         for run in self.runs:
             self._spawn(self.catch_up.run(run))
@@ -296,7 +290,14 @@ class Member:
             self.balance = Balance(self.runs, self.cycle.reshape, self.settings, self.cpu_s)
             self._spawn(self.balance.run())
         sources = SourceWatch(
-            self.broker, self.settings, self.cycle, self.runs, self.ends, self.keeper.handlers, self._begin_reading
+            self.broker,
+            self.settings,
+            self.coordinator,
+            self.cycle,
+            self.runs,
+            self.ends,
+            self.keeper.handlers,
+            self._begin_reading,
         )
         self._spawn(sources.run())
         committing = self._spawn(self.cycle.run())
@@ -311,6 +312,9 @@ class Member:
         assert self.catch_up is not None, "it runs"
         self.reader.add(run)
         self._spawn(self.catch_up.run(run))
+
+    async def _read_ahead(self, run: PartitionRun, records: Sequence[Record]) -> Sequence[Cell | None]:
+        return await self.keeper.read_ahead(run.state, run.bindings, records)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(work, name=f"{self.app}: {getattr(work, '__qualname__', work)}")
@@ -355,7 +359,7 @@ class Member:
         assert self.cycle is not None, "the start is through"
         edges: dict[TopicPartition, int] = {}
         for run in self.runs:
-            source, workers = TopicPartition(run.dispatch.topic, run.dispatch.partition), run.dispatch.workers
+            source, workers = run.dispatch.place, run.dispatch.workers
             if sum(worker.end - worker.first for worker in workers) == SPACE_END:
                 edges[source] = min(worker.edge for worker in workers)
             else:
@@ -382,7 +386,7 @@ class Member:
 
     def _name_released(self, behind: dict[TopicPartition, int]) -> None:
         """Say, once, that nothing but released ranges is waited for. ``behind``: sources before their ends."""
-        runs = {self._run_of((source.topic, source.partition)): end for source, end in behind.items()}
+        runs = {self._run_of(source): end for source, end in behind.items()}
         if runs and all(worker.edge >= end for run, end in runs.items() for worker in run.dispatch.workers):
             self._has_named_released = True
             labels = ", ".join(run.label for run in runs)
@@ -398,7 +402,7 @@ class Member:
                     asked_ms = self.wall_ms()
                     ledger = await watch.read_control(ledger)
                     assert self.cycle is not None, "the start is through"
-                    self.coordinator.check_in_office(ledger, self.cycle.incarnation)
+                    self.identity.check_in_office(ledger, self.cycle.incarnation)
                     self.keeper.was_in_office(asked_ms)
                     self.keeper.renew_marks_when_due()
                 except BrokerError as error:
@@ -427,8 +431,8 @@ class Member:
                     ledger = await watch.read_control(Ledger())
                 except BrokerTimeout as error:
                     await patience.wait(error)
-            if any(member.instance == self.coordinator.instance for member in ledger.control.members.values()):
-                self.coordinator.check_in_office(ledger, self.coordinator.own(ledger).incarnation)
+            if any(member.instance == self.identity.instance for member in ledger.control.members.values()):
+                self.identity.check_in_office(ledger, self.identity.own(ledger).incarnation)
         except FencedError as fenced:
             return fenced
         except (BrokerError, LogError) as error:

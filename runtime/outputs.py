@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import msgspec
 
+from ..errors import OutputRefused, caused
 from ..offsets.provenance import DIGEST_MASK, HEADER, Origins, encode_provenance, output_digest, place_seed
 from .brokers.protocol import Headers, Outgoing, Record, TopicDescription
 from .context import Output
-from .dispatch import RECORD_OVERHEAD_BYTES, bytes_of
 from .done import Done
-from .errors import OutputRefused, caused
 from .handlers import Handler
 from .partitioner import partition_of_key, partition_without_key
+from .sizes import RECORD_OVERHEAD_BYTES, bytes_of
 from .values import JsonCodec
 
 RECORD_FRAME_BYTES: Final = 256

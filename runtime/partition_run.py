@@ -12,7 +12,7 @@ from .dispatch import PartitionDispatch
 from .handlers import Handler
 from .outputs import Place
 from .partition_state import PartitionState, Scope
-from .stores import Binding, MapState, State
+from .stores import Bindings, MapState, State
 
 Attempt: TypeAlias = tuple[Scope, "list[State[Any] | MapState[Any, Any]]"]
 
@@ -39,7 +39,7 @@ class PartitionRun:
     place: Place
     state: PartitionState | None = None
     """None: its handler asks for none."""
-    bindings: tuple[Binding | None, ...] = ()
+    bindings: Bindings = ()
     """What the handler is called with behind the value; None: the context."""
     partitions: int = 1
     """Of the source topic: what a missing output topic is made with."""

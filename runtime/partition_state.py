@@ -8,6 +8,7 @@ Left out on purpose: locks. A key belongs to one worker, and a worker runs one r
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
+from ..errors import ContextClosed, FatalError, StateError, StateNotReady, StateValueTooLarge, caused
 from ..keyrange.ranges import KeyRange
 from ..keyrange.steps import Steps
 from ..state.changelog import STAYS, Stored, decode_stored, encode_stored
@@ -15,7 +16,6 @@ from ..state.keys import bounds_of, prefix_end
 from ..state.overlay import Absent, Cell, Overlay, Writes, laid_over
 from ..state.tables import Change, Table
 from .brokers.protocol import Record
-from .errors import ContextClosed, FatalError, StateError, StateNotReady, StateValueTooLarge, caused
 
 A = TypeVar("A")
 T = TypeVar("T")

@@ -13,14 +13,15 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
+from ..errors import InvariantBroken
 from ..state.overlay import Cell
 from .bounded import Patience
 from .brokers.protocol import Batch, Broker, BrokerTimeout, Reader, Record, TopicPartition
-from .dispatch import Blocked, PartitionDispatch, Worker
-from .errors import InvariantBroken
+from .dispatch import Blocked, PartitionDispatch
 from .partition_run import PartitionRun
 from .settings import Settings
 from .slots import Slots
+from .worker import Worker
 
 STUCK_MS = 100
 """A full worker that is at one record for so long makes no room soon."""
@@ -51,11 +52,6 @@ ReadAhead: TypeAlias = Callable[[PartitionRun, Sequence[Record]], Awaitable[Sequ
 """Makes ready what the handlers of records will ask for, and says where it is: see ``Keeper.read_ahead``."""
 
 
-def source_of(run: PartitionRun) -> TopicPartition:
-    """The partition that a run reads."""
-    return TopicPartition(run.dispatch.topic, run.dispatch.partition)
-
-
 class MainReader:
     """Reads all source partitions on one connection, each only while its last batch was handed out."""
 
@@ -67,7 +63,7 @@ class MainReader:
         settings: Settings,
         read_ahead: ReadAhead,
     ) -> None:
-        self.runs = {source_of(run): run for run in runs}
+        self.runs = {run.dispatch.place: run for run in runs}
         self.broker, self.slots, self.settings, self.read_ahead = broker, slots, settings, read_ahead
         self.is_stopped = False
         self._positions = {source: run.dispatch.front for source, run in self.runs.items()}
@@ -103,8 +99,8 @@ class MainReader:
 
     def add(self, run: PartitionRun) -> None:
         """Read a partition more, from its front on."""
-        self.runs[source_of(run)] = run
-        self._positions[source_of(run)] = run.dispatch.front
+        self.runs[run.dispatch.place] = run
+        self._positions[run.dispatch.place] = run.dispatch.front
         self._has_grown = True
         self._moved.set()
 
@@ -241,7 +237,7 @@ class CatchUp:
             await _close(reader, self.settings)
 
     async def _pass(self, run: PartitionRun, patience: Patience) -> None:
-        dispatch, source = run.dispatch, source_of(run)
+        dispatch, source = run.dispatch, run.dispatch.place
         start = dispatch.catch_up_start()
         if start is None:
             return

@@ -17,7 +17,6 @@ from itertools import pairwise
 from ..keyrange.ranges import KeyRange
 from ..keyrange.steps import Steps
 from ..offsets.ledger import EpochPart, Ledger
-from .dispatch import Worker
 from .generation import Generation, StructuralEvent
 from .partition_run import PartitionRun
 from .settings import Settings
@@ -36,6 +35,7 @@ from .structure import (
     wind_up,
     workers_within,
 )
+from .worker import Worker
 
 HOLD_PAUSE = 4
 """After a hold that led to no merge, its neighbours run freely for so many times its length."""
@@ -166,7 +166,7 @@ class Reshape:
         events: list[StructuralEvent] = []
         for arrival in (a for a in waiting if not a.settled.done()):
             dispatch = arrival.run.dispatch
-            part = ledger.partition((dispatch.topic, dispatch.partition)).parts.get(arrival.epoch)
+            part = ledger.partition(dispatch.place).parts.get(arrival.epoch)
             try:
                 if part is None or part.incarnation != incarnation:
                     raise ValueError(f"{arrival.run.label}: epoch {arrival.epoch} is no grant to this process")
@@ -346,9 +346,8 @@ def cut_workers(run: PartitionRun, ledger: Ledger) -> list[StructuralEvent]:
     ``ledger`` is that from before the grant.
     """
     dispatch, wanted = run.dispatch, run.cut
-    place = (dispatch.topic, dispatch.partition)
-    fold = ledger.partition(place)
-    edges = fold.edges(ledger.control.started[place])
+    fold = ledger.partition(dispatch.place)
+    edges = fold.edges(ledger.control.started[dispatch.place])
     before = {bound for first, end, _ in fold.workers().pieces() for bound in (first, end)}
     levels = {bound for first, end, _ in edges.pieces() for bound in (first, end)}
     bounds = sorted((before or set(wanted)) | levels)

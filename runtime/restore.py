@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
+from ..errors import StateError, StoreError
 from ..keyrange.ranges import KeyRange
 from ..state.changelog import Beacon
 from ..state.restore import ChangelogUnfit, Plan, check_beacon, last_beacon, plan_restore, spans_from_end
@@ -33,8 +34,8 @@ from .brokers.protocol import (
     UnknownTopic,
     Watermarks,
 )
-from .errors import StateError, StoreError
 from .settings import Settings
+from .statistics import Progress
 
 T = TypeVar("T")
 
@@ -65,20 +66,6 @@ class Restoring(NamedTuple):
     expected: tuple[int, int] | None
     on_ready: Callable[[], None]
     is_checked: bool = True
-
-
-class Progress(NamedTuple):
-    """How far a restore is. ``records_total``: at most so many will be read (offsets; what was compacted is counted).
-
-    ``bytes``: keys and values that were written. ``seconds_left``: None while nothing can be said.
-    """
-
-    partitions_done: int
-    partitions: int
-    records: int
-    records_total: int
-    bytes: int
-    seconds_left: float | None
 
 
 class Restore:

@@ -12,15 +12,16 @@ import types
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
+from ..errors import HandlerFailed
 from ..state.overlay import Cell
 from .attempts import Attempts, first_error
 from .brokers.protocol import Batch, Broker, Record
-from .dispatch import Route, Worker
+from .dispatch import Route
 from .done import Done
-from .errors import HandlerFailed
 from .outputs import build_one
 from .partition_run import Attempt, PartitionRun
 from .settings import Settings
+from .worker import Worker
 
 T = TypeVar("T")
 G = TypeVar("G", bound="Going")

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 
+from ..errors import SourceError
 from .bounded import bounded, fatal_of
 from .brokers.protocol import (
     Broker,
@@ -19,9 +20,8 @@ from .brokers.protocol import (
     Watermarks,
 )
 from .commit import CommitCycle
-from .coordinator import check_identities
+from .coordinator import Coordinator, check_identities
 from .dispatch import PartitionDispatch
-from .errors import SourceError
 from .outputs import place_of
 from .partition_run import PartitionRun
 from .settings import Settings
@@ -42,13 +42,15 @@ class SourceWatch:
         self,
         broker: Broker,
         settings: Settings,
+        coordinator: Coordinator,
         cycle: CommitCycle,
         runs: list[PartitionRun],
         ends: dict[TopicPartition, int],
         stateful: Collection[str],
         begin_reading: Callable[[PartitionRun], None],
     ) -> None:
-        self.broker, self.settings, self.cycle, self.runs = broker, settings, cycle, runs
+        self.broker, self.settings, self.runs = broker, settings, runs
+        self.coordinator, self.cycle = coordinator, cycle
         self.ends, self.stateful, self.begin_reading = ends, stateful, begin_reading
 
     async def run(self) -> None:
@@ -100,10 +102,9 @@ class SourceWatch:
     async def _take_in(self, new: Mapping[TopicPartition, Watermarks], like: PartitionRun, partitions: int) -> None:
         """Work on partitions that were added, as on another one of their topic, which has so many now."""
         cycle = self.cycle
-        for source in sorted(new):
-            place = (source.topic, source.partition)
-            marks = new[source]
-            epoch = await cycle.coordinator.start_partition(cycle.ledger, place, cycle.incarnation, marks)
+        for place in sorted(new):
+            marks = new[place]
+            epoch = await self.coordinator.start_partition(cycle.ledger, place, cycle.incarnation, marks)
             numbers, quota = like.dispatch.numbers, like.dispatch.quota_bytes
             # A process before this one may have worked on it: then its ranges go on where they were.
             front = cycle.ledger.frontier(place) if place in cycle.ledger.control.started else marks.start
@@ -114,6 +115,6 @@ class SourceWatch:
             cycle.wake()
             await settled
             # Not before: without workers it would look released, and could be granted once more.
-            self.ends.setdefault(source, front)  # found at the start, it had none
+            self.ends.setdefault(place, front)  # found at the start, it had none
             self.runs.append(run)
             self.begin_reading(run)

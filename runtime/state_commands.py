@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, NamedTuple, Protocol
 import msgspec
 import typer
 
+from ..errors import LogError, SettingsError, StateError, StoreError
 from ..keyrange.hashing import point_of_key
 from ..keyrange.ranges import WHOLE, KeyRange
 from ..offsets.codec import EventError, decode
@@ -24,7 +25,6 @@ from ..state.keys import bounds_of, decode_map_key, encode_map_key, is_state_key
 from ..state.rocks import MARKER, RocksError
 from ..state.tables import StoreInfo, Table
 from ..state.topics import TopicStore
-from .errors import LogError, SettingsError, StateError, StoreError
 from .logs import control_topic
 
 PAGE_ENTRIES: Final = 1_000

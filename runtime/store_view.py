@@ -9,12 +9,12 @@ StateNotReady; the others answer meanwhile.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from ..errors import StateError, StateNotReady
 from ..keyrange.hashing import point_of_key
 from ..keyrange.ranges import WHOLE, KeyRange
 from ..offsets.ledger import Place
 from ..state.changelog import Stored, decode_stored
 from ..state.keys import MapKey, decode_map_key, encode_map_key, parse_key, prefix_end, state_key
-from .errors import StateError, StateNotReady
 from .partition_state import PartitionState
 from .stores import Binding
 

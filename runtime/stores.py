@@ -9,13 +9,13 @@ or not at all. A record without a key has no state: any use raises NoKey.
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+from ..errors import NoKey, StateError, caused
 from ..keyrange.hashing import point_of_key
 from ..state.keys import MapKey, decode_map_key, encode_map_key, parse_key, state_key
 from ..state.overlay import Absent, Cell, Overlay
 from .brokers.protocol import Record
-from .errors import NoKey, StateError, caused
 from .partition_state import Scope
 from .values import Codec
 
@@ -107,6 +107,10 @@ class Binding:
                 f"{error}. Declare it as it was, or give the changed store another name"
             )
             raise caused(damaged, error)
+
+
+Bindings: TypeAlias = tuple[Binding | None, ...]
+"""What a handler is called with behind the value; None: the context."""
 
 
 class State(Generic[T]):

@@ -14,7 +14,9 @@ from ..keyrange.hashing import point_of
 from ..keyrange.ranges import KeyRange
 from ..offsets.events import RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
 from .brokers.protocol import Record
-from .dispatch import PartitionDispatch, Worker, bytes_of
+from .dispatch import PartitionDispatch
+from .sizes import bytes_of
+from .worker import Worker
 
 _offset = attrgetter("offset")
 

@@ -5,23 +5,22 @@ test may be written for any loop, and the same seed gives the same run.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
+from ..errors import KeylanesError
 from ..state.memory import MemoryCopies
-from .brokers.protocol import Headers, Outgoing, TopicPartition
+from .brokers.protocol import Headers, Outgoing
 from .brokers.simulated import EPOCH_MS, CommittedRecord, SimulatedBroker, SimulatedConnection
-from .errors import KeylanesError
+from .handlers import Handler
 from .member import Member
 from .partitioner import partition_of_key
+from .settings import Settings
 from .topics import destinations_of
 from .values import JsonCodec, value_decoder
 from .virtual_loop import VirtualLoop
-
-if TYPE_CHECKING:
-    from .app import App
 
 T = TypeVar("T")
 
@@ -33,11 +32,19 @@ SETTLE_STEP_S = 0.05
 class SimulatedApp:
     """``async with app.test(seed=…) as broker``. Topics are made when they are first named, with two partitions.
 
+    ``handlers`` by topic; ``adopt`` is told which run is to answer for the application; None: none does.
     The error that stopped the application is raised by ``read``, or where the block ends.
     """
 
-    def __init__(self, app: "App", seed: int) -> None:
-        self.app, self.seed = app, seed
+    def __init__(
+        self,
+        name: str,
+        handlers: Mapping[str, Handler],
+        settings: Settings,
+        adopt: Callable[[Member | None], None],
+        seed: int,
+    ) -> None:
+        self.name, self.handlers, self.settings, self.adopt, self.seed = name, handlers, settings, adopt, seed
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="keylanes-simulation")
         self._sent = 0
         self._crashes = 0
@@ -119,7 +126,7 @@ class SimulatedApp:
         self._loop = VirtualLoop(self.seed)
         self._copies = MemoryCopies()
         self._cluster = SimulatedBroker(self.seed, auto_create=True, partitions_default=PARTITIONS)
-        handlers = list(self.app.handlers.values())
+        handlers = list(self.handlers.values())
         for topic in dict.fromkeys([*(h.topic for h in handlers), *destinations_of(handlers)]):
             self._cluster.create_topic(topic, PARTITIONS)
         self._member: Member | None = None
@@ -127,24 +134,24 @@ class SimulatedApp:
     async def _start(self) -> None:
         if self._member is not None:
             raise KeylanesError("the application runs already: crash() it first")
-        self._connection: SimulatedConnection = self._cluster.connect(f"{self.app.name}-{self._crashes}")
+        self._connection: SimulatedConnection = self._cluster.connect(f"{self.name}-{self._crashes}")
         loop = asyncio.get_running_loop()
         self._member = Member(
-            self.app.name,
-            list(self.app.handlers.values()),
+            self.name,
+            list(self.handlers.values()),
             self._connection,
-            self.app.settings,
+            self.settings,
             instance=f"seed{self.seed}-{self._crashes}",
             wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
             open_copies=lambda _: self._copies,
         )
-        self.app._member = self._member  # what is asked of the application, its stores for one, is asked of this run
+        self.adopt(self._member)
         self._run = loop.create_task(self._member.run())
         ready = loop.create_task(self._member.is_ready.wait())
         await asyncio.wait([ready, self._run], return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
         if self._run.done():
-            self._member = self.app._member = None
+            self._leave()
             await self._run
 
     async def _stop(self) -> BaseException | None:
@@ -152,7 +159,7 @@ class SimulatedApp:
         if self._member is None:
             return None
         self._member.stop()
-        self._member = self.app._member = None
+        self._leave()
         await asyncio.wait([self._run])
         error = None if self._run.cancelled() else self._run.exception()
         return None if error is self._told else error
@@ -165,8 +172,12 @@ class SimulatedApp:
         await asyncio.wait([self._run])
         if not self._run.cancelled():
             self._run.exception()
-        self._member = self.app._member = None
+        self._leave()
         self._crashes += 1
+
+    def _leave(self) -> None:
+        self._member = None
+        self.adopt(None)
 
     async def _send(
         self,
@@ -201,7 +212,7 @@ class SimulatedApp:
             if self._run.done():
                 self._told = self._run.exception()
                 await self._run
-            sources = [TopicPartition(r.dispatch.topic, r.dispatch.partition) for r in self._member.runs]
+            sources = [run.dispatch.place for run in self._member.runs]
             self._member.ends = {source: self._cluster.watermarks(source).high for source in sources}
             if self._member.is_level():
                 return

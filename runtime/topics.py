@@ -4,10 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from ..errors import SettingsError, SourceError
 from ..state.changelog import CHANGELOG_CONFIG, changelog_topic
 from .bounded import bounded
 from .brokers.protocol import Broker, TopicDescription, TopicSpec
-from .errors import SettingsError, SourceError
 from .handlers import DeadLetter, Handler
 from .logs import control_topic, offsets_topic
 from .settings import Settings

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from .errors import DecodeFailed, SettingsError, caused
+from ..errors import DecodeFailed, SettingsError, caused
 
 
 class Codec(Protocol):

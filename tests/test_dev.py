@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.fixture
 def dev(tmp_path: Path) -> ModuleType:
     """The script, loaded from a small checkout of its own (it finds its checkout by its place)."""
-    for name in ("dev.py", "pyproject.toml", "setup.py", "__init__.py"):
+    for name in ("dev.py", "pyproject.toml", "setup.py", "__init__.py", "errors.py"):
         shutil.copy(ROOT / name, tmp_path)
     for room in ("keyrange", "runtime"):
         shutil.copytree(ROOT / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__"))

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("demo", "keyrange", "offsets", "runtime", "spark", "state")
+AT_THE_TOP = ("__init__.py", "errors.py")
 BESIDE = ("bench", "examples", "tests")
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
@@ -42,7 +43,7 @@ def sources() -> dict[str, str]:
 
 def in_package(path: str) -> bool:
     """Whether a file is part of the wheel."""
-    return path == "__init__.py" or path.split("/")[0] in ROOMS
+    return path in AT_THE_TOP or path.split("/")[0] in ROOMS
 
 
 def nodes(files: Files) -> Iterator[tuple[str, ast.AST]]:
@@ -322,7 +323,8 @@ def copied(tmp_path: Path) -> Path:
     """A copy of the package as it is in the checkout, in a folder of its own."""
     for room in ROOMS:
         shutil.copytree(ROOT / room, tmp_path / "keylanes" / room, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "__init__.py", tmp_path / "keylanes")
+    for name in AT_THE_TOP:
+        shutil.copy(ROOT / name, tmp_path / "keylanes")
     return tmp_path
 
 
@@ -378,7 +380,7 @@ def test_importing_starts_nothing(tmp_path: Path) -> None:
 def test_importing_needs_no_extra(tmp_path: Path) -> None:
     """To import keylanes loads nothing that only an extra installs, and no room under its bare name."""
     extras = ("confluent_kafka", "matplotlib", "numpy", "pandas", "pyarrow", "pyspark", "rich", "typer")
-    unwanted = (*extras, *ROOMS)
+    unwanted = (*extras, *ROOMS, "errors")
     assert run_python(tmp_path, f"import sys, keylanes; print([m for m in {unwanted} if m in sys.modules])") == "[]"
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+AT_THE_TOP = ("__init__.py", "errors.py")
 ROOMS = ("demo", "keyrange", "offsets", "runtime", "spark", "state")
 HELLO = ROOT / "examples" / "hello.py"
 CAN_COMPILE = bool(shutil.which("cc") and Path(sysconfig.get_path("include"), "Python.h").exists())
@@ -63,13 +64,13 @@ def test_the_wheel_holds_the_rooms_and_nothing_else(wheel: Path) -> None:
     """Every module of the rooms is in it, with the type marker; tests, benchmarks, examples and scripts are not."""
     held = {name.removeprefix("keylanes/") for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     modules = {path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).rglob("*.py")}
-    assert {name for name in held if name.endswith(".py")} == {*modules, "__init__.py"}
+    assert {name for name in held if name.endswith(".py")} == {*modules, *AT_THE_TOP}
     assert "py.typed" in held
     data = {path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).rglob("*.txt")}
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     described = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["keylanes"]
     compiled = {f"{path.removesuffix('.py')}{suffix}" for path in described["compiled"]} | {f"keylanes__mypyc{suffix}"}
-    assert held - {*modules, "__init__.py", "py.typed"} == data | (compiled if CAN_COMPILE else set())
+    assert held - {*modules, *AT_THE_TOP, "py.typed"} == data | (compiled if CAN_COMPILE else set())
 
 
 def test_the_wheel_says_what_it_is(wheel: Path) -> None:

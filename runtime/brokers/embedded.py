@@ -19,10 +19,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
+from ...errors import StoreError
 from ...state.rocks import RocksError
 from ...state.tables import Table
 from ...state.topics import EpochStale, Guard, NotALog, OffsetMissing, StoredRecord, TopicMissing, TopicStore
-from ..errors import StoreError
 from .protocol import (
     Batch,
     BrokerError,

@@ -12,9 +12,8 @@ from typing import Any, Final
 from aiokafka.protocol.admin import CreateTopicsRequest, DeleteRecordsRequest, DescribeConfigsRequest
 from aiokafka.protocol.offset import OffsetRequest
 
+from ...errors import SettingsError
 from ...state.tables import TABLE_CONFIG
-from ..errors import SettingsError
-from ..settings import Security
 from .kafka_identities import TopicIdentities
 from .kafka_link import (
     TRY_AGAIN,
@@ -40,6 +39,7 @@ from .protocol import (
     UnknownTopic,
     Watermarks,
 )
+from .security import Security
 
 TOPIC_RESOURCE: Final = 2
 LATEST, EARLIEST, READ_UNCOMMITTED = -1, -2, 0

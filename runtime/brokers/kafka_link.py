@@ -23,10 +23,10 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
-from ..settings import Secret, Security
 from .kafka_client import KafkaClient, is_lost
 from .kafka_topics import AnsweredTopic, TopicsRequest, answered_topics
 from .protocol import BrokerError, BrokerTimeout, TopicPartition
+from .security import Secret, Security
 
 PAUSE_MS_FIRST: Final = 2
 PAUSE_MS_MAX: Final = 200

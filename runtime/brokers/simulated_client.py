@@ -8,7 +8,7 @@
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from .protocol import (
     Batch,
@@ -22,12 +22,10 @@ from .protocol import (
     UnknownTopic,
     Watermarks,
 )
+from .simulated_cluster import Cluster
 from .simulated_link import ConnectionSevered, Link
 from .simulated_network import Kind
 from .simulated_producer import Refused, Session, SimulatedProducer
-
-if TYPE_CHECKING:
-    from .simulated import SimulatedBroker
 
 FENCE_TRANSACTION_TIMEOUT_MS: Final = 10_000
 LIMITS_SECONDS_MAX: Final = 60.0  # so long a topic's max.message.bytes is believed
@@ -37,7 +35,7 @@ PATIENCE_S_MIN: Final = 0.02  # of a fetch that shall not wait: it does not live
 class SimulatedConnection:
     """One process's way to the cluster: a ``Broker``."""
 
-    def __init__(self, cluster: "SimulatedBroker", client_name: str) -> None:
+    def __init__(self, cluster: Cluster, client_name: str) -> None:
         self.client_name = client_name
         self._cluster = cluster
         self._link = Link(cluster, client_name)
@@ -64,7 +62,7 @@ class SimulatedConnection:
 
     async def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         """The topics among these that exist."""
-        step = partial(self._cluster._state.descriptions, topics)
+        step = partial(self._cluster.state.descriptions, topics)
         return await self._link.ask_again(Kind.METADATA, step, self._link.deadline("describing topics"))
 
     async def create(self, specs: Sequence[TopicSpec]) -> None:
@@ -72,7 +70,7 @@ class SimulatedConnection:
 
         def create() -> None:
             for spec in specs:
-                self._cluster._state.create(spec)
+                self._cluster.state.create(spec)
 
         await self._link.ask_again(Kind.CREATE, create, self._link.deadline("creating topics"))
 
@@ -80,7 +78,7 @@ class SimulatedConnection:
         """Watermarks; raises UnknownTopic."""
 
         def look() -> dict[TopicPartition, Watermarks]:
-            return {source: self._cluster._state.watermarks(source) for source in partitions}
+            return {source: self._cluster.state.watermarks(source) for source in partitions}
 
         return await self._link.ask_again(Kind.OFFSETS, look, self._link.deadline("asking for watermarks"))
 
@@ -131,9 +129,7 @@ class SimulatedConnection:
             deadline = self._link.deadline("appending")
             try:
                 if self._append_session is None:
-                    self._append_session = Session(
-                        self._link, self._cluster._new_producer(), None, self._message_limits
-                    )
+                    self._append_session = Session(self._link, self._cluster.new_producer(), None, self._message_limits)
                 groups = await self._append_session.plan(records, deadline)
                 await self._append_session.deliver(records, groups, deadline)
             except BaseException as error:
@@ -146,7 +142,7 @@ class SimulatedConnection:
 
     async def trim(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete the records below these offsets; raises UnknownTopic, OffsetOutOfRange."""
-        step = partial(self._cluster._trim, before)
+        step = partial(self._cluster.trim, before)
         await self._link.ask_again(Kind.TRIM, step, self._link.deadline("trimming"))
 
     async def _message_limits(self, topics: Collection[str]) -> dict[str, int]:
@@ -162,7 +158,7 @@ class SimulatedConnection:
 class SimulatedReader:
     """A ``Reader``: keeps positions; asks the cluster for each fetch."""
 
-    def __init__(self, link: Link, cluster: "SimulatedBroker") -> None:
+    def __init__(self, link: Link, cluster: Cluster) -> None:
         self._link = link
         self._cluster = cluster
         self._positions: dict[TopicPartition, int] = {}
@@ -199,11 +195,11 @@ class SimulatedReader:
                     self._check_heard(fresh)
                     return fresh
                 if found is None:
-                    await asyncio.sleep(min(wait, self._cluster.network.draw(self._cluster.latency.retry_ms)))
+                    await asyncio.sleep(min(wait, self._cluster.network.draw(self._cluster.network.latency.retry_ms)))
                 elif not found:
                     await self._wait(news, wait)
             finally:
-                self._cluster._waiting.pop(news, None)
+                self._cluster.forget(news)
 
     async def close(self) -> None:
         """Let go."""
@@ -212,7 +208,7 @@ class SimulatedReader:
     async def _apply_assignment(self) -> None:
         """A look whether the partitions exist; raises UnknownTopic."""
         positions = self._positions
-        step = partial(self._cluster._missing, tuple(positions))
+        step = partial(self._cluster.missing, tuple(positions))
         missing = await self._link.ask_again(Kind.METADATA, step, self._link.deadline("asking for topics"))
         if missing:
             raise UnknownTopic(f"topic {missing[0].topic!r} has no partition {missing[0].partition}")
@@ -223,7 +219,7 @@ class SimulatedReader:
     ) -> list[Batch] | None:
         """One answer of the cluster; None: there is none."""
         now = asyncio.get_running_loop().time()
-        step = partial(self._cluster._read, asked, records_max, news if wait > 0 else None)
+        step = partial(self._cluster.read, asked, records_max, news if wait > 0 else None)
         try:
             found = await self._link.ask(
                 Kind.FETCH, step, self._link.deadline("reading"), patience_s=max(wait, PATIENCE_S_MIN)
@@ -238,7 +234,7 @@ class SimulatedReader:
         return found
 
     def _check_heard(self, found: Sequence[Batch]) -> None:
-        limit_ms = self._cluster.latency.timeout_ms
+        limit_ms = self._cluster.network.latency.timeout_ms
         since, now = self._silent_since, asyncio.get_running_loop().time()
         if not found and since is not None and (now - since) * 1000 >= limit_ms:
             raise BrokerTimeout(f"{self._link.client_name}: no answer to reads for {limit_ms:.0f} ms")

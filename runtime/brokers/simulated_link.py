@@ -3,13 +3,11 @@
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from .protocol import BrokerError, BrokerTimeout
+from .simulated_cluster import Cluster
 from .simulated_network import Kind
-
-if TYPE_CHECKING:
-    from .simulated import SimulatedBroker
 
 T = TypeVar("T")
 
@@ -21,7 +19,7 @@ class ConnectionSevered(BrokerTimeout):
 class Deadline:
     """A point in the loop's time up to which something is tried again."""
 
-    def __init__(self, cluster: "SimulatedBroker", timeout_ms: float, what: str) -> None:
+    def __init__(self, cluster: Cluster, timeout_ms: float, what: str) -> None:
         self._cluster, self._what, self._timeout_ms = cluster, what, timeout_ms
         self._at = asyncio.get_running_loop().time() + timeout_ms / 1000
 
@@ -32,7 +30,7 @@ class Deadline:
 
     async def pause(self, problem: object) -> None:
         """Wait before the next try; raises BrokerTimeout when there is no time for one."""
-        pause = self._cluster.network.draw(self._cluster.latency.retry_ms)
+        pause = self._cluster.network.draw(self._cluster.network.latency.retry_ms)
         if asyncio.get_running_loop().time() + pause >= self._at:
             raise BrokerTimeout(f"{self._what}: not done within {self._timeout_ms:.0f} ms ({problem})")
         await asyncio.sleep(pause)
@@ -41,7 +39,7 @@ class Deadline:
 class Link:
     """Connections of one part of a process, closed as a whole."""
 
-    def __init__(self, cluster: "SimulatedBroker", client_name: str) -> None:
+    def __init__(self, cluster: Cluster, client_name: str) -> None:
         self.cluster, self.client_name = cluster, client_name
         self.severed = self.closed = False
         self._pending: dict[asyncio.Future[Any], None] = {}  # replies and news that somebody waits for
@@ -72,7 +70,7 @@ class Link:
 
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
         """From now; without ``timeout_ms``, so long as a client waits for an answer."""
-        limit = self.cluster.latency.timeout_ms if timeout_ms is None else timeout_ms
+        limit = self.cluster.network.latency.timeout_ms if timeout_ms is None else timeout_ms
         return Deadline(self.cluster, limit, f"{self.client_name}: {what}")
 
     async def wait(self, future: "asyncio.Future[T]") -> T:
@@ -88,7 +86,7 @@ class Link:
     async def ask(self, kind: Kind, step: Callable[[], T], deadline: Deadline, *, patience_s: float | None = None) -> T:
         """Have one step done in the cluster, once: what it returned or raised, or BrokerTimeout."""
         self.check()
-        limit_s = min(deadline.left, self.cluster.latency.timeout_ms / 1000)
+        limit_s = min(deadline.left, self.cluster.network.latency.timeout_ms / 1000)
         reply: asyncio.Future[T] = self.cluster.network.send(self.client_name, kind, step, limit_s, patience_s)
         return await self.wait(reply)
 
@@ -107,7 +105,7 @@ class Link:
         """The new epoch, when the id's last transaction is complete."""
         while True:
             epoch = await self.ask_again(
-                Kind.INIT, partial(self.cluster._initialise, transactional_id, timeout_ms), deadline
+                Kind.INIT, partial(self.cluster.initialise, transactional_id, timeout_ms), deadline
             )
             if epoch is not None:
                 return epoch

@@ -249,6 +249,20 @@ class ClusterState:
             description = TopicDescription(*checked(spec._replace(config=known)), identity=str(self.created))
             self.topics[spec.name] = Topic(description, [PartitionLog() for _ in range(spec.partitions)])
 
+    def grow(self, name: str) -> TopicPartition:
+        """Add a partition to a topic."""
+        known = self.topics[name]
+        number = len(known.logs)
+        description = known.description._replace(partitions=number + 1)
+        self.topics[name] = known._replace(description=description, logs=[*known.logs, PartitionLog()])
+        return TopicPartition(name, number)
+
+    def configure(self, name: str, config: Mapping[str, str]) -> None:
+        """Change some of a topic's configuration."""
+        known = self.topics[name]
+        description = known.description._replace(config={**known.description.config, **config})
+        self.topics[name] = known._replace(description=description)
+
     def recreate(self, name: str) -> None:
         """Delete a topic and create it as it was, empty."""
         old = self.topics.pop(name).description

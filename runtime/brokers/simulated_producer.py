@@ -57,7 +57,7 @@ class Session:
         groups = by_partition(records)
         unknown = [source for source in groups if source not in self._known]
         if unknown:
-            step = partial(self.link.cluster._missing_to_write, unknown)
+            step = partial(self.link.cluster.missing_to_write, unknown)
             missing = await self.link.ask_again(Kind.METADATA, step, deadline)
             self._known.update(source for source in unknown if source not in missing)
             if missing:
@@ -110,9 +110,9 @@ class Session:
         by_leader: dict[int, dict[TopicPartition, tuple[list[Outgoing], int]]] = {}
         for source, indexes in heads.items():
             batch = [records[index] for index in indexes], numbers[source]
-            by_leader.setdefault(self.link.cluster._leader(source), {})[source] = batch
+            by_leader.setdefault(self.link.cluster.leader(source), {})[source] = batch
         parts = list(by_leader.values())
-        write = self.link.cluster._produce
+        write = self.link.cluster.produce
         replies = await asyncio.gather(
             *(self.link.ask(Kind.PRODUCE, partial(write, self.producer, self.epoch, part), deadline) for part in parts),
             return_exceptions=True,
@@ -187,7 +187,7 @@ class SimulatedProducer:
             await self._add(groups, deadline)
             self._opened = started
             ends = await self._session.deliver(records, groups, deadline)
-            if self._cluster.network.happens(self._cluster.faults.transact_aborted, "transact_aborted"):
+            if self._cluster.network.happens(self._cluster.network.faults.transact_aborted, "transact_aborted"):
                 raise BrokerError("aborted on demand")
         except Refused as error:
             self._refused()
@@ -200,7 +200,7 @@ class SimulatedProducer:
             raise TransactionAborted(f"aborted, nothing of it is visible: {error}") from error
         await self._commit()
         self._usable = True
-        happens, unknown = self._cluster.network.happens, self._cluster.faults.offsets_unknown
+        happens, unknown = self._cluster.network.happens, self._cluster.network.faults.offsets_unknown
         return {source: end for source, end in ends.items() if not happens(unknown, "offsets_unknown")}
 
     async def close(self) -> None:
@@ -209,7 +209,7 @@ class SimulatedProducer:
         self._link.close()
 
     async def _add(self, groups: Collection[TopicPartition], deadline: Deadline) -> None:
-        step = partial(self._cluster._add_partitions, self._id, self.epoch, tuple(groups))
+        step = partial(self._cluster.add_partitions, self._id, self.epoch, tuple(groups))
         while True:
             try:
                 await self._link.ask(Kind.ADD_PARTITIONS, step, deadline)
@@ -221,8 +221,8 @@ class SimulatedProducer:
     async def _commit(self) -> None:
         network, lost_at = self._cluster.network, 0.5
         deadline = self._link.deadline(f"the commit of {self._id!r}")
-        commit: Callable[[], None] = partial(self._cluster._end, self._id, self.epoch, True)
-        is_lost = network.happens(self._cluster.faults.transact_unknown, "transact_unknown")
+        commit: Callable[[], None] = partial(self._cluster.end, self._id, self.epoch, True)
+        is_lost = network.happens(self._cluster.network.faults.transact_unknown, "transact_unknown")
         if is_lost and network.happens(lost_at, "commit_not_carried_out"):
             commit = _nothing
         try:
@@ -249,8 +249,8 @@ class SimulatedProducer:
 
     async def _abort(self, reason: Exception) -> None:
         """Ask once to abort; raises when the answer is "fenced". Nothing else depends on the answer."""
-        deadline = self._link.deadline("an abort", min(ABORT_MS_MAX, self._cluster.latency.timeout_ms))
-        step = partial(self._cluster._end, self._id, self.epoch, False)
+        deadline = self._link.deadline("an abort", min(ABORT_MS_MAX, self._cluster.network.latency.timeout_ms))
+        step = partial(self._cluster.end, self._id, self.epoch, False)
         try:
             with contextlib.suppress(BrokerTimeout):
                 while True:
@@ -272,7 +272,7 @@ class SimulatedProducer:
         return TransactionAborted(f"aborted by the cluster: it took longer than {self._timeout_ms} ms")
 
     async def _replaced(self) -> bool:
-        step = partial(self._cluster._state.state_of, self._id)
+        step = partial(self._cluster.state.state_of, self._id)
         deadline = self._link.deadline("asking for the state of a transactional id")
         try:
             state, epoch = await self._link.ask_again(Kind.DESCRIBE_TXN, step, deadline)

@@ -119,7 +119,7 @@ def resend_without_reading() -> None:
     """A defect: after a commit without an answer nobody looks what became of it; all is sent again."""
 
     async def forgetful(self: CommitCycle, deadline: float, *, was_fenced: bool = False) -> None:
-        self._producer = await self.coordinator.make_producer()
+        self._producer = await self.identity.make_producer()
 
     CommitCycle._replace_producer = forgetful
 

@@ -15,7 +15,7 @@ from aiokafka.record.util import calc_crc32c, encode_varint
 
 from keylanes.runtime.brokers.kafka_link import KafkaLink, LinkSettings
 from keylanes.runtime.brokers.protocol import TopicPartition
-from keylanes.runtime.settings import Security
+from keylanes.runtime.brokers.security import Security
 
 from .ground import Ground
 

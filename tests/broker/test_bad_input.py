@@ -13,11 +13,7 @@ import msgspec
 import pytest
 
 from keylanes import App, Context, DeadLetter, Retry, SettingsError
-from keylanes.offsets.codec import encode
-from keylanes.offsets.events import LogOpened
-from keylanes.runtime.brokers.protocol import Broker, Outgoing, TopicPartition
-from keylanes.runtime.connect import connect
-from keylanes.runtime.errors import (
+from keylanes.errors import (
     BrokerUnavailable,
     FencedError,
     HandlerFailed,
@@ -26,6 +22,10 @@ from keylanes.runtime.errors import (
     SourceError,
     StoreError,
 )
+from keylanes.offsets.codec import encode
+from keylanes.offsets.events import LogOpened
+from keylanes.runtime.brokers.protocol import Broker, Outgoing, TopicPartition
+from keylanes.runtime.connect import connect
 from keylanes.runtime.kafka_server import KafkaServer
 from keylanes.runtime.settings import Settings
 

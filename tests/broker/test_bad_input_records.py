@@ -11,9 +11,9 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from confluent_kafka import Producer
 
 from keylanes import App, DeadLetter, Retry, State
+from keylanes.errors import HandlerFailed, SourceError
 from keylanes.offsets.provenance import Provenance, decode_provenance
 from keylanes.runtime.brokers.protocol import Headers
-from keylanes.runtime.errors import HandlerFailed, SourceError
 from keylanes.runtime.kafka_server import KafkaServer
 from keylanes.state.changelog import decode_stored
 

@@ -9,8 +9,8 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
 from keylanes import App, State
+from keylanes.errors import SettingsError, SourceError, StateError
 from keylanes.runtime.brokers.protocol import Broker, TopicPartition
-from keylanes.runtime.errors import SettingsError, SourceError, StateError
 from keylanes.state.changelog import BEACON_KEY, CHANGELOG_CONFIG, Beacon, encode_beacon
 
 from .ground import Ground

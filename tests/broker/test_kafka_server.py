@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from keylanes.errors import StoreError
 from keylanes.runtime.brokers.kafka import KafkaBroker
 from keylanes.runtime.brokers.protocol import (
     BrokerError,
@@ -26,7 +27,6 @@ from keylanes.runtime.brokers.protocol import (
     TransactionAborted,
     TransactionUnknown,
 )
-from keylanes.runtime.errors import StoreError
 from keylanes.runtime.java import cache_folder, find_wheel_java, java_home
 from keylanes.runtime.kafka_guard import process_start
 from keylanes.runtime.kafka_jars import KAFKA_VERSION, class_path, pinned_jars

@@ -15,8 +15,8 @@ from keylanes.runtime.brokers.kafka import KafkaBroker
 from keylanes.runtime.brokers.kafka_client import is_lost
 from keylanes.runtime.brokers.kafka_link import KafkaLink, LinkSettings
 from keylanes.runtime.brokers.protocol import BrokerTimeout
+from keylanes.runtime.brokers.security import Security
 from keylanes.runtime.kafka_server import KafkaServer
-from keylanes.runtime.settings import Security
 
 UvLoop: Any = pytest.importorskip("uvloop").Loop
 

@@ -8,8 +8,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from keylanes import App, Context, State
+from keylanes.errors import SourceError
 from keylanes.runtime.brokers.protocol import TopicPartition, Watermarks
-from keylanes.runtime.errors import SourceError
 from keylanes.runtime.kafka_server import KafkaServer
 
 from .ground import Ground

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from keylanes import App, Context, DeadLetter, MapState, Retry, State
+from keylanes.errors import FencedError, SettingsError, StateError, StoreError
 from keylanes.runtime.commands import run_command
 from keylanes.runtime.declarations import Store
-from keylanes.runtime.errors import FencedError, SettingsError, StateError, StoreError
 from keylanes.runtime.values import MsgpackCodec
 from keylanes.state.changelog import decode_stored
 from keylanes.state.keys import parse_key

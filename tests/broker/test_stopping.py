@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keylanes.runtime.errors import BrokerUnavailable
+from keylanes.errors import BrokerUnavailable
 from keylanes.runtime.kafka_server import KafkaServer
 
 from . import stoppable

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from keylanes.demo.place import DemoPlace
-from keylanes.runtime.errors import StoreError
+from keylanes.errors import StoreError
 
 
 def opened(folder: Path, rows: int = 10, *, reset: bool = False) -> tuple[DemoPlace, bool]:

@@ -16,10 +16,12 @@ from keylanes.offsets.provenance import DIGEST_MASK
 from keylanes.runtime import generation, structure
 from keylanes.runtime.brokers.protocol import Batch, Outgoing, Record, TopicPartition
 from keylanes.runtime.brokers.simulated import SimulatedRecord
-from keylanes.runtime.dispatch import Blocked, Numbers, PartitionDispatch, Route, Worker, bytes_of
+from keylanes.runtime.dispatch import Blocked, Numbers, PartitionDispatch, Route
 from keylanes.runtime.done import Done
 from keylanes.runtime.generation import Generation
 from keylanes.runtime.outputs import kept, place_of
+from keylanes.runtime.sizes import bytes_of
+from keylanes.runtime.worker import Worker
 from keylanes.state.keys import state_key
 from keylanes.state.overlay import Layer, Overlay, Writes
 

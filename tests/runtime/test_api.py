@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from keylanes import App, Context, DeadLetter, Record, Retry, Settings, SettingsError, Stop
+from keylanes.errors import OutputRefused
 from keylanes.runtime.brokers.protocol import Outgoing, TopicDescription
 from keylanes.runtime.brokers.simulated import SimulatedRecord
 from keylanes.runtime.context import Output
-from keylanes.runtime.errors import OutputRefused
 from keylanes.runtime.handlers import Handler, declare
 from keylanes.runtime.outputs import build, build_dead_letter, destination_of, place_of, returned, stamped_anew
 from keylanes.runtime.partitioner import murmur2, partition_of_key, partition_without_key

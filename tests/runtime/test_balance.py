@@ -19,13 +19,13 @@ from keylanes.runtime.balance import Balance
 from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
 from keylanes.runtime.brokers.simulated import EPOCH_MS, SimulatedBroker
 from keylanes.runtime.context import Context
-from keylanes.runtime.dispatch import Worker
 from keylanes.runtime.handlers import Handler, declare
 from keylanes.runtime.member import Member
 from keylanes.runtime.partition_run import PartitionRun
 from keylanes.runtime.reshape import Reshape
 from keylanes.runtime.settings import Settings
 from keylanes.runtime.virtual_loop import run_virtual
+from keylanes.runtime.worker import Worker
 
 LIMIT_S = 600.0
 HALF = SPACE_END // 2

@@ -30,6 +30,7 @@ from keylanes.runtime.brokers.protocol import (
     UnknownTopic,
 )
 from keylanes.runtime.brokers.simulated import SimulatedBroker, SimulatedReader
+from keylanes.runtime.brokers.simulated_cluster import Cluster
 from keylanes.runtime.brokers.simulated_log import ClusterState, PartitionLog, SimulatedRecord
 from keylanes.runtime.virtual_loop import run_virtual
 
@@ -729,7 +730,7 @@ def _initialising_does_not_wait(patch: pytest.MonkeyPatch) -> None:
 
 
 def _nobody_is_woken(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SimulatedBroker, "_wake", lambda cluster, source: None)
+    patch.setattr(Cluster, "wake", lambda cluster, source: None)
 
 
 def _trim_does_nothing(patch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keylanes.errors import OutputRefused
 from keylanes.keyrange.hashing import (
     hash_chain_int,
     hash_chain_long,
@@ -14,7 +15,6 @@ from keylanes.keyrange.hashing import (
     hash_chain_text,
 )
 from keylanes.runtime.brokers.protocol import Headers
-from keylanes.runtime.errors import OutputRefused
 from keylanes.runtime.handlers import Handler, declare
 from keylanes.runtime.outputs import Destination, UnknownDestination, build, build_one, kept, place_of, returned
 

@@ -225,8 +225,8 @@ def test_audit_passes_its_arguments_on(folder: Path) -> None:
 
 def test_an_application_says_what_its_audit_needs() -> None:
     """Name, broker and dead-letter topics come from the application; given a Broker object, it can't say where."""
+    from keylanes.errors import SettingsError
     from keylanes.runtime.commands import audit_arguments
-    from keylanes.runtime.errors import SettingsError
 
     app = App("shop", broker="embedded:data")
 

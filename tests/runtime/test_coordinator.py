@@ -6,19 +6,21 @@ from typing import Any
 
 import pytest
 
+from keylanes.errors import FencedError, SettingsError, SourceError
 from keylanes.keyrange.hashing import HASH_NAME
 from keylanes.offsets.codec import encode
 from keylanes.offsets.decide import CommitKey, Move, StoreSpec, decide_commits
 from keylanes.offsets.events import AppCreated, ControlEvent, CoordinatorElected, MemberJoined, PartitionStarted
-from keylanes.runtime.brokers.protocol import BrokerError, Outgoing, Watermarks
+from keylanes.offsets.ledger import birth
+from keylanes.runtime.brokers.protocol import BrokerError, Outgoing, TopicPartition, Watermarks
 from keylanes.runtime.brokers.simulated import SimulatedBroker
-from keylanes.runtime.coordinator import Coordinator, Office, birth
-from keylanes.runtime.errors import FencedError, SettingsError, SourceError
+from keylanes.runtime.coordinator import Coordinator
 from keylanes.runtime.logs import LogReader
+from keylanes.runtime.office import Identity, Office
 from keylanes.runtime.settings import Settings
 from keylanes.runtime.virtual_loop import run_virtual
 
-SOURCES = {("src", 0): Watermarks(0, 10)}
+SOURCES = {TopicPartition("src", 0): Watermarks(0, 10)}
 STORES = [StoreSpec("seen", "src", "map", "str", "int", "json"), StoreSpec("sums", "src", "value", "", "int", "json")]
 TOLD = {"src": "one"}
 APPENDS = 8
@@ -48,7 +50,7 @@ class Pausing:
 async def coordinator(broker: Any, name: str) -> Coordinator:
     """A process on its way to office."""
     logs = LogReader("x", broker, Settings(), 1)
-    return Coordinator("x", name, broker, logs, Settings())
+    return Coordinator(Identity("x", name, broker, logs, Settings()))
 
 
 async def work(office: Office) -> None:
@@ -105,7 +107,7 @@ async def fill(cluster: SimulatedBroker) -> None:
 
 async def started(cluster: SimulatedBroker, name: str, stores: Sequence[StoreSpec], partitions: int = 1) -> Office:
     """A process in office, with so many partitions of the source."""
-    sources = {("src", p): Watermarks(0, 0) for p in range(partitions)}
+    sources = {TopicPartition("src", p): Watermarks(0, 0) for p in range(partitions)}
     return await (await coordinator(cluster.connect(name), name)).take_office(sources, stores)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from keylanes.errors import StoreError
 from keylanes.runtime.brokers.embedded import INLINE_RECORDS_MAX, EmbeddedBroker
 from keylanes.runtime.brokers.protocol import BrokerError, Outgoing, ProducerFenced, TopicPartition, TopicSpec
-from keylanes.runtime.errors import StoreError
 from keylanes.state.tables import TABLE_CONFIG, Table
 
 SOURCE = TopicPartition("a", 0)
@@ -22,7 +22,7 @@ PATIENCE_S = 30.0
 OPEN_AND_SAY = """
 import asyncio, sys
 from keylanes.runtime.brokers.embedded import EmbeddedBroker
-from keylanes.runtime.errors import StoreError
+from keylanes.errors import StoreError
 async def main():
     broker = EmbeddedBroker(sys.argv[1])
     try:

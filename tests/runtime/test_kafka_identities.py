@@ -8,7 +8,7 @@ import pytest
 from keylanes.runtime.brokers.kafka_identities import TopicIdentities
 from keylanes.runtime.brokers.kafka_link import UNKNOWN_TOPIC_TRIES, Code, KafkaLink, LinkSettings
 from keylanes.runtime.brokers.protocol import TopicPartition, UnknownTopic
-from keylanes.runtime.settings import Security
+from keylanes.runtime.brokers.security import Security
 from keylanes.runtime.virtual_loop import run_virtual
 
 PLACE = TopicPartition("src", 1)

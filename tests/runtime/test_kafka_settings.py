@@ -2,11 +2,11 @@
 
 import pytest
 
+from keylanes.errors import SettingsError
 from keylanes.runtime.brokers.kafka import KafkaBroker
 from keylanes.runtime.brokers.kafka_link import LinkSettings
 from keylanes.runtime.brokers.protocol import BrokerError, TopicPartition
-from keylanes.runtime.errors import SettingsError
-from keylanes.runtime.settings import Secret, Security
+from keylanes.runtime.brokers.security import Secret, Security
 
 
 @pytest.mark.parametrize("bootstrap", ["broker.example:9092", "127.0.0.1:9092,10.1.2.3:9092", "[2001:db8::1]:9092"])

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from keylanes import Settings
+from keylanes.errors import StateError, StoreError
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.runtime.brokers.protocol import BrokerTimeout, Outgoing, TopicPartition
 from keylanes.runtime.brokers.simulated import SimulatedBroker, SimulatedConnection
-from keylanes.runtime.errors import StateError, StoreError
-from keylanes.runtime.restore import Progress, Restore, Restoring
+from keylanes.runtime.restore import Restore, Restoring
+from keylanes.runtime.statistics import Progress
 from keylanes.runtime.virtual_loop import run_virtual
 from keylanes.state.changelog import BEACON_KEY, CHANGELOG_CONFIG, Beacon, encode_beacon
 from keylanes.state.keys import state_key

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from keylanes import App, Secret, Security, Settings, SettingsError
-from keylanes.runtime.errors import BrokerUnavailable
+from keylanes.errors import BrokerUnavailable
 from keylanes.runtime.kafka_server import KafkaServer
 
 PASSWORD = "open-sesame-4711"

@@ -5,6 +5,7 @@ import contextvars
 import random
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,7 @@ from keylanes.runtime.brokers.simulated import (
     SimulatedConnection,
     SimulatedProducer,
 )
+from keylanes.runtime.brokers.simulated_cluster import Cluster
 from keylanes.runtime.brokers.simulated_producer import Session
 from keylanes.runtime.virtual_loop import run_virtual
 
@@ -378,9 +380,7 @@ def test_a_limit_lowered_meanwhile_refuses_a_batch_once() -> None:
         connection = cluster.connect("one")
         records = [Outgoing("a", 0, b"k", NOISE[:900]) for _ in range(4)]
         await (await producer_of(connection)).transact(records)
-        topic = cluster._state.topics["a"]
-        lowered = topic.description._replace(config={**topic.description.config, "max.message.bytes": "2000"})
-        cluster._state.topics["a"] = topic._replace(description=lowered)
+        cluster.configure_topic("a", {"max.message.bytes": "2000"})
         with pytest.raises(TransactionRefused) as caught:
             await (await producer_of(connection)).transact(records)
         assert caught.value.culprits == (0, 1, 2, 3)
@@ -412,22 +412,22 @@ def test_a_producer_that_was_fenced_writes_nothing() -> None:
     assert {run_virtual(main(seed), seed=seed) for seed in range(80)} == {"fenced", "committed"}
 
 
-def test_the_cluster_runs_outside_of_its_processes() -> None:
+def test_the_cluster_runs_outside_of_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that happens in the network or the cluster runs in the context of the process that asked for it."""
     process: contextvars.ContextVar[str] = contextvars.ContextVar("process", default="nobody")
     seen: set[str] = set()
 
-    class Watched(SimulatedBroker):
-        def _wake(self, source: TopicPartition) -> None:
-            seen.add(f"{process.get()} wakes")
-            super()._wake(source)
+    def watch(name: str, doing: str) -> None:
+        method = getattr(Cluster, name)
 
-        def _expire(self, transaction: object) -> None:
-            seen.add(f"{process.get()} expires")
+        def watched(*arguments: Any) -> Any:
+            seen.add(f"{process.get()} {doing}")
+            return method(*arguments)
 
-        def _end(self, transactional_id: str, epoch: int, commit: bool) -> None:
-            seen.add(f"{process.get()} ends")
-            super()._end(transactional_id, epoch, commit)
+        monkeypatch.setattr(Cluster, name, watched)
+
+    for name, doing in (("wake", "wakes"), ("_expire", "expires"), ("end", "ends")):
+        watch(name, doing)
 
     async def work(cluster: SimulatedBroker) -> None:
         process.set("one")
@@ -438,7 +438,7 @@ def test_the_cluster_runs_outside_of_its_processes() -> None:
         await asyncio.sleep(5)
 
     async def main() -> None:
-        cluster = Watched()
+        cluster = SimulatedBroker()
         cluster.create_topic("a", 1)
         await asyncio.create_task(work(cluster))
 

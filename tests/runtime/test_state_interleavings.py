@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from keylanes import App, DeadLetter, Retry, State
+from keylanes.errors import FencedError, StoreError
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.runtime.brokers.simulated import EPOCH_MS
-from keylanes.runtime.errors import FencedError, StoreError
 from keylanes.runtime.partition_state import PartitionState, Scope
 from keylanes.runtime.virtual_loop import run_virtual
 from keylanes.state.changelog import decode_stored
@@ -134,7 +134,7 @@ def test_a_value_that_was_read_ahead_while_its_range_was_restored_is_not_used() 
         def clear_and_read(within: KeyRange) -> None:
             clear(within)
             (run,) = engine.member.runs
-            ahead = engine.member.keeper.read_ahead(run, [StoredRecord(0, EPOCH_MS, LOW, b"", ())])
+            ahead = engine.member.keeper.read_ahead(run.state, run.bindings, [StoredRecord(0, EPOCH_MS, LOW, b"", ())])
             reading.append(asyncio.get_running_loop().create_task(ahead))
 
         copy.clear = clear_and_read  # type: ignore[method-assign]  # the reader meets a record of the range just then

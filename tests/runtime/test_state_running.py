@@ -176,10 +176,7 @@ def test_source_that_has_grown() -> None:
     """A stateful source with more partitions than before is refused at a start, and stops an application that runs."""
 
     def grow(engine: Engine) -> None:
-        topic = engine.cluster._state.topics[SOURCE]
-        topic.logs.append(type(topic.logs[0])())
-        grown = topic.description._replace(partitions=len(topic.logs))
-        engine.cluster._state.topics[SOURCE] = topic._replace(description=grown)
+        engine.cluster.grow_topic(SOURCE)
 
     async def main() -> None:
         app = application()

@@ -9,7 +9,7 @@ from keylanes.keyrange.ranges import KeyRange, even_bounds
 from keylanes.offsets.events import RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
 from keylanes.runtime.brokers.protocol import Batch, TopicPartition
 from keylanes.runtime.brokers.simulated import SimulatedRecord
-from keylanes.runtime.dispatch import Numbers, PartitionDispatch, Worker
+from keylanes.runtime.dispatch import Numbers, PartitionDispatch
 from keylanes.runtime.done import Done
 from keylanes.runtime.generation import take
 from keylanes.runtime.load import Points
@@ -27,6 +27,7 @@ from keylanes.runtime.structure import (
     wind_up,
     workers_within,
 )
+from keylanes.runtime.worker import Worker
 
 HALF = SPACE_END // 2
 KEYS = [b"k%d" % i for i in range(40)]

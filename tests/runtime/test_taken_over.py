@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from keylanes.errors import SourceError
 from keylanes.runtime.brokers.simulated import Latency
-from keylanes.runtime.errors import SourceError
 from keylanes.runtime.virtual_loop import run_virtual
 
 from ..simulation.cluster import Cluster

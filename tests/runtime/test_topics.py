@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
+from keylanes.errors import SettingsError
 from keylanes.runtime.brokers.protocol import TopicDescription, TopicSpec
 from keylanes.runtime.brokers.simulated import SimulatedBroker
-from keylanes.runtime.errors import SettingsError
 from keylanes.runtime.handlers import Handler, declare
 from keylanes.runtime.settings import Settings
 from keylanes.runtime.topics import changelog_specs, creation_commands, prepare_topics, reserved_topics

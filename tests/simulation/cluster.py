@@ -9,7 +9,7 @@ from keylanes.offsets.codec import decode
 from keylanes.offsets.ledger import Ledger, evolve_all
 from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
 from keylanes.runtime.brokers.simulated import Entry, Faults, Latency, SimulatedBroker
-from keylanes.runtime.brokers.simulated_log import ClusterState, PartitionLog, Transaction
+from keylanes.runtime.brokers.simulated_log import ClusterState, Transaction
 
 WRITER_TIMEOUT_MS = 60_000
 
@@ -26,10 +26,25 @@ class Row(NamedTuple):
 
 
 class JudgedState(ClusterState):
-    """Tells of every append outside a transaction, and of every transaction at the moment it is decided to commit."""
+    """Tells of every append outside a transaction and of every transaction that is decided to commit, at that moment.
+
+    It keeps what is trimmed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trims = 0
+        self.trimmed: dict[TopicPartition, list[Entry]] = {}
 
     on_append: Callable[[Sequence[Outgoing]], None] = staticmethod(lambda records: None)
     on_commit: Callable[[Transaction], None] = staticmethod(lambda transaction: None)
+
+    def trim(self, before: Mapping[TopicPartition, int]) -> None:
+        for source, offset in before.items():
+            gone = list(self.log(source).entries)[: max(0, offset - self.watermarks(source).start)]
+            self.trimmed.setdefault(source, []).extend(gone)
+            self.trims += bool(gone)
+        super().trim(before)
 
     def append(self, records: Sequence[Outgoing], producer: str | None, sequence: int, now_ms: int) -> int:
         end = super().append(records, producer, sequence, now_ms)
@@ -48,19 +63,15 @@ class Cluster(SimulatedBroker):
     """A simulated broker that tells what happens, and whose trimmed and compacted records are still seen."""
 
     def __init__(self, seed: int, latency: Latency) -> None:
-        super().__init__(seed, latency=latency, faults=Faults())
-        self._state: JudgedState = JudgedState()
-        self.trims = 0
-        self._trimmed: dict[TopicPartition, list[Entry]] = {}
+        super().__init__(seed, latency=latency, faults=Faults(), state=JudgedState())
         self._compacted: dict[tuple[TopicPartition, int], Entry] = {}
 
-    def _trim(self, before: Mapping[TopicPartition, int]) -> None:
-        for source, offset in before.items():
-            start = self._state.watermarks(source).start
-            gone = self.everything(source)[: max(0, offset - start)]
-            self._trimmed.setdefault(source, []).extend(gone)
-            self.trims += bool(gone)
-        super()._trim(before)
+    state: JudgedState
+
+    @property
+    def trims(self) -> int:
+        """How often something was trimmed."""
+        return self.state.trims
 
     def compact(self, source: TopicPartition, *, keep_tombstones: bool = True, partly: bool = False) -> None:
         """As the broker does it."""
@@ -76,7 +87,7 @@ class Cluster(SimulatedBroker):
 
     def entries(self, source: TopicPartition) -> list[Entry]:
         """Every offset from 0 to the high watermark."""
-        left = [*self._trimmed.get(source, ()), *self.everything(source)]
+        left = [*self.state.trimmed.get(source, ()), *self.everything(source)]
         return [
             self._compacted.get((source, offset), entry) if entry.record is None else entry
             for offset, entry in enumerate(left)
@@ -95,32 +106,34 @@ class Cluster(SimulatedBroker):
         for index, record in enumerate(records):
             source = TopicPartition(record.topic, record.partition)
             offset = self.watermarks(source).high
-            self._append([record])
+            self.cluster.append([record])
             if index in holes:
                 self.make_hole(source, [offset])
 
     async def write_together(self, name: str, records: Sequence[Outgoing], *, commit: bool, rng: random.Random) -> None:
         """Append in a transaction of a writer of this name, with pauses; committed or aborted."""
-        epoch = self._initialise(name, WRITER_TIMEOUT_MS)
+        epoch = self.cluster.initialise(name, WRITER_TIMEOUT_MS)
         assert epoch is not None, "nobody had this name before"
-        self._add_partitions(name, epoch, list(dict.fromkeys(TopicPartition(r.topic, r.partition) for r in records)))
+        self.cluster.add_partitions(
+            name, epoch, list(dict.fromkeys(TopicPartition(r.topic, r.partition) for r in records))
+        )
         for record in records:
             place = TopicPartition(record.topic, record.partition)
-            (answer,) = self._produce(name, epoch, {place: ([record], None)}).values()
+            (answer,) = self.cluster.produce(name, epoch, {place: ([record], None)}).values()
             assert isinstance(answer, int), answer
             await asyncio.sleep(rng.choice((0.0, 0.0, 0.001, 0.03)))
-        self._end(name, epoch, commit)
+        self.cluster.end(name, epoch, commit)
 
     def hear(self, on_append: Callable[[Sequence[Outgoing]], None], on_commit: Callable[[Transaction], None]) -> None:
         """Have these called."""
-        self._state.on_append, self._state.on_commit = on_append, on_commit
+        self.state.on_append, self.state.on_commit = on_append, on_commit
 
     def rows_of(self, transaction: Transaction) -> dict[TopicPartition, list[Row]]:
         """What a transaction has written whose markers are still to be written, by place, in order."""
         return {
             source: [
                 Row(*entry.record, id(transaction))
-                for entry in self._state.log(source).entries
+                for entry in self.state.log(source).entries
                 if entry.transaction is transaction and entry.record is not None
             ]
             for source in transaction.unmarked
@@ -128,23 +141,15 @@ class Cluster(SimulatedBroker):
 
     def grow(self, topic: str) -> TopicPartition:
         """Add a partition to a topic."""
-        known = self._state.topics[topic]
-        number = len(known.logs)
-        self._state.topics[topic] = known._replace(
-            description=known.description._replace(partitions=number + 1), logs=[*known.logs, PartitionLog()]
-        )
-        return TopicPartition(topic, number)
+        return self.grow_topic(topic)
 
     def forget(self, source: TopicPartition, before: int) -> None:
         """Delete what lies below an offset, as retention does."""
-        self._trim({source: before})
+        self.cluster.trim({source: before})
 
     def limit(self, topic: str, bytes_max: int | None) -> None:
         """Set what a topic takes; None: the default."""
-        known = self._state.topics[topic]
-        config = dict(known.description.config)
-        config["max.message.bytes"] = str(1_048_588 if bytes_max is None else bytes_max)
-        self._state.topics[topic] = known._replace(description=known.description._replace(config=config))
+        self.configure_topic(topic, {"max.message.bytes": str(1_048_588 if bytes_max is None else bytes_max)})
 
 
 def fold_of(cluster: Cluster, app: str) -> Ledger:

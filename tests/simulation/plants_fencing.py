@@ -19,6 +19,7 @@ from keylanes.runtime.coordinator import Coordinator
 from keylanes.runtime.generation import Generation
 from keylanes.runtime.logs import LogReader
 from keylanes.runtime.member import Member
+from keylanes.runtime.office import Identity
 from keylanes.runtime.slots import Slots
 
 from ..runtime import test_running
@@ -77,7 +78,7 @@ def fence_does_not_wait(patch: pytest.MonkeyPatch) -> None:
 
     async def fence(self: SimulatedConnection, transactional_id: str) -> None:
         link = self._link
-        step = partial(self._cluster._initialise, transactional_id, 60_000)
+        step = partial(self._cluster.initialise, transactional_id, 60_000)
         await link.ask_again(Kind.INIT, step, link.deadline(f"fencing {transactional_id}"))
 
     patch.setattr(SimulatedConnection, "fence", fence)
@@ -162,11 +163,11 @@ def sent_again_unread(patch: pytest.MonkeyPatch, kinds: tuple[type[BrokerError],
             raise
 
     async def unread(self: CommitCycle, deadline: float, *, was_fenced: bool = False) -> None:
-        if not isinstance(last.get(self.coordinator.transactional_id), kinds):
+        if not isinstance(last.get(self.identity.transactional_id), kinds):
             return await replace(self, deadline, was_fenced=was_fenced)
         while True:
             try:
-                self._producer = await self.coordinator.make_producer()
+                self._producer = await self.identity.make_producer()
             except ConnectionSevered:  # dead: it would try for ever
                 raise
             except BrokerError:
@@ -190,10 +191,10 @@ def fenced_is_aborted(patch: pytest.MonkeyPatch) -> None:
 def office_not_checked(patch: pytest.MonkeyPatch) -> None:
     """A fenced process makes itself a new producer and goes on."""
 
-    def nobody_else(self: Coordinator, ledger: Ledger, incarnation: int) -> None:
+    def nobody_else(self: Identity, ledger: Ledger, incarnation: int) -> None:
         return None
 
-    patch.setattr(Coordinator, "check_in_office", nobody_else)
+    patch.setattr(Identity, "check_in_office", nobody_else)
 
 
 def read_before_init(patch: pytest.MonkeyPatch) -> None:
@@ -203,7 +204,7 @@ def read_before_init(patch: pytest.MonkeyPatch) -> None:
         while True:
             try:
                 await self._read_logs()
-                self._producer = await self.coordinator.make_producer()
+                self._producer = await self.identity.make_producer()
             except (ConnectionSevered, ProducerFenced):
                 raise
             except BrokerError:

@@ -4,15 +4,16 @@ from typing import Any
 
 import pytest
 
+from keylanes.errors import DecodeFailed
 from keylanes.keyrange import ranges
 from keylanes.runtime import generation, reshape, structure
 from keylanes.runtime.brokers.protocol import Batch
 from keylanes.runtime.commit import CommitCycle
 from keylanes.runtime.context import Context
-from keylanes.runtime.dispatch import PartitionDispatch, Worker
-from keylanes.runtime.errors import DecodeFailed
+from keylanes.runtime.dispatch import PartitionDispatch
 from keylanes.runtime.readers import MainReader
 from keylanes.runtime.slots import Slots
+from keylanes.runtime.worker import Worker
 
 from ..keyrange import test_ranges
 from ..runtime import test_timers

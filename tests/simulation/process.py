@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from keylanes.runtime.brokers.simulated import EPOCH_MS
 from keylanes.runtime.context import Context
-from keylanes.runtime.dispatch import bytes_of
 from keylanes.runtime.member import Member
+from keylanes.runtime.sizes import bytes_of
 
 from .folders import LivingCopies, disk_full
 from .loop import PausingLoop, context_of

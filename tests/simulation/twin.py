@@ -5,9 +5,9 @@ from typing import Annotated, Any, Final, Protocol, TypeAlias
 
 import msgspec
 
+from keylanes.errors import NoKey
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.runtime.declarations import Store
-from keylanes.runtime.errors import NoKey
 from keylanes.runtime.stores import MapState, State
 from keylanes.state.changelog import decode_stored, encode_stored
 from keylanes.state.keys import decode_map_key, encode_map_key, parse_key, state_key

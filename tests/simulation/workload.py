@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from keylanes.errors import NoKey
 from keylanes.runtime.context import Context, Output, Record
-from keylanes.runtime.errors import NoKey
 from keylanes.runtime.handlers import DeadLetter, Handler, Retry, declare
 
 from .twin import (

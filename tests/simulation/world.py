@@ -14,11 +14,11 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from keylanes.errors import BrokerUnavailable, FencedError, StoreError
 from keylanes.runtime import keeper, restore, source_watch
 from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
 from keylanes.runtime.brokers.simulated import Latency
 from keylanes.runtime.brokers.simulated_log import Transaction
-from keylanes.runtime.errors import BrokerUnavailable, FencedError, StoreError
 from keylanes.runtime.member import Member
 
 from .cluster import Cluster, fold_of
