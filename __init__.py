@@ -1,5 +1,6 @@
 """keylanes: Kafka parallelism beyond partitions, exactly once, for Python."""
 
+from .brokers.security import Secret, Security
 from .errors import (
     BrokerUnavailable,
     ContextClosed,
@@ -22,15 +23,14 @@ from .errors import (
     StoreError,
 )
 from .runtime.app import App
-from .runtime.brokers.security import Secret, Security
 from .runtime.compiled import IS_COMPILED
-from .runtime.context import Context, Record
-from .runtime.declarations import Store
-from .runtime.handlers import DeadLetter, Retry, Stop
+from .runtime.handlers.context import Context, Record
+from .runtime.handlers.handler import DeadLetter, Retry, Stop
+from .runtime.handlers.store_declarations import Store
+from .runtime.handlers.stores import MapState, State
+from .runtime.handlers.values import Codec, JsonCodec, MsgpackCodec
 from .runtime.settings import Settings
-from .runtime.statistics import Health, Statistics
-from .runtime.stores import MapState, State
-from .runtime.values import Codec, JsonCodec, MsgpackCodec
+from .runtime.watch.statistics import Health, Statistics
 
 __version__ = "0.1.0"
 

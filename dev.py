@@ -426,7 +426,7 @@ def uv_or_none() -> str | None:
 
 def missing_java() -> list[str]:
     """The pinned Java, unless this machine has one that will do: asks the package's own file, which runs alone."""
-    spec = importlib.util.spec_from_file_location("keylanes_java", ROOT / "runtime" / "java.py")
+    spec = importlib.util.spec_from_file_location("keylanes_java", ROOT / "devkafka" / "java.py")
     if spec is None or spec.loader is None:
         raise ImportError(f"can't load {spec}")
     java = importlib.util.module_from_spec(spec)
@@ -437,7 +437,7 @@ def missing_java() -> list[str]:
 
 def java_environment(python: str) -> dict[str, str]:
     """The environment for a child that starts a JVM: the Java that the package finds, named in JAVA_HOME and PATH."""
-    code = "import json, os; from keylanes.runtime.java import java_home"
+    code = "import json, os; from keylanes.devkafka.java import java_home"
     code += "; print(json.dumps(java_home().environment(os.environ)))"
     answer = subprocess.run([python, "-P", "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     if answer.returncode != 0:

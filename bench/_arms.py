@@ -17,8 +17,8 @@ from pathlib import Path
 
 from _measure import FOLDER, ROOT
 
+from keylanes.devkafka.java import java_home
 from keylanes.errors import KeylanesError
-from keylanes.runtime.java import java_home
 
 PEERS = ROOT / "bench" / "peers"
 ENVIRONMENTS = FOLDER / "env"

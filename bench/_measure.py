@@ -30,12 +30,12 @@ from struct import Struct
 from typing import Any, TypeVar
 
 from keylanes import Settings, __version__
+from keylanes.brokers.protocol import Broker, Outgoing, Record, TopicPartition, TopicSpec
+from keylanes.devkafka.jars import KAFKA_VERSION
+from keylanes.devkafka.server import KafkaServer
 from keylanes.offsets.codec import decode
 from keylanes.offsets.events import Committed
-from keylanes.runtime.brokers.protocol import Broker, Outgoing, Record, TopicPartition, TopicSpec
 from keylanes.runtime.connect import connect
-from keylanes.runtime.kafka_jars import KAFKA_VERSION
-from keylanes.runtime.kafka_server import KafkaServer
 
 T = TypeVar("T")
 

@@ -42,9 +42,9 @@ from _measure import (
 )
 
 from keylanes import App, Context, Settings
+from keylanes.brokers.protocol import TopicSpec
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.offsets.events import Committed
-from keylanes.runtime.brokers.protocol import TopicSpec
 
 BACKLOG = "commit-size-backlog"
 LOADS = ("backlog", "paced")

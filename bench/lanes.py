@@ -30,7 +30,7 @@ from _measure import (
 )
 
 from keylanes import App
-from keylanes.runtime.brokers.protocol import TopicPartition
+from keylanes.brokers.protocol import TopicPartition
 
 TOPIC = "lanes-source"
 FETCH_RECORDS = 2_000

@@ -44,11 +44,11 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from keylanes import Settings
+from keylanes.brokers.protocol import Outgoing, TopicPartition, TopicSpec
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.ranges import WHOLE
-from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition, TopicSpec
-from keylanes.runtime.restore import Restore, Restoring
-from keylanes.runtime.statistics import Progress
+from keylanes.runtime.handlers.stores.restore import Restore, Restoring
+from keylanes.runtime.watch.statistics import Progress
 from keylanes.state.changelog import BEACON_KEY, CHANGELOG_CONFIG, Beacon, encode_beacon, encode_stored
 from keylanes.state.copies import open_copies
 from keylanes.state.keys import state_key

@@ -43,8 +43,8 @@ from _measure import (
 )
 
 from keylanes import App, Context, Settings
+from keylanes.brokers.protocol import TopicSpec
 from keylanes.keyrange.hashing import point_of_key
-from keylanes.runtime.brokers.protocol import TopicSpec
 
 ARMS = ("without", "slow key", "slow key, splitting off")
 REQUIRED = 2.0

@@ -8,10 +8,10 @@ import asyncio
 from typing import Final
 
 from ..runtime.app import App
-from ..runtime.context import Context
-from ..runtime.handlers import DeadLetter, Retry
+from ..runtime.handlers.context import Context
+from ..runtime.handlers.handler import DeadLetter, Retry
+from ..runtime.handlers.stores import State
 from ..runtime.settings import Settings
-from ..runtime.stores import State
 from .flights import LATE_MINUTES, Arrival, Flight, Late, Totals
 from .loader import SOURCE
 

@@ -2,8 +2,8 @@
 
 import msgspec
 
+from ..brokers.protocol import Broker, TopicPartition
 from ..keyrange.hashing import SPACE_END, point_of
-from ..runtime.brokers.protocol import Broker, TopicPartition
 from .application import APP, ARRIVALS, DEAD_TOPIC, LATE_TOPIC
 from .flights import CANCELLED, FLIGHTS, LATE, LATE_MINUTES, WITHOUT_ARRIVAL, Flight, source_rows
 from .loader import SOURCE

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from ..brokers.partitioner import partition_of_key
 from ..errors import SettingsError
-from ..runtime.partitioner import partition_of_key
 
 FLIGHTS = 336_776
 LATE = 77_630

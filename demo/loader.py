@@ -12,16 +12,8 @@ from itertools import islice
 
 import msgspec
 
+from ..brokers.protocol import Broker, BrokerError, Outgoing, Producer, ProducerFenced, TopicPartition, TopicSpec
 from ..errors import BrokerUnavailable, FencedError, LogError
-from ..runtime.brokers.protocol import (
-    Broker,
-    BrokerError,
-    Outgoing,
-    Producer,
-    ProducerFenced,
-    TopicPartition,
-    TopicSpec,
-)
 from ..runtime.settings import Settings
 from .flights import PARTITIONS, SourceRow, source_rows
 

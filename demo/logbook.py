@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from ..brokers.protocol import Batch, Broker, TopicPartition, UnknownTopic
 from ..errors import LogError
 from ..offsets.codec import EventError, decode
 from ..offsets.events import Committed, Event, RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
-from ..runtime.brokers.protocol import Batch, Broker, TopicPartition, UnknownTopic
-from ..runtime.logs import offsets_topic
+from ..runtime.logs.reader import offsets_topic
 from .tiles import Change, PlaneTile, WorkerName, offset_of
 
 FETCH_RECORDS_MAX = 5_000

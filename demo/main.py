@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from ..brokers.protocol import Broker, BrokerError, TopicSpec
+from ..devkafka.jars import KAFKA_VERSION, damaged_jars, pinned_jars
+from ..devkafka.java import cache_folder, java_home
+from ..devkafka.server import KafkaServer
 from ..errors import BrokerUnavailable
-from ..runtime.brokers.protocol import Broker, BrokerError, TopicSpec
 from ..runtime.connect import connect
-from ..runtime.java import cache_folder, java_home
-from ..runtime.kafka_jars import KAFKA_VERSION, damaged_jars, pinned_jars
-from ..runtime.kafka_server import KafkaServer
-from ..runtime.progress import ProgressShown
 from ..runtime.settings import Settings
+from ..runtime.watch.progress import ProgressShown
 from .application import APP, ARRIVALS, DEAD_TOPIC, LATE_TOPIC, PARALLELISING_FACTOR, make_app
 from .figures import Collected, Counts, collect, counts_expected
 from .flights import FLIGHTS, PARTITIONS, data_file

@@ -1,1 +1,1 @@
-"""The running application: a pure heart (dispatch, edges, generations) in a thin shell that reads, runs and commits."""
+"""One process at work, from the application as users write it down to its settings."""

@@ -12,23 +12,23 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
+from ..brokers.protocol import Broker
 from ..errors import HandlerFailed, KeylanesError, SettingsError, StateNotReady
 from ..keyrange.ranges import KeyRange
 from ..offsets.ledger import Place
-from .allocator import keep_memory
-from .brokers.protocol import Broker
 from .connect import connect
-from .handlers import PARALLELISING_FACTOR, DeadLetter, Handler, Retry, Stop, check_topic_name, declare
+from .handlers.handler import PARALLELISING_FACTOR, DeadLetter, Handler, Retry, Stop, check_topic_name, declare
+from .handlers.partition_state import PartitionState
+from .handlers.stores import Binding
+from .handlers.values import Codec
 from .member import Member, unheard
-from .partition_state import PartitionState
+from .process import keep_memory
 from .settings import Settings
-from .statistics import Health, PartitionStatistics, Statistics
-from .store_view import StoreView
-from .stores import Binding
+from .stores.view import StoreView
 from .testing import SimulatedApp
 from .threads import DaemonThreads
-from .values import Codec
-from .watchdog import LoopWatch
+from .watch.statistics import Health, PartitionStatistics, Statistics
+from .watch.watchdog import LoopWatch
 
 logger = logging.getLogger("keylanes")
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from . import slots
+from .engine import slots
 
 IS_COMPILED: Final = not slots.__file__.endswith(".py")
 """False: as Python, which does the same and takes about twice as long for a record. So runs a linked checkout."""

@@ -1,7 +1,7 @@
 """From a broker's address to its adapter. Adapters are imported when they are asked for."""
 
+from ..brokers.protocol import Broker
 from ..errors import SettingsError
-from .brokers.protocol import Broker
 from .settings import Settings
 
 SCHEMES = "kafka://host:port[,host:port…] or embedded:folder"
@@ -13,7 +13,7 @@ def connect(address: str, settings: Settings, client_id: str) -> Broker:
         servers = address.removeprefix("kafka://").rstrip("/")
         if not servers:
             raise SettingsError(f"the broker's address is {SCHEMES}; seen {address!r}")
-        from .brokers.kafka import KafkaBroker
+        from ..brokers.kafka.broker import KafkaBroker
 
         return KafkaBroker(
             servers,
@@ -28,7 +28,7 @@ def connect(address: str, settings: Settings, client_id: str) -> Broker:
         folder = address.removeprefix("embedded:")
         if not folder:
             raise SettingsError(f"the broker's address is {SCHEMES}; seen {address!r}")
-        from .brokers.embedded import EmbeddedBroker
+        from ..brokers.embedded import EmbeddedBroker
 
         return EmbeddedBroker(folder)
     raise SettingsError(f"the broker's address is {SCHEMES}; seen {address!r}")

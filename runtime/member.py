@@ -8,33 +8,33 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from ..brokers.protocol import Broker, BrokerError, BrokerTimeout, CorruptRecord, Record, TopicPartition, Watermarks
+from ..brokers.waiting import Patience, bounded, fatal_of
 from ..errors import BrokerUnavailable, FatalError, FencedError, InvariantBroken, LogError, SourceError, StateError
 from ..keyrange.hashing import SPACE_END
 from ..keyrange.ranges import KeyRange
 from ..offsets.ledger import Ledger, Place
 from ..state.overlay import Cell
 from ..state.tables import TABLE_CONFIG
-from .balance import Balance
-from .bounded import Patience, bounded, fatal_of
-from .brokers.protocol import Broker, BrokerError, BrokerTimeout, CorruptRecord, Record, TopicPartition, Watermarks
-from .commit import CommitCycle
-from .coordinator import Coordinator
-from .dispatch import Numbers, PartitionDispatch
-from .generation import Generation, StructuralEvent
-from .handlers import Handler
-from .keeper import Keeper, OpenCopies, open_state_folder
-from .level import Level
-from .logs import LogReader, offsets_topic
-from .office import Identity, Office
-from .outputs import destination_of, place_of
-from .partition_run import PartitionRun
-from .readers import CatchUp, MainReader
-from .reshape import cut_workers, share_buffer
+from .engine.balance import Balance
+from .engine.commit import CommitCycle
+from .engine.ends import Level
+from .engine.partition_run import PartitionRun
+from .engine.readers import CatchUp, MainReader
+from .engine.reshape import cut_workers, share_buffer
+from .engine.slots import Slots
+from .handlers.handler import Handler
+from .handlers.outputs import destination_of, place_of
+from .logs.office import Identity, Office
+from .logs.reader import LogReader, offsets_topic
+from .logs.topics import destinations_of, prepare_topics, reserved_topics
+from .membership.coordinator import Coordinator
+from .partition.dispatch import Numbers, PartitionDispatch
+from .partition.generation import Generation, StructuralEvent
 from .settings import Settings
-from .slots import Slots
 from .source_watch import SourceWatch
-from .topics import destinations_of, prepare_topics, reserved_topics
-from .watchdog import StallWatch
+from .stores.keeper import Keeper, OpenCopies, open_state_folder
+from .watch.watchdog import StallWatch
 
 logger = logging.getLogger("keylanes")
 

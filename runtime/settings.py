@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from ..brokers.security import Secret, Security
 from ..errors import SettingsError
-from .brokers.security import Secret, Security
 
 Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]

@@ -8,9 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 
-from ..errors import SourceError
-from .bounded import bounded, fatal_of
-from .brokers.protocol import (
+from ..brokers.protocol import (
     Broker,
     BrokerError,
     BrokerTimeout,
@@ -19,11 +17,13 @@ from .brokers.protocol import (
     UnknownTopic,
     Watermarks,
 )
-from .commit import CommitCycle
-from .coordinator import Coordinator, check_identities
-from .dispatch import PartitionDispatch
-from .outputs import place_of
-from .partition_run import PartitionRun
+from ..brokers.waiting import bounded, fatal_of
+from ..errors import SourceError
+from .engine.commit import CommitCycle
+from .engine.partition_run import PartitionRun
+from .handlers.outputs import place_of
+from .membership.coordinator import Coordinator, check_identities
+from .partition.dispatch import PartitionDispatch
 from .settings import Settings
 
 logger = logging.getLogger("keylanes")

@@ -10,17 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from ..brokers.partitioner import partition_of_key
+from ..brokers.protocol import Headers, Outgoing
+from ..brokers.simulated.broker import EPOCH_MS, CommittedRecord, SimulatedBroker, SimulatedConnection
+from ..brokers.simulated.virtual_loop import VirtualLoop
 from ..errors import KeylanesError
 from ..state.memory import MemoryCopies
-from .brokers.protocol import Headers, Outgoing
-from .brokers.simulated import EPOCH_MS, CommittedRecord, SimulatedBroker, SimulatedConnection
-from .handlers import Handler
+from .handlers.handler import Handler
+from .handlers.values import JsonCodec, value_decoder
+from .logs.topics import destinations_of
 from .member import Member
-from .partitioner import partition_of_key
 from .settings import Settings
-from .topics import destinations_of
-from .values import JsonCodec, value_decoder
-from .virtual_loop import VirtualLoop
 
 T = TypeVar("T")
 

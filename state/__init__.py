@@ -1,1 +1,1 @@
-"""What is kept on the local disk: the one way to open RocksDB, and topics stored in it. It knows no broker."""
+"""What is kept on a disk: where a value lies, the overlay above it, the changelog, the plan of a restore, RocksDB."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from keylanes import IS_COMPILED
-from keylanes.runtime.kafka_server import KafkaServer
+from keylanes.devkafka.server import KafkaServer
 
 # A busy machine is no reason to fail: time is bounded per test, not per example. `check` finds the same every time;
 # KEYLANES_HYPOTHESIS=search looks further, for an evening.

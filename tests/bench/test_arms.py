@@ -7,8 +7,8 @@ import pytest
 from _arms import ARMS, Skipped, command, find_python, java_command, ready, run_step
 from _workloads import WORKLOADS
 
-from keylanes.runtime.java import JavaHome
-from keylanes.runtime.kafka_jars import KafkaServerError
+from keylanes.devkafka.jars import KafkaServerError
+from keylanes.devkafka.java import JavaHome
 
 
 @pytest.fixture

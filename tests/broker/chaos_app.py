@@ -16,10 +16,10 @@ from typing import Any, Literal
 import msgspec
 
 from keylanes import App, Context, DeadLetter, Settings, State
+from keylanes.brokers.kafka.producer import KafkaProducer
+from keylanes.brokers.protocol import Outgoing
 from keylanes.keyrange.ranges import KeyRange, even_bounds
-from keylanes.runtime.brokers.kafka_producer import KafkaProducer
-from keylanes.runtime.brokers.protocol import Outgoing
-from keylanes.runtime.commit import CommitCycle
+from keylanes.runtime.engine.commit import CommitCycle
 
 PARTITIONS = 4
 FACTOR = 16

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from keylanes.devkafka.java import java_home
 from keylanes.offsets.codec import decode
 from keylanes.offsets.events import Committed, RangeReleased, RangesGranted, WorkersMerged, WorkerSplit
-from keylanes.runtime.java import java_home
 
 from .chaos_process import ChaosError
 from .ground import Ground
@@ -101,7 +101,7 @@ def audit(folder: Path, arguments: list[str]) -> dict[str, Any]:
     """Run the audit in a process of its own; its report."""
     here = str(Path(__file__).parent)
     done = subprocess.run(
-        [sys.executable, "-m", "keylanes.runtime.cli", "audit", *arguments],
+        [sys.executable, "-m", "keylanes.cli.entry", "audit", *arguments],
         env={**java_home().environment(os.environ), "PYTHONPATH": here},
         cwd=folder,
         capture_output=True,

@@ -8,7 +8,7 @@ import msgspec
 
 from .proxy import Fault
 
-PRODUCER = "keylanes.runtime.brokers.kafka_producer:KafkaProducer"
+PRODUCER = "keylanes.brokers.kafka.producer:KafkaProducer"
 COPY = "keylanes.state.copies:RocksCopy"
 POINTS = (
     "step take",

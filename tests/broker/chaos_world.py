@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from keylanes.runtime.kafka_server import KafkaServer
+from keylanes.devkafka.server import KafkaServer
 
 from . import chaos_plan as plan
 from .chaos_app import PARTITIONS, Told

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from keylanes.runtime.brokers.kafka import KafkaBroker
-from keylanes.runtime.brokers.protocol import TopicPartition, TopicSpec
-from keylanes.runtime.kafka_server import KafkaServer
+from keylanes.brokers.kafka.broker import KafkaBroker
+from keylanes.brokers.protocol import TopicPartition, TopicSpec
+from keylanes.devkafka.server import KafkaServer
 
 from .ground import Ground
 from .proxy import Proxy

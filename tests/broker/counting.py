@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 
-from keylanes.runtime.brokers.protocol import Batch, Broker, Reader, TopicPartition
+from keylanes.brokers.protocol import Batch, Broker, Reader, TopicPartition
 
 
 class Counting:

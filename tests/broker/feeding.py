@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from keylanes import App, Context, DeadLetter, Record, Retry
+from keylanes.brokers.protocol import Broker, Outgoing, TopicPartition, Watermarks
 from keylanes.errors import KeylanesError
-from keylanes.runtime.brokers.protocol import Broker, Outgoing, TopicPartition, Watermarks
 
 from .ground import Ground
 from .raw import Raw, batch, send

@@ -12,7 +12,7 @@ import msgspec
 from ground import Ground
 
 from keylanes import App, Context, Settings, State
-from keylanes.runtime.kafka_server import KafkaServer
+from keylanes.devkafka.server import KafkaServer
 
 RECORDS, KEYS = 3_000, 30
 CHUNK = bytes(1 << 20)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keylanes import App, Settings
-from keylanes.runtime.brokers.protocol import Broker, Outgoing, Record, TopicPartition, TopicSpec
+from keylanes.brokers.protocol import Broker, Outgoing, Record, TopicPartition, TopicSpec
 from keylanes.runtime.connect import connect
 from keylanes.state.changelog import BEACON_KEY, changelog_topic
 from keylanes.state.copies import open_copies

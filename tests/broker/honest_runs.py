@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from aiokafka.protocol.offset import OffsetRequest
 
-from keylanes.runtime.brokers.kafka import KafkaBroker
-from keylanes.runtime.brokers.kafka_link import TRY_AGAIN, Code, KafkaLink
-from keylanes.runtime.brokers.kafka_producer import KafkaProducer, Session
-from keylanes.runtime.brokers.kafka_transactions import DescribeTransactionsRequest
-from keylanes.runtime.brokers.protocol import (
+from keylanes.brokers.kafka.broker import KafkaBroker
+from keylanes.brokers.kafka.link import TRY_AGAIN, Code, KafkaLink
+from keylanes.brokers.kafka.producer import KafkaProducer, Session
+from keylanes.brokers.kafka.transactions import DescribeTransactionsRequest
+from keylanes.brokers.protocol import (
     Broker,
     BrokerError,
     OffsetOutOfRange,
@@ -23,11 +23,11 @@ from keylanes.runtime.brokers.protocol import (
     TransactionRefused,
     UnknownTopic,
 )
-from keylanes.runtime.brokers.simulated import Fault as SimulatedFault
-from keylanes.runtime.brokers.simulated import Kind, Latency, SimulatedBroker
-from keylanes.runtime.brokers.simulated_producer import Session as SimulatedSession
-from keylanes.runtime.brokers.simulated_producer import SimulatedProducer
-from keylanes.runtime.virtual_loop import run_virtual
+from keylanes.brokers.simulated.broker import Fault as SimulatedFault
+from keylanes.brokers.simulated.broker import Kind, Latency, SimulatedBroker
+from keylanes.brokers.simulated.producer import Session as SimulatedSession
+from keylanes.brokers.simulated.producer import SimulatedProducer
+from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 from .honest_scripts import CONNECTIONS, IDS, LONG_MS, STAMP_FIRST_MS, STAMPS_MS, Item, Place, Script, Step
 from .proxy import ADD_PARTITIONS, END_TXN, INIT_PRODUCER_ID, PRODUCE, Fault, Proxy

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from keylanes.runtime.brokers.protocol import Outgoing
+from keylanes.brokers.protocol import Outgoing
 
 STAMP_FIRST_MS: Final = 1_600_000_000_000  # timestamps that a script gives lie this side of any clock's
 STAMPS_MS: Final = 100_000

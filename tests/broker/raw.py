@@ -13,9 +13,9 @@ from typing import NamedTuple
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.record.util import calc_crc32c, encode_varint
 
-from keylanes.runtime.brokers.kafka_link import KafkaLink, LinkSettings
-from keylanes.runtime.brokers.protocol import TopicPartition
-from keylanes.runtime.brokers.security import Security
+from keylanes.brokers.kafka.link import KafkaLink, LinkSettings
+from keylanes.brokers.protocol import TopicPartition
+from keylanes.brokers.security import Security
 
 from .ground import Ground
 

@@ -13,6 +13,8 @@ import msgspec
 import pytest
 
 from keylanes import App, Context, DeadLetter, Retry, SettingsError
+from keylanes.brokers.protocol import Broker, Outgoing, TopicPartition
+from keylanes.devkafka.server import KafkaServer
 from keylanes.errors import (
     BrokerUnavailable,
     FencedError,
@@ -24,9 +26,7 @@ from keylanes.errors import (
 )
 from keylanes.offsets.codec import encode
 from keylanes.offsets.events import LogOpened
-from keylanes.runtime.brokers.protocol import Broker, Outgoing, TopicPartition
 from keylanes.runtime.connect import connect
-from keylanes.runtime.kafka_server import KafkaServer
 from keylanes.runtime.settings import Settings
 
 from .ground import Ground

@@ -9,6 +9,7 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
 from keylanes import App, Context, DeadLetter, Retry
+from keylanes.brokers.protocol import Outgoing
 from keylanes.errors import FencedError, LogError, SettingsError, SourceError
 from keylanes.keyrange.hashing import HASH_NAME, SPACE_END
 from keylanes.offsets.codec import decode, encode
@@ -32,7 +33,6 @@ from keylanes.offsets.events import (
     WorkersMerged,
     WorkerSplit,
 )
-from keylanes.runtime.brokers.protocol import Outgoing
 
 from .feeding import marks, passing_on, stops_with, trim, write
 from .ground import Ground

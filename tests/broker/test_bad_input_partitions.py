@@ -9,10 +9,10 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
 from keylanes import App, State
+from keylanes.brokers.partitioner import partition_of_key
+from keylanes.brokers.protocol import Outgoing
 from keylanes.errors import KeylanesError, SourceError
 from keylanes.runtime import source_watch
-from keylanes.runtime.brokers.protocol import Outgoing
-from keylanes.runtime.partitioner import partition_of_key
 
 from .feeding import feed, marks, passing_on, stops_with, trim, write
 from .ground import Ground

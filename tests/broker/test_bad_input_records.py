@@ -11,10 +11,10 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from confluent_kafka import Producer
 
 from keylanes import App, DeadLetter, Retry, State
+from keylanes.brokers.protocol import Headers
+from keylanes.devkafka.server import KafkaServer
 from keylanes.errors import HandlerFailed, SourceError
 from keylanes.offsets.provenance import Provenance, decode_provenance
-from keylanes.runtime.brokers.protocol import Headers
-from keylanes.runtime.kafka_server import KafkaServer
 from keylanes.state.changelog import decode_stored
 
 from .feeding import FAIL, FOR_EVER, feed, own_headers, passing_on, stops_with, trim

@@ -9,8 +9,8 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
 from keylanes import App, State
+from keylanes.brokers.protocol import Broker, TopicPartition
 from keylanes.errors import SettingsError, SourceError, StateError
-from keylanes.runtime.brokers.protocol import Broker, TopicPartition
 from keylanes.state.changelog import BEACON_KEY, CHANGELOG_CONFIG, Beacon, encode_beacon
 
 from .ground import Ground

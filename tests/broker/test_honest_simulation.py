@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
-from keylanes.runtime.brokers.simulated_log import ClusterState, PartitionLog, Transaction
-from keylanes.runtime.kafka_server import KafkaServer
+from keylanes.brokers.protocol import Outgoing, TopicPartition
+from keylanes.brokers.simulated.log import ClusterState, PartitionLog, Transaction
+from keylanes.devkafka.server import KafkaServer
 
 from .honest_runs import KafkaRun, Seen, simulate
 from .honest_scripts import Script, draw_script, past_scripts

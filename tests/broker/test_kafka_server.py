@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from keylanes.errors import StoreError
-from keylanes.runtime.brokers.kafka import KafkaBroker
-from keylanes.runtime.brokers.protocol import (
+from keylanes.brokers.kafka.broker import KafkaBroker
+from keylanes.brokers.protocol import (
     BrokerError,
     BrokerTimeout,
     Outgoing,
@@ -27,10 +26,11 @@ from keylanes.runtime.brokers.protocol import (
     TransactionAborted,
     TransactionUnknown,
 )
-from keylanes.runtime.java import cache_folder, find_wheel_java, java_home
-from keylanes.runtime.kafka_guard import process_start
-from keylanes.runtime.kafka_jars import KAFKA_VERSION, class_path, pinned_jars
-from keylanes.runtime.kafka_server import HOST, KafkaServer, KafkaServerError
+from keylanes.devkafka.guard import process_start
+from keylanes.devkafka.jars import KAFKA_VERSION, class_path, pinned_jars
+from keylanes.devkafka.java import cache_folder, find_wheel_java, java_home
+from keylanes.devkafka.server import HOST, KafkaServer, KafkaServerError
+from keylanes.errors import StoreError
 
 from .proxy import END_TXN, Fault, Proxy, Weather
 
@@ -41,7 +41,7 @@ COMMITS = 80  # at once: so some are always under way
 
 OWNER = """
 import sys, threading
-from keylanes.runtime.kafka_server import KafkaServer
+from keylanes.devkafka.server import KafkaServer
 server = KafkaServer(sys.argv[1])
 server.start()
 print(server.port, server.pid, flush=True)
@@ -49,7 +49,7 @@ threading.Event().wait()
 """
 SERVE = """
 import sys
-from keylanes.runtime.kafka_server import serve
+from keylanes.devkafka.server import serve
 serve(sys.argv[1], on_ready=lambda server: print(server.port, server.pid, flush=True))
 print("stopped", flush=True)
 """

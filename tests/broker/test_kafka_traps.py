@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from keylanes.runtime.brokers.kafka import KafkaBroker
-from keylanes.runtime.brokers.protocol import (
+from keylanes.brokers.kafka.broker import KafkaBroker
+from keylanes.brokers.protocol import (
     Batch,
     BrokerTimeout,
     CorruptRecord,
@@ -29,7 +29,7 @@ from keylanes.runtime.brokers.protocol import (
     TransactionUnknown,
     UnknownTopic,
 )
-from keylanes.runtime.kafka_server import KafkaServer
+from keylanes.devkafka.server import KafkaServer
 
 from .proxy import END_TXN, PRODUCE, Fault, Proxy
 

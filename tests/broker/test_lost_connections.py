@@ -11,12 +11,12 @@ import pytest
 from aiokafka.protocol.admin import ApiVersionResponse_v0
 from aiokafka.protocol.metadata import MetadataRequest
 
-from keylanes.runtime.brokers.kafka import KafkaBroker
-from keylanes.runtime.brokers.kafka_client import is_lost
-from keylanes.runtime.brokers.kafka_link import KafkaLink, LinkSettings
-from keylanes.runtime.brokers.protocol import BrokerTimeout
-from keylanes.runtime.brokers.security import Security
-from keylanes.runtime.kafka_server import KafkaServer
+from keylanes.brokers.kafka.broker import KafkaBroker
+from keylanes.brokers.kafka.client import is_lost
+from keylanes.brokers.kafka.link import KafkaLink, LinkSettings
+from keylanes.brokers.protocol import BrokerTimeout
+from keylanes.brokers.security import Security
+from keylanes.devkafka.server import KafkaServer
 
 UvLoop: Any = pytest.importorskip("uvloop").Loop
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from keylanes.runtime.brokers.kafka import KafkaBroker
-from keylanes.runtime.brokers.kafka_producer import KafkaProducer, Session
-from keylanes.runtime.brokers.kafka_reader import KafkaReader
-from keylanes.runtime.brokers.protocol import BrokerError, TopicPartition, TopicSpec, TransactionAborted
+from keylanes.brokers.kafka.broker import KafkaBroker
+from keylanes.brokers.kafka.producer import KafkaProducer, Session
+from keylanes.brokers.kafka.reader import KafkaReader
+from keylanes.brokers.protocol import BrokerError, TopicPartition, TopicSpec, TransactionAborted
 
 from ..simulation.plants import change, finding
 from . import test_kafka_traps

@@ -10,14 +10,14 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from keylanes import App, Context, Settings
+from keylanes.brokers.protocol import TopicPartition, Watermarks
+from keylanes.devkafka.server import KafkaServer
 from keylanes.keyrange.hashing import point_of
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets import snapshots
 from keylanes.offsets.codec import decode
 from keylanes.offsets.events import Event, WorkersMerged, WorkerSplit
-from keylanes.runtime import history
-from keylanes.runtime.brokers.protocol import TopicPartition, Watermarks
-from keylanes.runtime.kafka_server import KafkaServer
+from keylanes.runtime.logs.reader import trimming as history
 
 from .counting import Counting
 from .ground import Ground

@@ -8,9 +8,9 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from keylanes import App, Context, State
+from keylanes.brokers.protocol import TopicPartition, Watermarks
+from keylanes.devkafka.server import KafkaServer
 from keylanes.errors import SourceError
-from keylanes.runtime.brokers.protocol import TopicPartition, Watermarks
-from keylanes.runtime.kafka_server import KafkaServer
 
 from .ground import Ground
 from .stateful import administer, stops_with

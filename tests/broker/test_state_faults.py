@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from keylanes import App, Context, DeadLetter, MapState, Retry, State
+from keylanes.cli.commands import run_command
 from keylanes.errors import FencedError, SettingsError, StateError, StoreError
-from keylanes.runtime.commands import run_command
-from keylanes.runtime.declarations import Store
-from keylanes.runtime.values import MsgpackCodec
+from keylanes.runtime.handlers.handler.store_declarations import Store
+from keylanes.runtime.handlers.handler.values import MsgpackCodec
 from keylanes.state.changelog import decode_stored
 from keylanes.state.keys import parse_key
 from keylanes.state.rocks import open_rocks
@@ -351,7 +351,7 @@ def build():
 if address.startswith("embedded:"):
     import asyncio
     from keylanes.runtime.connect import connect
-    from keylanes.runtime.brokers.protocol import Outgoing, TopicSpec
+    from keylanes.brokers.protocol import Outgoing, TopicSpec
     async def fill():
         broker = connect(address, Settings(), "filler")
         await broker.open()
@@ -368,7 +368,7 @@ except SystemExit as ended:
 app = build()
 app.run(until="level")
 print("level", app.health().state)
-from keylanes.runtime.state_commands import open_kept, entries_of
+from keylanes.cli.state import open_kept, entries_of
 kept = open_kept(disk / "state", None)
 sizes = [len(e["value_base64"]) for i in range(1000) for e in entries_of(kept, "kept", b"k%d" % i, None, None)]
 kept.close()

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import pytest
 
 from keylanes import App, Settings
+from keylanes.brokers.protocol import TopicPartition
+from keylanes.devkafka.server import KafkaServer
 from keylanes.keyrange.hashing import point_of_key
-from keylanes.runtime.brokers.protocol import TopicPartition
-from keylanes.runtime.kafka_server import KafkaServer
 from keylanes.state.changelog import changelog_topic, encode_stored
 from keylanes.state.copies import open_copies
 from keylanes.state.keys import encode_map_key, state_key
@@ -31,7 +31,7 @@ SMALL = {
     "state_write_interval_ms": 0,
 }  # fmt: skip
 """Settings that make many transactions, each written to the copies."""
-LIMITS = {"keylanes.runtime.keeper:SLICE_CHANGES": 5, "keylanes.runtime.restore:FETCH_RECORDS_MAX": 20}
+LIMITS = {"keylanes.runtime.stores.keeper:SLICE_CHANGES": 5, "keylanes.runtime.stores.restore:FETCH_RECORDS_MAX": 20}
 COPY = "keylanes.state.copies:RocksCopy"
 
 Entry = tuple[str, int, bytes, int | None]
@@ -199,7 +199,7 @@ async def check_kills(ground: Ground, kills: Sequence[Kill], older: Path) -> Non
     await check_end(ground)
 
 
-COMMIT = "keylanes.runtime.brokers.kafka_producer:KafkaProducer._commit"
+COMMIT = "keylanes.brokers.kafka.producer:KafkaProducer._commit"
 IN_THE_CYCLE = {
     "before the append": [Kill("step transact", 8), Kill("step transact", 5, "older")],
     "between append and commit": [Kill(f"before {COMMIT}", 8), Kill(f"before {COMMIT}", 5, "deleted")],
@@ -216,7 +216,7 @@ async def test_killed_in_the_cycle(kafka_server: KafkaServer, tmp_path: Path, wh
     await check_kills(ground, IN_THE_CYCLE[where], tmp_path / "older")
 
 
-TRANSACT = "keylanes.runtime.brokers.embedded:EmbeddedProducer.transact"
+TRANSACT = "keylanes.brokers.embedded:EmbeddedProducer.transact"
 
 
 @pytest.mark.slow

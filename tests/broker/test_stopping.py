@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from keylanes.devkafka.server import KafkaServer
 from keylanes.errors import BrokerUnavailable
-from keylanes.runtime.kafka_server import KafkaServer
 
 from . import stoppable
 from .ground import Ground

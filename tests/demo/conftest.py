@@ -18,7 +18,7 @@ def demo(tmp_path: Path) -> Start:
     """Run ``keylanes demo`` in a folder of its own; with ``kill_at`` only until it has taken so many steps."""
 
     def start(*arguments: str, kill_at: int | None = None) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-P", "-m", "keylanes.runtime.cli", "demo", *arguments]
+        command = [sys.executable, "-P", "-m", "keylanes.cli.entry", "demo", *arguments]
         if kill_at is None:
             return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         return killed_after(command, kill_at, tmp_path)

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from keylanes.brokers.embedded import EmbeddedBroker
+from keylanes.brokers.protocol import Record
 from keylanes.demo.figures import counts_expected
 from keylanes.demo.flights import Flight, Totals, source_rows
 from keylanes.demo.logbook import read_topic
 from keylanes.offsets.provenance import HEADER
-from keylanes.runtime.brokers.embedded import EmbeddedBroker
-from keylanes.runtime.brokers.protocol import Record
 from keylanes.state.changelog import decode_stored
 from keylanes.state.keys import parse_key
 from keylanes.state.topics import TopicStore

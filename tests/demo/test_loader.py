@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from keylanes.brokers.embedded import EmbeddedBroker
+from keylanes.brokers.protocol import Outgoing, TopicSpec
 from keylanes.demo.flights import source_rows
 from keylanes.demo.loader import PROGRESS, ROWS_PER_TRANSACTION, SOURCE, Loader
 from keylanes.demo.logbook import read_topic
 from keylanes.errors import FencedError, LogError
-from keylanes.runtime.brokers.embedded import EmbeddedBroker
-from keylanes.runtime.brokers.protocol import Outgoing, TopicSpec
 from keylanes.runtime.settings import Settings
 
 pytestmark = pytest.mark.slow

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from keylanes.runtime.brokers.embedded import EmbeddedBroker
-from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition, TopicSpec
+from keylanes.brokers.embedded import EmbeddedBroker
+from keylanes.brokers.protocol import Outgoing, TopicPartition, TopicSpec
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -10,18 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from keylanes.brokers.protocol import Batch, Outgoing, Record, TopicPartition
+from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import point_of, point_of_key
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.provenance import DIGEST_MASK
-from keylanes.runtime import generation, structure
-from keylanes.runtime.brokers.protocol import Batch, Outgoing, Record, TopicPartition
-from keylanes.runtime.brokers.simulated import SimulatedRecord
-from keylanes.runtime.dispatch import Blocked, Numbers, PartitionDispatch, Route
-from keylanes.runtime.done import Done
-from keylanes.runtime.generation import Generation
-from keylanes.runtime.outputs import kept, place_of
-from keylanes.runtime.sizes import bytes_of
-from keylanes.runtime.worker import Worker
+from keylanes.runtime.handlers.handler.done import Done
+from keylanes.runtime.handlers.handler.outputs import kept, place_of
+from keylanes.runtime.handlers.handler.sizes import bytes_of
+from keylanes.runtime.partition import cut as structure
+from keylanes.runtime.partition import generation
+from keylanes.runtime.partition.dispatch import Blocked, Numbers, PartitionDispatch, Route
+from keylanes.runtime.partition.generation import Generation
+from keylanes.runtime.partition.worker import Worker
 from keylanes.state.keys import state_key
 from keylanes.state.overlay import Layer, Overlay, Writes
 

@@ -18,8 +18,8 @@ FRESH_PAGES = ROUNDS * BLOCKS * 1024**2 // 4096
 PROGRAM = f"""
     import asyncio, resource
     from keylanes import App
-    from keylanes.runtime.brokers.embedded import EmbeddedBroker
-    from keylanes.runtime.brokers.protocol import TopicSpec
+    from keylanes.brokers.embedded import EmbeddedBroker
+    from keylanes.brokers.protocol import TopicSpec
 
     async def topic():
         broker = EmbeddedBroker("data")

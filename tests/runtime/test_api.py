@@ -11,13 +11,20 @@ import msgspec
 import pytest
 
 from keylanes import App, Context, DeadLetter, Record, Retry, Settings, SettingsError, Stop
+from keylanes.brokers.partitioner import murmur2, partition_of_key, partition_without_key
+from keylanes.brokers.protocol import Outgoing, TopicDescription
+from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.errors import OutputRefused
-from keylanes.runtime.brokers.protocol import Outgoing, TopicDescription
-from keylanes.runtime.brokers.simulated import SimulatedRecord
-from keylanes.runtime.context import Output
-from keylanes.runtime.handlers import Handler, declare
-from keylanes.runtime.outputs import build, build_dead_letter, destination_of, place_of, returned, stamped_anew
-from keylanes.runtime.partitioner import murmur2, partition_of_key, partition_without_key
+from keylanes.runtime.handlers.handler.context import Output
+from keylanes.runtime.handlers.handler.handler import Handler, declare
+from keylanes.runtime.handlers.handler.outputs import (
+    build,
+    build_dead_letter,
+    destination_of,
+    place_of,
+    returned,
+    stamped_anew,
+)
 
 
 async def plain(value: bytes) -> None:

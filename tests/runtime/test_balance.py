@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
+from keylanes.brokers.protocol import Outgoing, TopicPartition
+from keylanes.brokers.simulated.broker import EPOCH_MS, SimulatedBroker
+from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.keyrange.ranges import KeyRange, even_bounds
 from keylanes.offsets.codec import decode
 from keylanes.offsets.events import Event, WorkersMerged, WorkerSplit
 from keylanes.offsets.ledger import Ledger, evolve_all
-from keylanes.runtime.balance import Balance
-from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
-from keylanes.runtime.brokers.simulated import EPOCH_MS, SimulatedBroker
-from keylanes.runtime.context import Context
-from keylanes.runtime.handlers import Handler, declare
+from keylanes.runtime.engine.balance import Balance
+from keylanes.runtime.engine.partition_run import PartitionRun
+from keylanes.runtime.engine.reshape import Reshape
+from keylanes.runtime.handlers.handler.context import Context
+from keylanes.runtime.handlers.handler.handler import Handler, declare
 from keylanes.runtime.member import Member
-from keylanes.runtime.partition_run import PartitionRun
-from keylanes.runtime.reshape import Reshape
+from keylanes.runtime.partition.worker import Worker
 from keylanes.runtime.settings import Settings
-from keylanes.runtime.virtual_loop import run_virtual
-from keylanes.runtime.worker import Worker
 
 LIMIT_S = 600.0
 HALF = SPACE_END // 2

@@ -1,4 +1,4 @@
-"""What ``runtime/brokers/protocol.py`` promises, checked on every adapter by the same cases.
+"""What ``brokers/protocol.py`` promises, checked on every adapter by the same cases.
 
 A case is a coroutine over a ``World``; ``test_conformance`` runs each of them on each adapter: on the simulated one in
 virtual time under several seeds, on the others in real time.
@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from keylanes.runtime.brokers.embedded import EmbeddedBroker
-from keylanes.runtime.brokers.protocol import (
+from keylanes.brokers.embedded import EmbeddedBroker
+from keylanes.brokers.protocol import (
     Batch,
     Broker,
     BrokerError,
@@ -29,10 +29,10 @@ from keylanes.runtime.brokers.protocol import (
     TransactionRefused,
     UnknownTopic,
 )
-from keylanes.runtime.brokers.simulated import SimulatedBroker, SimulatedReader
-from keylanes.runtime.brokers.simulated_cluster import Cluster
-from keylanes.runtime.brokers.simulated_log import ClusterState, PartitionLog, SimulatedRecord
-from keylanes.runtime.virtual_loop import run_virtual
+from keylanes.brokers.simulated.broker import SimulatedBroker, SimulatedReader
+from keylanes.brokers.simulated.cluster import Cluster
+from keylanes.brokers.simulated.log import ClusterState, PartitionLog, SimulatedRecord
+from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 SEEDS = range(6)
 PATIENCE_S = 30.0
@@ -677,7 +677,7 @@ def simulated() -> Run:
 @pytest.fixture
 def kafka(request: pytest.FixtureRequest) -> Run:
     """Runs a case on a real Kafka."""
-    from keylanes.runtime.brokers.kafka import KafkaBroker
+    from keylanes.brokers.kafka.broker import KafkaBroker
 
     server: Any = request.getfixturevalue("kafka_server")
     return lambda case: asyncio.run(_run(case, lambda: KafkaBroker(server.bootstrap)))

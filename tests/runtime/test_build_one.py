@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keylanes.brokers.protocol import Headers
 from keylanes.errors import OutputRefused
 from keylanes.keyrange.hashing import (
     hash_chain_int,
@@ -14,9 +15,16 @@ from keylanes.keyrange.hashing import (
     hash_chain_long_int_bytes,
     hash_chain_text,
 )
-from keylanes.runtime.brokers.protocol import Headers
-from keylanes.runtime.handlers import Handler, declare
-from keylanes.runtime.outputs import Destination, UnknownDestination, build, build_one, kept, place_of, returned
+from keylanes.runtime.handlers.handler.handler import Handler, declare
+from keylanes.runtime.handlers.handler.outputs import (
+    Destination,
+    UnknownDestination,
+    build,
+    build_one,
+    kept,
+    place_of,
+    returned,
+)
 
 
 class Record(NamedTuple):

@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from keylanes import App, DeadLetter
-from keylanes.runtime.brokers.embedded import EmbeddedBroker
-from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition, TopicSpec
+from keylanes.brokers.embedded import EmbeddedBroker
+from keylanes.brokers.protocol import Outgoing, TopicPartition, TopicSpec
 
 APPLICATION = """
     import sys
@@ -46,7 +46,7 @@ def keylanes(
 ) -> "subprocess.CompletedProcess[str]":
     """Run the command in a folder, as if the package ``missing`` were not installed."""
     code = "import sys; " + (f"sys.modules[{missing!r}] = None; " if missing else "")
-    code += "from keylanes.runtime.cli import main; sys.exit(main())"
+    code += "from keylanes.cli.entry import main; sys.exit(main())"
     plain = {name: value for name, value in os.environ.items() if name not in ("BROKER", "RESET")}
     return subprocess.run(
         [sys.executable, "-P", "-c", code, *arguments],
@@ -58,7 +58,7 @@ def keylanes(
 @contextlib.contextmanager
 def started(folder: Path, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
     """The command while it runs; killed at the end if it has not ended by itself."""
-    code = "from keylanes.runtime.cli import main; import sys; sys.exit(main())"
+    code = "from keylanes.cli.entry import main; import sys; sys.exit(main())"
     command = [sys.executable, "-P", "-c", code, *arguments]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -185,7 +185,7 @@ def test_topics_prints_the_commands_that_create_the_logs(folder: Path) -> None:
 
 STATEFUL = """
     from keylanes import App
-    from keylanes.runtime.stores import State
+    from keylanes.runtime.handlers.stores import State
 
     app = App("sums", broker="kafka://localhost:9092")
 
@@ -225,8 +225,8 @@ def test_audit_passes_its_arguments_on(folder: Path) -> None:
 
 def test_an_application_says_what_its_audit_needs() -> None:
     """Name, broker and dead-letter topics come from the application; given a Broker object, it can't say where."""
+    from keylanes.cli.commands import audit_arguments
     from keylanes.errors import SettingsError
-    from keylanes.runtime.commands import audit_arguments
 
     app = App("shop", broker="embedded:data")
 

@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
+from keylanes.brokers.protocol import BrokerError, Outgoing, TopicPartition, Watermarks
+from keylanes.brokers.simulated.broker import SimulatedBroker
+from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import FencedError, SettingsError, SourceError
 from keylanes.keyrange.hashing import HASH_NAME
 from keylanes.offsets.codec import encode
 from keylanes.offsets.decide import CommitKey, Move, StoreSpec, decide_commits
 from keylanes.offsets.events import AppCreated, ControlEvent, CoordinatorElected, MemberJoined, PartitionStarted
 from keylanes.offsets.ledger import birth
-from keylanes.runtime.brokers.protocol import BrokerError, Outgoing, TopicPartition, Watermarks
-from keylanes.runtime.brokers.simulated import SimulatedBroker
-from keylanes.runtime.coordinator import Coordinator
-from keylanes.runtime.logs import LogReader
-from keylanes.runtime.office import Identity, Office
+from keylanes.runtime.logs.reader.office import Identity, Office
+from keylanes.runtime.logs.reader.reader import LogReader
+from keylanes.runtime.membership.coordinator import Coordinator
 from keylanes.runtime.settings import Settings
-from keylanes.runtime.virtual_loop import run_virtual
 
 SOURCES = {TopicPartition("src", 0): Watermarks(0, 10)}
 STORES = [StoreSpec("seen", "src", "map", "str", "int", "json"), StoreSpec("sums", "src", "value", "", "int", "json")]

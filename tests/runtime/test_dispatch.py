@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from keylanes.runtime import generation, structure
-from keylanes.runtime.dispatch import PartitionDispatch
+from keylanes.runtime.partition import cut as structure
+from keylanes.runtime.partition import generation
+from keylanes.runtime.partition.dispatch import PartitionDispatch
 
 from .dispatch_model import Parts, drive
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from keylanes.brokers.embedded import INLINE_RECORDS_MAX, EmbeddedBroker
+from keylanes.brokers.protocol import BrokerError, Outgoing, ProducerFenced, TopicPartition, TopicSpec
 from keylanes.errors import StoreError
-from keylanes.runtime.brokers.embedded import INLINE_RECORDS_MAX, EmbeddedBroker
-from keylanes.runtime.brokers.protocol import BrokerError, Outgoing, ProducerFenced, TopicPartition, TopicSpec
 from keylanes.state.tables import TABLE_CONFIG, Table
 
 SOURCE = TopicPartition("a", 0)
@@ -21,7 +21,7 @@ PATIENCE_S = 30.0
 
 OPEN_AND_SAY = """
 import asyncio, sys
-from keylanes.runtime.brokers.embedded import EmbeddedBroker
+from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.errors import StoreError
 async def main():
     broker = EmbeddedBroker(sys.argv[1])
@@ -269,8 +269,8 @@ async def test_a_fenced_producer_changes_no_table(tmp_path: Path) -> None:
 
 TRANSACT_FOR_EVER = """
 import asyncio, sys
-from keylanes.runtime.brokers.embedded import EmbeddedBroker
-from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition, TopicSpec
+from keylanes.brokers.embedded import EmbeddedBroker
+from keylanes.brokers.protocol import Outgoing, TopicPartition, TopicSpec
 from keylanes.state.tables import TABLE_CONFIG
 async def main():
     broker = EmbeddedBroker(sys.argv[1])

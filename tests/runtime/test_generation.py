@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
+from keylanes.brokers.protocol import Batch, Outgoing, TopicPartition
+from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import point_of
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.events import Committed, OffsetEvent, RangeReleased, WorkersCut
-from keylanes.runtime.brokers.protocol import Batch, Outgoing, TopicPartition
-from keylanes.runtime.brokers.simulated import SimulatedRecord
-from keylanes.runtime.dispatch import Numbers, PartitionDispatch
-from keylanes.runtime.done import Done
-from keylanes.runtime.generation import Generation, committed, take
-from keylanes.runtime.worker import Worker
+from keylanes.runtime.handlers.handler.done import Done
+from keylanes.runtime.partition.dispatch import Numbers, PartitionDispatch
+from keylanes.runtime.partition.generation import Generation, committed, take
+from keylanes.runtime.partition.worker import Worker
 
 WORKERS = 4
 KEYS = [next(b"k%d" % i for i in range(1_000) if point_of(b"k%d" % i, 0, 0) >> 30 == w) for w in range(WORKERS)]

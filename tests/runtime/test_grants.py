@@ -2,11 +2,11 @@
 
 import pytest
 
+from keylanes.brokers.protocol import Outgoing, TopicPartition
+from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.offsets.codec import encode
 from keylanes.offsets.decide import decide_grant
-from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
-from keylanes.runtime.virtual_loop import run_virtual
 
 from ..simulation.engine import OUT, SOURCE, Engine, application
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from keylanes import Context, ContextClosed, DeadLetter, MsgpackCodec, Record, Retry, SettingsError
-from keylanes.runtime.partitioner import partition_of_key
+from keylanes.brokers.partitioner import partition_of_key
 
 from ..broker.ground import Ground
 

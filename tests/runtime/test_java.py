@@ -10,15 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from keylanes.runtime.java import (
-    JavaHome,
-    cache_folder,
-    find_java,
-    find_system_java,
-    find_wheel_java,
-    java_key_store,
-)
-from keylanes.runtime.kafka_server import KafkaServer
+from keylanes.devkafka.java import JavaHome, cache_folder, find_java, find_system_java, find_wheel_java, java_key_store
+from keylanes.devkafka.server import KafkaServer
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-ins are shell scripts")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from keylanes.runtime import kafka_guard
-from keylanes.runtime.kafka_guard import process_start
-from keylanes.runtime.kafka_jars import Jar, damaged_jars, pinned_jars
+from keylanes.devkafka import guard as kafka_guard
+from keylanes.devkafka.guard import process_start
+from keylanes.devkafka.jars import Jar, damaged_jars, pinned_jars
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from keylanes.runtime.brokers.kafka_identities import TopicIdentities
-from keylanes.runtime.brokers.kafka_link import UNKNOWN_TOPIC_TRIES, Code, KafkaLink, LinkSettings
-from keylanes.runtime.brokers.protocol import TopicPartition, UnknownTopic
-from keylanes.runtime.brokers.security import Security
-from keylanes.runtime.virtual_loop import run_virtual
+from keylanes.brokers.kafka.identities import TopicIdentities
+from keylanes.brokers.kafka.link import UNKNOWN_TOPIC_TRIES, Code, KafkaLink, LinkSettings
+from keylanes.brokers.protocol import TopicPartition, UnknownTopic
+from keylanes.brokers.security import Security
+from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 PLACE = TopicPartition("src", 1)
 GONE: tuple[Any, ...] = (Code.UNKNOWN_TOPIC_OR_PARTITION, "src", bytes(16), False, [])

@@ -1,6 +1,6 @@
 """For how long a broker gave nothing, told by its answers alone."""
 
-from keylanes.runtime.brokers.kafka_reader import EmptyAnswers
+from keylanes.brokers.kafka.reader import EmptyAnswers
 
 
 def test_the_time_between_answers_counts() -> None:

@@ -2,11 +2,11 @@
 
 import pytest
 
+from keylanes.brokers.kafka.broker import KafkaBroker
+from keylanes.brokers.kafka.link import LinkSettings
+from keylanes.brokers.protocol import BrokerError, TopicPartition
+from keylanes.brokers.security import Secret, Security
 from keylanes.errors import SettingsError
-from keylanes.runtime.brokers.kafka import KafkaBroker
-from keylanes.runtime.brokers.kafka_link import LinkSettings
-from keylanes.runtime.brokers.protocol import BrokerError, TopicPartition
-from keylanes.runtime.brokers.security import Secret, Security
 
 
 @pytest.mark.parametrize("bootstrap", ["broker.example:9092", "127.0.0.1:9092,10.1.2.3:9092", "[2001:db8::1]:9092"])

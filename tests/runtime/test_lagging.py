@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from keylanes import App, Context
-from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
-from keylanes.runtime.brokers.simulated import EPOCH_MS, SimulatedBroker
-from keylanes.runtime.handlers import declare
+from keylanes.brokers.protocol import Outgoing, TopicPartition
+from keylanes.brokers.simulated.broker import EPOCH_MS, SimulatedBroker
+from keylanes.brokers.simulated.virtual_loop import run_virtual
+from keylanes.runtime.engine.readers import CATCH_UP_READERS_MAX
+from keylanes.runtime.handlers.handler.handler import declare
 from keylanes.runtime.member import Member
-from keylanes.runtime.readers import CATCH_UP_READERS_MAX
 from keylanes.runtime.settings import Settings
-from keylanes.runtime.virtual_loop import run_virtual
 
 from ..broker.ground import Ground
 

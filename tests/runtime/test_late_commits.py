@@ -2,9 +2,9 @@
 
 import asyncio
 
-from keylanes.runtime.brokers.protocol import TopicPartition
-from keylanes.runtime.brokers.simulated_network import Fault, Kind, Latency
-from keylanes.runtime.virtual_loop import run_virtual
+from keylanes.brokers.protocol import TopicPartition
+from keylanes.brokers.simulated.network import Fault, Kind, Latency
+from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 from ..simulation.cluster import Cluster
 from ..simulation.engine import OUT, SOURCE, Engine, application

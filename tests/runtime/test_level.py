@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keylanes.brokers.protocol import TopicPartition
+from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE
-from keylanes.runtime.brokers.protocol import TopicPartition
-from keylanes.runtime.level import Level
-from keylanes.runtime.virtual_loop import run_virtual
+from keylanes.runtime.engine.ends import Level
 
 from ..simulation.engine import SOURCE, Engine, application
 

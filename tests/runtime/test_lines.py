@@ -4,8 +4,8 @@ long what is done may wait until it is committed.
 
 import asyncio
 
-from keylanes.runtime.brokers.simulated_network import Latency
-from keylanes.runtime.virtual_loop import run_virtual
+from keylanes.brokers.simulated.network import Latency
+from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 from ..simulation.cluster import Cluster
 from ..simulation.engine import OUT, SOURCE, Engine, application

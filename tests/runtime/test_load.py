@@ -5,10 +5,10 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.policy import FULL
-from keylanes.runtime.brokers.simulated import SimulatedRecord
-from keylanes.runtime.load import POINTS, SEEDS_MAX, Load, Points, melted
+from keylanes.runtime.partition.load import POINTS, SEEDS_MAX, Load, Points, melted
 
 
 def record(key: bytes = b"k", offset: int = 0) -> SimulatedRecord:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from keylanes import InvariantBroken
-from keylanes.runtime import readers
+from keylanes.runtime.engine import readers
 
 from ..broker.ground import Ground
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from keylanes import Settings
+from keylanes.brokers.protocol import BrokerTimeout, Outgoing, TopicPartition
+from keylanes.brokers.simulated.broker import SimulatedBroker, SimulatedConnection
+from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import StateError, StoreError
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange
-from keylanes.runtime.brokers.protocol import BrokerTimeout, Outgoing, TopicPartition
-from keylanes.runtime.brokers.simulated import SimulatedBroker, SimulatedConnection
-from keylanes.runtime.restore import Restore, Restoring
-from keylanes.runtime.statistics import Progress
-from keylanes.runtime.virtual_loop import run_virtual
+from keylanes.runtime.handlers.stores.restore import Restore, Restoring
+from keylanes.runtime.watch.statistics import Progress
 from keylanes.state.changelog import BEACON_KEY, CHANGELOG_CONFIG, Beacon, encode_beacon
 from keylanes.state.keys import state_key
 from keylanes.state.memory import MemoryCopies, MemoryCopy

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from keylanes import App, Context, DeadLetter, HandlerFailed, Retry, SettingsError
-from keylanes.runtime.brokers.protocol import TopicPartition
-from keylanes.runtime.statistics import PartitionStatistics
+from keylanes.brokers.protocol import TopicPartition
+from keylanes.runtime.watch.statistics import PartitionStatistics
 
 from ..broker.ground import Ground
 

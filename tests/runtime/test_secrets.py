@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from keylanes import App, Secret, Security, Settings, SettingsError
+from keylanes.devkafka.server import KafkaServer
 from keylanes.errors import BrokerUnavailable
-from keylanes.runtime.kafka_server import KafkaServer
 
 PASSWORD = "open-sesame-4711"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from keylanes.runtime.brokers.protocol import (
+from keylanes.brokers.protocol import (
     BrokerError,
     BrokerTimeout,
     OffsetOutOfRange,
@@ -16,7 +16,7 @@ from keylanes.runtime.brokers.protocol import (
     TransactionAborted,
     TransactionUnknown,
 )
-from keylanes.runtime.brokers.simulated import (
+from keylanes.brokers.simulated.broker import (
     ConnectionSevered,
     Fault,
     Faults,
@@ -25,7 +25,7 @@ from keylanes.runtime.brokers.simulated import (
     SimulatedBroker,
     SimulatedConnection,
 )
-from keylanes.runtime.virtual_loop import run_virtual
+from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 SOURCE = TopicPartition("a", 0)
 OTHER = TopicPartition("b", 0)

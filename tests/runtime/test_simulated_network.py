@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keylanes.runtime.brokers.protocol import (
+from keylanes.brokers.protocol import (
     BrokerError,
     BrokerTimeout,
     Outgoing,
@@ -19,7 +19,7 @@ from keylanes.runtime.brokers.protocol import (
     TransactionRefused,
     TransactionUnknown,
 )
-from keylanes.runtime.brokers.simulated import (
+from keylanes.brokers.simulated.broker import (
     Fault,
     Faults,
     Kind,
@@ -28,9 +28,9 @@ from keylanes.runtime.brokers.simulated import (
     SimulatedConnection,
     SimulatedProducer,
 )
-from keylanes.runtime.brokers.simulated_cluster import Cluster
-from keylanes.runtime.brokers.simulated_producer import Session
-from keylanes.runtime.virtual_loop import run_virtual
+from keylanes.brokers.simulated.cluster import Cluster
+from keylanes.brokers.simulated.producer import Session
+from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 SOURCE, OTHER = TopicPartition("a", 0), TopicPartition("b", 0)
 NOISE = random.Random(3).randbytes(5_000)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from keylanes import Context
+from keylanes.brokers.protocol import BrokerError, BrokerTimeout, TopicPartition, UnknownTopic, Watermarks
+from keylanes.brokers.simulated.broker import Latency
+from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.ranges import WHOLE
 from keylanes.runtime import source_watch
-from keylanes.runtime.brokers.protocol import BrokerError, BrokerTimeout, TopicPartition, UnknownTopic, Watermarks
-from keylanes.runtime.brokers.simulated import Latency
-from keylanes.runtime.virtual_loop import run_virtual
 
 from ..simulation.cluster import Cluster
 from ..simulation.engine import OUT, SOURCE, Engine, application

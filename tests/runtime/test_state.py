@@ -17,10 +17,10 @@ from keylanes import (
     State,
     Store,
 )
-from keylanes.runtime.brokers.protocol import Outgoing
-from keylanes.runtime.context import Context
-from keylanes.runtime.outputs import ERROR_HEADER
-from keylanes.runtime.virtual_loop import run_virtual
+from keylanes.brokers.protocol import Outgoing
+from keylanes.brokers.simulated.virtual_loop import run_virtual
+from keylanes.runtime.handlers.handler.context import Context
+from keylanes.runtime.handlers.handler.outputs import ERROR_HEADER
 from keylanes.state.changelog import BEACON_KEY
 
 from ..broker.ground import Ground

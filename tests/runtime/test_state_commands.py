@@ -9,12 +9,12 @@ from typing import Annotated
 import pytest
 
 from keylanes import App, Context, MapState, State
+from keylanes.brokers.embedded import EmbeddedBroker
+from keylanes.brokers.protocol import Outgoing, TopicSpec
+from keylanes.cli.commands import run_command
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
-from keylanes.runtime.brokers.embedded import EmbeddedBroker
-from keylanes.runtime.brokers.protocol import Outgoing, TopicSpec
-from keylanes.runtime.commands import run_command
-from keylanes.runtime.declarations import Store
-from keylanes.runtime.values import MsgpackCodec
+from keylanes.runtime.handlers.handler.store_declarations import Store
+from keylanes.runtime.handlers.handler.values import MsgpackCodec
 from keylanes.state.changelog import encode_stored
 from keylanes.state.copies import open_copies
 from keylanes.state.keys import encode_map_key, state_key

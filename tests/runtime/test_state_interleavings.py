@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from keylanes import App, DeadLetter, Retry, State
+from keylanes.brokers.simulated.broker import EPOCH_MS
+from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import FencedError, StoreError
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.keyrange.ranges import WHOLE, KeyRange
-from keylanes.runtime.brokers.simulated import EPOCH_MS
-from keylanes.runtime.partition_state import PartitionState, Scope
-from keylanes.runtime.virtual_loop import run_virtual
+from keylanes.runtime.handlers.handler.partition_state import PartitionState, Scope
 from keylanes.state.changelog import decode_stored
 from keylanes.state.keys import state_key
 from keylanes.state.memory import MemoryCopies, MemoryCopy

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keylanes import App, DeadLetter, MapState, Retry, State, Store
+from keylanes.brokers.protocol import TopicPartition
+from keylanes.brokers.simulated.broker import EPOCH_MS
+from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import KeyRange
-from keylanes.runtime.brokers.protocol import TopicPartition
-from keylanes.runtime.brokers.simulated import EPOCH_MS
-from keylanes.runtime.context import Context
-from keylanes.runtime.virtual_loop import run_virtual
+from keylanes.runtime.handlers.handler.context import Context
 from keylanes.state.changelog import decode_stored
 from keylanes.state.keys import decode_map_key, parse_key
 from keylanes.state.memory import MemoryCopies

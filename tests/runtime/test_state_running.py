@@ -19,13 +19,13 @@ from keylanes import (
     StateNotReady,
     Store,
 )
+from keylanes.brokers.protocol import TopicPartition
+from keylanes.brokers.simulated.broker import EPOCH_MS
+from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.keyrange.ranges import KeyRange
-from keylanes.runtime.brokers.protocol import TopicPartition
-from keylanes.runtime.brokers.simulated import EPOCH_MS
+from keylanes.runtime.handlers.handler.partition_state import PartitionState, Scope
 from keylanes.runtime.member import unheard
-from keylanes.runtime.partition_state import PartitionState, Scope
-from keylanes.runtime.virtual_loop import run_virtual
 from keylanes.state.changelog import BEACON_KEY, decode_beacon, decode_stored, encode_stored
 from keylanes.state.keys import state_key
 from keylanes.state.memory import MemoryCopies, MemoryCopy

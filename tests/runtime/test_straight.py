@@ -9,19 +9,19 @@ from typing import Any, cast
 import pytest
 
 from keylanes import ContextClosed, Retry, State
+from keylanes.brokers.protocol import Batch, Broker, TopicPartition
+from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.errors import HandlerFailed
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.ranges import even_bounds
-from keylanes.runtime.brokers.protocol import Batch, Broker, TopicPartition
-from keylanes.runtime.brokers.simulated import SimulatedRecord
-from keylanes.runtime.dispatch import Numbers, PartitionDispatch
-from keylanes.runtime.generation import take
-from keylanes.runtime.handlers import declare
-from keylanes.runtime.outputs import Destination, place_of
-from keylanes.runtime.partition_run import PartitionRun
+from keylanes.runtime.engine.partition_run import PartitionRun
+from keylanes.runtime.engine.slots import Slots
+from keylanes.runtime.handlers.handler.handler import declare
+from keylanes.runtime.handlers.handler.outputs import Destination, place_of
+from keylanes.runtime.partition.dispatch import Numbers, PartitionDispatch
+from keylanes.runtime.partition.generation import take
+from keylanes.runtime.partition.worker import Worker
 from keylanes.runtime.settings import Settings
-from keylanes.runtime.slots import Slots
-from keylanes.runtime.worker import Worker
 
 from ..broker.ground import Ground
 

@@ -4,16 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from keylanes.brokers.protocol import Batch, TopicPartition
+from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import SPACE_END, point_of
 from keylanes.keyrange.ranges import KeyRange, even_bounds
 from keylanes.offsets.events import RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
-from keylanes.runtime.brokers.protocol import Batch, TopicPartition
-from keylanes.runtime.brokers.simulated import SimulatedRecord
-from keylanes.runtime.dispatch import Numbers, PartitionDispatch
-from keylanes.runtime.done import Done
-from keylanes.runtime.generation import take
-from keylanes.runtime.load import Points
-from keylanes.runtime.structure import (
+from keylanes.runtime.handlers.handler.done import Done
+from keylanes.runtime.partition.cut import (
     are_level,
     are_through,
     carve,
@@ -27,7 +24,10 @@ from keylanes.runtime.structure import (
     wind_up,
     workers_within,
 )
-from keylanes.runtime.worker import Worker
+from keylanes.runtime.partition.dispatch import Numbers, PartitionDispatch
+from keylanes.runtime.partition.generation import take
+from keylanes.runtime.partition.load import Points
+from keylanes.runtime.partition.worker import Worker
 
 HALF = SPACE_END // 2
 KEYS = [b"k%d" % i for i in range(40)]

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from keylanes.brokers.simulated.broker import Latency
+from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import SourceError
-from keylanes.runtime.brokers.simulated import Latency
-from keylanes.runtime.virtual_loop import run_virtual
 
 from ..simulation.cluster import Cluster
 from ..simulation.engine import SOURCE, Engine, application

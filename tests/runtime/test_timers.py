@@ -3,7 +3,7 @@
 import asyncio
 
 from keylanes import DeadLetter, Retry
-from keylanes.runtime.virtual_loop import run_virtual
+from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 from ..simulation.engine import DEAD, OUT, SOURCE, Engine, application
 

@@ -4,13 +4,13 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
+from keylanes.brokers.protocol import TopicDescription, TopicSpec
+from keylanes.brokers.simulated.broker import SimulatedBroker
+from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import SettingsError
-from keylanes.runtime.brokers.protocol import TopicDescription, TopicSpec
-from keylanes.runtime.brokers.simulated import SimulatedBroker
-from keylanes.runtime.handlers import Handler, declare
+from keylanes.runtime.handlers.handler.handler import Handler, declare
+from keylanes.runtime.logs.reader.topics import changelog_specs, creation_commands, prepare_topics, reserved_topics
 from keylanes.runtime.settings import Settings
-from keylanes.runtime.topics import changelog_specs, creation_commands, prepare_topics, reserved_topics
-from keylanes.runtime.virtual_loop import run_virtual
 from keylanes.state.changelog import CHANGELOG_CONFIG
 from keylanes.state.tables import TABLE_CONFIG
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from keylanes.runtime.virtual_loop import TIME_AT_START, VirtualDeadlock, VirtualLoop, run_virtual
+from keylanes.brokers.simulated.virtual_loop import TIME_AT_START, VirtualDeadlock, VirtualLoop, run_virtual
 
 
 def trace(seed: int, *, shuffle: bool = True) -> list[tuple[int, int, float]]:
@@ -66,7 +66,7 @@ def test_a_seed_repeats_in_another_process() -> None:
     """Sets of tasks are walked in the same order in every process, whatever addresses its objects have."""
     program = """
 import asyncio, os, sys
-from keylanes.runtime.virtual_loop import run_virtual
+from keylanes.brokers.simulated.virtual_loop import run_virtual
 ballast = [bytearray(int(sys.argv[1])) for _ in range(100)]
 seen = []
 async def worker(number):
@@ -193,7 +193,7 @@ def test_a_deadlock_names_its_tasks() -> None:
 
 def test_a_live_lock_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks that spin while the clock stands still end in an error, not in a hang."""
-    monkeypatch.setattr("keylanes.runtime.virtual_loop._PASSES_MAX", 10_000)  # a million take some seconds
+    monkeypatch.setattr("keylanes.brokers.simulated.virtual_loop._PASSES_MAX", 10_000)  # a million take some seconds
 
     async def main() -> None:
         while True:  # noqa: ASYNC110  # the defect itself

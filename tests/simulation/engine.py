@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from keylanes import App, Settings
-from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
-from keylanes.runtime.brokers.simulated import EPOCH_MS, Latency
+from keylanes.brokers.protocol import Outgoing, TopicPartition
+from keylanes.brokers.simulated.broker import EPOCH_MS, Latency
+from keylanes.runtime.engine.partition_run import PartitionRun
+from keylanes.runtime.handlers.stores.view import StoreView
 from keylanes.runtime.member import Member
-from keylanes.runtime.partition_run import PartitionRun
-from keylanes.runtime.store_view import StoreView
 from keylanes.state.changelog import BEACON_KEY, changelog_topic
 from keylanes.state.memory import MemoryCopies
 from keylanes.state.tables import Copies

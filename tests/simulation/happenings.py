@@ -6,12 +6,12 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from keylanes.brokers.protocol import Outgoing, TopicPartition
+from keylanes.brokers.simulated.network import Fault, Kind
 from keylanes.errors import BrokerUnavailable
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import KeyRange
-from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
-from keylanes.runtime.brokers.simulated_network import Fault, Kind
-from keylanes.runtime.worker import Worker
+from keylanes.runtime.partition.worker import Worker
 from keylanes.state.changelog import changelog_topic
 
 from .plan import Happening

@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
 
-from keylanes.runtime.virtual_loop import VirtualLoop
+from keylanes.brokers.simulated.virtual_loop import VirtualLoop
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from keylanes.runtime.brokers.simulated import EPOCH_MS
+from keylanes.brokers.simulated.broker import EPOCH_MS
 from keylanes.runtime.settings import Settings
 
 from .twin import TTL_MS

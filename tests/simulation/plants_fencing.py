@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
+from keylanes.brokers.protocol import BrokerError, BrokerTimeout, ProducerFenced, TransactionUnknown
+from keylanes.brokers.simulated.connection import SimulatedConnection
+from keylanes.brokers.simulated.link import ConnectionSevered
+from keylanes.brokers.simulated.network import Kind
+from keylanes.brokers.simulated.producer import Session, SimulatedProducer
+from keylanes.brokers.waiting import bounded
 from keylanes.offsets import control
 from keylanes.offsets.ledger import Ledger, evolve_all
-from keylanes.runtime.bounded import bounded
-from keylanes.runtime.brokers.protocol import BrokerError, BrokerTimeout, ProducerFenced, TransactionUnknown
-from keylanes.runtime.brokers.simulated_client import SimulatedConnection
-from keylanes.runtime.brokers.simulated_link import ConnectionSevered
-from keylanes.runtime.brokers.simulated_network import Kind
-from keylanes.runtime.brokers.simulated_producer import Session, SimulatedProducer
-from keylanes.runtime.commit import CommitCycle
-from keylanes.runtime.coordinator import Coordinator
-from keylanes.runtime.generation import Generation
-from keylanes.runtime.logs import LogReader
+from keylanes.runtime.engine.commit import CommitCycle
+from keylanes.runtime.engine.slots import Slots
+from keylanes.runtime.logs.reader.office import Identity
+from keylanes.runtime.logs.reader.reader import LogReader
 from keylanes.runtime.member import Member
-from keylanes.runtime.office import Identity
-from keylanes.runtime.slots import Slots
+from keylanes.runtime.membership.coordinator import Coordinator
+from keylanes.runtime.partition.generation import Generation
 
 from ..runtime import test_running
 from .plants import DOUBLED, LEFT_OUT, LOST, NO_DEAD_LETTER, OUTSIDE, Plant, change, changed, on_ground
@@ -136,7 +136,7 @@ def outcome_not_awaited(patch: pytest.MonkeyPatch) -> None:
         except (BrokerTimeout, TransactionUnknown):
             return {}
 
-    patch.setattr("keylanes.runtime.commit.bounded", half)
+    patch.setattr("keylanes.runtime.engine.commit.bounded", half)
 
 
 def same_producer(patch: pytest.MonkeyPatch) -> None:

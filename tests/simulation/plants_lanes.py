@@ -4,16 +4,18 @@ from typing import Any
 
 import pytest
 
+from keylanes.brokers.protocol import Batch
 from keylanes.errors import DecodeFailed
 from keylanes.keyrange import ranges
-from keylanes.runtime import generation, reshape, structure
-from keylanes.runtime.brokers.protocol import Batch
-from keylanes.runtime.commit import CommitCycle
-from keylanes.runtime.context import Context
-from keylanes.runtime.dispatch import PartitionDispatch
-from keylanes.runtime.readers import MainReader
-from keylanes.runtime.slots import Slots
-from keylanes.runtime.worker import Worker
+from keylanes.runtime.engine import reshape
+from keylanes.runtime.engine.commit import CommitCycle
+from keylanes.runtime.engine.readers import MainReader
+from keylanes.runtime.engine.slots import Slots
+from keylanes.runtime.handlers.handler.context import Context
+from keylanes.runtime.partition import cut as structure
+from keylanes.runtime.partition import generation
+from keylanes.runtime.partition.dispatch import PartitionDispatch
+from keylanes.runtime.partition.worker import Worker
 
 from ..keyrange import test_ranges
 from ..runtime import test_timers

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from keylanes.runtime import keeper, restore
-from keylanes.runtime.brokers.protocol import Record
-from keylanes.runtime.brokers.simulated import EPOCH_MS
-from keylanes.runtime.keeper import Keeper
-from keylanes.runtime.partition_state import PartitionState, Scope
+from keylanes.brokers.protocol import Record
+from keylanes.brokers.simulated.broker import EPOCH_MS
+from keylanes.runtime.handlers.handler.partition_state import PartitionState, Scope
+from keylanes.runtime.handlers.stores import keeper, restore
+from keylanes.runtime.handlers.stores.keeper import Keeper
 from keylanes.state import keys
 from keylanes.state.overlay import Absent, Layer, Overlay
 from keylanes.state.restore import Plan
@@ -166,7 +166,7 @@ def copy_trusted_after_a_grant(patch: pytest.MonkeyPatch) -> None:
 
 def granted_too_early(patch: pytest.MonkeyPatch) -> None:
     """A range is granted from the edges of before, while its release is being committed."""
-    patch.setattr("keylanes.runtime.reshape.Reshape.is_leaving", lambda self, run, within: None)
+    patch.setattr("keylanes.runtime.engine.reshape.Reshape.is_leaving", lambda self, run, within: None)
 
 
 def on_disk(defect: Callable[[plants_rocks.Set], None]) -> Callable[[pytest.MonkeyPatch], None]:

@@ -6,10 +6,10 @@ import random
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from keylanes.runtime.brokers.simulated import EPOCH_MS
-from keylanes.runtime.context import Context
+from keylanes.brokers.simulated.broker import EPOCH_MS
+from keylanes.runtime.handlers.handler.context import Context
+from keylanes.runtime.handlers.handler.sizes import bytes_of
 from keylanes.runtime.member import Member
-from keylanes.runtime.sizes import bytes_of
 
 from .folders import LivingCopies, disk_full
 from .loop import PausingLoop, context_of

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from keylanes.runtime.kafka_jars import KAFKA_VERSION
+from keylanes.devkafka.jars import KAFKA_VERSION
 
 from . import corpus, soak_book, soak_broker
 from .plan import Plan, draw_plan

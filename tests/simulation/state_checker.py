@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
+from keylanes.brokers.protocol import TopicPartition
 from keylanes.offsets.events import CoordinatorElected, Event, StateChanged, StoreDeclared
-from keylanes.runtime.brokers.protocol import TopicPartition
 from keylanes.state.changelog import BEACON_KEY, changelog_topic, decode_beacon
 from keylanes.state.keys import point_in
 from keylanes.state.memory import MemoryCopies

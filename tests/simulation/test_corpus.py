@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from keylanes.runtime.brokers.protocol import BrokerError
-from keylanes.runtime.coordinator import Coordinator
+from keylanes.brokers.protocol import BrokerError
 from keylanes.runtime.member import Member
+from keylanes.runtime.membership.coordinator import Coordinator
 
 from .corpus import FOLDER, load, paths
 from .loop import PausingLoop

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from keylanes.runtime.brokers.simulated import SimulatedConnection
+from keylanes.brokers.simulated.broker import SimulatedConnection
 
 from .plan import Plan as RealPlan
 from .plan import draw_plan

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+from keylanes.brokers.protocol import TopicPartition
 from keylanes.keyrange.hashing import SPACE_END, point_of
 from keylanes.offsets.codec import decode
 from keylanes.offsets.events import (
@@ -31,8 +32,7 @@ from keylanes.offsets.events import (
     WorkerSplit,
 )
 from keylanes.offsets.provenance import DIGEST_MASK, HEADER, decode_provenance, output_digest, place_seed
-from keylanes.runtime.brokers.protocol import TopicPartition
-from keylanes.runtime.outputs import ERROR_HEADER
+from keylanes.runtime.handlers.handler.outputs import ERROR_HEADER
 from keylanes.state.changelog import changelog_topic
 
 from .cluster import Cluster, Row

@@ -14,11 +14,12 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from keylanes.brokers.protocol import Outgoing, TopicPartition
+from keylanes.brokers.simulated.broker import Latency
+from keylanes.brokers.simulated.log import Transaction
 from keylanes.errors import BrokerUnavailable, FencedError, StoreError
-from keylanes.runtime import keeper, restore, source_watch
-from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
-from keylanes.runtime.brokers.simulated import Latency
-from keylanes.runtime.brokers.simulated_log import Transaction
+from keylanes.runtime import source_watch
+from keylanes.runtime.handlers.stores import keeper, restore
 from keylanes.runtime.member import Member
 
 from .cluster import Cluster, fold_of

@@ -14,7 +14,7 @@ from .honest import APP, AUDITED, DEAD, LATE, SOURCE, Planner, Run
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from keylanes.runtime.kafka_server import KafkaServer
+    from keylanes.devkafka.server import KafkaServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

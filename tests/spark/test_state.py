@@ -21,7 +21,7 @@ from .test_kafka import create, producer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from keylanes.runtime.kafka_server import KafkaServer
+    from keylanes.devkafka.server import KafkaServer
     from keylanes.spark.report import Report
 
 pytestmark = pytest.mark.spark

@@ -1,0 +1,1 @@
+"""Everything about a broker: one protocol, its three adapters, and how to wait for one."""

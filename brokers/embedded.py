@@ -1,0 +1,376 @@
+"""A broker in a folder: topics in RocksDB, for one process at a time, with atomic and durable transactions.
+
+A transaction is held by its caller and written at once: it is one write of the store, guarded by the producer's epoch,
+so nothing is ever open, aborted or half visible, and offsets have no holes but trimmed ones. What was acknowledged
+survives kill -9; it survives the death of the machine as far as the operating system had written it. Retention and
+compaction are not carried out; topics are never created by a write. A topic created with ``TABLE_CONFIG`` is kept by
+key, in the same write as the rest of a transaction.
+
+All ``EmbeddedBroker`` objects of a process that name the same folder share one store, in any thread and on any loop;
+the last to close lets go of it. Small steps of the store are done on the loop, large ones in a thread.
+"""
+
+import asyncio
+import functools
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+from ..errors import StoreError
+from ..state.rocks import RocksError
+from ..state.tables import Table
+from ..state.topics import EpochStale, Guard, NotALog, OffsetMissing, StoredRecord, TopicMissing, TopicStore
+from .protocol import (
+    Batch,
+    BrokerError,
+    OffsetOutOfRange,
+    Outgoing,
+    ProducerFenced,
+    TopicDescription,
+    TopicPartition,
+    TopicSpec,
+    TransactionRefused,
+    UnknownTopic,
+    Watermarks,
+)
+from .refusal import checked, describe_refusals, refusals
+
+T = TypeVar("T")
+
+INLINE_RECORDS_MAX: Final = 500  # more are checked and written in a thread
+INLINE_BYTES_MAX: Final = 256 * 1024
+READ_RECORDS_MAX: Final = 2_000  # at a time; then the loop has its turn
+READ_BYTES_MAX: Final = 4 * 1024 * 1024
+BITES_MAX: Final = 8  # in one fetch, and one more per partition: its memory is bounded
+
+
+class _Shared:
+    """The store of one folder in this process, and who waits for records in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = TopicStore.open(folder)
+        self.users = 0
+        self._lock = threading.Lock()
+        self._waiting: dict[asyncio.Future[None], frozenset[TopicPartition]] = {}
+
+    def wait_for(self, sources: frozenset[TopicPartition]) -> "asyncio.Future[None]":
+        """A future of the running loop that is done at the next change of one of these partitions."""
+        news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            self._waiting[news] = sources
+        return news
+
+    def forget(self, news: "asyncio.Future[None]") -> None:
+        """Nobody waits for it any more."""
+        with self._lock:
+            self._waiting.pop(news, None)
+
+    def wake(self, sources: Collection[TopicPartition] | None = None) -> None:
+        """Tell those who wait for these partitions (None: all); from any thread."""
+        with self._lock:
+            woken = [
+                news for news, watched in self._waiting.items() if sources is None or not watched.isdisjoint(sources)
+            ]
+            for news in woken:
+                del self._waiting[news]
+        for news in woken:
+            loop = news.get_loop()
+            if loop is asyncio._get_running_loop():
+                _finish(news)
+            elif not loop.is_closed():
+                loop.call_soon_threadsafe(_finish, news)
+
+
+_shared: dict[Path, _Shared] = {}
+_shared_lock = threading.Lock()
+
+
+def _acquire(folder: Path) -> _Shared:
+    with _shared_lock:
+        shared = _shared.get(folder)
+        if shared is None:
+            shared = _shared[folder] = _Shared(folder)
+        shared.users += 1
+        return shared
+
+
+def _release_unwanted(folder: Path, opening: "asyncio.Future[_Shared]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        _release(folder, opening.result())
+
+
+def _release(folder: Path, shared: _Shared) -> None:
+    with _shared_lock:
+        shared.users -= 1
+        if shared.users:
+            return
+        del _shared[folder]
+        shared.store.close()
+
+
+class EmbeddedBroker:
+    """A ``Broker`` in a folder. ``clock_ms`` stamps the records that bring no timestamp."""
+
+    def __init__(self, folder: Path | str, *, clock_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
+        self.folder = Path(os.path.abspath(folder))
+        self._clock_ms = clock_ms
+        self._held: _Shared | None = None
+
+    async def open(self) -> None:
+        """Open the folder, make it if there is none. Raises StoreError, above all when another process holds it."""
+        if self._held is not None:
+            return
+        opening = asyncio.ensure_future(_in_thread(functools.partial(_acquire, self.folder)))
+        try:
+            shared = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The thread goes on; what it will have opened is nobody's.
+            opening.add_done_callback(functools.partial(_release_unwanted, self.folder))
+            raise
+        self._held = shared
+
+    async def close(self) -> None:
+        """Let go; a second call does nothing. Whoever waits in a fetch of this folder looks again."""
+        shared, self._held = self._held, None
+        if shared is not None:
+            shared.wake()
+            await _in_thread(functools.partial(_release, self.folder, shared))
+
+    async def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
+        """The topics among these that exist."""
+        known = self._store.topics()
+        return {name: TopicDescription(*known[name]) for name in topics if name in known}
+
+    async def create(self, specs: Sequence[TopicSpec]) -> None:
+        """Create topics; existing ones stay as they are."""
+        store = self._store
+        for spec in [checked(spec) for spec in specs]:
+            await self._write(functools.partial(store.create, *spec), large=True)
+
+    async def watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Watermarks]:
+        """Watermarks; raises UnknownTopic."""
+        store = self._store
+        return {source: Watermarks(*_translated(functools.partial(store.watermarks, *source))) for source in partitions}
+
+    async def reader(self, positions: Mapping[TopicPartition, int]) -> "EmbeddedReader":
+        """A new reader."""
+        reader = EmbeddedReader(self)
+        reader.assign(positions)
+        return reader
+
+    async def producer(self, transactional_id: str, *, transaction_timeout_ms: int) -> "EmbeddedProducer":  # noqa: ARG002  # no transaction is ever open
+        """A new producer; fences all older ones, after the write that one of them is at."""
+        epoch = await self._write(functools.partial(self._store.bump_epoch, transactional_id))
+        return EmbeddedProducer(self, Guard(transactional_id, epoch))
+
+    async def fence(self, transactional_id: str) -> None:
+        """Fence all producers of an id, after the write that one of them is at."""
+        await self._write(functools.partial(self._store.bump_epoch, transactional_id))
+
+    def table(self, topic: str, partition: int) -> "EmbeddedTable | None":
+        """A partition of a topic that is kept by key; None for a log. Raises UnknownTopic."""
+        found = _translated(functools.partial(self._store.table, topic, partition))
+        return None if found is None else EmbeddedTable(found)
+
+    async def append(self, records: Sequence[Outgoing]) -> None:
+        """Write outside a transaction, all or none; raises TransactionRefused for records that are not possible."""
+        await self._append(records, None)
+
+    async def trim(self, before: Mapping[TopicPartition, int]) -> None:
+        """Delete the records below these offsets; raises UnknownTopic, OffsetOutOfRange, BrokerError for a table."""
+        shared = self._shared
+        for source, offset in before.items():
+            await self._write(functools.partial(shared.store.trim, *source, offset))
+        shared.wake(before)
+
+    @property
+    def _shared(self) -> _Shared:
+        if self._held is None:
+            raise BrokerError(f"the embedded broker in {self.folder} is not open")
+        return self._held
+
+    @property
+    def _store(self) -> TopicStore:
+        return self._shared.store
+
+    async def _append(self, records: Sequence[Outgoing], guard: Guard | None) -> dict[TopicPartition, int]:
+        shared = self._shared
+        large = len(records) > INLINE_RECORDS_MAX or _value_bytes(records) > INLINE_BYTES_MAX
+        step = functools.partial(_check_and_append, shared, records, guard, self._clock_ms())
+        return await self._write(step, large=large)
+
+    async def _write(self, step: Callable[[], T], *, large: bool = False) -> T:
+        """Do a step of the store; in a thread when it is large or would wait for one that is."""
+        if large or self._store.writing:
+            return await _in_thread(step)
+        return _translated(step)
+
+
+class EmbeddedReader:
+    """A ``Reader`` of an embedded broker. What it knows is its positions."""
+
+    def __init__(self, broker: EmbeddedBroker) -> None:
+        self._broker = broker
+        self._positions: dict[TopicPartition, int] = {}
+        self._closed = False
+        self._turn = 0
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read from these places, and no others."""
+        self._positions = {TopicPartition(*source): offset for source, offset in positions.items()}
+
+    def position(self, source: TopicPartition) -> int:
+        """The offset to be read next."""
+        return self._positions[source]
+
+    async def fetch(self, sources: Collection[TopicPartition], *, records_max: int, wait_ms: int) -> list[Batch]:
+        """See the protocol."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_ms / 1000
+        asked = {source: self._positions[source] for source in sources}
+        await asyncio.sleep(0)  # a reader that always finds something must not keep the loop to itself
+        while True:
+            if self._closed:
+                raise BrokerError("the reader was closed")
+            shared = self._broker._shared
+            # Registered before it looks: an append between the look and the wait is not missed.
+            news = shared.wait_for(frozenset(asked))
+            try:
+                found = await self._look(shared.store, asked, records_max)
+                # An ``assign`` meanwhile makes a batch of a place that is not read any more worthless.
+                fresh = [batch for batch in found if self._positions.get(batch.source) == asked[batch.source]]
+                for batch in fresh:
+                    self._positions[batch.source] = batch.offset_next
+                wait = deadline - loop.time()
+                if fresh or wait <= 0:
+                    return fresh
+                if not found:
+                    await asyncio.wait({news}, timeout=wait)
+                asked = {source: self._positions[source] for source in sources if source in self._positions}
+            finally:
+                shared.forget(news)
+
+    async def close(self) -> None:
+        """Let go; a fetch that waits ends with an error."""
+        self._closed = True
+        if self._broker._held is not None:
+            self._broker._held.wake(self._positions)
+
+    async def _look(self, store: TopicStore, asked: Mapping[TopicPartition, int], records_max: int) -> list[Batch]:
+        """What is there now, in bites that leave the loop its turns; each time another partition comes first."""
+        order = list(asked)
+        self._turn = (self._turn + 1) % max(1, len(order))
+        room = records_max
+        batches: list[Batch] = []
+        bites = BITES_MAX + len(order)
+        pause = False
+        for source in order[self._turn :] + order[: self._turn]:
+            position = asked[source]
+            records: list[StoredRecord] = []
+            while room > 0 and bites > 0:
+                if pause:
+                    await asyncio.sleep(0)
+                bite, position = _translated(
+                    functools.partial(store.read, *source, position, min(room, READ_RECORDS_MAX), READ_BYTES_MAX)
+                )
+                if not bite:
+                    break
+                bites -= 1
+                pause = len(bite) > INLINE_RECORDS_MAX
+                room -= len(bite)
+                records = records + bite if records else bite
+            if records:
+                batches.append(Batch(source, records, position))
+        return batches
+
+
+class EmbeddedProducer:
+    """A ``Producer`` at one epoch of its transactional id."""
+
+    def __init__(self, broker: EmbeddedBroker, guard: Guard) -> None:
+        self._broker = broker
+        self._guard = guard
+        self._usable = True
+
+    async def transact(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
+        """See the protocol; it is decided by one write, so it never ends as aborted or unknown but by cancellation."""
+        if not self._usable:
+            raise BrokerError("this producer is in use, was closed or has failed: make a new one")
+        self._usable = False
+        ends = await self._broker._append(records, self._guard)
+        self._usable = True
+        return ends
+
+    async def close(self) -> None:
+        """Let go."""
+        self._usable = False
+
+
+class EmbeddedTable:
+    """A ``Table`` of what is committed. A large transaction that is being written in a thread is not seen, or whole.
+
+    Raises StoreError, also when the last broker of the folder was closed.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def get(self, key: bytes) -> bytes | None:
+        """See ``Table``."""
+        return _translated(functools.partial(self._table.get, key))
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """See ``Table``."""
+        return _translated(functools.partial(self._table.get_many, keys))
+
+    def page(self, first: bytes, end: bytes | None, entries_max: int) -> list[tuple[bytes, bytes]]:
+        """See ``Table``."""
+        return _translated(functools.partial(self._table.page, first, end, entries_max))
+
+
+def _check_and_append(
+    shared: _Shared, records: Sequence[Outgoing], guard: Guard | None, now_ms: int
+) -> dict[TopicPartition, int]:
+    known = shared.store.topics()
+    names = {record.topic for record in records}
+    refused = refusals(records, {name: TopicDescription(*known[name]) for name in names if name in known})
+    if refused:
+        raise TransactionRefused(describe_refusals(refused), tuple(refused))
+    written = shared.store.append(records, timestamp_default=now_ms, guard=guard)
+    ends = {TopicPartition(*place): end for place, end in written.items()}
+    shared.wake(ends)
+    return ends
+
+
+def _value_bytes(records: Sequence[Outgoing]) -> int:
+    return sum(len(record.value) for record in records if record.value is not None)
+
+
+async def _in_thread(step: Callable[[], T]) -> T:
+    return await asyncio.to_thread(_translated, step)
+
+
+def _translated(step: Callable[[], T]) -> T:
+    """Do a step; what the store raises leaves as the protocol's errors."""
+    try:
+        return step()
+    except TopicMissing as error:
+        raise UnknownTopic(str(error)) from error
+    except NotALog as error:
+        raise BrokerError(str(error)) from error
+    except OffsetMissing as error:
+        raise OffsetOutOfRange(
+            TopicPartition(error.topic, error.partition), error.offset, Watermarks(*error.marks)
+        ) from error
+    except EpochStale as error:
+        raise ProducerFenced(str(error)) from error
+    except RocksError as error:
+        raise StoreError(str(error)) from error
+
+
+def _finish(news: "asyncio.Future[None]") -> None:
+    if not news.done():
+        news.set_result(None)

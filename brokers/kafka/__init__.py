@@ -1,0 +1,1 @@
+"""The adapter for Apache Kafka, on aiokafka: nothing else in keylanes knows aiokafka."""

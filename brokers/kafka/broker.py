@@ -1,0 +1,336 @@
+"""The adapter for Apache Kafka. It needs brokers of version 2.1 or newer; tried with 4.3.
+
+Four kinds of connections, so that none waits for another: this object's own for questions, one link per producer, one
+for plain appends, one consumer per reader. Only the modules named ``kafka…`` in this folder know aiokafka.
+"""
+
+import asyncio
+import ipaddress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+from aiokafka.protocol.admin import CreateTopicsRequest, DeleteRecordsRequest, DescribeConfigsRequest
+from aiokafka.protocol.offset import OffsetRequest
+
+from ...errors import SettingsError
+from ...state.tables import TABLE_CONFIG
+from ..protocol import (
+    BrokerError,
+    OffsetOutOfRange,
+    Outgoing,
+    TopicDescription,
+    TopicPartition,
+    TopicSpec,
+    TransactionRefused,
+    UnknownTopic,
+    Watermarks,
+)
+from ..security import Security
+from .identities import TopicIdentities
+from .link import (
+    TRY_AGAIN,
+    Code,
+    Deadline,
+    KafkaLink,
+    LinkSettings,
+    NotSent,
+    ReplyLost,
+    describe_code,
+    quieten_client_logs,
+)
+from .producer import CODECS, FencedAnswer, KafkaProducer, Refused, Session
+from .reader import KafkaReader
+
+TOPIC_RESOURCE: Final = 2
+LATEST, EARLIEST, READ_UNCOMMITTED = -1, -2, 0
+DEFAULT_REPLICATION: Final = -1
+FENCE_TRANSACTION_TIMEOUT_MS: Final = 10_000  # asked for by the request; no transaction is ever begun
+LIMITS_SECONDS_MAX: Final = 60.0  # so long a topic's max.message.bytes is believed
+
+
+class KafkaBroker:
+    """A Kafka cluster, reached through ``bootstrap`` (``host:port[,host:port…]``). Constructed without I/O.
+
+    Raises SettingsError for an unencrypted connection to another machine that ``security`` does not allow.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        security: Security | None = None,
+        client_id: str = "keylanes",
+        request_timeout_ms: int = 30_000,
+        close_timeout_ms: int = 5_000,
+        fetch_bytes_max: int = 16 * 1024 * 1024,
+        compression_type: str | None = "lz4",
+    ) -> None:
+        security = security or Security()
+        if compression_type not in CODECS:
+            raise SettingsError(f"compression_type: {compression_type!r}; allowed are {list(CODECS)}")
+        _refuse_plaintext(bootstrap, security)
+        self._settings = LinkSettings(bootstrap, client_id, security, request_timeout_ms, close_timeout_ms)
+        self._fetch_bytes_max = fetch_bytes_max
+        self._codec = CODECS[compression_type]
+        self._link = KafkaLink(self._settings)
+        self._identities = TopicIdentities(self._link)
+        self._appending = asyncio.Lock()
+        self._append_session: Session | None = None
+        self._limits: dict[str, tuple[int, float]] = {}
+        self._made: list[KafkaReader | KafkaProducer] = []
+
+    async def open(self) -> None:
+        """Connect; raises BrokerTimeout."""
+        quieten_client_logs()
+        await self._link.open()
+
+    async def close(self) -> None:
+        """Disconnect, readers and producers of this object too; bounded in time."""
+        made, self._made = self._made, []
+        await asyncio.gather(self._drop_append_session(), *(one.close() for one in made))
+        await self._link.close()
+        self._identities.forget()
+
+    async def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
+        """The topics among these that exist, with all their settings."""
+        if not topics:
+            return {}
+        deadline = self._link.deadline("describing topics")
+        found = await self._link.topics(topics, deadline)
+        configs = await self._configs(found, deadline)
+        # A topic without settings was deleted between the two questions.
+        return {
+            name: TopicDescription(name, len(topic.leaders), configs[name], topic.identity)
+            for name, topic in found.items()
+            if name in configs
+        }
+
+    async def create(self, specs: Sequence[TopicSpec]) -> None:
+        """Create topics with the cluster's default replication; returns when each partition can be read."""
+        if not specs:
+            return
+        deadline = self._link.deadline("creating topics")
+        wanted = {spec.name: spec for spec in specs}
+        while wanted:
+            rows: list[tuple[Any, ...]] = [
+                (spec.name, spec.partitions, DEFAULT_REPLICATION, [], _settings_of(spec)) for spec in wanted.values()
+            ]
+            request = CreateTopicsRequest(
+                create_topic_requests=rows, timeout=self._settings.request_timeout_ms, validate_only=False
+            )
+            try:
+                reply = await self._link.ask(await self._link.controller(deadline), request, deadline)
+            except (NotSent, ReplyLost) as error:
+                await deadline.pause(error)
+                continue
+            for name, code, message in reply.topic_errors:
+                if code in (Code.NONE, Code.TOPIC_EXISTS):
+                    del wanted[name]
+                elif code not in TRY_AGAIN:
+                    raise BrokerError(f"topic {name!r} can't be created: {describe_code(code)} {message or ''}".strip())
+            if wanted:
+                await deadline.pause("the controller is not ready")
+        await self._wait_usable({spec.name for spec in specs}, deadline)
+
+    async def _wait_usable(self, topics: Collection[str], deadline: Deadline) -> None:
+        while True:
+            found = await self._link.partitions(topics, deadline)
+            if len(found) == len(topics) and all(min(leaders.values(), default=-1) >= 0 for leaders in found.values()):
+                break
+            await deadline.pause("partitions without a leader")
+        # A leader may be named before it knows that it is one; who answers for offsets does.
+        await self._offsets([TopicPartition(name, index) for name in found for index in found[name]], LATEST, deadline)
+
+    async def watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Watermarks]:
+        """Watermarks of partitions; raises UnknownTopic."""
+        deadline = self._link.deadline("asking for watermarks")
+        start = await self._offsets(partitions, EARLIEST, deadline)
+        high = await self._offsets(partitions, LATEST, deadline)
+        return {partition: Watermarks(start[partition], high[partition]) for partition in partitions}
+
+    async def reader(self, positions: Mapping[TopicPartition, int]) -> KafkaReader:
+        """A new reader with connections of its own."""
+        reader = KafkaReader(self._settings, self._fetch_bytes_max, self._identities, self.watermarks)
+        await reader.open()
+        self._keep(reader)
+        reader.assign(positions)
+        return reader
+
+    async def producer(self, transactional_id: str, *, transaction_timeout_ms: int) -> KafkaProducer:
+        """A new producer, after all older ones of the id are fenced and their last transaction is complete."""
+        deadline = self._link.deadline(f"making a producer of {transactional_id!r}")
+        link = KafkaLink(self._settings)
+        try:
+            await link.open(deadline)
+            number, epoch = await link.initialise(transactional_id, transaction_timeout_ms, deadline)
+        except BaseException:
+            await link.close()
+            raise
+        session = Session(link, self._message_limits, self._codec, number, epoch, transactional_id)
+        producer = KafkaProducer(session, transactional_id, transaction_timeout_ms, self._limits.clear)
+        self._keep(producer)
+        return producer
+
+    def _keep(self, made: KafkaReader | KafkaProducer) -> None:
+        self._made = [one for one in self._made if not one.closed]
+        self._made.append(made)
+
+    async def fence(self, transactional_id: str) -> None:
+        """Fence all producers of an id; returns when its last transaction is decided and its markers are written."""
+        deadline = self._link.deadline(f"fencing {transactional_id!r}")
+        await self._link.initialise(transactional_id, FENCE_TRANSACTION_TIMEOUT_MS, deadline)
+
+    def table(self, topic: str, partition: int) -> None:
+        """Kafka keeps logs only."""
+
+    async def append(self, records: Sequence[Outgoing]) -> None:
+        """Write outside a transaction; calls are carried out one after the other.
+
+        Raises TransactionRefused for records that are refused for good (others may have been written), BrokerTimeout.
+        """
+        if not records:
+            return
+        async with self._appending:
+            deadline = self._link.deadline("appending")
+            try:
+                session = self._append_session or await self._open_append_session(deadline)
+                await session.deliver(records, await session.plan(records, deadline), deadline)
+            except BaseException as error:
+                # What became of a batch is not known, so the sequence numbers can't go on from it.
+                await self._drop_append_session()
+                if isinstance(error, Refused):
+                    self._limits.clear()
+                    raise TransactionRefused(str(error), error.culprits) from error
+                if isinstance(error, FencedAnswer):
+                    raise BrokerError(f"an append was refused: {error}") from error
+                raise
+
+    async def _open_append_session(self, deadline: Deadline) -> Session:
+        link = KafkaLink(self._settings)
+        try:
+            await link.open(deadline)
+            number, epoch = await link.initialise(None, FENCE_TRANSACTION_TIMEOUT_MS, deadline)
+        except BaseException:
+            await link.close()
+            raise
+        self._append_session = Session(link, self._message_limits, self._codec, number, epoch)
+        return self._append_session
+
+    async def _drop_append_session(self) -> None:
+        session, self._append_session = self._append_session, None
+        if session is not None:
+            await session.link.close()
+
+    async def trim(self, before: Mapping[TopicPartition, int]) -> None:
+        """Delete the records below these offsets; raises UnknownTopic, OffsetOutOfRange."""
+        deadline = self._link.deadline("trimming")
+        timeout_ms = self._settings.request_timeout_ms
+        answers = await self._ask_leaders(before, lambda rows: DeleteRecordsRequest(rows, timeout_ms), 1, deadline)
+        for partition, (_low, code, *_) in answers.items():
+            if code == Code.OFFSET_OUT_OF_RANGE:
+                raise OffsetOutOfRange(partition, before[partition], (await self.watermarks([partition]))[partition])
+            if code != Code.NONE:
+                raise BrokerError(f"{partition.topic}[{partition.partition}] can't be trimmed: {describe_code(code)}")
+
+    async def _offsets(
+        self, partitions: Collection[TopicPartition], which: int, deadline: Deadline
+    ) -> dict[TopicPartition, int]:
+        """ListOffsets, uncommitted: of a committed reader LATEST would be the last stable offset."""
+        answers = await self._ask_leaders(
+            dict.fromkeys(partitions, which), lambda rows: OffsetRequest(-1, READ_UNCOMMITTED, rows), 0, deadline
+        )
+        for partition, (code, *_) in answers.items():
+            if code != Code.NONE:
+                raise BrokerError(f"{partition.topic}[{partition.partition}]: {describe_code(code)}")
+        return {partition: row[2] for partition, row in answers.items()}
+
+    async def _ask_leaders(
+        self,
+        values: Mapping[TopicPartition, int],
+        request: Callable[[list[tuple[str, list[tuple[int, int]]]]], Any],
+        code_at: int,
+        deadline: Deadline,
+    ) -> dict[TopicPartition, Sequence[int]]:
+        """Ask the leader of each partition with its value, again where that may help.
+
+        The answers by partition: what follows the partition in it, with the error code at ``code_at``.
+        """
+        found: dict[TopicPartition, Sequence[int]] = {}
+        while len(found) < len(values):
+            open_ = [partition for partition in values if partition not in found]
+            missing = await self._link.missing(open_, deadline)
+            if missing:
+                raise UnknownTopic(f"topic {missing[0].topic!r} has no partition {missing[0].partition}")
+            by_leader: dict[int, dict[str, list[tuple[int, int]]]] = {}
+            for partition in open_:
+                leader = self._link.leader(partition)
+                rows = by_leader.setdefault(-1 if leader is None else leader, {}).setdefault(partition.topic, [])
+                rows.append((partition.partition, values[partition]))
+            problem: object = "no answer"
+            for leader, topics in by_leader.items():
+                try:
+                    reply = await self._link.ask(leader, request(list(topics.items())), deadline)
+                except (NotSent, ReplyLost) as error:
+                    problem = error
+                    continue
+                for topic, rows, *_ in reply.topics:
+                    for index, *row in rows:
+                        code = row[code_at]
+                        if code not in TRY_AGAIN:
+                            found[TopicPartition(topic, index)] = row
+                        else:
+                            problem = code
+            if len(found) < len(values):
+                self._link.forget_leaders(partition for partition in values if partition not in found)
+                await deadline.pause(problem)
+        return found
+
+    async def _configs(self, topics: Collection[str], deadline: Deadline) -> dict[str, dict[str, str]]:
+        """All settings of topics that exist."""
+        if not topics:
+            return {}
+        request = DescribeConfigsRequest([(TOPIC_RESOURCE, name, None) for name in sorted(topics)])
+        reply = await self._link.ask_any(request, deadline)
+        found = {}
+        for code, message, _kind, name, entries in reply.resources:
+            if code == Code.NONE:
+                found[name] = {entry[0]: entry[1] for entry in entries if entry[1] is not None}
+            elif code != Code.UNKNOWN_TOPIC_OR_PARTITION:
+                raise BrokerError(f"settings of topic {name!r}: {describe_code(code)} {message or ''}".strip())
+        return found
+
+    async def _message_limits(self, topics: Collection[str]) -> dict[str, int]:
+        """``max.message.bytes`` of topics; asked for again from time to time and after a refusal."""
+        now = asyncio.get_running_loop().time()
+        stale = [name for name in topics if self._limits.get(name, (0, 0.0))[1] <= now]
+        if stale:
+            configs = await self._configs(stale, self._link.deadline("asking for max.message.bytes"))
+            for name, config in configs.items():
+                self._limits[name] = (int(config["max.message.bytes"]), now + LIMITS_SECONDS_MAX)
+        return {name: self._limits[name][0] for name in topics if name in self._limits}
+
+
+def _settings_of(spec: TopicSpec) -> list[tuple[str, str]]:
+    """The settings that Kafka knows."""
+    return [(name, value) for name, value in spec.config.items() if name not in TABLE_CONFIG]
+
+
+def _refuse_plaintext(bootstrap: str, security: Security) -> None:
+    if security.allow_plaintext or security.security_protocol not in ("PLAINTEXT", "SASL_PLAINTEXT"):
+        return
+    for address in bootstrap.split(","):
+        host = address.strip().rpartition(":")[0].strip("[]")
+        if not _is_loopback(host):
+            raise SettingsError(
+                f"security_protocol {security.security_protocol} to {host!r} is not encrypted; use SSL or SASL_SSL, or "
+                "allow it with allow_plaintext"
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,58 @@
+"""Whether topics still are what they were: fetches go by name, and a topic created anew goes on being read at the old
+offset.
+
+One answer is not believed when it says that something is gone or is another: a broker that has just started, or that
+lags behind the others, knows less than they do.
+"""
+
+from collections.abc import Collection, Mapping
+
+from ..protocol import TopicPartition, UnknownTopic
+from .link import UNKNOWN_TOPIC_TRIES, KafkaLink
+from .topics import AnsweredTopic
+
+
+class TopicIdentities:
+    """The identities under which a broker's readers came to know their topics; they outlive the single reader."""
+
+    def __init__(self, link: KafkaLink) -> None:
+        self._link = link
+        self._known: dict[str, str] = {}
+
+    def forget(self) -> None:
+        """Nothing is read any more."""
+        self._known.clear()
+
+    async def check(self, sources: Collection[TopicPartition]) -> None:
+        """Raises UnknownTopic when partitions are gone or belong to other topics of their names; BrokerTimeout."""
+        if not sources:
+            return
+        deadline = self._link.deadline("asking for topics")
+        names = {source.topic for source in sources}
+        for left in reversed(range(UNKNOWN_TOPIC_TRIES)):
+            found = await self._link.topics(names, deadline)
+            problem = what_changed(sources, found, self._known)
+            if problem is None:
+                # An older broker, as there may be some during an upgrade, tells no identity.
+                self._known.update({topic.name: topic.identity for topic in found.values() if topic.identity})
+                return
+            if left:
+                await deadline.pause(problem)
+        raise UnknownTopic(problem)
+
+
+def what_changed(
+    sources: Collection[TopicPartition], found: Mapping[str, AnsweredTopic], known: Mapping[str, str]
+) -> str | None:
+    """What an answer says against reading on, given the identities known by name; None: nothing."""
+    for source in sources:
+        topic = found.get(source.topic)
+        if topic is None or source.partition not in topic.leaders:
+            return f"topic {source.topic!r} has no partition {source.partition}"
+        if topic.identity and known.get(topic.name, topic.identity) != topic.identity:
+            return (
+                f"topic {topic.name!r} was deleted and created anew while it was read (it was {known[topic.name]}, it "
+                f"is {topic.identity}): offsets of the one mean nothing in the other. Start under a new application "
+                "name to process the new topic"
+            )
+    return None

@@ -1,0 +1,382 @@
+"""One client's connections to a Kafka cluster: requests with deadlines, leaders, coordinators, and what answers mean.
+
+aiokafka gives the connections, the authentication and the encoding of requests. Its producer is not used: every
+request of a transaction is sent from here once, so that an answer is known to be one to *this* request. Its metadata
+requests are not used either, since they create missing topics on brokers that allow it.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import ssl
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+import aiokafka.errors
+from aiokafka.client import ConnectionGroup
+from aiokafka.helpers import create_ssl_context
+from aiokafka.protocol.coordination import FindCoordinatorRequest
+from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.protocol.transaction import InitProducerIdRequest
+
+from ..protocol import BrokerError, BrokerTimeout, TopicPartition
+from ..security import Secret, Security
+from .client import KafkaClient, is_lost
+from .topics import AnsweredTopic, TopicsRequest, answered_topics
+
+PAUSE_MS_FIRST: Final = 2
+PAUSE_MS_MAX: Final = 200
+UNKNOWN_TOPIC_TRIES: Final = 8  # within 250 ms: news of a topic reaches all brokers a little later than its creator
+TRANSACTION_COORDINATOR: Final = 1
+LOG_AGAIN_SECONDS: Final = 30.0
+LOG_MESSAGES_MAX: Final = 1_000
+
+
+class Code(IntEnum):
+    """Kafka's error codes that are told apart (https://kafka.apache.org/protocol#protocol_error_codes)."""
+
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER = 6
+    REQUEST_TIMED_OUT = 7
+    REPLICA_NOT_AVAILABLE = 9
+    MESSAGE_TOO_LARGE = 10
+    COORDINATOR_LOADING = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    INVALID_TOPIC = 17
+    RECORD_LIST_TOO_LARGE = 18
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+    TOPIC_NOT_AUTHORIZED = 29
+    INVALID_TIMESTAMP = 32
+    TOPIC_EXISTS = 36
+    NOT_CONTROLLER = 41
+    UNSUPPORTED_FOR_FORMAT = 43
+    POLICY_VIOLATION = 44
+    DUPLICATE_SEQUENCE = 46
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_PRODUCER_ID_MAPPING = 49
+    CONCURRENT_TRANSACTIONS = 51
+    OPERATION_NOT_ATTEMPTED = 55
+    STORAGE_ERROR = 56
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION = 76
+    OFFSET_NOT_AVAILABLE = 78
+    INVALID_RECORD = 87
+    PRODUCER_FENCED = 90
+
+
+TRY_AGAIN: Final = frozenset(
+    {
+        Code.CORRUPT_MESSAGE,  # of a request: damaged on its way
+        Code.UNKNOWN_TOPIC_OR_PARTITION,  # known to exist when it is asked: metadata on their way
+        Code.LEADER_NOT_AVAILABLE,
+        Code.NOT_LEADER,
+        Code.REQUEST_TIMED_OUT,
+        Code.REPLICA_NOT_AVAILABLE,
+        Code.COORDINATOR_LOADING,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.NOT_COORDINATOR,
+        Code.NOT_ENOUGH_REPLICAS,
+        Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        Code.NOT_CONTROLLER,
+        Code.CONCURRENT_TRANSACTIONS,
+        Code.OPERATION_NOT_ATTEMPTED,
+        Code.STORAGE_ERROR,
+        Code.FENCED_LEADER_EPOCH,
+        Code.UNKNOWN_LEADER_EPOCH,
+        Code.OFFSET_NOT_AVAILABLE,
+    }
+)
+"""Answers after which the same request may succeed."""
+
+
+class NotSent(BrokerTimeout):
+    """There was no connection: the request did not leave."""
+
+
+class ReplyLost(BrokerTimeout):
+    """The request may have been carried out; no answer came."""
+
+
+@dataclass(frozen=True)
+class LinkSettings:
+    """How to reach the cluster. ``bootstrap`` is ``host:port[,host:port…]``; times are in ms."""
+
+    bootstrap: str
+    client_id: str
+    security: Security
+    request_timeout_ms: int
+    close_timeout_ms: int
+
+    def client_arguments(self) -> dict[str, Any]:
+        """For aiokafka's clients. Reads the files that the security settings name."""
+        security = self.security
+        context: ssl.SSLContext | None = None
+        if security.security_protocol in ("SSL", "SASL_SSL"):
+            context = create_ssl_context(
+                cafile=security.ssl_cafile,
+                certfile=security.ssl_certfile,
+                keyfile=security.ssl_keyfile,
+                password=_revealed(security.ssl_password),
+            )
+        return {
+            "bootstrap_servers": self.bootstrap.split(","),
+            "client_id": self.client_id,
+            "request_timeout_ms": self.request_timeout_ms,
+            "retry_backoff_ms": 20,
+            "security_protocol": security.security_protocol,
+            "ssl_context": context,
+            "sasl_mechanism": security.sasl_mechanism,
+            "sasl_plain_username": security.sasl_plain_username,
+            "sasl_plain_password": _revealed(security.sasl_plain_password),
+        }
+
+
+def _revealed(secret: Secret | None) -> str | None:
+    return None if secret is None else secret.reveal()
+
+
+class _Repeats(logging.Filter):
+    """Lets a message through once in a while: aiokafka says the same at each of its tries to connect."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether this message was not logged lately."""
+        message, now = record.getMessage(), time.monotonic()
+        if now - self._last.get(message, -math.inf) < LOG_AGAIN_SECONDS:
+            return False
+        if len(self._last) >= LOG_MESSAGES_MAX:
+            self._last.clear()
+        self._last[message] = now
+        return True
+
+
+_repeats: Final = _Repeats()
+
+
+def quieten_client_logs() -> None:
+    """Keep aiokafka from logging records (at DEBUG it prints every request, keys and values), and from repeating."""
+    for name in ("aiokafka", *(name for name in logging.root.manager.loggerDict if name.startswith("aiokafka."))):
+        logger = logging.getLogger(name)
+        logger.setLevel(max(logger.getEffectiveLevel(), logging.INFO))
+        logger.addFilter(_repeats)
+
+
+class Deadline:
+    """A point in the loop's time up to which something is tried again, with growing pauses."""
+
+    def __init__(self, timeout_ms: float, what: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._at = self._loop.time() + timeout_ms / 1000
+        self._pause = PAUSE_MS_FIRST / 1000
+        self._what, self._timeout_ms = what, timeout_ms
+        self.last_problem = "no answer"
+
+    @property
+    def left(self) -> float:
+        """Seconds; never below 1 ms, so that it can bound a request."""
+        return max(self._at - self._loop.time(), 0.001)
+
+    async def pause(self, problem: object = None) -> None:
+        """Wait before the next try; raises BrokerTimeout when there is no time for one."""
+        if problem is not None:
+            self.last_problem = describe_code(problem) if isinstance(problem, int) else str(problem) or repr(problem)
+        if self._loop.time() + self._pause >= self._at:
+            raise BrokerTimeout(f"{self._what}: not done within {self._timeout_ms:.0f} ms ({self.last_problem})")
+        await asyncio.sleep(self._pause)
+        self._pause = min(self._pause * 2, PAUSE_MS_MAX / 1000)
+
+
+def describe_code(code: int) -> str:
+    """An error code in words."""
+    try:
+        return f"Kafka error {code} {Code(code).name}"
+    except ValueError:
+        return f"Kafka error {code}"
+
+
+class KafkaLink:
+    """Connections of one client. Closed and abandoned as a whole, so that nothing of it can arrive late."""
+
+    def __init__(self, settings: LinkSettings) -> None:
+        self.settings = settings
+        self._client: Any = None
+        self._leaders: dict[TopicPartition, int] = {}
+        self._coordinators: dict[str, int] = {}
+
+    def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
+        """A deadline from now: ``timeout_ms``, else the settings' ``request_timeout_ms``."""
+        return Deadline(self.settings.request_timeout_ms if timeout_ms is None else timeout_ms, what)
+
+    async def open(self, deadline: Deadline | None = None) -> None:
+        """Connect to any of the bootstrap servers; raises BrokerTimeout."""
+        deadline = deadline or self.deadline(f"connecting to Kafka at {self.settings.bootstrap}")
+        while self._client is None:
+            client = KafkaClient(**self.settings.client_arguments())
+            try:
+                async with asyncio.timeout(deadline.left):
+                    await client.bootstrap()
+                self._client = client
+            except BaseException as error:
+                await self._drop(client)
+                if not is_lost(error):
+                    raise
+                await deadline.pause(error)
+
+    async def close(self) -> None:
+        """Close all connections; bounded in time."""
+        client, self._client = self._client, None
+        if client is not None:
+            await self._drop(client)
+
+    async def _drop(self, client: Any) -> None:
+        with contextlib.suppress(aiokafka.errors.KafkaError, OSError, TimeoutError):
+            async with asyncio.timeout(self.settings.close_timeout_ms / 1000):
+                await client.close()
+
+    async def ask(self, node: int, request: Any, deadline: Deadline, *, coordination: bool = False) -> Any:
+        """Send a request to a broker and wait for its answer, once. Raises NotSent, ReplyLost or BrokerError."""
+        if self._client is None:
+            raise BrokerError("the connection was closed")
+        group = ConnectionGroup.COORDINATION if coordination else ConnectionGroup.DEFAULT
+        try:
+            async with asyncio.timeout(deadline.left):
+                return await self._client.send(node, request, group=group)
+        except aiokafka.errors.NodeNotReadyError as error:
+            raise NotSent(f"no connection to broker {node}") from error
+        # The second is what aiokafka says when it and the broker share no version of a request.
+        except (aiokafka.errors.IncompatibleBrokerVersion, NotImplementedError) as error:
+            raise BrokerError(f"this broker's version of the protocol is not supported: {error}") from error
+        # KeyError: the connection was dropped between its two steps
+        except (RuntimeError, OSError, KeyError) as error:
+            raise ReplyLost(f"broker {node} did not answer: {error!r}") from error
+
+    async def ask_any(self, request: Any, deadline: Deadline) -> Any:
+        """Ask whichever broker answers; raises BrokerTimeout. For requests that may be carried out twice."""
+        while True:
+            try:
+                return await self.ask(self.any_node(), request, deadline)
+            except (NotSent, ReplyLost) as error:
+                await deadline.pause(error)
+
+    def any_node(self) -> int:
+        """A broker, at random."""
+        if self._client is None:
+            raise BrokerError("the connection was closed")
+        node: int | None = self._client.get_random_node()
+        return -1 if node is None else node
+
+    async def controller(self, deadline: Deadline) -> int:
+        """The node to send topic creations to."""
+        reply = await self.ask_any(MetadataRequest([], False), deadline)
+        controller: int = reply.controller_id
+        return controller
+
+    async def partitions(self, topics: Collection[str], deadline: Deadline) -> dict[str, dict[int, int]]:
+        """Partition → leader (-1: none now) for those of the topics that exist. Creates none."""
+        found = await self.topics(topics, deadline)
+        return {name: topic.leaders for name, topic in found.items()}
+
+    async def topics(self, names: Collection[str], deadline: Deadline) -> dict[str, AnsweredTopic]:
+        """Those of the topics that exist. Creates none."""
+        reply = await self.ask_any(TopicsRequest(names), deadline)
+        found: dict[str, AnsweredTopic] = {}
+        for topic in answered_topics(reply):
+            if topic.code in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
+                found[topic.name] = topic
+            elif topic.code == Code.TOPIC_NOT_AUTHORIZED:
+                raise BrokerError(f"not authorized to see topic {topic.name!r}")
+            elif topic.code not in (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.INVALID_TOPIC):
+                raise BrokerTimeout(f"topic {topic.name!r}: {describe_code(topic.code)}")
+        return found
+
+    async def missing(self, partitions: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
+        """Learn the leaders of partitions that have none known here; those that do not exist, asked repeatedly."""
+        wanted = [partition for partition in partitions if partition not in self._leaders]
+        tries = 0
+        while wanted:
+            found = await self.partitions({partition.topic for partition in wanted}, deadline)
+            absent, leaderless = [], False
+            for partition in wanted:
+                leader = found.get(partition.topic, {}).get(partition.partition)
+                if leader is None:
+                    absent.append(partition)
+                elif leader < 0:
+                    leaderless = True
+                else:
+                    self._leaders[partition] = leader
+            tries += bool(absent)
+            if tries >= UNKNOWN_TOPIC_TRIES:
+                return absent
+            wanted = [partition for partition in wanted if partition not in self._leaders]
+            if wanted:
+                await deadline.pause("partitions without a leader" if leaderless else "unknown topics")
+        return []
+
+    def leader(self, partition: TopicPartition) -> int | None:
+        """The leader, if it is known."""
+        return self._leaders.get(partition)
+
+    def forget_leaders(self, partitions: Iterable[TopicPartition]) -> None:
+        """They were not the leaders any more; ``missing`` learns the new ones."""
+        for partition in partitions:
+            self._leaders.pop(partition, None)
+
+    async def coordinator(self, transactional_id: str, deadline: Deadline) -> int:
+        """The node that keeps an id's transactions."""
+        while transactional_id not in self._coordinators:
+            reply = await self.ask_any(FindCoordinatorRequest(transactional_id, TRANSACTION_COORDINATOR), deadline)
+            if reply.error_code == Code.NONE:
+                self._coordinators[transactional_id] = reply.coordinator_id
+            elif reply.error_code in TRY_AGAIN:
+                await deadline.pause(reply.error_code)
+            else:
+                raise BrokerError(
+                    f"no coordinator for the transactional id {transactional_id!r}: {describe_code(reply.error_code)}"
+                )
+        return self._coordinators[transactional_id]
+
+    def forget_coordinator(self, transactional_id: str) -> None:
+        """It has moved or does not answer."""
+        self._coordinators.pop(transactional_id, None)
+
+    async def initialise(
+        self, transactional_id: str | None, transaction_timeout_ms: int, deadline: Deadline
+    ) -> tuple[int, int]:
+        """InitProducerId: producer id and epoch. With a transactional id it fences all older producers of it.
+
+        Kafka answers only after the id's last transaction is decided and its markers are written. Asking twice is
+        harmless: the second answer has the next epoch.
+        """
+        request = InitProducerIdRequest(transactional_id, transaction_timeout_ms)
+        while True:
+            try:
+                if transactional_id is None:
+                    reply = await self.ask(self.any_node(), request, deadline)
+                else:
+                    node = await self.coordinator(transactional_id, deadline)
+                    reply = await self.ask(node, request, deadline, coordination=True)
+            except (NotSent, ReplyLost) as error:
+                self.forget_coordinator(transactional_id or "")
+                await deadline.pause(error)
+                continue
+            if reply.error_code == Code.NONE:
+                return reply.producer_id, reply.producer_epoch
+            if reply.error_code not in TRY_AGAIN:
+                raise BrokerError(f"no producer for {transactional_id!r}: {describe_code(reply.error_code)}")
+            if reply.error_code != Code.CONCURRENT_TRANSACTIONS:
+                self.forget_coordinator(transactional_id or "")
+            await deadline.pause(reply.error_code)

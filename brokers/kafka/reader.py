@@ -1,0 +1,409 @@
+"""Reading committed records with aiokafka's consumer, without a group.
+
+What is done here beside it:
+
+- Positions are kept here and laid upon the consumer again after an error: it advances past an oversize record.
+- ``fetch`` returns as soon as a position moved, also past markers and aborted records only: whoever reads a log to its
+  end waits for that.
+- The consumer waits for ever for a topic that is gone and for a broker that is away; here both become errors.
+- Records are handed on as they are parsed. The consumer would make another object of each, with fields that nobody
+  here asks for: two fifths of what it takes to read them.
+"""
+
+import asyncio
+import functools
+import itertools
+import logging
+import weakref
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import aiokafka.errors
+from aiokafka import AIOKafkaConsumer
+
+from ..protocol import (
+    Batch,
+    BrokerError,
+    BrokerTimeout,
+    CorruptRecord,
+    Headers,
+    OffsetOutOfRange,
+    Record,
+    TopicPartition,
+    UnknownTopic,
+    Watermarks,
+)
+from .client import KafkaClient, is_lost
+from .identities import TopicIdentities
+from .link import Deadline, LinkSettings
+
+FETCH_WAIT_MS_MAX: Final = 250  # a new assignment may wait so long for the answer to an old request
+PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
+PARTITION_BYTES_MIN: Final = 1024 * 1024  # as much as a batch may have by Kafka's own defaults: smaller ones stutter
+NO_TIMESTAMP: Final = -1
+LOOK_SECONDS: Final = 1.0
+TOLD_AGAIN_SECONDS: Final = 0.01
+
+logger = logging.getLogger("keylanes")
+
+WatermarksOf = Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, Watermarks]]]
+
+
+class KafkaReader:
+    """One consumer. ``assign`` takes effect with the next ``fetch``; one ``fetch`` at a time."""
+
+    def __init__(
+        self, settings: LinkSettings, fetch_bytes_max: int, identities: TopicIdentities, watermarks: WatermarksOf
+    ) -> None:
+        self._settings = settings
+        self._fetch_bytes_max = fetch_bytes_max
+        self._identities = identities  # asks on the broker's connections; the consumer's own are busy with fetches
+        self._watermarks = watermarks
+        self._consumer: Any = None
+        self._positions: dict[TopicPartition, int] = {}
+        self._assigned = True
+        self._waiting: asyncio.Future[None] | None = None
+        self._heard: dict[TopicPartition, tuple[Any, float]] = {}
+        self._empty: dict[TopicPartition, EmptyAnswers] = {}
+        self._careful: dict[TopicPartition, int] = {}
+        """Partitions that are read record by record, and how many records more."""
+        self._looking: asyncio.Task[None] | None = None
+        self._look_at = 0.0
+        self.closed = False
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read these partitions from these offsets on, and no others."""
+        self._positions = dict(positions)
+        self._assigned = False
+        self._wake()
+
+    def position(self, source: TopicPartition) -> int:
+        """The offset to be read next."""
+        return self._positions[source]
+
+    async def open(self) -> None:
+        """Connect; raises BrokerTimeout."""
+        what = f"connecting a reader to Kafka at {self._settings.bootstrap}"
+        deadline = Deadline(self._settings.request_timeout_ms, what)
+        while self._consumer is None:
+            arguments = self._settings.client_arguments()
+            consumer = AIOKafkaConsumer(
+                **arguments,
+                group_id=None,
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                isolation_level="read_committed",
+                fetch_max_bytes=self._fetch_bytes_max,
+                fetch_max_wait_ms=FETCH_WAIT_MS_MAX,
+            )
+            consumer._client = KafkaClient(**arguments)
+            try:
+                async with asyncio.timeout(deadline.left):
+                    await consumer.start()
+                _tell_at_once(consumer._fetcher, self._wake)
+                self._consumer = consumer
+            except BaseException as error:
+                await self._drop(consumer)
+                if not is_lost(error):
+                    raise
+                await deadline.pause(error)
+
+    async def close(self) -> None:
+        """Let go of connections; bounded in time."""
+        self.closed = True
+        self._wake()
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await self._drop(consumer)
+            _let_go(consumer._fetcher)
+
+    async def _drop(self, consumer: Any) -> None:
+        """Let go of a consumer with all that it has under way; also when the caller is cancelled.
+
+        Not by its ``stop``. That tells each of its tasks once to end, and waits for one after the other. But a fetcher
+        that is giving up the requests of its last assignment takes this for the end of such a request: it goes on, and
+        stop() waits for ever. And a task that has not begun, or a fetch from a broker that is away, makes stop() end
+        half done, and as if *we* were cancelled.
+        """
+        consumer._closed = True  # or it says, when it is freed, that nobody has stopped it
+        for task in _tasks_of(consumer):
+            task.cancel()
+        consumer._client.let_go()
+        await asyncio.shield(self._ended(consumer))
+
+    async def _ended(self, consumer: Any) -> None:
+        limit_ms = self._settings.close_timeout_ms
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                while going_on := [task for task in _tasks_of(consumer) if not task.done()]:
+                    await asyncio.wait(going_on, timeout=TOLD_AGAIN_SECONDS)
+                    for task in going_on:
+                        task.cancel()
+                await asyncio.gather(*_tasks_of(consumer), consumer._client.close(), return_exceptions=True)
+        except TimeoutError:
+            logger.warning("a reader did not end within %d ms; its connections are closed", limit_ms)
+
+    async def fetch(self, sources: Collection[TopicPartition], *, records_max: int, wait_ms: int) -> list[Batch]:
+        """See the protocol."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + wait_ms / 1000
+        while True:
+            if self.closed or self._consumer is None:
+                raise BrokerError("the reader is not open")
+            if not self._assigned:
+                await self._apply_assignment()
+                continue
+            self._look_at_topics(loop.time())
+            asked = [source for source in sources if source in self._positions]
+            batches = await self._take(asked, records_max)
+            left = end - loop.time()
+            if batches or left <= 0:
+                if not batches:
+                    await self._check_alive(asked)
+                return batches
+            await self._wait(left)
+
+    async def _apply_assignment(self) -> None:
+        """Give the consumer its partitions, after a look whether they exist: asking for others might create them."""
+        positions = self._positions
+        await self._identities.check(positions)
+        if positions is self._positions and not self.closed:  # else assigned anew meanwhile: ``fetch`` comes back
+            self._assigned = True
+            self._heard.clear()
+            self._empty.clear()
+            self._careful.clear()
+            # The consumer prefetches this much of each partition, whatever all of them come to.
+            share = max(PARTITION_BYTES_MIN, self._fetch_bytes_max // max(1, len(positions)))
+            self._consumer._fetcher._max_partition_fetch_bytes = min(share, PARTITION_BYTES_MAX, self._fetch_bytes_max)
+            _let_go(self._consumer._fetcher)
+            self._consumer.assign(list(positions))
+            for source, offset in positions.items():
+                self._consumer.seek(source, offset)
+
+    async def _take(self, asked: Collection[TopicPartition], records_max: int) -> list[Batch]:
+        """What the consumer holds of these partitions, at once; what came first, first.
+
+        One partition is asked at a time: an error in one would otherwise throw away what another has handed out.
+        """
+        if not asked:
+            return []
+        fetcher, positions = self._consumer._fetcher, self._positions
+        if fetcher._fetch_task.done():
+            raise BrokerError("the reader has failed: make a new one")
+        states = self._consumer._subscription.subscription.assignment
+        wanted = {source: source for source in asked}  # aiokafka's partitions equal ours, but are not ours
+        batches: list[Batch] = []
+        for source in [wanted[held] for held in fetcher._records if held in wanted]:
+            try:
+                # With a time-out of 0 this does not suspend: nothing can be assigned in between.
+                wanted_max = 1 if source in self._careful else records_max
+                _hand_on_as_parsed(fetcher._records[source])
+                found = await fetcher.fetched_records([source], 0, max_records=wanted_max)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # decompressors raise what they like
+                self._consumer.seek(source, positions[source])
+                if source not in self._careful and _is_damage(error):
+                    # Good records in front of it are handed out first, one by one.
+                    self._careful[source] = records_max
+                    where = f"{source.topic}[{source.partition}] from offset {positions[source]} on"
+                    logger.warning("%s: damage; the next %d records are read one by one: %r", where, records_max, error)
+                    continue
+                if batches:
+                    break  # the error comes again with the next fetch
+                raise await self._meaning(error, source, positions[source]) from error
+            position = states.state_value(source).position
+            if position != positions[source]:
+                records: Sequence[Record] = found.get(source, ())
+                if records and records[0].timestamp is None:  # as Kafka kept them before version 0.10
+                    records = [_Old(r.offset, NO_TIMESTAMP, r.key, r.value, r.headers) for r in records]
+                positions[source] = position
+                batches.append(Batch(source, records, position))
+                self._count_careful(source, len(records))
+                records_max -= len(records)
+                if records_max == 0:
+                    break
+        if batches:
+            self._heard.clear()
+            self._empty.clear()
+        return batches
+
+    def _count_careful(self, source: TopicPartition, good: int) -> None:
+        """After as many good records as were asked for there is no damage: it came with that one answer."""
+        left = self._careful.get(source, 0) - good
+        if left > 0:
+            self._careful[source] = left
+        else:
+            self._careful.pop(source, None)
+
+    async def _wait(self, seconds: float) -> None:
+        """Until the consumer has something new, an assignment comes, or the time is over."""
+        loop = asyncio.get_running_loop()
+        self._waiting = loop.create_future()
+        timer = loop.call_later(seconds, self._wake)
+        try:
+            await self._waiting
+        finally:
+            timer.cancel()
+            self._waiting = None
+
+    def _wake(self) -> None:
+        """Let a ``fetch`` that waits look again."""
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def _meaning(self, error: Exception, source: TopicPartition, position: int) -> BrokerError:
+        """An error of the consumer as one of ours."""
+        match error:
+            case aiokafka.errors.OffsetOutOfRangeError():
+                return OffsetOutOfRange(source, position, (await self._watermarks([source]))[source])
+            case aiokafka.errors.TopicAuthorizationFailedError():
+                return BrokerError(f"not authorized to read: {error}")
+            case aiokafka.errors.KafkaError() if error.retriable:
+                return BrokerTimeout(str(error))
+            case _:
+                return CorruptRecord(
+                    f"{source.topic}[{source.partition}] can't be read at offset {position}: {error!r}. Nothing was "
+                    "skipped. Mend the partition; or delete its records up to behind that and start under a new "
+                    "application name"
+                )
+
+    async def _check_alive(self, asked: Collection[TopicPartition]) -> None:
+        """Nothing came: raise if the broker is silent for longer than a request may take, or a topic is gone, or if it
+        answers all the time without what it says it has: it can't read a damaged file, and does not say so.
+        """
+        now = asyncio.get_running_loop().time()
+        states = self._consumer._subscription.subscription
+        limit_ms = self._settings.request_timeout_ms
+        for source in asked:
+            state, position = states.assignment.state_value(source), self._positions[source]
+            answered = state.timestamp
+            if state.lso is None or state.lso <= position:
+                self._empty.pop(source, None)
+            else:
+                empty = self._empty.get(source, EmptyAnswers(answered, 0)).heard(answered, limit_ms)
+                self._empty[source] = empty
+                if empty.ms > 2 * limit_ms:
+                    raise CorruptRecord(
+                        f"{source.topic}[{source.partition}] can't be read at offset {position}: it has records up to "
+                        f"{state.lso}, and for {2 * limit_ms} ms the broker gave none. Its file is damaged there; "
+                        "nothing was skipped"
+                    )
+            seen, since = self._heard.setdefault(source, (answered, now))
+            if seen != answered:
+                self._heard[source] = (answered, now)
+            elif (now - since) * 1000 > self._settings.request_timeout_ms:
+                await self._identities.check([source])
+                raise BrokerTimeout(f"no answer to reads of {source.topic}[{source.partition}] for {limit_ms} ms")
+        gone = [source for source in asked if self._consumer._client.cluster.leader_for_partition(source) is None]
+        await self._identities.check(gone)
+
+    def _look_at_topics(self, now: float) -> None:
+        """Ask once in a while, beside the work, whether these are still the topics that they were; raises UnknownTopic.
+
+        Fetches go by name: a topic that was deleted and created anew goes on being read at the old offset.
+        """
+        looking = self._looking
+        if looking is not None and looking.done():
+            self._looking = None
+            if not looking.cancelled() and isinstance(error := looking.exception(), UnknownTopic):
+                raise error
+        if self._looking is None and now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            self._looking = asyncio.ensure_future(self._identities.check(self._positions))
+            # Looked at, also when nobody fetches any more: asyncio would call it lost.
+            self._looking.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+
+class EmptyAnswers(NamedTuple):
+    """For how long a broker has answered without the records that it says it has. While this process stands still
+    nobody answers it, so that is not told by the clock but by the answers; both are in ms.
+    """
+
+    answered: int  # when the last one came
+    ms: int
+
+    def heard(self, answered: int, step_ms_max: int) -> "EmptyAnswers":
+        """With the newest answer, which counts for the time since the last one, up to ``step_ms_max``."""
+        return EmptyAnswers(answered, self.ms + min(max(answered - self.answered, 0), step_ms_max))
+
+
+class _Old(NamedTuple):
+    """A record without a timestamp."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+def _tasks_of(consumer: Any) -> "list[asyncio.Task[Any]]":
+    """What a consumer without a group has under way, done or not."""
+    tasks = [consumer._client._sync_task]
+    if consumer._coordinator is not None:
+        tasks.append(consumer._coordinator._reset_committed_task)
+    if consumer._fetcher is not None:
+        tasks += [consumer._fetcher._fetch_task, *consumer._fetcher._pending_tasks]
+    return [task for task in tasks if task is not None]
+
+
+def _tell_at_once(fetcher: Any, wake: Callable[[], None]) -> None:
+    """Call ``wake`` as soon as an answer has brought something. The consumer's own signal comes three turns of the loop
+    later, after a look for what to ask next, which finds that nothing was taken yet and has to be made again.
+    """
+    ask = fetcher._proc_fetch_request
+
+    async def ask_and_tell(*request: Any) -> bool:
+        has_news: bool = await ask(*request)
+        if has_news:
+            wake()
+        return has_news
+
+    fetcher._proc_fetch_request = ask_and_tell
+
+
+def _hand_on_as_parsed(fetched: Any) -> None:
+    """Leave out the consumer's own records, and its steps for each; what it fetched may be an error, or at its end."""
+    parsed = getattr(fetched, "_partition_records", None)
+    if parsed is not None:
+        parsed._consumer_record = _as_parsed
+        # By a weak reference: a circle would wait for a garbage collection, and thousands make that stand still.
+        fetched.getall = functools.partial(_all_at_once, weakref.ref(fetched))
+
+
+def _all_at_once(held: "weakref.ref[Any]", max_records: int) -> list[Record]:
+    """The consumer's ``getall``, without a call for each record."""
+    fetched: Any = held()  # whoever calls has it
+    parsed = fetched._partition_records
+    if not fetched.check_assignment(fetched._topic_partition) or not fetched.has_more():
+        return []
+    records = list(itertools.islice(parsed._records_iterator, max_records))
+    fetched._update_position()
+    if len(records) < max_records:
+        fetched._partition_records = None
+    return records
+
+
+def _let_go(fetcher: Any) -> None:
+    """Give back what was fetched ahead, up to some MiB of each partition: it will not be read any more. An answer that
+    was not read to its end is a circle with its own iterator, and would wait for a garbage collection.
+    """
+    for fetched in fetcher._records.values():
+        parsed = getattr(fetched, "_partition_records", None)
+        if parsed is not None:
+            parsed._records_iterator.close()
+            fetched._partition_records = None
+
+
+def _as_parsed(_source: TopicPartition, record: Record) -> Record:
+    return record
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether records in front of what can't be read may be good: neither an answer of the broker nor a lost one."""
+    known = isinstance(error, aiokafka.errors.OffsetOutOfRangeError | aiokafka.errors.TopicAuthorizationFailedError)
+    return not known and not (isinstance(error, aiokafka.errors.KafkaError) and error.retriable)

@@ -1,0 +1,200 @@
+"""What a request does inside a simulated cluster, at the moment it is carried out: nothing here waits.
+
+``SimulatedBroker`` is the cluster as a test sees it; connections send their requests here, through the network.
+"""
+
+import asyncio
+import random
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from ..protocol import Batch, BrokerError, Outgoing, ProducerFenced, TopicPartition, TopicSpec
+from .log import BatchRefused, ClusterState, Concurrent, OutOfOrder, Transaction, WrongTransactionState
+from .network import EPOCH_MS, Network
+
+
+class Cluster:
+    """The brokers: what they know (``state``), their network, and who waits for news.
+
+    With ``auto_create`` a write to an unknown topic creates it with ``partitions_default``. Each partition has one of
+    ``brokers`` as its leader.
+    """
+
+    def __init__(
+        self,
+        rng: random.Random,
+        network: Network,
+        state: ClusterState,
+        *,
+        auto_create: bool,
+        partitions_default: int,
+        brokers: int,
+    ) -> None:
+        self.network, self.state = network, state
+        self._random, self._auto_create, self._partitions_default = rng, auto_create, partitions_default
+        self._brokers = brokers
+        self._producers = 0
+        self._waiting: dict[asyncio.Future[None], frozenset[TopicPartition]] = {}
+
+    def _now_ms(self) -> int:
+        return EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
+
+    def wake(self, source: TopicPartition) -> None:
+        """Tell whoever waits for news of a partition."""
+        for news in [news for news, sources in self._waiting.items() if source in sources]:
+            del self._waiting[news]
+            if not news.done():
+                news.set_result(None)
+
+    def wake_all(self) -> None:
+        """Tell whoever waits for news."""
+        waiting, self._waiting = self._waiting, {}
+        for news in waiting:
+            if not news.done():
+                news.set_result(None)
+
+    def leader(self, source: TopicPartition) -> int:
+        """The broker that leads a partition; records for one leader travel in one request."""
+        return zlib.crc32(f"{source.topic}/{source.partition}".encode()) % self._brokers
+
+    def forget(self, news: "asyncio.Future[None]") -> None:
+        """Nobody waits for these news any more."""
+        self._waiting.pop(news, None)
+
+    def new_producer(self) -> str:
+        """An id for a client that writes outside transactions."""
+        self._producers += 1
+        return f"producer {self._producers}"
+
+    def missing_to_write(self, sources: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Those that do not exist, after what writing to them creates."""
+        if self._auto_create:
+            for name in dict.fromkeys(source.topic for source in sources):
+                self.state.create(TopicSpec(name, self._partitions_default, {}))
+        return self.missing(sources)
+
+    def missing(self, sources: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Those that do not exist."""
+        found = self.state.descriptions(dict.fromkeys(source.topic for source in sources))
+        return [
+            source
+            for source in sources
+            if source.topic not in found or not 0 <= source.partition < found[source.topic].partitions
+        ]
+
+    def append(self, records: Sequence[Outgoing]) -> None:
+        """Write records of one partition as they are."""
+        self.state.append(records, None, 0, self._now_ms())
+        self.wake(_partition_of(records[0]))
+
+    def read(
+        self, positions: Mapping[TopicPartition, int], records_max: int, news: asyncio.Future[None] | None
+    ) -> list[Batch]:
+        """What there is, in an order and amount by the seed; nothing: ``news`` is told when there is something."""
+        batches: list[Batch] = []
+        room = records_max if self._random.random() < 0.5 else self._random.randint(1, records_max)
+        sources = list(positions)
+        self._random.shuffle(sources)
+        for source in sources:
+            records, offset_next = self.state.read(source, positions[source], room)
+            room -= len(records)
+            if offset_next > positions[source]:
+                batches.append(Batch(source, records, offset_next))
+        if not batches and news is not None:
+            self._waiting[news] = frozenset(positions)
+        return batches
+
+    def trim(self, before: Mapping[TopicPartition, int]) -> None:
+        """Delete records below offsets; raises UnknownTopic, OffsetOutOfRange."""
+        self.state.trim(before)
+        for source in before:
+            self.wake(source)
+
+    def initialise(self, transactional_id: str, timeout_ms: int) -> int | None:
+        """One try to make a producer: its epoch, or None while its last transaction is not complete."""
+        found = self.state.initialise(transactional_id, timeout_ms)
+        if isinstance(found, int):
+            return found
+        self.network.met["concurrent_transactions"] += 1
+        if found.committed is None:
+            self.network.met["open_transaction_fenced"] += 1
+            found.committed = False
+            self._write_markers(found)
+        return None
+
+    def add_partitions(self, transactional_id: str, epoch: int, partitions: Collection[TopicPartition]) -> None:
+        """Begin a transaction, or widen the open one; raises ProducerFenced, Concurrent, UnknownTopic."""
+        try:
+            transaction, is_new = self.state.add_partitions(transactional_id, epoch, partitions)
+        except BrokerError as error:
+            self._count(error)
+            raise
+        if is_new:
+            timeout_ms = self.state.ids[transactional_id].timeout_ms
+            self.network.later(timeout_ms / 1000, self._expire, transaction)
+
+    def produce(
+        self,
+        producer: str,
+        epoch: int | None,
+        batches: Mapping[TopicPartition, tuple[Sequence[Outgoing], int | None]],
+    ) -> dict[TopicPartition, int | BrokerError]:
+        """Write batches with their sequence numbers: by partition the offset behind it, or why it was not taken."""
+        answers: dict[TopicPartition, int | BrokerError] = {}
+        for source, (records, sequence) in batches.items():
+            try:
+                if epoch is None:
+                    answers[source] = self.state.append(records, producer, sequence or 0, self._now_ms())
+                    self.wake(source)
+                else:
+                    answers[source] = self.state.produce(producer, epoch, records, sequence, self._now_ms())
+            except BrokerError as error:
+                self._count(error)
+                answers[source] = error
+        return answers
+
+    def end(self, transactional_id: str, epoch: int, commit: bool) -> None:
+        """End what is open; raises ProducerFenced, Concurrent, WrongTransactionState."""
+        try:
+            transaction = self.state.end(transactional_id, epoch, commit)
+        except BrokerError as error:
+            self._count(error)
+            raise
+        if transaction is not None:
+            self._write_markers(transaction)
+
+    def _count(self, error: BrokerError) -> None:
+        name = _COUNTED.get(type(error))
+        if name is not None:
+            self.network.met[name] += 1
+
+    def _expire(self, transaction: Transaction) -> None:
+        if self.state.expire(transaction):
+            self.network.met["transaction_timed_out"] += 1
+            self._write_markers(transaction)
+
+    def _write_markers(self, transaction: Transaction) -> None:
+        faults = self.network.faults
+        for source in transaction.unmarked:
+            delay = self.network.draw(self.network.latency.marker_ms)
+            if self.network.happens(faults.marker_late, "marker_late"):
+                delay += self._random.random() * faults.marker_late_ms / 1000
+            self.network.later(delay, self._mark, transaction, source)
+
+    def _mark(self, transaction: Transaction, source: TopicPartition) -> None:
+        self.state.mark(transaction, source)
+        self.wake(source)
+
+
+_COUNTED: Final[Mapping[type[BrokerError], str]] = {
+    ProducerFenced: "fenced",
+    Concurrent: "concurrent_transactions",
+    WrongTransactionState: "wrong_transaction_state",
+    OutOfOrder: "out_of_order",
+    BatchRefused: "batch_refused",
+}
+
+
+def _partition_of(record: Outgoing) -> TopicPartition:
+    return TopicPartition(record.topic, record.partition)

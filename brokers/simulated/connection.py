@@ -1,0 +1,252 @@
+"""A process's side of the simulated cluster: what the adapter for Kafka does in the same situation.
+
+- What may be asked twice (everything but records and the end of a transaction) is asked again until the time is over.
+- A reader hears nothing when a cluster is silent; it raises when that lasts too long.
+- How records are written is in ``simulated_producer``.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from ..protocol import (
+    Batch,
+    BrokerTimeout,
+    Outgoing,
+    Reader,
+    TopicDescription,
+    TopicPartition,
+    TopicSpec,
+    TransactionRefused,
+    UnknownTopic,
+    Watermarks,
+)
+from .cluster import Cluster
+from .link import ConnectionSevered, Link
+from .network import Kind
+from .producer import Refused, Session, SimulatedProducer
+
+FENCE_TRANSACTION_TIMEOUT_MS: Final = 10_000
+LIMITS_SECONDS_MAX: Final = 60.0  # so long a topic's max.message.bytes is believed
+PATIENCE_S_MIN: Final = 0.02  # of a fetch that shall not wait: it does not live on a silent cluster for ever
+
+
+class SimulatedConnection:
+    """One process's way to the cluster: a ``Broker``."""
+
+    def __init__(self, cluster: Cluster, client_name: str) -> None:
+        self.client_name = client_name
+        self._cluster = cluster
+        self._link = Link(cluster, client_name)
+        self._links: dict[Link, None] = {}  # of what was made here
+        self._limits: dict[str, tuple[int, float]] = {}
+        self._appending = asyncio.Lock()
+        self._append_session: Session | None = None
+
+    def sever(self) -> None:
+        """Kill the process: every call, running or to come, raises ConnectionSevered and has no further effect."""
+        for link in (self._link, *self._links):
+            link.sever()
+
+    async def open(self) -> None:
+        """Connect; raises BrokerTimeout."""
+        self._link.closed = False
+        await self._link.ask_again(Kind.METADATA, lambda: None, self._link.deadline("connecting"))
+
+    async def close(self) -> None:
+        """Disconnect, readers and producers too; whoever still waits gets a BrokerError."""
+        links, self._links = self._links, {}
+        for link in (self._link, *links):
+            link.close()
+
+    async def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
+        """The topics among these that exist."""
+        step = partial(self._cluster.state.descriptions, topics)
+        return await self._link.ask_again(Kind.METADATA, step, self._link.deadline("describing topics"))
+
+    async def create(self, specs: Sequence[TopicSpec]) -> None:
+        """Create topics; existing ones stay as they are."""
+
+        def create() -> None:
+            for spec in specs:
+                self._cluster.state.create(spec)
+
+        await self._link.ask_again(Kind.CREATE, create, self._link.deadline("creating topics"))
+
+    async def watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Watermarks]:
+        """Watermarks; raises UnknownTopic."""
+
+        def look() -> dict[TopicPartition, Watermarks]:
+            return {source: self._cluster.state.watermarks(source) for source in partitions}
+
+        return await self._link.ask_again(Kind.OFFSETS, look, self._link.deadline("asking for watermarks"))
+
+    def _new_link(self) -> Link:
+        self._link.check()
+        link = Link(self._cluster, self.client_name)
+        self._links = {one: None for one in self._links if not one.closed}
+        self._links[link] = None
+        return link
+
+    async def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
+        """A new reader with a connection of its own."""
+        link = self._new_link()
+        await link.ask_again(Kind.METADATA, lambda: None, link.deadline("connecting a reader"))
+        reader = SimulatedReader(link, self._cluster)
+        reader.assign(positions)
+        return reader
+
+    async def producer(self, transactional_id: str, *, transaction_timeout_ms: int) -> SimulatedProducer:
+        """A new producer, after all older ones are fenced and their last transaction is complete."""
+        link = self._new_link()
+        deadline = link.deadline(f"making a producer of {transactional_id!r}")
+        try:
+            epoch = await link.initialise(transactional_id, transaction_timeout_ms, deadline)
+        except BaseException:
+            link.close()
+            raise
+        session = Session(link, transactional_id, epoch, self._message_limits)
+        return SimulatedProducer(session, transaction_timeout_ms, self._limits.clear)
+
+    async def fence(self, transactional_id: str) -> None:
+        """Fence all producers of an id and wait for its last transaction's markers."""
+        deadline = self._link.deadline(f"fencing {transactional_id!r}")
+        await self._link.initialise(transactional_id, FENCE_TRANSACTION_TIMEOUT_MS, deadline)
+
+    def table(self, topic: str, partition: int) -> None:
+        """The cluster keeps logs only, as Kafka does."""
+
+    async def append(self, records: Sequence[Outgoing]) -> None:
+        """Write outside a transaction; calls are carried out one after the other.
+
+        Raises TransactionRefused for records that are refused for good (others may have been written), BrokerTimeout.
+        """
+        if not records:
+            self._link.check()
+            return
+        async with self._appending:
+            deadline = self._link.deadline("appending")
+            try:
+                if self._append_session is None:
+                    self._append_session = Session(self._link, self._cluster.new_producer(), None, self._message_limits)
+                groups = await self._append_session.plan(records, deadline)
+                await self._append_session.deliver(records, groups, deadline)
+            except BaseException as error:
+                # What became of a batch is not known, so the sequence numbers can't go on from it.
+                self._append_session = None
+                if isinstance(error, Refused):
+                    self._limits.clear()
+                    raise TransactionRefused(str(error), error.culprits) from error
+                raise
+
+    async def trim(self, before: Mapping[TopicPartition, int]) -> None:
+        """Delete the records below these offsets; raises UnknownTopic, OffsetOutOfRange."""
+        step = partial(self._cluster.trim, before)
+        await self._link.ask_again(Kind.TRIM, step, self._link.deadline("trimming"))
+
+    async def _message_limits(self, topics: Collection[str]) -> dict[str, int]:
+        """``max.message.bytes`` of topics; asked for again from time to time and after a refusal."""
+        now = asyncio.get_running_loop().time()
+        stale = [name for name in topics if self._limits.get(name, (0, 0.0))[1] <= now]
+        if stale:
+            for name, topic in (await self.describe(stale)).items():
+                self._limits[name] = (int(topic.config["max.message.bytes"]), now + LIMITS_SECONDS_MAX)
+        return {name: self._limits[name][0] for name in topics if name in self._limits}
+
+
+class SimulatedReader:
+    """A ``Reader``: keeps positions; asks the cluster for each fetch."""
+
+    def __init__(self, link: Link, cluster: Cluster) -> None:
+        self._link = link
+        self._cluster = cluster
+        self._positions: dict[TopicPartition, int] = {}
+        self._silent_since: float | None = None
+        self._assigned = True
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read from these places, and no others."""
+        self._positions = dict(positions)
+        self._assigned = False
+
+    def position(self, source: TopicPartition) -> int:
+        """The offset to be read next."""
+        return self._positions[source]
+
+    async def fetch(self, sources: Collection[TopicPartition], *, records_max: int, wait_ms: int) -> list[Batch]:
+        """See the protocol."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + wait_ms / 1000
+        while True:
+            if not self._assigned:
+                await self._apply_assignment()
+                continue
+            asked = {source: self._positions[source] for source in sources if source in self._positions}
+            news: asyncio.Future[None] = loop.create_future()  # done when there is something for this fetch
+            try:
+                found = await self._ask(asked, records_max, news, end - loop.time())
+                # An ``assign`` meanwhile makes a batch of a place that is not read any more worthless.
+                fresh = [batch for batch in found or () if self._positions.get(batch.source) == asked[batch.source]]
+                for batch in fresh:
+                    self._positions[batch.source] = batch.offset_next
+                wait = end - loop.time()
+                if fresh or wait <= 0:
+                    self._check_heard(fresh)
+                    return fresh
+                if found is None:
+                    await asyncio.sleep(min(wait, self._cluster.network.draw(self._cluster.network.latency.retry_ms)))
+                elif not found:
+                    await self._wait(news, wait)
+            finally:
+                self._cluster.forget(news)
+
+    async def close(self) -> None:
+        """Let go."""
+        self._link.close()
+
+    async def _apply_assignment(self) -> None:
+        """A look whether the partitions exist; raises UnknownTopic."""
+        positions = self._positions
+        step = partial(self._cluster.missing, tuple(positions))
+        missing = await self._link.ask_again(Kind.METADATA, step, self._link.deadline("asking for topics"))
+        if missing:
+            raise UnknownTopic(f"topic {missing[0].topic!r} has no partition {missing[0].partition}")
+        self._assigned = positions is self._positions  # else assigned anew meanwhile: ``fetch`` comes back
+
+    async def _ask(
+        self, asked: Mapping[TopicPartition, int], records_max: int, news: "asyncio.Future[None]", wait: float
+    ) -> list[Batch] | None:
+        """One answer of the cluster; None: there is none."""
+        now = asyncio.get_running_loop().time()
+        step = partial(self._cluster.read, asked, records_max, news if wait > 0 else None)
+        try:
+            found = await self._link.ask(
+                Kind.FETCH, step, self._link.deadline("reading"), patience_s=max(wait, PATIENCE_S_MIN)
+            )
+        except ConnectionSevered:
+            raise
+        except BrokerTimeout:
+            self._link.check()
+            self._silent_since = now if self._silent_since is None else self._silent_since
+            return None
+        self._silent_since = None
+        return found
+
+    def _check_heard(self, found: Sequence[Batch]) -> None:
+        limit_ms = self._cluster.network.latency.timeout_ms
+        since, now = self._silent_since, asyncio.get_running_loop().time()
+        if not found and since is not None and (now - since) * 1000 >= limit_ms:
+            raise BrokerTimeout(f"{self._link.client_name}: no answer to reads for {limit_ms:.0f} ms")
+
+    async def _wait(self, news: "asyncio.Future[None]", wait: float) -> None:
+        timer = asyncio.get_running_loop().call_later(wait, _finish_nowait, news)
+        try:
+            await self._link.wait(news)
+        finally:
+            timer.cancel()
+
+
+def _finish_nowait(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,276 @@
+"""The network between simulated processes and their cluster: delays, and what is lost, late, held or cut.
+
+A request is delivered after one delay and takes effect there in one step, whether or not its sender still waits; the
+reply comes after another. Every choice comes from the cluster's seed. All that happens here or in the cluster runs in
+a context of its own, not in that of the process that asked: a process that is paused does not pause them.
+"""
+
+import asyncio
+import contextvars
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from ..protocol import BrokerError, BrokerTimeout
+
+EPOCH_MS = 1_700_000_000_000  # what a record is stamped with is this plus the loop's time
+BROKEN = "the connection broke before an answer came"
+SILENT = "no answer in time"
+
+
+@dataclass
+class Faults:
+    """Probabilities of one request (or of one transaction), and switches; may be changed while the cluster runs."""
+
+    transact_aborted: float = 0.0  # of a transaction: it is aborted before it is decided
+    transact_unknown: float = 0.0  # of a transaction: the request to commit, or the reply to it, is lost
+    offsets_unknown: float = 0.0  # the offsets of a partition that a transaction wrote are not told
+    reply_slow: float = 0.0  # a reply takes reply_slow_ms longer
+    reply_slow_ms: float = 500.0
+    request_lost: float = 0.0  # the connection breaks, the cluster never sees the request
+    reply_lost: float = 0.0  # carried out, and the connection breaks before the answer
+    request_late: float = 0.0  # it stays in the network, for up to request_late_ms, even when its sender has given up
+    request_late_ms: float = 20_000.0
+    marker_late: float = 0.0  # of a marker: it is written up to marker_late_ms later
+    marker_late_ms: float = 5_000.0
+    cut: set[str] = field(default_factory=set)  # clients that nothing reaches, and that reach nobody
+    away: bool = False  # nothing is answered; every call ends with BrokerTimeout
+
+    def heal(self) -> None:
+        """No more faults; requests that are late stay late."""
+        self.transact_aborted = self.transact_unknown = self.offsets_unknown = self.reply_slow = 0.0
+        self.request_lost = self.reply_lost = self.request_late = self.marker_late = 0.0
+        self.cut.clear()
+        self.away = False
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Ranges in ms from which delays are drawn evenly."""
+
+    request_ms: tuple[float, float] = (0.1, 2.0)  # each way
+    marker_ms: tuple[float, float] = (0.1, 20.0)  # from a transaction's decision to each of its markers
+    retry_ms: tuple[float, float] = (1.0, 20.0)  # before a client asks again
+    timeout_ms: float = 10_000.0  # so long a client waits for an answer, and tries again what may be asked twice
+
+
+class Kind(Enum):
+    """Kinds of requests."""
+
+    METADATA = auto()
+    CREATE = auto()
+    OFFSETS = auto()
+    TRIM = auto()
+    FETCH = auto()
+    INIT = auto()
+    ADD_PARTITIONS = auto()
+    PRODUCE = auto()
+    END_TXN = auto()
+    DESCRIBE_TXN = auto()
+
+
+class Fault(Enum):
+    """What happens to one request that a test has chosen."""
+
+    LOSE_REQUEST = auto()  # the connection breaks, the cluster never sees it
+    LOSE_REPLY = auto()  # carried out, and the connection breaks before the answer
+    HOLD_REQUEST = auto()  # it waits in the network until ``release``, even if its sender has left
+
+
+@dataclass(eq=False)
+class Request:
+    """A request under way. ``patience_s``: so long its sender waits when there will be no answer at all."""
+
+    client_name: str
+    kind: Kind
+    step: Callable[[], Any]
+    reply: asyncio.Future[Any]
+    gives_up_at: float  # in the loop's time
+    patience_s: float
+    timer: asyncio.TimerHandle | None = None
+    has_arrived: bool = False
+
+
+class Network:
+    """See the module. ``met`` counts what has really happened, by the name of the fault."""
+
+    def __init__(self, rng: random.Random, latency: Latency, faults: Faults) -> None:
+        self.latency, self.faults = latency, faults
+        self.met: Counter[str] = Counter()
+        self._random = rng
+        self._context = contextvars.Context()
+        self._under_way: dict[Request, None] = {}
+        self._armed: dict[Kind, Fault] = {}
+        self._held: list[Request] = []
+        self._caught: asyncio.Event | None = None
+
+    # --- for the cluster -------------------------------------------------------------------------------------------
+
+    def later(self, seconds: float, callback: Callable[..., None], *arguments: Any) -> asyncio.TimerHandle:
+        """Call back after a time, outside of all processes."""
+        return asyncio.get_running_loop().call_later(seconds, callback, *arguments, context=self._context)
+
+    def draw(self, bounds_ms: tuple[float, float]) -> float:
+        """Seconds between these bounds."""
+        return self._random.uniform(*bounds_ms) / 1000
+
+    def happens(self, probability: float, name: str) -> bool:
+        """Whether a fault is to happen now; counted if so."""
+        if not probability or self._random.random() >= probability:
+            return False
+        self.met[name] += 1
+        return True
+
+    # --- for a test ------------------------------------------------------------------------------------------------
+
+    def arm(self, kind: Kind, fault: Fault) -> None:
+        """The next request of this kind meets the fault."""
+        self._caught = asyncio.Event()
+        self._armed[kind] = fault
+
+    def disarm(self) -> None:
+        """No request is to meet a fault that was armed."""
+        self._armed.clear()
+
+    async def caught(self) -> None:
+        """Wait until the fault has happened."""
+        assert self._caught is not None, "nothing was armed"
+        await self._caught.wait()
+
+    def release(self) -> None:
+        """Let held requests go on."""
+        held, self._held = self._held, []
+        for request in held:
+            delay = self.draw(self.latency.request_ms)
+            if request.reply.done():
+                self.later(delay, self._arrive_late, request)
+            else:
+                assert request.timer is not None
+                request.timer.cancel()
+                self._after(request, delay, self._arrive, request, False)
+
+    def break_connections(self) -> None:
+        """End all that is under way with BrokerTimeout, carried out or not: the broker was started anew."""
+        requests, self._under_way = list(self._under_way), {}
+        for request in requests:
+            if request.timer is not None:
+                request.timer.cancel()
+            if not request.has_arrived and self._reaches(request) and self._random.random() < 0.5:
+                self._carry_out(request)
+            if not request.reply.done():
+                self.met["connection_broken"] += 1
+            self._fail(request, BROKEN)
+
+    # --- for a client ----------------------------------------------------------------------------------------------
+
+    def send(
+        self, client_name: str, kind: Kind, step: Callable[[], Any], limit_s: float, patience_s: float | None = None
+    ) -> asyncio.Future[Any]:
+        """Have a step done in the cluster; the future has what it returned or raised, or BrokerTimeout."""
+        loop = asyncio.get_running_loop()
+        request = Request(
+            client_name,
+            kind,
+            step,
+            loop.create_future(),
+            gives_up_at=loop.time() + limit_s,
+            patience_s=limit_s if patience_s is None else min(patience_s, limit_s),
+        )
+        self._under_way[request] = None
+        faults, fault = self.faults, self._armed.pop(kind, None)
+        if fault is not None:
+            assert self._caught is not None
+            self._caught.set()
+        delay = self.draw(self.latency.request_ms)
+        if fault is Fault.LOSE_REQUEST or self.happens(faults.request_lost, "request_lost"):
+            self._after(request, delay, self._fail, request, BROKEN)
+        elif fault is Fault.HOLD_REQUEST:
+            self._held.append(request)
+            self._leave_silent(request)
+        elif self.happens(faults.request_late, "request_late"):
+            self.later(self._random.random() * faults.request_late_ms / 1000, self._arrive_late, request)
+            self._leave_silent(request)
+        else:
+            is_lost = fault is Fault.LOSE_REPLY or self.happens(faults.reply_lost, "reply_lost")
+            self._after(request, delay, self._arrive, request, is_lost)
+        return request.reply
+
+    def _after(self, request: Request, delay: float, callback: Callable[..., None], *arguments: Any) -> None:
+        """The next thing that happens to a request, unless its sender loses patience before."""
+        if asyncio.get_running_loop().time() + delay > request.gives_up_at:
+            self._leave_silent(request)
+            if callback == self._arrive:
+                self.later(delay, self._arrive_late, request)
+            return
+        request.timer = self.later(delay, callback, *arguments)
+
+    def _leave_silent(self, request: Request) -> None:
+        now = asyncio.get_running_loop().time()
+        request.timer = self.later(
+            max(0.0, min(request.gives_up_at - now, request.patience_s)), self._fail, request, SILENT
+        )
+
+    def _reaches(self, request: Request) -> bool:
+        """Whether anything comes through between this client and the cluster."""
+        if self.faults.away:
+            self.met["away"] += 1
+            return False
+        if request.client_name in self.faults.cut:
+            self.met["cut"] += 1
+            return False
+        return True
+
+    def _arrive(self, request: Request, loses_reply: bool) -> None:
+        if not self._reaches(request):
+            self._leave_silent(request)
+            return
+        # Its sender was killed or cancelled before it was sure to be on its way: it may be lost.
+        if request.reply.done():
+            self._under_way.pop(request, None)
+            if self._random.random() < 0.5:
+                return
+        result, error = self._carry_out(request)
+        delay = self.draw(self.latency.request_ms)
+        if self.happens(self.faults.reply_slow, "reply_slow"):
+            delay += self.faults.reply_slow_ms / 1000
+        if loses_reply:
+            self._after(request, delay, self._fail, request, BROKEN)
+        else:
+            self._after(request, delay, self._answer, request, result, error)
+
+    def _arrive_late(self, request: Request) -> None:
+        if self._reaches(request):
+            self._carry_out(request)
+            self.met["arrived_late"] += 1
+
+    def _carry_out(self, request: Request) -> tuple[Any, BrokerError | None]:
+        request.has_arrived = True
+        try:
+            return request.step(), None
+        except BrokerError as error:
+            return None, error
+
+    def _answer(self, request: Request, result: Any, error: BrokerError | None) -> None:
+        if not self._reaches(request):
+            self._leave_silent(request)
+            return
+        self._under_way.pop(request, None)
+        if request.reply.done():
+            return
+        if error is None:
+            request.reply.set_result(result)
+        else:
+            _raise_in(request.reply, error)
+
+    def _fail(self, request: Request, reason: str) -> None:
+        self._under_way.pop(request, None)
+        if not request.reply.done():
+            _raise_in(request.reply, BrokerTimeout(f"{request.client_name}: {reason}"))
+
+
+def _raise_in(future: "asyncio.Future[Any]", error: BrokerError) -> None:
+    future.set_exception(error)
+    future.exception()  # looked at: the task that waits may never run again

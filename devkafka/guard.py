@@ -1,0 +1,110 @@
+"""A process of its own that stands between the program and the broker, so that the broker never outlives the program.
+
+Run as a script with the standard library alone (``python -I -S guard.py '<json>'``); it never imports keylanes.
+The program holds the other end of this process's standard input: ``stop`` or its end (which also comes when the
+program was killed) stops the broker, ``kill`` kills it. Should this process be killed itself, the kernel kills the
+broker (Linux). It ends when the broker has ended, and the lock it inherited is held until then.
+
+The argument: ``command`` and ``out`` (where its output goes), ``state`` (a JSON file to write ``facts`` and the
+broker's pid to), ``stop_seconds`` (from SIGTERM to SIGKILL), ``lock_fd``.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+KERNEL_KILLS_CHILD_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+PARENT_CHECK_SECONDS = 1.0
+
+
+def process_start(pid: int) -> str:
+    """When a living process started (clock ticks since boot): tells a re-used pid apart. "" where that isn't known."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def _tie_to_this_process() -> Callable[[], None] | None:
+    """What the child does before it becomes the broker. Safe here: this process has one thread."""
+    if not sys.platform.startswith("linux"):
+        return None
+    import ctypes
+
+    prctl, guard = ctypes.CDLL(None).prctl, os.getpid()
+
+    def tie() -> None:
+        prctl(KERNEL_KILLS_CHILD_WITH_PARENT, signal.SIGKILL)
+        if os.getppid() != guard:  # it died before the tie was made
+            os._exit(1)
+
+    return tie
+
+
+def _write_state(path: str, state: dict[str, Any]) -> None:
+    with open(f"{path}.new", "w", encoding="utf-8") as file:
+        json.dump(state, file)
+    os.replace(f"{path}.new", path)
+
+
+def _next_order(child: "subprocess.Popen[bytes]", parent: int, signals: int) -> str:
+    """Wait for ``stop``, ``kill``, the program's end or SIGTERM (both ``stop``), or the broker's end (``ended``)."""
+    received = b""
+    while True:
+        ready, _, _ = select.select([0, signals], [], [], PARENT_CHECK_SECONDS)
+        if signals in ready and signal.SIGTERM in os.read(signals, 64):
+            return "stop"
+        if child.poll() is not None:
+            return "ended"
+        if 0 in ready:
+            data = os.read(0, 64)
+            received += data
+            if not data:
+                return "stop"
+            if b"\n" in received:
+                return received.split(b"\n")[0].decode("ascii", "replace")
+        if os.getppid() != parent:  # a forked copy of the program may still hold the pipe
+            return "stop"
+
+
+def main(argument: str) -> int:
+    """Run the broker to its end; gives back its exit code."""
+    order = json.loads(argument)
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    signals_read, signals_write = os.pipe()
+    os.set_blocking(signals_write, False)
+    for noticed in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(noticed, lambda *_: None)
+    signal.set_wakeup_fd(signals_write)
+    parent = os.getppid()
+    with open(order["out"], "wb") as out:
+        child = subprocess.Popen(
+            order["command"], stdin=subprocess.DEVNULL, stdout=out, stderr=out, pass_fds=[order["lock_fd"]],
+            preexec_fn=_tie_to_this_process(),
+        )  # fmt: skip
+    facts = {**order["facts"], "pid": child.pid, "pid_start": process_start(child.pid), "guard": os.getpid()}
+    _write_state(order["state"], facts)
+    os.write(1, f"{child.pid}\n".encode())
+    what = _next_order(child, parent, signals_read)
+    if what == "kill":
+        child.kill()
+    elif what == "stop":
+        child.terminate()
+    try:
+        child.wait(order["stop_seconds"])
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+    return child.returncode & 0xFF
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

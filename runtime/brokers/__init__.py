@@ -1,1 +1,0 @@
-"""Brokers behind one protocol: a real Kafka, an embedded one on RocksDB, a simulated one in virtual time."""

@@ -1,0 +1,1 @@
+"""What reads records, runs handlers and commits what is done."""

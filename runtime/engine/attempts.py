@@ -1,0 +1,258 @@
+"""Attempts at one record, until one succeeds or it has failed for good; and what it produces.
+
+An attempt that fails or times out leaves nothing. A worker whose record is tried again waits; all others go on.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from ...brokers.protocol import Broker, BrokerError, BrokerTimeout, Record, TopicSpec
+from ...brokers.waiting import Patience, fatal_of
+from ...errors import (
+    DecodeFailed,
+    FatalError,
+    HandlerError,
+    HandlerFailed,
+    HandlerTimeout,
+    NoKey,
+    OutputRefused,
+    SettingsError,
+    caused,
+)
+from ...state.overlay import Layer, entry_bytes
+from ..handlers.context import Context, Output
+from ..handlers.done import Done
+from ..handlers.handler import DeadLetter, Handler, check_topic_name
+from ..handlers.outputs import (
+    Destination,
+    UnknownDestination,
+    build,
+    build_dead_letter,
+    build_one,
+    destination_of,
+    returned,
+)
+from ..handlers.partition_state import Scope
+from ..handlers.sizes import bytes_of
+from ..handlers.stores import Binding
+from ..partition.worker import Worker
+from ..settings import Settings
+from ..threads import DaemonThreads
+from .partition_run import Attempt, PartitionRun
+
+logger = logging.getLogger("keylanes")
+
+
+class Attempts:
+    """Makes attempts at records, on the loop or in threads."""
+
+    def __init__(self, broker: Broker, settings: Settings) -> None:
+        self.broker, self.settings = broker, settings
+        self.destinations: dict[str, Destination] = {}
+        self.reserved: frozenset[str] = frozenset()
+        """Our own logs: no handler writes there."""
+        self._is_closing = False
+        self._clock: Callable[[], float] = asyncio.get_running_loop().time
+        # Any free one takes any worker's next record: bound to one, workers would wait behind a handler that hangs.
+        self._threads = DaemonThreads(settings.threads, "keylanes-slot")
+
+    async def _produced(
+        self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None
+    ) -> Done | None:
+        """What a plain handler returned and wrote; what can't be sent is a failed attempt."""
+        changes: Layer | None = None
+        if attempt is not None:
+            scope = attempt[0]
+            changes = scope.close().layer()
+            if scope.failed is not None:  # in place of whatever a handler made of it
+                return await self._process(run, worker, record, scope.failed)
+            run.put_back(attempt)
+        failed: Exception
+        try:
+            if result is None:
+                return _done(None, record, changes)
+            built = build_one(result, record, run.handler, run.place, self.destinations)
+            if built is not None:
+                return _done(Done(record, (built[0],), False, *built[1:]), record, changes)
+            outputs = returned(result, run.handler)
+            return _done(await self._build(outputs, record, run) if outputs else None, record, changes)
+        except Exception as error:  # noqa: BLE001  # a codec may raise anything
+            failed = error
+        return await self._process(run, worker, record, failed)
+
+    async def _process(
+        self, run: PartitionRun, worker: Worker, record: Record, first: BaseException | None = None
+    ) -> Done | None:
+        """Attempts at one record until one succeeds or it failed for good. ``first``: how the first one failed, when
+        that was made already.
+        """
+        handler = run.handler
+        attempt = 0
+        while True:
+            attempt += 1
+            failed: Exception
+            try:
+                if first is not None:
+                    error, first = first, None
+                    self._end_attempt(run, worker, record)
+                    self._raise_again(worker, error)
+                return await self._attempt(run, worker, record, attempt)
+            except BrokerError as error:
+                raise caused(fatal_of(error), error)
+            except FatalError:
+                raise
+            except Exception as error:  # noqa: BLE001  # a handler may raise anything
+                if self._is_closing:  # it was cancelled and raised something else: its record is for the next start
+                    raise caused(asyncio.CancelledError(), error)
+                failed = error
+            if attempt >= handler.retry.attempts or isinstance(failed, DecodeFailed | NoKey):
+                return await self._give_up(run, record, failed, attempt)
+            logger.warning(
+                "%s failed at %s offset %d, attempt %d of %d: %s: %s",
+                handler.name,
+                run.label,
+                record.offset,
+                attempt,
+                handler.retry.attempts,
+                type(failed).__name__,
+                failed,
+            )
+            await asyncio.sleep(handler.retry.wait_ms(attempt) / 1000)
+
+    async def _attempt(self, run: PartitionRun, worker: Worker, record: Record, attempt: int) -> Done | None:
+        handler, dispatch = run.handler, run.dispatch
+        context = Context(dispatch.topic, dispatch.partition, record, attempt) if handler.takes_context else None
+        scope = run.scope(record)
+        worker.timed_out = False
+        worker.started_s = self._clock() if handler.is_async else math.inf
+        try:
+            value = handler.decode(record.value)
+            arguments = (value, *[_bound(binding, context, scope, record) for binding in run.bindings])
+            if handler.is_async:
+                result = await handler.function(*arguments)
+            else:
+                result = await self._in_thread(worker, handler, arguments)
+            if worker.timed_out:
+                raise HandlerTimeout(f"took longer than {self.settings.handler_timeout_ms} ms")
+        except asyncio.CancelledError as error:
+            self._raise_again(worker, error)
+        finally:
+            sent = () if context is None else context.close()
+            changes = None if scope is None else scope.close().layer()
+            self._end_attempt(run, worker, record)
+            if scope is not None and scope.failed is not None:  # in place of whatever a handler made of it
+                raise scope.failed
+        outputs = [*sent, *returned(result, handler)] if sent or result is not None else ()
+        return _done(await self._build(outputs, record, run) if outputs else None, record, changes)
+
+    def _end_attempt(self, run: PartitionRun, worker: Worker, record: Record) -> None:
+        worker.load.spend(worker.started_s, self._clock(), run.dispatch.partition, record)
+        worker.started_s = math.inf
+        if worker.timed_out and not self._is_closing:
+            _forget_cancels()
+
+    def _raise_again(self, worker: Worker, error: BaseException) -> NoReturn:
+        """Raise what a handler raised; a cancellation as what it means."""
+        if not isinstance(error, asyncio.CancelledError) or self._is_closing:
+            raise error
+        if worker.timed_out:
+            raise caused(HandlerTimeout(f"took longer than {self.settings.handler_timeout_ms} ms"), None)
+        _forget_cancels()
+        raise caused(HandlerError("the handler was cancelled from inside"), None)
+
+    async def _in_thread(self, worker: Worker, handler: Handler, arguments: tuple[Any, ...]) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, _called, worker, loop.time, handler.function, *arguments)
+
+    async def _build(self, outputs: Sequence[Output], record: Record, run: PartitionRun) -> Done:
+        while True:
+            try:
+                return build(outputs, record, run.handler, run.place, self.destinations)
+            except UnknownDestination as unknown:
+                topic = unknown.topic
+            await self.look_up(topic, run)
+
+    async def look_up(self, topic: Any, run: PartitionRun) -> None:
+        """Learn what a topic takes; one that is missing is made like a declared one, or refused (``create_topics``).
+
+        Raises OutputRefused; the topic is looked for again the next time a record names it.
+        """
+        if topic in self.reserved:
+            raise OutputRefused(f"topic {topic!r} is a log of this application")
+        try:
+            check_topic_name(topic, "output")
+        except SettingsError as error:
+            raise caused(OutputRefused(str(error)), None)
+        patience = Patience(self.settings.broker_retry_ms, f"looking up {topic}")
+        while True:
+            late: BrokerTimeout
+            try:
+                found = await self.broker.describe([topic])
+                if topic not in found and self.settings.create_topics:
+                    await self.broker.create([TopicSpec(topic, run.partitions, {})])
+                    found = await self.broker.describe([topic])
+                break
+            except BrokerTimeout as error:
+                late = error
+            await patience.wait(late)
+        if topic not in found:
+            raise OutputRefused(f"topic {topic!r} does not exist and create_topics is off")
+        self.destinations[topic] = destination_of(found[topic], self.settings.output_bytes_max)
+
+    async def _give_up(self, run: PartitionRun, record: Record, error: Exception, attempts: int) -> Done:
+        handler = run.handler
+        where = f"{handler.name} failed for good at {run.label} offset {record.offset} after {attempts} attempts"
+        if not isinstance(handler.on_failure, DeadLetter):
+            raise caused(HandlerFailed(f"{where}: {type(error).__name__}: {error}"), error)
+        topic = handler.on_failure.topic
+        if topic not in self.destinations:
+            await self.look_up(topic, run)
+        destination = self.destinations[topic]
+        trace = error if logger.isEnabledFor(logging.DEBUG) else None
+        logger.warning("%s; it goes to %s: %s: %s", where, topic, type(error).__name__, error, exc_info=trace)
+        return build_dead_letter(record, topic, destination, run.place, error, attempts)
+
+
+def first_error(attempt: Attempt | None, error: BaseException) -> BaseException:
+    """What ended a first attempt; a state that can't be used in place of whatever a handler made of it."""
+    if attempt is None:
+        return error
+    attempt[0].close()
+    return attempt[0].failed or error
+
+
+def _done(done: Done | None, record: Record, changes: Layer | None) -> Done | None:
+    """What a record sends together with what it changes; None: neither."""
+    if changes:
+        if done is None:
+            done = Done(record, (), False, 0, bytes_of(record))
+        done.changes = changes
+        for cell, value in zip(changes.cells, changes.values, strict=True):
+            done.size += entry_bytes(cell.key, value)
+    return done
+
+
+def _bound(binding: Binding | None, context: Context | None, scope: Scope | None, record: Record) -> Any:
+    """One argument of a handler, for one attempt."""
+    if binding is None:
+        return context
+    assert scope is not None, "a handler with stores runs on a state"
+    return binding.bound(scope, record.key)
+
+
+def _called(worker: Worker, clock: Callable[[], float], function: Callable[..., Any], *arguments: Any) -> Any:
+    worker.started_s = clock()  # its wait for a free thread is not the handler's time
+    try:
+        return function(*arguments)
+    except StopIteration as error:  # a future can't hold one: whoever awaits it would wait for ever
+        raise caused(RuntimeError("the handler raised StopIteration"), error)
+
+
+def _forget_cancels() -> None:
+    """A later record of the same task must not find itself half cancelled: its task groups and time-outs count them."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()

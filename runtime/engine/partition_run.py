@@ -1,0 +1,98 @@
+"""One source partition while it runs."""
+
+import asyncio
+from dataclasses import dataclass, field
+from sys import getrefcount
+from typing import Any, Final, TypeAlias
+
+from ...brokers.protocol import Record
+from ...keyrange.ranges import even_bounds
+from ...state.overlay import Cell
+from ..handlers.handler import Handler
+from ..handlers.outputs import Place
+from ..handlers.partition_state import PartitionState, Scope
+from ..handlers.stores import Bindings, MapState, State
+from ..partition.dispatch import PartitionDispatch
+
+Attempt: TypeAlias = tuple[Scope, "list[State[Any] | MapState[Any, Any]]"]
+
+
+def _references_most(stores: "list[State[Any] | MapState[Any, Any]] | list[object]") -> int:
+    most = 0
+    for store in stores:
+        count = getrefcount(store)
+        if count > most:
+            most = count
+    return most
+
+
+_NOT_KEPT: Final = _references_most([object()])
+"""So many references there are to a store that nobody else has; interpreters count differently."""
+
+
+@dataclass(slots=True, eq=False)
+class PartitionRun:
+    """One source partition while it runs: its dispatch, its handler, and what its readers wait for."""
+
+    dispatch: PartitionDispatch
+    handler: Handler
+    place: Place
+    state: PartitionState | None = None
+    """None: its handler asks for none."""
+    bindings: Bindings = ()
+    """What the handler is called with behind the value; None: the context."""
+    partitions: int = 1
+    """Of the source topic: what a missing output topic is made with."""
+    wanted_bounds: tuple[int, ...] = ()
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    catch_up_room: asyncio.Event = field(default_factory=asyncio.Event)
+    hold_after_s: float = 0.0
+    """Neighbours are held to be merged from then on."""
+    _spare: Attempt | None = None
+
+    def __post_init__(self) -> None:
+        if not self.handler.stores:
+            self.bindings = (None,) * len(self.handler.further)
+
+    def scope(self, record: Record) -> Scope | None:
+        """What an attempt at a record sees of the state; None: its handler asks for none."""
+        return None if self.state is None else Scope(self.state, record)
+
+    def attempt(self, record: Record, cell: Cell | None = None) -> Attempt | None:
+        """What an attempt at a record of a handler that asks for nothing but stores sees of the state, and what
+        the handler is called with behind the value; None: it asks for no store. ``cell``: where the value of the key
+        is in its only store, when that was looked up.
+        """
+        if self.state is None:
+            return None
+        spare = self._spare
+        if spare is None:
+            scope = Scope(self.state, record)
+            return scope, [binding.bound(scope, record.key) for binding in self.bindings if binding is not None]
+        self._spare = None
+        spare[0].begin(record)
+        stores = spare[1]
+        if cell is not None and cell.is_here and isinstance(first := stores[0], State):
+            first.begin_at(cell)
+        else:
+            key = record.key
+            for store in stores:
+                store.begin(key)
+        return spare
+
+    def put_back(self, attempt: Attempt) -> None:
+        """An attempt has ended and was closed; it serves again, unless the handler keeps one of its stores somewhere:
+        that one has to go on saying that its attempt has ended.
+        """
+        if _references_most(attempt[1]) == _NOT_KEPT:
+            self._spare = attempt
+
+    @property
+    def cut(self) -> tuple[int, ...]:
+        """The bounds that the handler's declaration asks for."""
+        return even_bounds(self.handler.parallelising_factor)
+
+    @property
+    def label(self) -> str:
+        """The source partition, for people."""
+        return f"{self.dispatch.topic}[{self.dispatch.partition}]"

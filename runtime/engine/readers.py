@@ -1,0 +1,349 @@
+"""Reading source partitions: the main reader that moves the front, and the catch-up pass behind it.
+
+The main reader waits while the workers, not the reading, are what is slow; it goes past a worker that holds back the
+others. One pass per partition then serves all workers that were passed, from the least place on; it never waits for one
+full worker, and stops at the front. Where it would have to wait and a worker that it left behind has room, it begins
+anew: the one that is furthest behind is the bottleneck, and must not be idle while others are served. What decides all
+this is in dispatch.py; here is only the fetching.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+from ...brokers.protocol import Batch, Broker, BrokerTimeout, Reader, Record, TopicPartition
+from ...brokers.waiting import Patience
+from ...errors import InvariantBroken
+from ...state.overlay import Cell
+from ..partition.dispatch import Blocked, PartitionDispatch
+from ..partition.worker import Worker
+from ..settings import Settings
+from .partition_run import PartitionRun
+from .slots import Slots
+
+STUCK_MS = 100
+"""A full worker that is at one record for so long makes no room soon."""
+
+STARTED_MS = 20
+"""So long at most a reader waits for workers to begin that the loop has had no time for."""
+
+WORKED_OFF_MS = 100
+"""So long at most it waits for them to work off what they have."""
+
+IDLE_TURNS = 3
+"""After so many turns of the loop in which no record was done it has time for more of them."""
+
+BLOCKED_CHECK_MS = 20
+"""How often a reader that stands at a full worker looks whether the others run dry."""
+
+CATCH_UP_CHECK_MS = 50
+"""How often a partition looks whether a dropped worker has room again."""
+
+CATCH_UP_READERS_MAX = 8
+"""Passes that read at once; those of other partitions wait for a reader."""
+
+CATCH_UP_PASS_MS = 100
+"""A pass that has read for so long leaves its reader to another partition that waits for one, when it has to wait."""
+
+
+ReadAhead: TypeAlias = Callable[[PartitionRun, Sequence[Record]], Awaitable[Sequence[Cell | None]]]
+"""Makes ready what the handlers of records will ask for, and says where it is: see ``Keeper.read_ahead``."""
+
+
+class MainReader:
+    """Reads all source partitions on one connection, each only while its last batch was handed out."""
+
+    def __init__(
+        self,
+        runs: Sequence[PartitionRun],
+        broker: Broker,
+        slots: Slots,
+        settings: Settings,
+        read_ahead: ReadAhead,
+    ) -> None:
+        self.runs = {run.dispatch.place: run for run in runs}
+        self.broker, self.slots, self.settings, self.read_ahead = broker, slots, settings, read_ahead
+        self.is_stopped = False
+        self._positions = {source: run.dispatch.front for source, run in self.runs.items()}
+        self._standing: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._moved = asyncio.Event()
+        self._has_grown = self._has_ended = False
+        self._records_read = 0
+        """Records that were read, as ``slots.records_done`` counts those that are done."""
+
+    async def run(self) -> None:
+        """Read until stopped or cancelled; a broker that is away is waited for."""
+        patience = Patience(self.settings.broker_retry_ms, "reading")
+        try:
+            while not self.is_stopped:
+                try:
+                    await self._read(patience)
+                except BrokerTimeout as error:
+                    await patience.wait(error)
+        finally:
+            self._has_ended = True
+            for task in list(self._standing.values()):
+                task.cancel()
+
+    async def _read(self, patience: Patience) -> None:
+        """Read on one connection, from behind what was fetched last."""
+        reader = await self.broker.reader(self._positions)
+        try:
+            while not self.is_stopped:
+                await self._step(reader)
+                patience.answered()
+        finally:
+            await _close(reader, self.settings)
+
+    def add(self, run: PartitionRun) -> None:
+        """Read a partition more, from its front on."""
+        self.runs[run.dispatch.place] = run
+        self._positions[run.dispatch.place] = run.dispatch.front
+        self._has_grown = True
+        self._moved.set()
+
+    def stop(self) -> None:
+        """Hand out nothing more."""
+        self.is_stopped = True
+        self._moved.set()
+
+    async def _step(self, reader: Reader) -> None:
+        if self._has_grown:  # here, where nothing that was fetched is still to be handed out
+            self._has_grown = False
+            reader.assign(self._positions)
+        free = [source for source in self.runs if source not in self._standing]
+        if not free:
+            self._moved.clear()
+            await self._moved.wait()
+            return
+        await self._until_started()
+        await self._until_worked_off()
+        wait_ms = BLOCKED_CHECK_MS if self._standing else self.settings.fetch_wait_ms
+        batches = await reader.fetch(free, records_max=self.settings.fetch_records_max, wait_ms=wait_ms)
+        for batch in batches:
+            if self.is_stopped:
+                return
+            run = self.runs[batch.source]
+            cells = await self.read_ahead(run, batch.records)
+            if self.is_stopped:
+                return
+            self._positions[batch.source] = batch.offset_next
+            self._records_read += len(batch.records)
+            index = await self.slots.hand_through(run, batch, cells) if run.handler.is_plain else 0
+            if self.is_stopped:
+                return
+            blocked = self._hand_out(run, batch, index)
+            if blocked is not None:
+                name = f"the reader that stands in {run.label}"
+                task = asyncio.get_running_loop().create_task(self._stand(run, batch, blocked), name=name)
+                self._standing[batch.source] = task
+                task.add_done_callback(self._stood(batch.source))
+        if batches:
+            await asyncio.sleep(0)
+
+    async def _until_started(self) -> None:
+        """Let workers that wait for the loop begin: to read on would only make queues longer. Not for ever: others that
+        it has time for may have nothing to do.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + STARTED_MS / 1000
+        while self.slots.unstarted and not self.is_stopped and loop.time() < until:  # noqa: ASYNC110  # one turn of the loop each
+            await asyncio.sleep(0)
+
+    async def _until_worked_off(self) -> None:
+        """Let the workers work off what they have, down to about a fetch and a record each, as long as the processor is
+        what is short: the longer records are queued, the fewer of them are in its caches when their turn comes. Where
+        the loop has time, to wait would only have workers run dry. Not for ever: records that were skipped, or that
+        are queued behind a stuck one, look as if they waited.
+        """
+        slots, loop = self.slots, asyncio.get_running_loop()
+        most = self.settings.fetch_records_max + sum(len(run.dispatch.workers) for run in self.runs.values())
+        until, done, idle = loop.time() + WORKED_OFF_MS / 1000, -1, 0
+        while self._records_read - slots.records_done > most and idle < IDLE_TURNS and not self.is_stopped:
+            if loop.time() >= until:
+                self._records_read = slots.records_done
+            idle = idle + 1 if slots.records_done == done else 0
+            done = slots.records_done
+            await asyncio.sleep(0)
+        self._records_read = max(self._records_read, slots.records_done)
+
+    def _hand_out(self, run: PartitionRun, batch: Batch, index: int) -> Blocked | None:
+        ready: list[Worker] = []
+        blocked = run.dispatch.hand_out(batch, index, ready)
+        self.slots.activate(run, ready)
+        return blocked
+
+    async def _stand(self, run: PartitionRun, batch: Batch, blocked: Blocked | None) -> None:
+        dispatch = run.dispatch
+        while blocked is not None and not self.is_stopped:
+            has_room = await wait_for_room(run, run.room, blocked, dispatch.fed_by_front, self.settings.full_wait_ms)
+            if self.is_stopped:
+                return
+            if not has_room:
+                dispatch.drop(blocked, batch)
+            blocked = self._hand_out(run, batch, blocked.index)
+
+    def _stood(self, source: TopicPartition) -> Callable[["asyncio.Task[None]"], None]:
+        def ended(task: "asyncio.Task[None]") -> None:
+            self._standing.pop(source, None)
+            self._moved.set()
+            if task.cancelled():
+                if not self._has_ended:  # or the rest of its batch would be skipped, and nobody knew
+                    self.slots.fail(InvariantBroken(f"{task.get_name()} was cancelled by somebody else"))
+            elif (error := task.exception()) is not None:
+                self.slots.fail(error)
+
+        return ended
+
+
+class CatchUp:
+    """The pass of each partition, run by a bounded number of readers that are kept for the next pass."""
+
+    def __init__(self, broker: Broker, slots: Slots, settings: Settings, read_ahead: ReadAhead) -> None:
+        self.broker, self.slots, self.settings, self.read_ahead = broker, slots, settings, read_ahead
+        self.passes = 0
+        self.is_stopped = False
+        self._limit = asyncio.Semaphore(CATCH_UP_READERS_MAX)
+        self._asking = 0
+        """Partitions that wait for a reader."""
+        self._idle: list[Reader] = []
+
+    async def run(self, run: PartitionRun) -> None:
+        """Begin a pass whenever a dropped worker has room; until cancelled."""
+        patience = Patience(self.settings.broker_retry_ms, f"catching up on {run.label}")
+        while not self.is_stopped:
+            start = run.dispatch.catch_up_start()
+            if start is None:
+                await asyncio.sleep(CATCH_UP_CHECK_MS / 1000)
+                continue
+            self._asking += 1
+            try:
+                await self._limit.acquire()
+            finally:
+                self._asking -= 1
+            try:
+                await self._pass(run, patience)
+            except BrokerTimeout as error:
+                await patience.wait(error)
+            finally:
+                self._limit.release()
+
+    async def close(self) -> None:
+        """Let go of the readers."""
+        idle, self._idle = self._idle, []
+        for reader in idle:
+            await _close(reader, self.settings)
+
+    async def _pass(self, run: PartitionRun, patience: Patience) -> None:
+        dispatch, source = run.dispatch, run.dispatch.place
+        start = dispatch.catch_up_start()
+        if start is None:
+            return
+        if self._idle:
+            reader = self._idle.pop()
+            reader.assign({source: start})
+        else:
+            reader = await self.broker.reader({source: start})
+        dispatch.begin_pass(start)
+        is_over = self._pass_end(dispatch)
+        self.passes += 1
+        is_usable = False
+        try:
+            while dispatch.pass_position is not None and not self.is_stopped:
+                batches = await reader.fetch(
+                    [source], records_max=self.settings.fetch_records_max, wait_ms=BLOCKED_CHECK_MS
+                )
+                patience.answered()
+                for batch in batches or [Batch(source, (), reader.position(source))]:
+                    await self._hand_out(run, batch, is_over)
+                    if dispatch.pass_position is None or self.is_stopped:
+                        break
+                if not dispatch.followers():
+                    dispatch.end_pass()
+            is_usable = True
+        finally:
+            dispatch.end_pass()
+            if is_usable:
+                reader.assign({})
+                self._idle.append(reader)
+            else:
+                await _close(reader, self.settings)
+
+    async def _hand_out(self, run: PartitionRun, batch: Batch, is_over: Callable[[], bool]) -> None:
+        dispatch, index = run.dispatch, 0
+        await self.read_ahead(run, batch.records)
+        while not self.is_stopped:
+            ready: list[Worker] = []
+            blocked = dispatch.catch_up(batch, index, ready)
+            self.slots.activate(run, ready)
+            if blocked is None:
+                await asyncio.sleep(0)
+                return
+            index = blocked.index
+            has_room = await wait_for_room(
+                run, run.catch_up_room, blocked, dispatch.followers, self.settings.full_wait_ms, is_over
+            )
+            if not has_room and is_over():
+                dispatch.end_pass()
+                return
+            if not has_room:
+                dispatch.drop_again(blocked, batch)
+                if not dispatch.followers():
+                    dispatch.end_pass()
+                    return
+
+    def _pass_end(self, dispatch: PartitionDispatch) -> Callable[[], bool]:
+        """Whether a pass that begins now is over when it has to wait: it left somebody behind who has room, or others
+        wait for its reader. What it has handed out stays handed out; the next one goes on from there.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + CATCH_UP_PASS_MS / 1000
+        return lambda: dispatch.should_begin_anew() or (self._asking > 0 and loop.time() >= until)
+
+
+async def wait_for_room(
+    run: PartitionRun,
+    room: asyncio.Event,
+    blocked: Blocked,
+    fed: Callable[[], Sequence[Worker]],
+    full_wait_ms: int,
+    is_over: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Wait until the full worker has room (True), or until its reader should go on without it or is over (False)."""
+    loop = asyncio.get_running_loop()
+    worker, size = blocked.worker, blocked.size
+    until = loop.time() + full_wait_ms / 1000
+    running, stuck_from = worker.running, _stuck_from(worker, loop.time())
+    queued_least, still_from = math.inf, until
+    while not run.dispatch.has_room_again(worker, size) and not worker.retired:
+        worker.awaited_bytes = size
+        room.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BLOCKED_CHECK_MS / 1000):
+                await room.wait()
+        if run.dispatch.has_room_again(worker, size) or worker.retired:
+            break
+        now = loop.time()
+        if worker.running is not running:
+            running, stuck_from = worker.running, _stuck_from(worker, now)
+        workers = fed()
+        queued = sum(len(other.queue) for other in workers)
+        if queued < queued_least:
+            queued_least, still_from = queued, now + full_wait_ms / 1000
+        waits = {"waited_long": now >= until, "is_stuck": now >= stuck_from, "stands_still": now >= still_from}
+        if is_over() or run.dispatch.may_drop(worker, workers, **waits):
+            return False
+    return True
+
+
+def _stuck_from(worker: Worker, now: float) -> float:
+    """From when on a worker that stays at its record is stuck at it: it may be so already."""
+    return (now if worker.running is None else min(worker.started_s, now)) + STUCK_MS / 1000
+
+
+async def _close(reader: Reader, settings: Settings) -> None:
+    with contextlib.suppress(Exception):  # it is being closed: nothing depends on how that ends
+        async with asyncio.timeout(settings.close_timeout_ms / 1000):
+            await reader.close()

@@ -1,0 +1,538 @@
+"""Slots run workers: the event loop runs async handlers, threads run sync ones, one record of a worker at a time.
+
+A record whose worker has nothing else to do runs straight from its batch; all others wait in their workers' queues. A
+worker takes no next record while a timed-out handler's thread still runs: a thread can't be stopped, and two records
+of one key must not run at once.
+"""
+
+import asyncio
+import logging
+import math
+import types
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+from ...brokers.protocol import Batch, Broker, Record
+from ...errors import HandlerFailed
+from ...state.overlay import Cell
+from ..handlers.done import Done
+from ..handlers.outputs import build_one
+from ..partition.dispatch import Route
+from ..partition.worker import Worker
+from ..settings import Settings
+from .attempts import Attempts, first_error
+from .partition_run import Attempt, PartitionRun
+
+T = TypeVar("T")
+G = TypeVar("G", bound="Going")
+
+logger = logging.getLogger("keylanes")
+
+YIELD_EVERY_RECORDS: Final = 64
+"""A task whose handlers never suspend lets others run after so many records."""
+
+TASKS_AT_ONCE: Final = 4
+"""When a handler suspends, those that wait are parted among so many tasks, and each has one when the next one suspends,
+too: in one task each takes a turn of the loop, and for handlers that do not suspend a task each costs too much.
+"""
+
+IDLE_TASKS_MAX: Final = 1_000
+"""So many tasks whose work is done are kept for more of it: a new one costs as much as a record."""
+
+STRETCH_RECORDS_MAX: Final = 256
+STRETCH_S: Final = 0.002
+"""So does one that runs a batch straight, after as many records or so much of the processor's time."""
+
+LOOK_EVERY_RECORDS: Final = 64
+"""How often it looks at that time."""
+
+
+class Going:
+    """A task's work: the worker that runs, and those that wait for it as long as its handler does not suspend, the next
+    one last. They are ``parted`` when they waited for another one before, which did.
+    """
+
+    __slots__ = ("parted", "run", "waiting", "worker")
+
+    def __init__(self, run: PartitionRun, waiting: list[Worker], *, parted: bool = False) -> None:
+        self.run, self.waiting, self.parted = run, waiting, parted
+        self.worker: Worker | None = None
+
+    def running(self) -> tuple[Record, float] | None:
+        """The record that runs, and since when."""
+        worker = self.worker
+        record = None if worker is None else worker.running
+        return None if worker is None or record is None else (record, worker.started_s)
+
+
+class Straight(Going):
+    """A task's work: a batch whose records run in order of offsets as long as no handler suspends, each in the place of
+    its worker, which has nothing else to do. The first that suspends keeps the task.
+    """
+
+    __slots__ = (
+        "at", "batch", "has_parted", "is_called", "last", "look_at", "ready", "record", "route", "since_s",
+        "through", "until_s",
+    )  # fmt: skip
+
+    def __init__(self, run: PartitionRun, batch: Batch, cells: Sequence[Cell | None], since_s: float) -> None:
+        super().__init__(run, [])
+        self.batch, self.at, self.since_s, self.route = batch, 0, since_s, Route(batch, 0, cells)
+        self.look_at = self.last = 0
+        self.until_s = 0.0
+        self.through: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.record: Record | None = None
+        self.ready: list[Worker] = []
+        self.is_called = self.has_parted = False
+
+    def running(self) -> tuple[Record, float] | None:
+        """The record that runs, and since when; of those that do not suspend, since the first of a stretch."""
+        record = self.record
+        return super().running() if self.has_parted or record is None else (record, self.since_s)
+
+    def end(self, at: int) -> None:
+        """The batch was handed over up to this index; the rest is for its reader."""
+        if not self.through.done():  # a reader that was cancelled does not care
+            self.through.set_result(at)
+
+    def let_go(self) -> None:
+        """Go on without the batch: a task that stays with one worker for long must not hold the records of all."""
+        self.batch = Batch(self.batch.source, (), self.batch.offset_next)
+        self.route.records, self.route.cells = [], []
+
+
+class Slots(Attempts):
+    """Runs the workers of all partitions. ``fail`` is called once with the error that ends the application."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        settings: Settings,
+        fail: Callable[[BaseException], None],
+        cpu_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        super().__init__(broker, settings)
+        self.fail, self._cpu_s = fail, cpu_s
+        self.tasks: dict[asyncio.Task[None], Going] = {}
+        self._idle: list[tuple[asyncio.Task[None], asyncio.Future[Going]]] = []
+        """Tasks that have no work, and how it is given to them; the last one first."""
+        self.unstarted = 0
+        """Workers that have something to do and wait for the loop: it has no time for more."""
+        self.done_bytes = 0
+        self.records_done = 0
+        self.paused: list[tuple[PartitionRun, Worker]] = []
+        self.is_stopping = False
+        """Workers take no next record; see ``stop``."""
+        self._room = asyncio.Event()
+        """A commit made room, or nothing is waited for any more."""
+
+    def activate(self, run: PartitionRun, workers: Iterable[Worker]) -> None:
+        """Start the workers; each was marked active by the dispatch."""
+        waiting = [*workers]
+        waiting.reverse()
+        self.unstarted += len(waiting)
+        self._start(run, waiting)
+
+    async def hand_through(self, run: PartitionRun, batch: Batch, cells: Sequence[Cell | None] = ()) -> int:
+        """Run what can be run of a batch as it comes, without queues; from which index on it is still to be handed out.
+        ``cells``: where the state of its records is, if that was looked up.
+
+        For plain handlers. While this runs nobody else hands out to the partition's workers.
+        """
+        going = Straight(run, batch, cells, self._clock())
+        self._begin(going)
+        return await going.through
+
+    def _start(self, run: PartitionRun, waiting: list[Worker], *, parted: bool = False) -> None:
+        if waiting:
+            self._begin(Going(run, waiting, parted=parted))
+
+    def _begin(self, going: Going) -> None:
+        """In a task that has nothing to do; in a new one when there is none."""
+        while self._idle:
+            task, given = self._idle.pop()
+            if not given.done():  # nobody cancelled it
+                self.tasks[task] = going
+                given.set_result(going)
+                return
+        task = asyncio.get_running_loop().create_task(self._run(going))
+        self.tasks[task] = going
+        task.add_done_callback(self._ended)
+
+    async def _run(self, going: Going | None) -> None:
+        """A task: one work after the other, as long as there is room for those that wait."""
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None, "a coroutine runs in one"
+        while going is not None:
+            if isinstance(going, Straight):
+                await self._run_straight(going)
+            elif len(going.waiting) == 1:  # the usual case for handlers that suspend: one coroutine less to go through
+                await self._run_worker(going.run, self._next(going))
+            else:
+                await self._run_workers(going)
+            going = None  # an idle task holds no batch
+            if len(self._idle) < IDLE_TASKS_MAX and not task.cancelling() and not self._is_closing:
+                del self.tasks[task]
+                given: asyncio.Future[Going] = loop.create_future()
+                self._idle.append((task, given))
+                going = await given
+
+    def stop(self) -> None:
+        """Workers take no next record from now on."""
+        self.is_stopping = True
+        self._room.set()
+
+    def resume(self) -> None:
+        """Start workers that waited for a commit to make room for what they produce, and what waits to run straight."""
+        self._room.set()
+        waiting: dict[PartitionRun, list[Worker]] = {}
+        for run, worker in self.paused:
+            waiting.setdefault(run, []).append(worker)
+        self.paused = []
+        for run, workers in waiting.items():
+            self.activate(run, workers)
+
+    def overdue(self, now: float) -> None:
+        """End attempts of async handlers that take too long; name those of sync handlers aloud."""
+        limit = self.settings.handler_timeout_ms / 1000
+        for task, going in list(self.tasks.items()):
+            run, worker = going.run, going.worker
+            if worker is None or worker.running is None or worker.timed_out or worker.started_s + limit > now:
+                continue
+            worker.timed_out = True
+            logger.error(
+                "handler %s takes longer than %d ms at %s offset %d%s",
+                run.handler.name,
+                self.settings.handler_timeout_ms,
+                run.label,
+                worker.running.offset,
+                "; it is cancelled" if run.handler.is_async else "; its thread can't be stopped, its range waits",
+            )
+            if run.handler.is_async:
+                task.cancel()
+
+    def oldest_running(self) -> tuple[str, int, float] | None:
+        """(partition, offset, since when) of the record that has been running longest."""
+        running = [
+            (found[1], going.run.label, found[0].offset)
+            for going in list(self.tasks.values())  # at one stroke: the watch asks from a thread of its own
+            if (found := going.running()) is not None and found[1] < math.inf
+        ]
+        if not running:
+            return None
+        started, label, offset = min(running)
+        return label, offset, started
+
+    async def close(self, limit_s: float) -> None:
+        """Cancel what still runs and let go of the threads; bounded in time. A second call does nothing."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self.stop()
+        tasks = [*self.tasks, *(task for task, _ in self._idle)]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, pending = await asyncio.wait(tasks, timeout=limit_s)
+            for going in (self.tasks[task] for task in pending if task in self.tasks):
+                found = going.running()
+                where = f"{going.run.label} offset {None if found is None else found[0].offset}"
+                logger.error("handler %s at %s ignores that it is cancelled", going.run.handler.name, where)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        going = self.tasks.pop(task, None)
+        if going is None:  # cancelled while it had nothing to do: nothing is lost
+            return
+        self.unstarted -= len(going.waiting)
+        if task.cancelled():
+            for worker in (going.worker, *going.waiting):
+                if worker is not None:
+                    worker.active = False
+            if not self._is_closing:  # or the worker would stand still for ever, and nobody knew
+                self.fail(HandlerFailed(f"{going.run.label}: the task of a worker was cancelled from outside"))
+        elif (error := task.exception()) is not None:
+            self.fail(error)
+
+    async def _run_workers(self, going: Going) -> None:
+        """One worker after the other, as long as no handler suspends: a task costs more than a short handler. The first
+        that suspends keeps this task, and those that wait get another one.
+        """
+        count = 0
+        while going.waiting:
+            work = self._run_worker(going.run, self._next(going))
+            if going.waiting:
+                count += await _driven(work, going, self._part)
+            else:
+                count += await work
+            if count >= YIELD_EVERY_RECORDS:
+                count = 0
+                await asyncio.sleep(0)
+
+    def _next(self, going: Going) -> Worker:
+        """Who waited longest runs from here on."""
+        worker = going.waiting.pop()
+        going.worker = worker
+        self.unstarted -= 1
+        return worker
+
+    def _part(self, going: Going) -> None:
+        waiting, going.waiting = going.waiting, []
+        waiting.reverse()
+        tasks = len(waiting) if going.parted else min(TASKS_AT_ONCE, len(waiting))
+        for i in range(tasks):
+            part = waiting[i::tasks]
+            part.reverse()
+            self._start(going.run, part, parted=True)
+
+    async def _run_straight(self, going: Straight) -> None:
+        """Stretches of a batch, between which others run."""
+        settings = self.settings
+        while not going.through.done():
+            while self.done_bytes >= settings.done_bytes_max and not self.is_stopping:
+                # Queued meanwhile, all that follows would have to be queued behind it, as long as there is much to do.
+                self._room.clear()
+                await self._room.wait()
+            if self.is_stopping:
+                going.end(going.at)
+                return
+            going.since_s = self._clock()
+            try:
+                await _driven(self._run_stretch(going), going, self._part_straight)
+            except BaseException:
+                # What was laid down lies below the record that ended it: the front must not stand behind that.
+                if going.record is not None and not going.has_parted:
+                    self._begin_running(going)
+                raise
+            going.record = going.worker = None
+            if not going.has_parted:
+                self._end_stretch(going)
+                await asyncio.sleep(0)
+
+    def _end_stretch(self, going: Straight) -> None:
+        settings = self.settings
+        going.run.dispatch.bound_stretch(settings.generation_bytes_max // 4, settings.generation_records_max // 4)
+        if going.ready:
+            ready, going.ready = going.ready, []
+            self.activate(going.run, ready)
+
+    def _part_straight(self, going: Straight) -> None:
+        going.has_parted = True
+        self._begin_running(going)
+        self._end_stretch(going)
+        going.end(going.at + 1)
+        going.let_go()
+
+    def _begin_running(self, going: Straight) -> None:
+        """What ran as if it took no time is its worker's running record from here on."""
+        worker, record = going.worker, going.record
+        assert worker is not None, "a record runs"
+        assert record is not None, "a record runs"
+        if worker.running is None:
+            going.run.dispatch.begin(worker, record)
+            worker.started_s, worker.timed_out = (self._clock() if going.is_called else math.inf), False
+
+    async def _run_stretch(self, going: Straight) -> None:
+        """Some records of a batch. Their first attempts are made here, and all else where ``_run_worker`` has it made,
+        which does the same for records that were queued.
+        """
+        run = going.run
+        dispatch, function, decode = run.dispatch, run.handler.function, run.handler.decode
+        done_bytes_max, is_stateful = self.settings.done_bytes_max, run.state is not None
+        going.look_at, going.last = going.at + LOOK_EVERY_RECORDS, going.at + STRETCH_RECORDS_MAX
+        going.until_s = self._cpu_s() + STRETCH_S
+        route = going.route
+        route.at = going.at
+        while dispatch.step(route):
+            i, worker, record = route.at - 1, route.worker, route.record
+            if (i >= going.look_at or self.done_bytes >= done_bytes_max) and self._is_over(going, i):
+                dispatch.pause(record)
+                return
+            if worker.active or worker.queue_bytes or worker.hold_at is not None or worker.retired:
+                if not dispatch.try_queue(worker, record, going.ready):
+                    continue
+                dispatch.pause(record)
+                going.end(i)
+                return
+            done: Done | None = None
+            going.at, going.worker, going.record, going.is_called = i, worker, record, True
+            attempt = run.attempt(record, route.cell) if is_stateful else None
+            failed: BaseException | None = None
+            result: Any = None
+            try:
+                if attempt is None:
+                    result = await function(decode(record.value))
+                elif len(attempt[1]) == 1:  # the usual case; to unpack them takes a while
+                    result = await function(decode(record.value), attempt[1][0])
+                else:
+                    result = await function(decode(record.value), *attempt[1])
+            except BaseException as error:  # noqa: BLE001  # what it means is said there
+                failed = error
+            if failed is not None:
+                self._begin_running(going)
+                done = await self._process(run, worker, record, first_error(attempt, failed))
+            else:
+                going.is_called = False
+                if going.has_parted:
+                    done = await self._come_back(run, worker, record, result, attempt)
+                elif (result is not None or is_stateful) and not self._lay_down(run, worker, record, result, attempt):
+                    self._begin_running(going)
+                    done = await self._produced(run, worker, record, result, attempt)
+            if worker.running is None:
+                worker.done_to = route.offset + 1
+                if done is not None:
+                    worker.keep(done)
+            else:
+                dispatch.finish(worker, done)
+            self._count(run, worker, done)
+            if going.has_parted:
+                await self._run_worker(run, worker)
+                return
+            worker.active = False
+        dispatch.pass_by(going.batch)
+        going.end(len(going.batch.records))
+
+    def _is_over(self, going: Straight, i: int) -> bool:
+        """Whether a stretch ends in front of a record of its batch."""
+        if self.is_stopping:
+            going.end(i)
+            return True
+        if i < going.last and self.done_bytes < self.settings.done_bytes_max and self._cpu_s() < going.until_s:
+            going.look_at = i + LOOK_EVERY_RECORDS
+            return False
+        going.at = i
+        return True
+
+    def _lay_down(
+        self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None
+    ) -> bool:
+        """Put what a record produced that ran straight into its partition's stretch: ``_produced``, for the usual case
+        and without a ``Done``. False: it is another case, or can't be sent.
+        """
+        stretch = run.dispatch.stretch(worker)
+        if stretch is None:
+            return False
+        if attempt is None:
+            try:
+                built = build_one(result, record, run.handler, run.place, self.destinations)
+            except Exception:  # noqa: BLE001  # it comes again, and is dealt with
+                return False
+            if built is None:
+                return False
+            output, digest, size = built
+            stretch.send(worker, record, output, digest)
+        else:
+            scope = attempt[0]
+            if result is not None or scope.failed is not None:
+                return False
+            assert run.state is not None, "only a handler with stores changes state"
+            size = run.state.overlay.move(scope.close(), stretch.changes)
+            run.put_back(attempt)
+        stretch.size += size
+        self.done_bytes += size
+        return True
+
+    async def _come_back(
+        self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None
+    ) -> Done | None:
+        """A handler that was suspended has ended."""
+        worker.load.spend(worker.started_s, self._clock(), run.dispatch.partition, record)
+        if worker.timed_out:
+            return await self._process(run, worker, record, first_error(attempt, asyncio.CancelledError()))
+        worker.started_s = math.inf
+        if result is None and attempt is None:
+            return None
+        return await self._produced(run, worker, record, result, attempt)
+
+    def _count(self, run: PartitionRun, worker: Worker, done: Done | None) -> None:
+        worker.records += 1
+        self.records_done += 1
+        if done is not None:
+            self.done_bytes += done.size
+            if done.changes:
+                assert run.state is not None, "only a handler with stores changes state"
+                run.state.overlay.add(done.changes)
+
+    async def _run_worker(self, run: PartitionRun, worker: Worker) -> int:
+        """The records of a worker until it has none that it may run; how many it ran since it last suspended.
+
+        The first attempt of a plain handler is made here, and all else in ``_process``: that is the same, and slower.
+        """
+        dispatch, clock = run.dispatch, self._clock
+        function, decode, is_plain = run.handler.function, run.handler.decode, run.handler.is_plain
+        done_bytes_max, is_stateful = self.settings.done_bytes_max, run.state is not None
+        count, now = 0, clock()
+        while True:
+            if self.done_bytes >= done_bytes_max:
+                self.paused.append((run, worker))
+                return count
+            if self.is_stopping:
+                worker.active = False
+                return count
+            record = dispatch.next_record(worker)
+            if record is None:
+                return count
+            if worker.awaited_bytes and dispatch.has_room_again(worker, worker.awaited_bytes):
+                worker.awaited_bytes = 0
+                run.room.set()
+                run.catch_up_room.set()
+            done: Done | None = None
+            worker.started_s, worker.timed_out = now, False
+            if not is_plain:
+                done = await self._process(run, worker, record)
+                now = clock()
+            else:
+                attempt = run.attempt(record) if is_stateful else None
+                failed: BaseException | None = None
+                result: Any = None
+                try:
+                    if attempt is None:
+                        result = await function(decode(record.value))
+                    else:
+                        result = await function(decode(record.value), *attempt[1])
+                except BaseException as error:  # noqa: BLE001  # what it means is said there
+                    failed = error
+                if failed is not None:
+                    done = await self._process(run, worker, record, first_error(attempt, failed))
+                    now = clock()
+                else:
+                    now = clock()
+                    worker.load.spend(worker.started_s, now, dispatch.partition, record)
+                    if worker.timed_out:
+                        done = await self._process(run, worker, record, first_error(attempt, asyncio.CancelledError()))
+                    elif result is not None or attempt is not None:
+                        worker.started_s = math.inf
+                        done = await self._produced(run, worker, record, result, attempt)
+            dispatch.finish(worker, done)
+            self._count(run, worker, done)
+            count += 1
+            if count == YIELD_EVERY_RECORDS:
+                count = 0
+                await asyncio.sleep(0)
+                now = clock()
+
+
+@types.coroutine
+def _driven(work: Coroutine[Any, Any, T], going: G, on_suspended: Callable[[G], None]) -> Generator[Any, Any, T]:
+    """Await the work, and tell when it suspends for the first time."""
+    steps = work.__await__()
+    try:
+        waits_for = next(steps)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    on_suspended(going)
+    while True:
+        try:
+            yield waits_for
+        except GeneratorExit:
+            work.close()
+            raise
+        except BaseException as error:  # noqa: BLE001  # it is the work's
+            try:
+                waits_for = work.throw(error)
+            except StopIteration as ended:
+                result = ended.value
+                return result
+        else:
+            return (yield from steps)

@@ -1,0 +1,117 @@
+"""What a handler sees of its record, and how it sends: one context per attempt.
+
+What is sent through a context is held with the record and becomes visible in the transaction that commits it. A
+context is closed when its attempt ends; a failed or timed-out attempt leaves nothing, and sending later raises.
+"""
+
+from typing import Any
+
+import msgspec
+
+from ...brokers.protocol import Headers
+from ...brokers.protocol import Record as SourceRecord
+from ...errors import ContextClosed
+
+
+class Output(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to be sent. ``key`` None and ``keep_key`` True: the source record's key."""
+
+    value: Any
+    topic: str | None = None
+    key: bytes | str | None = None
+    keep_key: bool = True
+    partition: int | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp: int | None = None
+
+
+_UNSET: Any = object()
+
+
+def Record(  # noqa: N802  # users see a record they construct; it must tell "no key given" from "no key"
+    value: Any,
+    *,
+    key: bytes | str | None = _UNSET,
+    topic: str | None = None,
+    partition: int | None = None,
+    headers: Headers = (),
+    timestamp: int | None = None,
+) -> Output:
+    """A record to return from a handler.
+
+    ``value`` None is a tombstone. ``key`` not given: the source record's key; None: no key. ``topic`` not given: the
+    handler's ``to=``. ``timestamp`` in ms since the epoch; not given: the source record's.
+    """
+    return Output(
+        value=value,
+        topic=topic,
+        key=None if key is _UNSET else key,
+        keep_key=key is _UNSET,
+        partition=partition,
+        headers=tuple(headers),
+        timestamp=timestamp,
+    )
+
+
+class Context:
+    """One attempt at one record. ``attempt`` counts from 1."""
+
+    __slots__ = ("_closed", "_record", "_sent", "attempt", "partition", "topic")
+
+    def __init__(self, topic: str, partition: int, record: SourceRecord, attempt: int) -> None:
+        self.topic, self.partition, self.attempt = topic, partition, attempt
+        self._record = record
+        self._sent: list[Output] = []
+        self._closed = False
+
+    @property
+    def key(self) -> bytes | None:
+        """The record's key."""
+        return self._record.key
+
+    @property
+    def offset(self) -> int:
+        """The record's offset."""
+        return self._record.offset
+
+    @property
+    def timestamp(self) -> int:
+        """The record's timestamp in ms since the epoch."""
+        return self._record.timestamp
+
+    @property
+    def headers(self) -> Headers:
+        """The record's headers."""
+        return tuple(self._record.headers)
+
+    def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> None:
+        """Send in the transaction that commits this record; raises ContextClosed after the attempt has ended."""
+        if self._closed:
+            raise ContextClosed(
+                f"the attempt at {self.topic}[{self.partition}]@{self.offset} has ended; nothing was sent to {topic!r}"
+            )
+        self._sent.append(
+            Output(
+                value=value,
+                topic=topic,
+                key=key,
+                keep_key=False,
+                partition=partition,
+                headers=tuple(headers),
+                timestamp=timestamp,
+            )
+        )
+
+    def close(self) -> list[Output]:
+        """End the attempt; what was sent."""
+        self._closed = True
+        return self._sent

@@ -1,0 +1,209 @@
+"""What a user declares about a handler, checked before anything starts."""
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, Union
+
+import msgspec
+
+from ...errors import SettingsError
+from .context import Context
+from .store_declarations import declare_store, is_store
+from .stores import StoreDeclaration
+from .values import Codec, JsonCodec, value_decoder
+
+PARALLELISING_FACTOR = 256
+PARALLELISING_FACTOR_MAX = 16_384
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """How often and how fast a failed record is tried again: ``attempts`` in all, waits doubling from ``backoff_ms``.
+
+    Other records of the worker's range wait meanwhile (their order is kept); all other workers go on. Raises
+    SettingsError.
+    """
+
+    attempts: int = 3
+    backoff_ms: int = 100
+    backoff_ms_max: int = 10_000
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.attempts <= 1_000_000:
+            raise SettingsError(f"Retry.attempts is 1 to 1000000; seen {self.attempts}")
+        if not 0 <= self.backoff_ms <= self.backoff_ms_max <= 3_600_000:
+            raise SettingsError(
+                "Retry needs 0 <= backoff_ms <= backoff_ms_max <= 3600000; seen "
+                f"{self.backoff_ms} and {self.backoff_ms_max}"
+            )
+
+    def wait_ms(self, attempt: int) -> int:
+        """The wait after attempt number ``attempt`` (from 1) failed."""
+        return min(self.backoff_ms << min(attempt - 1, 31), self.backoff_ms_max)
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A record that failed for good goes to this topic, with its cause in headers, in the same transaction."""
+
+    topic: str
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """A record that failed for good stops the application; nothing is lost: it is tried again after a restart."""
+
+
+class Handler(msgspec.Struct, frozen=True):
+    """A checked declaration. ``decode`` turns a value into the first argument and raises DecodeFailed.
+
+    ``further``: the arguments behind it, None for the context.
+    """
+
+    topic: str
+    function: Callable[..., Any]
+    is_async: bool
+    further: tuple[StoreDeclaration | None, ...]
+    to: str | None
+    parallelising_factor: int
+    retry: Retry
+    on_failure: DeadLetter | Stop
+    codec: Codec
+    decode: Callable[[bytes | None], Any]
+    name: str
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it runs on the loop and asks for nothing but the value and stores."""
+        return self.is_async and not self.takes_context
+
+    @property
+    def takes_context(self) -> bool:
+        """Whether it asks for the context."""
+        return None in self.further
+
+    @property
+    def stores(self) -> tuple[StoreDeclaration, ...]:
+        """The stores that it asks for."""
+        return tuple(declared for declared in self.further if declared is not None)
+
+
+def declare(
+    function: Callable[..., Any],
+    topic: str,
+    *,
+    to: str | None = None,
+    parallelising_factor: int = PARALLELISING_FACTOR,
+    retry: Retry | None = None,
+    on_failure: DeadLetter | Stop | None = None,
+    codec: Codec | None = None,
+) -> Handler:
+    """Check a handler's declaration; raises SettingsError that says what is wrong and what is allowed."""
+    name = getattr(function, "__qualname__", repr(function))
+    where = f"handler {name} of topic {topic!r}"
+    for label, given in (("topic", topic), ("to", to)):
+        if given is not None:
+            check_topic_name(given, f"{where}: {label}")
+    if isinstance(on_failure, DeadLetter):
+        check_topic_name(on_failure.topic, f"{where}: DeadLetter.topic")
+        if on_failure.topic == topic:
+            raise SettingsError(f"{where}: its dead letters would come back to it; give DeadLetter another topic")
+    if not 1 <= parallelising_factor <= PARALLELISING_FACTOR_MAX:
+        raise SettingsError(
+            f"{where}: parallelising_factor is 1 to {PARALLELISING_FACTOR_MAX}; seen {parallelising_factor}"
+        )
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise SettingsError(f"{where}: a handler returns its outputs; a generator is not allowed")
+    hints = _hints(function, where)
+    value_annotation, further = _arguments(function, hints, where)
+    returns = hints.get("return", inspect.Parameter.empty)
+    if to is None and not _returns_nothing(returns):
+        raise SettingsError(
+            f"{where}: it is annotated to return {returns!r}, but there is no to= to send it to; give to=, or -> None"
+        )
+    codec = codec or JsonCodec()
+    return Handler(
+        topic=topic,
+        function=function,
+        is_async=_is_async(function),
+        further=further,
+        to=to,
+        parallelising_factor=parallelising_factor,
+        retry=retry or Retry(),
+        on_failure=on_failure or Stop(),
+        codec=codec,
+        decode=value_decoder(value_annotation, codec, where),
+        name=name,
+    )
+
+
+def check_topic_name(topic: str, where: str) -> None:
+    """Raises SettingsError for a name that Kafka does not allow."""
+    allowed = isinstance(topic, str) and all(c.isascii() and (c.isalnum() or c in "._-") for c in topic)
+    if not allowed or not 1 <= len(topic) <= 249 or topic in (".", ".."):
+        raise SettingsError(f"{where}: a topic name has 1 to 249 of a-z A-Z 0-9 . _ -; seen {topic!r}")
+
+
+def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What a partial function calls."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    function = _inner(function)
+    if inspect.isroutine(function):
+        return inspect.iscoroutinefunction(function)
+    return inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
+    function = _inner(function)
+    target = function if inspect.isroutine(function) else type(function).__call__
+    try:
+        return typing.get_type_hints(target, include_extras=True)
+    except Exception as error:  # noqa: BLE001  # any annotation may fail to evaluate, in any way
+        raise SettingsError(f"{where}: its annotations can't be read: {error}") from None
+
+
+def _arguments(
+    function: Callable[..., Any], hints: dict[str, Any], where: str
+) -> tuple[Any, tuple[StoreDeclaration | None, ...]]:
+    """The value's annotation, and what is asked for behind it."""
+
+    def is_ours(name: str) -> bool:
+        return hints.get(name) is Context or is_store(hints.get(name))
+
+    listed = list(inspect.signature(function).parameters.values())
+    parameters = [p for p in listed if p.default is p.empty or is_ours(p.name)]
+    allowed = "a handler takes (value), then in any order ctx: Context and stores, as in seen: State[int]"
+    if not parameters or any(p.kind in (p.VAR_KEYWORD, p.KEYWORD_ONLY) for p in parameters):
+        raise SettingsError(f"{where}: {allowed}; seen {len(parameters)} arguments")
+    if listed[: len(parameters)] != parameters:
+        skipped = next(p.name for p in listed if p not in parameters)
+        raise SettingsError(f"{where}: {allowed}; {skipped} has a default of its own and has to come behind them")
+    value, *rest = parameters
+    further: list[StoreDeclaration | None] = []
+    for i, parameter in enumerate(rest):
+        annotation = hints.get(parameter.name, Context if i == 0 else None)
+        if annotation is Context:
+            further.append(None)
+        elif is_store(annotation):
+            further.append(declare_store(parameter.name, annotation, where))
+        else:
+            raise SettingsError(f"{where}: {allowed}; seen {parameter.name}: {annotation!r}")
+    if further.count(None) > 1:
+        raise SettingsError(f"{where}: {allowed}; the context is asked for {further.count(None)} times")
+    names = [declared.name for declared in further if declared is not None]
+    for name in names:
+        if names.count(name) > 1:
+            raise SettingsError(f"{where}: store {name!r} is asked for {names.count(name)} times")
+    return hints.get(value.name, bytes), tuple(further)
+
+
+def _returns_nothing(annotation: Any) -> bool:
+    if annotation in (inspect.Parameter.empty, None, type(None)):
+        return True
+    is_union = isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is Union
+    return is_union and all(a is type(None) for a in typing.get_args(annotation))

@@ -1,0 +1,239 @@
+"""PURE. From what a handler sent and returned to records that can be written: checked, encoded, with provenance.
+
+Outputs are checked when the handler returns, so a bad one fails its record and not the transaction.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from ...brokers.partitioner import partition_of_key, partition_without_key
+from ...brokers.protocol import Headers, Outgoing, Record, TopicDescription
+from ...errors import OutputRefused, caused
+from ...offsets.provenance import DIGEST_MASK, HEADER, Origins, encode_provenance, output_digest, place_seed
+from .context import Output
+from .done import Done
+from .handler import Handler
+from .sizes import RECORD_OVERHEAD_BYTES, bytes_of
+from .values import JsonCodec
+
+RECORD_FRAME_BYTES: Final = 256
+"""What a record may need in its batch beside key, value and headers."""
+
+_OTHER_CASES: Final = (list, Output)
+_ORIGIN_BYTES: Final = RECORD_FRAME_BYTES + len(HEADER)
+ERROR_HEADER: Final = "kl-error"
+ATTEMPTS_HEADER: Final = "kl-attempts"
+TIMESTAMP_HEADER: Final = "kl-timestamp"
+OF_LETTERS: Final = frozenset((HEADER, ERROR_HEADER, ATTEMPTS_HEADER, TIMESTAMP_HEADER))
+"""What a dead letter says of itself; those of an earlier one are left out."""
+ERROR_BYTES_MAX: Final = 1_000
+
+
+@dataclass(slots=True)
+class Destination:
+    """What is known of a topic that is written to."""
+
+    partitions: int
+    bytes_max: int
+    is_compacted: bool
+
+
+class UnknownDestination(Exception):
+    """Nothing is known yet of a topic that is written to: look it up and try again."""
+
+    def __init__(self, topic: Any) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+
+def destination_of(description: TopicDescription, output_bytes_max: int | None) -> Destination:
+    """What matters of a topic; ``output_bytes_max`` is the setting."""
+    allowed = int(description.config.get("max.message.bytes", 1_048_588))
+    limit = allowed if output_bytes_max is None else min(allowed, output_bytes_max)
+    return Destination(description.partitions, limit, "compact" in description.config.get("cleanup.policy", ""))
+
+
+@dataclass(slots=True)
+class Place:
+    """A source partition, with the part of the digest that all its outputs share, and what they say of where they came
+    from.
+    """
+
+    topic: str
+    partition: int
+    seed: int
+    origins: Origins
+
+
+def place_of(topic: str, partition: int) -> Place:
+    """The place for ``build`` and ``build_dead_letter``."""
+    return Place(topic, partition, place_seed(topic, partition), Origins(topic, partition))
+
+
+def returned(result: Any, handler: Handler) -> list[Output]:
+    """What a handler returned, as outputs; raises OutputRefused when there is nowhere to send it."""
+    if result is None:
+        return []
+    items = result if isinstance(result, list) else [result]
+    outputs = []
+    for item in items:
+        if item is None:
+            continue
+        output: Any = item if isinstance(item, Output) else Output(value=item)
+        if output.topic is None and handler.to is None:
+            raise OutputRefused(f"the handler returned {type(item).__name__}, but there is no to= to send it to")
+        outputs.append(output)
+    return outputs
+
+
+def build_one(
+    value: Any, record: Record, handler: Handler, place: Place, known: Mapping[str, Destination]
+) -> tuple[Outgoing, int, int] | None:
+    """What ``build`` makes of one value that is returned as it is, for a record with a key: the usual case, at a third
+    of the cost. The output, its digest, and the size of a ``Done``. None: it is another case, or can't be sent, which
+    ``returned`` and ``build`` say.
+    """
+    topic, key, offset = handler.to, record.key, record.offset
+    is_bytes = type(value) is bytes
+    if topic is None or key is None or value is None or (not is_bytes and isinstance(value, _OTHER_CASES)):
+        return None
+    destination = known.get(topic)
+    if destination is None:
+        return None
+    data = value if is_bytes and type(handler.codec) is JsonCodec else _encode(value, handler, 0, 1)
+    origin = place.origins.of(offset)
+    size = len(key) + len(data or b"") + _ORIGIN_BYTES + len(origin)
+    if size > destination.bytes_max:
+        return None
+    partition = 0 if destination.partitions == 1 else partition_of_key(key, destination.partitions)
+    timestamp = record.timestamp
+    output = Outgoing(topic, partition, key, data, (), timestamp if timestamp >= 0 else None, origin)
+    of_record = RECORD_OVERHEAD_BYTES + len(key) + len(record.value or b"")  # ``bytes_of``, without a call
+    return output, output_digest(place.seed, offset, 0, topic), of_record + size
+
+
+def kept(record: Record, output: Outgoing, place: Place) -> Done:
+    """What was laid down without one: of a record the one output that ``build_one`` made."""
+    size = bytes_of(record) + len(output.key or b"") + len(output.value or b"") + _ORIGIN_BYTES + len(output.origin)
+    return Done(record, (output,), False, output_digest(place.seed, record.offset, 0, output.topic), size)
+
+
+def build(
+    outputs: Sequence[Output], record: Record, handler: Handler, place: Place, known: Mapping[str, Destination]
+) -> Done:
+    """Records to be written for one source record; raises OutputRefused, UnknownDestination."""
+    n = len(outputs)
+    built: list[Outgoing] = []
+    digest, size = 0, bytes_of(record)  # held until it is committed, as its outputs are
+    output: Any  # its fields are as a user gave them: each is looked at
+    for i, output in enumerate(outputs):
+        topic = output.topic or handler.to
+        assert topic is not None, "returned() and send() name a topic"
+        if topic not in known:
+            raise UnknownDestination(topic)
+        destination = known[topic]
+        key = record.key if output.keep_key else _key_bytes(output.key, i, n)
+        value = _encode(output.value, handler, i, n)
+        origin = encode_provenance(place.topic, place.partition, record.offset, i, n)
+        headers = _headers(output.headers, i, n)
+        bytes_now = _ORIGIN_BYTES + len(key or b"") + len(value or b"") + len(origin)
+        bytes_now += sum(len(name) + len(data or b"") for name, data in headers)
+        if bytes_now > destination.bytes_max:
+            raise OutputRefused(
+                f"output {i + 1} of {n} has {bytes_now} bytes with its frame; {topic!r} takes at most "
+                f"{destination.bytes_max}"
+            )
+        if key is None and destination.is_compacted:
+            raise OutputRefused(f"output {i + 1} of {n} has no key; {topic!r} is compacted and needs one")
+        partition = _partition(output.partition, key, record, place, i, destination, topic)
+        timestamp = record.timestamp if output.timestamp is None else _timestamp(output.timestamp, i, n)
+        built.append(Outgoing(topic, partition, key, value, headers, timestamp if timestamp >= 0 else None, origin))
+        digest += output_digest(place.seed, record.offset, i, topic)
+        size += bytes_now
+    return Done(record, built, False, digest & DIGEST_MASK, size)
+
+
+def build_dead_letter(
+    record: Record, topic: str, destination: Destination, place: Place, error: BaseException, attempts: int
+) -> Done:
+    """The dead letter of a record: its key, value and headers, with the cause and the number of attempts."""
+    cause = f"{type(error).__name__}: {error}".encode()[:ERROR_BYTES_MAX]
+    headers = (
+        *((name, data) for name, data in record.headers if name not in OF_LETTERS),
+        (ERROR_HEADER, cause),
+        (ATTEMPTS_HEADER, str(attempts).encode()),
+    )
+    origin = encode_provenance(place.topic, place.partition, record.offset, 0, 1)
+    if record.key is None:
+        partition = partition_without_key(place.partition, record.offset, 0, destination.partitions)
+    else:
+        partition = partition_of_key(record.key, destination.partitions)
+    timestamp = record.timestamp if record.timestamp >= 0 else None
+    size = bytes_of(record)  # key and value are the record's own
+    digest = output_digest(place.seed, record.offset, 0, topic)
+    letter = Outgoing(topic, partition, record.key, record.value, headers, timestamp, origin)
+    return Done(record, [letter], True, digest, size)
+
+
+def stamped_anew(done: Done) -> Done | None:
+    """A dead letter that the broker refused, for its own timestamp maybe: without it, which a header tells.
+
+    None: it is no dead letter, or has no timestamp, so it is refused for something else.
+    """
+    letter = done.outputs[0]
+    if not done.dead or letter.timestamp is None:
+        return None
+    headers = (*letter.given_headers, (TIMESTAMP_HEADER, str(letter.timestamp).encode()))
+    anew = msgspec.structs.replace(letter, given_headers=headers, timestamp=None)
+    return msgspec.structs.replace(done, outputs=[anew])
+
+
+def _key_bytes(key: object, i: int, n: int) -> bytes | None:
+    if key is None or isinstance(key, bytes):
+        return key
+    if isinstance(key, str):
+        return key.encode()
+    raise OutputRefused(f"output {i + 1} of {n}: a key is bytes, str or None; seen {type(key).__name__}")
+
+
+def _headers(headers: Any, i: int, n: int) -> Headers:
+    """Those of an output, without ours: of a record that is passed on it tells where that came from, not this one."""
+    for header in headers:
+        match header:
+            case (str(), bytes() | None):
+                continue
+        raise OutputRefused(f"output {i + 1} of {n}: a header is a pair of str and bytes (or None); seen {header!r}")
+    return tuple(header for header in headers if header[0] != HEADER)
+
+
+def _timestamp(timestamp: object, i: int, n: int) -> int:
+    if not isinstance(timestamp, int) or timestamp >= 1 << 63:
+        raise OutputRefused(f"output {i + 1} of {n}: a timestamp is in ms since the epoch; seen {timestamp!r}")
+    return timestamp
+
+
+def _encode(value: Any, handler: Handler, i: int, n: int) -> bytes | None:
+    if value is None:
+        return None
+    try:
+        return handler.codec.encode(value)
+    except Exception as error:  # noqa: BLE001  # a codec may raise anything; it is the record's fault, not ours
+        refused = OutputRefused(f"output {i + 1} of {n}: {type(value).__name__} can't be encoded: {error}")
+        raise caused(refused, error)
+
+
+def _partition(
+    wanted: object, key: bytes | None, record: Record, place: Place, i: int, destination: Destination, topic: str
+) -> int:
+    if wanted is not None:
+        if not isinstance(wanted, int) or not 0 <= wanted < destination.partitions:
+            raise OutputRefused(
+                f"output {i + 1}: {topic!r} has partitions 0 to {destination.partitions - 1}; seen {wanted!r}"
+            )
+        return wanted
+    if key is None:
+        return partition_without_key(place.partition, record.offset, i, destination.partitions)
+    return partition_of_key(key, destination.partitions)

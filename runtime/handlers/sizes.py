@@ -1,0 +1,13 @@
+"""PURE. What a record in memory counts, in bytes."""
+
+from typing import Final
+
+from ...brokers.protocol import Record
+
+RECORD_OVERHEAD_BYTES: Final = 200
+"""What a queued record costs beside its key and value: objects, headers, its place in the queue."""
+
+
+def bytes_of(record: Record) -> int:
+    """What a queued record counts against the quota of its worker."""
+    return RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")

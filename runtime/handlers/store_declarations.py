@@ -1,0 +1,116 @@
+"""What a handler asks of its state by annotation, checked: from ``State[int]`` to a declared store."""
+
+import types
+import typing
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from ...errors import SettingsError
+from ...state.keys import MAP_KEY_TYPES
+from .stores import MapState, State, StoreDeclaration
+from .values import Codec, JsonCodec, codec_name, is_optional
+
+TTL_MS_MAX: Final = 100 * 366 * 86_400_000
+NAME_CHARS_MAX: Final = 100
+
+
+class Store(msgspec.Struct, frozen=True, kw_only=True):
+    """How a state is kept, for ``Annotated``.
+
+    ``name``: of the store, else the parameter's. ``ttl_ms``: how long a value is visible, counted in the timestamps of
+    records: a value put by a record at t is seen by records with timestamps below t + ttl_ms, so that a replay sees the
+    same; None: for good. ``codec``: of the values, else JSON.
+    """
+
+    name: str | None = None
+    ttl_ms: int | None = None
+    codec: Codec | None = None
+
+
+def is_store(annotation: Any) -> bool:
+    """Whether an annotation asks for state, be it rightly or not."""
+    bare = typing.get_args(annotation)[0] if typing.get_origin(annotation) is Annotated else annotation
+    if _is_union(bare):
+        return any(is_store(part) for part in typing.get_args(bare))
+    return bare in (State, MapState) or typing.get_origin(bare) in (State, MapState)
+
+
+def _is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (types.UnionType, typing.Union)
+
+
+def declare_store(parameter: str, annotation: Any, where: str) -> StoreDeclaration:
+    """Check what a handler's parameter asks for; raises SettingsError."""
+    options = Store()
+    bare = annotation
+    if typing.get_origin(annotation) is Annotated:
+        bare, *notes = typing.get_args(annotation)
+        options = next((note for note in notes if isinstance(note, Store)), options)
+        if Store in notes:
+            raise SettingsError(
+                f"{where}: parameter {parameter}: Store is called: Annotated[State[int], Store(name=…)]"
+            )
+    name = options.name or parameter
+    where = f"{where}: store {name!r}"
+    if not name.isascii() or not all(c.isalnum() or c in "._-" for c in name) or len(name) > NAME_CHARS_MAX:
+        raise SettingsError(f"{where}: a store's name has 1 to {NAME_CHARS_MAX} of a-z A-Z 0-9 . _ -")
+    if options.ttl_ms is not None and not (isinstance(options.ttl_ms, int) and 1 <= options.ttl_ms <= TTL_MS_MAX):
+        raise SettingsError(f"{where}: ttl_ms is 1 to {TTL_MS_MAX}, or None; seen {options.ttl_ms}")
+    if _is_union(bare):
+        raise SettingsError(f"{where}: a store is always there: State[int], not in a union; seen {bare!r}")
+    wanted = typing.get_args(bare)
+    is_map = typing.get_origin(bare) is MapState
+    if not wanted:
+        raise SettingsError(f"{where}: it needs its types: State[int], MapState[str, int]; seen {bare!r}")
+    key_type = ""
+    if is_map:
+        key_type = next((kind for kind, known in MAP_KEY_TYPES.items() if known is wanted[0]), "")
+        if not key_type:
+            raise SettingsError(f"{where}: a map's keys are str, bytes or int; seen {wanted[0]!r}")
+    value = wanted[-1]
+    if is_optional(value):
+        raise SettingsError(f"{where}: None says that there is no value, so it can't be one; seen {value!r}")
+    codec = options.codec or JsonCodec()
+    is_sure = isinstance(codec, JsonCodec) and value in (int, str, bytes, bool)
+    try:
+        decode, value_type = codec.decoder(value), shape_of(value)
+    except TypeError as error:
+        raise SettingsError(f"{where}: values can't be decoded as {value!r}: {error}") from None
+    return StoreDeclaration(
+        name=name,
+        kind="map" if is_map else "value",
+        key_type=key_type,
+        value_type=value_type,
+        ttl_ms=options.ttl_ms,
+        codec=codec,
+        encode=codec.encoder(value) if isinstance(codec, JsonCodec) else codec.encode,
+        decode=decode,
+        sure_type=value if is_sure else None,
+    )
+
+
+def shape_of(annotation: Any) -> str:
+    """What kind of data a type is, so that a store whose type was changed is noticed: fields of a struct may change, an
+    int may not become a text.
+    """
+    if annotation in (bytes, bytearray):
+        return "bytes"
+    info = msgspec.inspect.type_info(annotation)
+    while isinstance(info, msgspec.inspect.Metadata):
+        info = info.type
+    if isinstance(info, msgspec.inspect.StructType):
+        return "array" if info.array_like else "object"
+    if isinstance(info, msgspec.inspect.DataclassType | msgspec.inspect.TypedDictType | msgspec.inspect.DictType):
+        return "object"
+    arrays = msgspec.inspect.CollectionType | msgspec.inspect.TupleType | msgspec.inspect.NamedTupleType
+    if isinstance(info, arrays):
+        return "array"
+    if annotation is not str and isinstance(info, msgspec.inspect.StrType | msgspec.inspect.BytesType):
+        return "quoted"  # with a constraint it is JSON, and not the text or the bytes as they are
+    return type(info).__name__.removesuffix("Type").lower()
+
+
+def codec_of(declaration: StoreDeclaration) -> str:
+    """The name of a store's codec, as the logs carry it."""
+    return codec_name(declaration.codec)

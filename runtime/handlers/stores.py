@@ -1,0 +1,245 @@
+"""What a handler asks of its state by annotation, and what it gets.
+
+``seen: State[int]`` is one value, ``by_day: MapState[str, int]`` a map, each scoped to the record's key and source
+topic: two keys never see each other's values. The store's name is the parameter's; ``Annotated[State[int],
+Store(name="seen", ttl_ms=60_000)]`` says otherwise. What is put becomes visible with the record's outputs and offset,
+or not at all. A record without a key has no state: any use raises NoKey.
+"""
+
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+from ...brokers.protocol import Record
+from ...errors import NoKey, StateError, caused
+from ...keyrange.hashing import point_of_key
+from ...state.keys import MapKey, decode_map_key, encode_map_key, parse_key, state_key
+from ...state.overlay import Absent, Cell, Overlay
+from .partition_state import Scope
+from .values import Codec
+
+T = TypeVar("T")
+K = TypeVar("K", str, bytes, int)
+V = TypeVar("V")
+
+TTL_MS_MAX: Final = 100 * 366 * 86_400_000
+NAME_CHARS_MAX: Final = 100
+KEYS_REMEMBERED: Final = 65_536
+
+
+@dataclass(slots=True)
+class StoreDeclaration:
+    """A checked declaration of a store of one handler."""
+
+    name: str
+    kind: str
+    key_type: str
+    value_type: str
+    ttl_ms: int | None
+    codec: Codec
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+    sure_type: type | None = None
+    """What is exactly of this type can be read again when it could be encoded; None: one has to try."""
+
+
+class Places(dict[bytes, bytes]):
+    """Records' keys to what their map entries begin with. A key comes again and again, so some are remembered."""
+
+    def __init__(self, store: int) -> None:
+        super().__init__()
+        self._store = store
+
+    def __missing__(self, key: bytes) -> bytes:
+        if len(self) >= KEYS_REMEMBERED:
+            self.clear()
+        place = self[key] = state_key(point_of_key(key), self._store, key)
+        return place
+
+
+class Binding:
+    """A store with its number in this application's logs, bound to the state of one partition."""
+
+    __slots__ = ("_cells", "declaration", "number", "places")
+
+    def __init__(self, number: int, declaration: StoreDeclaration) -> None:
+        self.number, self.declaration = number, declaration
+        self.places = Places(number)
+        self._cells: dict[bytes, Cell] = {}
+        """Records' keys to their cells in a store of values, of some keys."""
+
+    def cell(self, overlay: Overlay, key: bytes) -> Cell:
+        """Where the value of a record's key is, in a store of values."""
+        cells = self._cells
+        cell = cells.get(key)
+        if cell is None or not cell.is_here:
+            if len(cells) >= KEYS_REMEMBERED:
+                cells.clear()
+            cell = cells[key] = overlay.cell(state_key(point_of_key(key), self.number, key))
+        return cell
+
+    def bound(self, scope: Scope, key: bytes | None) -> "State[Any] | MapState[Any, Any]":
+        """The store for one attempt at a record of this key."""
+        return MapState(self, scope, key) if self.declaration.kind == "map" else State(self, scope, key)
+
+    def encode(self, value: Any) -> bytes:
+        """A value's bytes; raises TypeError for None and what could not be read again, and what the codec raises."""
+        if value is None:
+            raise TypeError(f"None is no value of store {self.declaration.name!r}; delete() says that there is none")
+        payload = self.declaration.encode(value)
+        if type(value) is self.declaration.sure_type:
+            return payload
+        try:
+            self.declaration.decode(payload)  # or the next record of the key would stop the application for ever
+        except Exception as error:  # noqa: BLE001  # a codec may raise anything
+            what = f"a {type(value).__name__} is no value of store {self.declaration.name!r} as it is declared"
+            raise caused(TypeError(f"{what}, it could not be read again: {error}"), error)
+        return payload
+
+    def decode(self, payload: bytes) -> Any:
+        """The value of some bytes; raises StateError: they were written by other code, and nothing may be guessed."""
+        try:
+            return self.declaration.decode(payload)
+        except Exception as error:  # noqa: BLE001  # a codec may raise anything
+            damaged = StateError(
+                f"a value of store {self.declaration.name!r} ({len(payload)} bytes) can't be decoded as declared: "
+                f"{error}. Declare it as it was, or give the changed store another name"
+            )
+            raise caused(damaged, error)
+
+
+Bindings: TypeAlias = tuple[Binding | None, ...]
+"""What a handler is called with behind the value; None: the context."""
+
+
+class State(Generic[T]):
+    """One value for the record's key."""
+
+    __slots__ = ("_binding", "_cell", "_decode", "_encode", "_scope", "_sure_type", "_ttl_ms")
+
+    def __init__(self, binding: Binding, scope: Scope, key: bytes | None) -> None:
+        self._binding, self._scope = binding, scope
+        declared = binding.declaration
+        self._decode, self._encode, self._ttl_ms = declared.decode, declared.encode, declared.ttl_ms
+        self._sure_type = declared.sure_type
+        self.begin(key)
+
+    def begin(self, key: bytes | None) -> None:
+        """The store for a record of this key, in what its scope is now; for the runtime."""
+        self._cell: Cell | None = None if key is None else self._binding.cell(self._scope.state.overlay, key)
+
+    def begin_at(self, cell: Cell) -> None:
+        """The same for a key whose cell was looked up before."""
+        self._cell = cell
+
+    def get(self) -> T | None:
+        """The value; None when there is none."""
+        payload = self._scope.read(self._cell or _keyed(self._cell, self._binding))
+        if payload is None:
+            return None
+        try:
+            value: T = self._decode(payload)
+        except Exception:  # noqa: BLE001  # a codec may raise anything; what it means is said there
+            return typing.cast("T", self._scope.tried(self._binding.decode, payload))
+        return value
+
+    def put(self, value: T) -> None:
+        """Set the value. Raises StateValueTooLarge, TypeError for None."""
+        cell = self._cell or _keyed(self._cell, self._binding)
+        is_sure = type(value) is self._sure_type
+        self._scope.write(cell, self._encode(value) if is_sure else self._binding.encode(value), self._ttl_ms)
+
+    def delete(self) -> None:
+        """There is no value any more."""
+        self._scope.delete(_keyed(self._cell, self._binding))
+
+
+class MapState(Generic[K, V]):
+    """A map for the record's key. Its own keys are str, bytes or int (64 bits); it is iterated in their order."""
+
+    __slots__ = ("_at", "_binding", "_scope")
+
+    def __init__(self, binding: Binding, scope: Scope, key: bytes | None) -> None:
+        self._binding, self._scope = binding, scope
+        self.begin(key)
+
+    def begin(self, key: bytes | None) -> None:
+        """The store for a record of this key, in what its scope is now; for the runtime."""
+        self._at = None if key is None else self._binding.places[key]
+
+    def get(self, key: K) -> V | None:
+        """The value of a key; None when there is none."""
+        payload = self._scope.read(self._scope.cell(self._entry(key)))
+        return None if payload is None else self._scope.tried(self._binding.decode, payload)
+
+    def put(self, key: K, value: V) -> None:
+        """Set the value of a key. Raises StateValueTooLarge, TypeError for None."""
+        self._scope.write_at(self._entry(key), self._binding.encode(value), self._binding.declaration.ttl_ms)
+
+    def delete(self, key: K) -> None:
+        """There is no value for a key any more."""
+        self._scope.delete(self._scope.cell(self._entry(key)))
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """Keys and values in order of keys, as they were when it began; writes meanwhile do not disturb it."""
+        prefix = _keyed(self._at, self._binding)
+        kind = self._binding.declaration.key_type
+        for key, payload in self._scope.walk(prefix):
+            yield typing.cast("K", _map_key(key, kind)), self._scope.tried(self._binding.decode, payload)
+
+    def keys(self) -> Iterator[K]:
+        """The keys, in order."""
+        return (key for key, _ in self.items())
+
+    def values(self) -> Iterator[V]:
+        """The values, in order of their keys."""
+        return (value for _, value in self.items())
+
+    def __iter__(self) -> Iterator[K]:
+        return self.keys()
+
+    def __contains__(self, key: K) -> bool:
+        return self._scope.read(self._scope.cell(self._entry(key))) is not None
+
+    def _entry(self, key: K) -> bytes:
+        prefix = _keyed(self._at, self._binding)
+        entry = encode_map_key(key, self._binding.declaration.key_type)
+        if not entry:
+            raise ValueError(f"a key of the map {self._binding.declaration.name!r} is not empty")
+        return prefix + entry
+
+
+def looked_up(
+    overlay: Overlay, bindings: Sequence[Binding | None], records: Sequence[Record]
+) -> tuple[list[Cell | None], list[Cell]]:
+    """The cells that the handlers of these records will ask for first: those of the only store of a handler that has
+    one, of values, for each record; and of all stores those of values that are not in memory, each once.
+    """
+    stores = [binding for binding in bindings if binding is not None]
+    cells: list[Cell | None] = []
+    lacking: dict[Cell, None] = {}
+    for binding in stores:
+        if binding.declaration.kind == "value":
+            cells = []
+            for record in records:
+                key = record.key
+                cell = None if key is None else binding.cell(overlay, key)
+                cells.append(cell)
+                if cell is not None and isinstance(cell.value, Absent):
+                    lacking[cell] = None
+    overlay.keep_bound()
+    return cells if len(stores) == 1 else [], [*lacking]
+
+
+def _keyed(at: T | None, binding: Binding) -> T:
+    if at is None:
+        raise NoKey(f"the record has no key, so it has no state: store {binding.declaration.name!r} can't be used")
+    return at
+
+
+def _map_key(key: bytes, kind: str) -> MapKey:
+    try:
+        return decode_map_key(parse_key(key).map_key, kind)
+    except ValueError as error:
+        raise caused(StateError(f"the state is damaged: {error}"), None)

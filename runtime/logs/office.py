@@ -1,0 +1,81 @@
+"""What a process is by the logs of its application: who it is there, and whether it may work."""
+
+from dataclasses import dataclass
+
+from ...brokers.protocol import Broker, Producer
+from ...brokers.waiting import bounded
+from ...errors import FencedError, LogError
+from ...offsets.control import Member
+from ...offsets.ledger import Ledger
+from ..settings import Settings
+from .reader import LogReader
+
+
+@dataclass(slots=True)
+class Office:
+    """What a process holds when it may work."""
+
+    incarnation: int
+    producer: Producer
+    ledger: Ledger
+    before: Ledger
+    """The ledger without the own grant: how the ranges were cut until then. An epoch that is complete is forgotten."""
+    transaction: int
+    """The number of the last transaction that was used."""
+
+
+class Identity:
+    """One process in the logs of an application. ``instance`` is text that no other process ever had."""
+
+    def __init__(self, app: str, instance: str, broker: Broker, logs: LogReader, settings: Settings) -> None:
+        self.app, self.instance = app, instance
+        self.broker, self.logs, self.settings = broker, logs, settings
+        self.transactional_id = f"{app}.{instance}"
+
+    async def make_producer(self) -> Producer:
+        """INIT: every older producer of the own id is fenced. What it left behind has to be read before it is used."""
+        return await bounded(
+            self.broker.producer(self.transactional_id, transaction_timeout_ms=self.settings.transaction_timeout_ms),
+            self.settings.request_timeout_ms,
+            f"making a producer of {self.transactional_id}",
+        )
+
+    def own(self, ledger: Ledger) -> Member:
+        """The own entry in the control log; raises FencedError when it does not count."""
+        for member in ledger.control.members.values():
+            if member.instance == self.instance:
+                return member
+        raise FencedError(f"another process of {self.app!r} took office before this one had joined")
+
+    def check_in_office(self, ledger: Ledger, incarnation: int) -> None:
+        """Raises FencedError unless this process may work by what was read of the control log."""
+        control = ledger.control
+        if control.is_expelled(incarnation):
+            raise FencedError(
+                f"this process of {self.app!r} (incarnation {incarnation}) was expelled: another process took over"
+            )
+        if control.coordinator != self.instance:
+            raise FencedError(f"another process of {self.app!r} took office (term {control.term}); this one stops")
+
+    async def checked(self, ledger: Ledger, incarnation: int) -> Ledger:
+        """The ledger of both logs, read to their ends, control log first; raises LogError, FencedError.
+
+        Another process may have been granted these ranges, and have committed, after the control log was read and
+        before the offset log was: then its commits wait for its grant, and this process is no longer in office.
+        """
+        if ledger.waiting():
+            ledger = await self.logs.read_control(ledger)
+            self.check_in_office(ledger, incarnation)
+        check_ledger(ledger)
+        return ledger
+
+
+def check_ledger(ledger: Ledger) -> None:
+    """Raises LogError when the logs contradict the rules: then something else wrote to them, or we are wrong."""
+    for (topic, partition), epoch in ledger.violations():
+        raise LogError(
+            f"{topic}[{partition}]: a commit of epoch {epoch} lies outside what was granted, and its outputs are "
+            "visible. Run the audit to see which records are concerned."
+        )
+    for (topic, partition), epoch in ledger.waiting():
+        raise LogError(f"{topic}[{partition}]: commits of epoch {epoch}, which the control log does not know")

@@ -1,0 +1,287 @@
+"""Reading our own logs to their ends, into the ledger.
+
+"To its end" means: take the high watermark, then read committed until the position reaches it. An event that can't be
+decoded stops the reader. At the start the offset log is read from its newest snapshot on. Its partitions are read
+together: one after the other each would wait for what the consumer has under way for the one before.
+"""
+
+import logging
+from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeAlias, TypeVar
+
+from ...brokers.protocol import Batch, Broker, BrokerError, OffsetOutOfRange, Reader, TopicPartition, Watermarks
+from ...brokers.waiting import bounded
+from ...errors import LogError
+from ...keyrange.hashing import HASH_NAME
+from ...offsets.codec import EventError, decode
+from ...offsets.events import AppCreated, Event, LogOpened, OffsetEvent, RangesGranted, SnapshotTaken
+from ...offsets.ledger import Ledger, PartitionLedger, Place, evolve, evolve_all
+from ...offsets.snapshots import newest_snapshot, restore_snapshot, search_starts
+from ..settings import Settings
+
+logger = logging.getLogger("keylanes")
+
+T = TypeVar("T")
+
+READ_RECORDS_MAX = 5_000
+
+Found: TypeAlias = tuple[list[SnapshotTaken] | None, int]
+
+
+class HistoryTrimmed(LogError):
+    """What was to be read of a log of ours is gone."""
+
+
+def control_topic(app: str) -> str:
+    """The name of an application's control log."""
+    return f"{app}.control"
+
+
+def offsets_topic(app: str) -> str:
+    """The name of an application's offset log."""
+    return f"{app}.offsets"
+
+
+class LogReader:
+    """Reads one application's logs; positions stay between calls. ``log_partitions``: how many the offset log has.
+
+    ``close`` lets go of the connection, and of all that was fetched ahead of what was asked for (some MiB). Reading may
+    go on after it, over another one.
+    """
+
+    def __init__(self, app: str, broker: Broker, settings: Settings, log_partitions: int = 0) -> None:
+        self.app = app
+        self.broker = broker
+        self.settings = settings
+        self.control = TopicPartition(control_topic(app), 0)
+        self.log_partitions = log_partitions
+        self.positions: dict[TopicPartition, int] = {}
+        self._reader: Reader | None = None
+        self._control_events: list[Event] = []
+
+    async def open(self) -> Reader:
+        """Connect, unless it is connected."""
+        if self._reader is None:
+            self._reader = await self._bounded(self.broker.reader({}), "opening a reader of the logs")
+        return self._reader
+
+    async def close(self) -> None:
+        """Let go of the connection. What goes wrong there is logged: nothing depends on it."""
+        if self._reader is not None:
+            reader, self._reader = self._reader, None
+            try:
+                await bounded(reader.close(), self.settings.close_timeout_ms, "closing the reader of the logs")
+            except BrokerError as error:
+                logger.warning("%s", error)
+
+    def offsets(self, log_partition: int) -> TopicPartition:
+        """A partition of the offset log."""
+        return TopicPartition(offsets_topic(self.app), log_partition)
+
+    def _offset_logs(self) -> list[TopicPartition]:
+        return [self.offsets(log_partition) for log_partition in range(self.log_partitions)]
+
+    def log_partition_of(self, partition: int) -> int:
+        """The partition of the offset log that a source partition's progress is written to."""
+        return partition % self.log_partitions
+
+    async def read_control(self, ledger: Ledger) -> Ledger:
+        """Read the control log to its end; raises LogError."""
+        if self.control not in self.positions:
+            start = (await self.watermarks([self.control]))[self.control].start
+            if start > 0:
+                raise LogError(
+                    f"{self.control.topic} starts at position {start}, so its history is lost; "
+                    "nothing may expire from it (retention.ms=-1). Restore it from a copy."
+                )
+            self.positions[self.control] = 0
+        (events,) = await self._read_to_ends([self.control])
+        for event in events:
+            if isinstance(event, AppCreated):
+                self._check_app(event.app, event.hash_name, self.control)
+                self._check_partitions(event.log_partitions)
+            self._control_events.append(event)
+            ledger = evolve(ledger, event)
+        return ledger
+
+    async def begin_offsets(self) -> Ledger:
+        """The first read of the offset log, every partition: its newest snapshot, then on to its end.
+
+        The result holds the control events that were read so far, too. Raises LogError when a log is foreign, or has
+        lost its history although something was granted.
+        """
+        folds: dict[Place, PartitionLedger] = {}
+        opened: set[int] = set()
+        for source, (snapshot, position) in (await self._find_snapshots()).items():
+            self.positions[source] = position
+            if snapshot:
+                folds.update(restore_snapshot(snapshot))
+                opened.add(source.partition)
+        ledger = Ledger(partitions=MappingProxyType(folds), opened=frozenset(opened))
+        return await self.read_offsets(evolve_all(ledger, self._control_events))
+
+    async def _find_snapshots(self) -> dict[TopicPartition, Found]:
+        """Of each partition of the offset log the newest whole snapshot, and the position to go on reading at."""
+        while True:
+            marks = await self.watermarks(self._offset_logs())
+            try:
+                return await self._search_snapshots(marks)
+            except HistoryTrimmed as trimmed:
+                # A trim of the process that was just fenced was on its way: a trim is no part of a transaction. It left
+                # a newer snapshot, so look again; each time the start is higher.
+                logger.info("while it was searched: %s", trimmed)
+
+    async def _search_snapshots(self, marks: Mapping[TopicPartition, Watermarks]) -> dict[TopicPartition, Found]:
+        self._check_history(marks)
+        found: dict[TopicPartition, Found] = {}
+        searched = {source: iter(search_starts(mark.start, mark.high)) for source, mark in marks.items()}
+        while searched:
+            spans: dict[TopicPartition, tuple[int, int]] = {}
+            for source, starts in list(searched.items()):
+                mark, start = marks[source], next(starts, None)
+                if start is not None:
+                    spans[source] = start, mark.high
+                    continue
+                if mark.start > 0:
+                    raise LogError(
+                        f"{source.topic}[{source.partition}] starts at position {mark.start} and holds no snapshot: "
+                        "its history is lost. Restore the log, or start under a new application name."
+                    )
+                found[source] = None, mark.start
+                del searched[source]
+            for source, stamped in (await self.read_spans(spans)).items():
+                snapshot = newest_snapshot([event for _, event in stamped])
+                if snapshot is not None and snapshot[0].position >= marks[source].start:
+                    self._check_name(snapshot[0].app, source)
+                    found[source] = snapshot, snapshot[0].position
+                    del searched[source]
+        return found
+
+    def _check_history(self, marks: Mapping[TopicPartition, Watermarks]) -> None:
+        """Raises LogError when a partition of the offset log is empty that can't be."""
+        granted = {self.log_partition_of(e.partition) for e in self._control_events if isinstance(e, RangesGranted)}
+        for source, mark in marks.items():
+            if mark.high == mark.start and (source.partition in granted or mark.start > 0):
+                raise LogError(
+                    f"{source.topic}[{source.partition}] is empty although the application has run before: its offsets "
+                    "are lost. Restore the log, or start under a new application name."
+                )
+
+    async def read_offsets(self, ledger: Ledger, folded: tuple[int, int] = (0, 0)) -> Ledger:
+        """Read the offset log from where it was left to the ends of its partitions; raises LogError.
+
+        ``folded``: an incarnation, and its last transaction that went into the ledger when it was committed. Its events
+        are passed up to there. Not up to the last one that the ledger knows: a transaction of unknown outcome may be
+        found in one partition while its events in the next one are still to be read.
+        """
+        sources = self._offset_logs()
+        for source, events in zip(sources, await self._read_to_ends(sources), strict=True):
+            ledger = self.fold_offsets(ledger, source, events, folded)
+        return ledger
+
+    def fold_offsets(
+        self, ledger: Ledger, source: TopicPartition, events: Iterable[OffsetEvent], folded: tuple[int, int]
+    ) -> Ledger:
+        """The ledger with the events of one partition of the offset log; see ``read_offsets``."""
+        own, known = folded
+        for event in events:
+            if event.incarnation == own and event.transaction <= known:
+                continue
+            if isinstance(event, LogOpened):
+                self._check_app(event.app, event.hash_name, source)
+                self._check_partitions(event.log_partitions)
+            elif isinstance(event, SnapshotTaken):
+                self._check_name(event.app, source)
+            ledger = evolve(ledger, event)
+        return ledger
+
+    async def _read_to_ends(self, sources: Sequence[TopicPartition]) -> list[list[OffsetEvent]]:
+        """The events of each one from its position on; the positions move to the ends that were found."""
+        marks = await self.watermarks(sources)
+        for source, mark in marks.items():
+            if mark.high < self.positions[source]:
+                raise LogError(
+                    f"{source.topic}[{source.partition}] ends at {mark.high}, but was read up to "
+                    f"{self.positions[source]} before: it was truncated or created anew. Restore it from a copy."
+                )
+        stamped = await self.read_spans({source: (self.positions[source], marks[source].high) for source in sources})
+        for source in sources:
+            self.positions[source] = marks[source].high
+        return [[event for _, event in stamped[source]] for source in sources]
+
+    async def read_spans(
+        self, spans: Mapping[TopicPartition, tuple[int, int]]
+    ) -> dict[TopicPartition, list[tuple[int, OffsetEvent]]]:
+        """The events with positions in ``[start, high)`` of each source, with their records' timestamps in ms since the
+        epoch; raises LogError for one that can't be decoded, HistoryTrimmed, BrokerTimeout.
+        """
+        wanted = {source: span for source, span in spans.items() if span[0] < span[1]}
+        found: dict[TopicPartition, list[tuple[int, OffsetEvent]]] = {source: [] for source in spans}
+        if not wanted:
+            return found
+        reader = await self.open()
+        reader.assign({source: start for source, (start, _) in wanted.items()})
+        limit = self.settings.request_timeout_ms + self.settings.transaction_timeout_ms
+        while wanted:
+            what = "reading " + ", ".join(f"{s.topic}[{s.partition}] to {high}" for s, (_, high) in wanted.items())
+            try:
+                batches = await bounded(_some(reader, wanted), limit, what)
+            except OffsetOutOfRange as error:
+                where = f"{error.source.topic}[{error.source.partition}]"
+                raise HistoryTrimmed(f"{where} lost what was to be read: {error}") from error
+            for batch in batches:
+                _, high = wanted[batch.source]
+                found[batch.source].extend(self._decoded(batch, high))  # type: ignore[arg-type]  # the fold takes both
+                if batch.offset_next >= high:
+                    del wanted[batch.source]
+        return found
+
+    def _decoded(self, batch: Batch, high: int) -> Iterator[tuple[int, Event]]:
+        for record in batch.records:
+            if record.offset < high:
+                yield record.timestamp, self._decode(batch.source, record.offset, record.value)
+
+    def _decode(self, source: TopicPartition, position: int, value: bytes | None) -> Event:
+        try:
+            return decode(value or b"")
+        except EventError as error:
+            raise LogError(f"{source.topic}[{source.partition}] at position {position}: {error}") from None
+
+    async def watermarks(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, Watermarks]:
+        """The watermarks of partitions of one of our logs, in this order."""
+        marks = await self._bounded(self.broker.watermarks(sources), f"watermarks of {sources[0].topic}")
+        return {source: marks[source] for source in sources}
+
+    async def _bounded(self, work: Awaitable[T], what: str) -> T:
+        return await bounded(work, self.settings.request_timeout_ms, what)
+
+    def _check_app(self, app: str, hash_name: str, source: TopicPartition) -> None:
+        self._check_name(app, source)
+        if hash_name != HASH_NAME:
+            raise LogError(
+                f"{source.topic} was written with the hash function {hash_name!r}; this version uses {HASH_NAME!r}"
+            )
+
+    def _check_name(self, app: str, source: TopicPartition) -> None:
+        if app != self.app:
+            raise LogError(f"{source.topic} holds the events of application {app!r}; this is application {self.app!r}")
+
+    def _check_partitions(self, log_partitions: int) -> None:
+        if log_partitions != self.log_partitions:
+            raise LogError(
+                f"{offsets_topic(self.app)} was made with {log_partitions} partitions and has {self.log_partitions} "
+                "now: progress would be looked for in the wrong place. Partitions must not be added to it."
+            )
+
+
+async def _some(reader: Reader, sources: Collection[TopicPartition]) -> list[Batch]:
+    """Batches of some of these assigned partitions; waits until there are."""
+    while not (batches := await reader.fetch(sources, records_max=READ_RECORDS_MAX, wait_ms=100)):
+        pass
+    return batches
+
+
+def places_of(ledger: Ledger, log_partition: int, log_partitions: int) -> Sequence[tuple[str, int]]:
+    """The source partitions whose progress one partition of the offset log holds, in order."""
+    return sorted(place for place in ledger.control.started if place[1] % log_partitions == log_partition)

@@ -1,0 +1,144 @@
+"""The topics of an application: its own logs and what its handlers name; made when missing, checked at the start."""
+
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from ...brokers.protocol import Broker, TopicDescription, TopicSpec
+from ...brokers.waiting import bounded
+from ...errors import SettingsError, SourceError
+from ...state.changelog import CHANGELOG_CONFIG, changelog_topic
+from ..handlers.handler import DeadLetter, Handler
+from ..settings import Settings
+from .reader import control_topic, offsets_topic
+
+LOG_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+"""Nothing may expire from our logs by itself: an idle log with time retention empties itself."""
+
+LOG_PARTITIONS_MAX = 64
+
+NO_PARTITIONS: Final[Mapping[str, int]] = MappingProxyType({})
+NO_CONFIG: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def log_specs(app: str, source_partitions: int) -> list[TopicSpec]:
+    """Our own topics. The offset log has as many partitions as the widest source, up to 64; it never grows."""
+    return [
+        TopicSpec(control_topic(app), 1, LOG_CONFIG),
+        TopicSpec(offsets_topic(app), max(1, min(source_partitions, LOG_PARTITIONS_MAX)), LOG_CONFIG),
+    ]
+
+
+def changelog_specs(
+    app: str, stateful: Mapping[str, int], table_config: Mapping[str, str] = NO_CONFIG
+) -> list[TopicSpec]:
+    """The changelogs of source topics with stores, each with as many partitions as its source has (``stateful``).
+
+    ``table_config``: what a broker that keeps tables needs in addition.
+    """
+    config = {**CHANGELOG_CONFIG, **table_config}
+    return [TopicSpec(changelog_topic(app, source), n, config) for source, n in sorted(stateful.items())]
+
+
+def reserved_topics(app: str, stateful: Collection[str] = ()) -> frozenset[str]:
+    """The topics that only keylanes writes to."""
+    return frozenset((control_topic(app), offsets_topic(app), *(changelog_topic(app, source) for source in stateful)))
+
+
+def destinations_of(handlers: Sequence[Handler]) -> list[str]:
+    """The topics that handlers declare they write to."""
+    named = {h.to for h in handlers if h.to is not None}
+    named |= {h.on_failure.topic for h in handlers if isinstance(h.on_failure, DeadLetter)}
+    return sorted(named)
+
+
+def creation_commands(app: str, source_partitions: int, stateful: Mapping[str, int] = NO_PARTITIONS) -> list[str]:
+    """Kafka's own commands that create our logs, for people who create topics themselves.
+
+    ``stateful``: the source topics with stores, with the number of their partitions.
+    """
+    commands = []
+    for spec in [*log_specs(app, source_partitions), *changelog_specs(app, stateful)]:
+        config = " ".join(f"--config {k}={v}" for k, v in spec.config.items())
+        topic = f"--topic {spec.name} --partitions {spec.partitions}"
+        commands.append(f"kafka-topics.sh --create --bootstrap-server BROKER {topic} {config}")
+    return commands
+
+
+async def prepare_topics(
+    app: str,
+    handlers: Sequence[Handler],
+    broker: Broker,
+    settings: Settings,
+    stateful: Collection[str] = (),
+    table_config: Mapping[str, str] = NO_CONFIG,
+) -> dict[str, TopicDescription]:
+    """All topics the application needs, made where missing (``create_topics``) and checked.
+
+    ``stateful``: the source topics with stores; ``table_config``: see ``changelog_specs``. Raises SourceError for a
+    missing source, SettingsError for a missing or unfit topic of ours or an output.
+    """
+    limit = settings.request_timeout_ms
+    logs = [control_topic(app), offsets_topic(app)]
+    named = [*(h.topic for h in handlers), *destinations_of(handlers)]
+    for name in named:
+        if name in logs or name.startswith(changelog_topic(app, "")):
+            raise SettingsError(f"topic {name!r} is a log of application {app!r}: no handler reads or writes it")
+    names = [*logs, *named, *(changelog_topic(app, source) for source in stateful)]
+    found = await bounded(broker.describe(names), limit, "describing topics")
+    for handler in handlers:
+        if handler.topic not in found:
+            raise SourceError(f"the source topic {handler.topic!r} of handler {handler.name} does not exist")
+    widest = max(found[h.topic].partitions for h in handlers)
+    changelogs = changelog_specs(app, {source: found[source].partitions for source in stateful}, table_config)
+    wanted = [*log_specs(app, widest), *changelogs]
+    for name in destinations_of(handlers):
+        partitions = max(found[h.topic].partitions for h in handlers if name in destinations_of([h]))
+        wanted.append(TopicSpec(name, partitions, {}))
+    missing = [spec for spec in wanted if spec.name not in found]
+    if missing and not settings.create_topics:
+        raise SettingsError(
+            f"topics are missing and create_topics is off: {', '.join(spec.name for spec in missing)}. "
+            f"`keylanes topics` prints the commands that create our logs"
+        )
+    if missing:
+        await bounded(broker.create(missing), limit, "creating topics")
+        found |= await bounded(broker.describe([spec.name for spec in missing]), limit, "describing topics")
+    for spec in wanted:
+        if spec.name not in found:
+            raise SettingsError(f"the topic {spec.name!r} could not be created")
+    _check_log(found[logs[0]], partitions=1)
+    _check_log(found[logs[1]], partitions=None)
+    for spec in changelogs:
+        _check_changelog(found[spec.name], spec.partitions)
+    return found
+
+
+def _check_changelog(topic: TopicDescription, partitions: int) -> None:
+    """Time or size that delete records would eat state, and another number of partitions does not fit the keys'."""
+    if topic.partitions != partitions:
+        raise SettingsError(
+            f"{topic.name} has {topic.partitions} partitions, its source {partitions}; they must have as many. State "
+            "is kept by partition and key, so a source with stores can't get more partitions: make a new source "
+            "topic, or start under a new application name"
+        )
+    policy = topic.config.get("cleanup.policy", "delete")
+    if policy != "compact":
+        raise SettingsError(
+            f"{topic.name} must have cleanup.policy=compact and nothing else (deletion would eat state); "
+            f"it has {policy!r}"
+        )
+
+
+def _check_log(topic: TopicDescription, partitions: int | None) -> None:
+    if partitions is not None and topic.partitions != partitions:
+        raise SettingsError(f"{topic.name} must have {partitions} partition; it has {topic.partitions}")
+    policy, retention = topic.config.get("cleanup.policy", "delete"), topic.config.get("retention.ms", "-1")
+    if policy != "delete":
+        raise SettingsError(
+            f"{topic.name} must have cleanup.policy=delete (compaction would eat history); it has {policy!r}"
+        )
+    if retention != "-1":
+        raise SettingsError(
+            f"{topic.name} must have retention.ms=-1 (an idle log would empty itself); it has {retention}"
+        )

@@ -1,0 +1,1 @@
+"""How a process takes part in the application."""

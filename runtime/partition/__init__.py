@@ -1,0 +1,1 @@
+"""PURE. One source partition on its way through its workers."""

@@ -1,0 +1,298 @@
+"""PURE. What one transaction carries: how far each worker is done, with all that its records produced.
+
+A generation is cut by offset: it takes what is done below a line, the front as it stood a short lead time ago. So most
+edges fall on one line, neighbours that moved alike are one tile, and a commit stays small. A worker that is not through
+gives what it has; what lies beyond the line waits one cycle. Taken work stays in memory until the transaction is
+decided: it is sent again without running a handler twice.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import msgspec
+
+from ...brokers.protocol import Outgoing
+from ...keyrange.hashing import point_of
+from ...offsets.decide import CommitKey, Move, decide_commits
+from ...offsets.events import Committed, OffsetEvent, RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
+from ...offsets.provenance import DIGEST_MASK
+from ...state.changes import StateChanges
+from ...state.overlay import Layer
+from ..handlers.done import Done
+from ..handlers.outputs import kept, place_of
+from .dispatch import PartitionDispatch
+from .worker import Stretch, Worker
+
+StructuralEvent: TypeAlias = WorkersCut | WorkerSplit | WorkersMerged | RangeReleased
+
+
+class Taken:
+    """One worker's share of a generation: ``[offset_from, offset_to)`` and what was produced there.
+
+    ``layers``: what records below those done changed of the state, when the generation's stretches were spread
+    (``spread``). ``outputs`` and ``digest``: of what the stretches send for it, as long as that was not done.
+    """
+
+    __slots__ = (
+        "digest", "dispatch", "done", "end", "first", "layers", "layers_size", "number", "offset_from", "offset_to",
+        "outputs", "worker",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        dispatch: PartitionDispatch,
+        worker: Worker,
+        number: int,
+        first: int,
+        end: int,
+        offset_from: int,
+        offset_to: int,
+        done: list[Done],
+    ) -> None:
+        self.dispatch, self.worker, self.number, self.first, self.end = dispatch, worker, number, first, end
+        self.offset_from, self.offset_to, self.done = offset_from, offset_to, done
+        self.layers: list[Layer] = []
+        self.layers_size = self.outputs = self.digest = 0
+
+    def moved_like(self, left: "Taken") -> bool:
+        """Whether it is the neighbour to the right, also in numbers, and under the same grant, and moved alike."""
+        return (
+            left.end == self.first
+            and left.number + 1 == self.number
+            and left.offset_from == self.offset_from
+            and left.offset_to == self.offset_to
+            and left.dispatch is self.dispatch
+            and left.worker.epoch == self.worker.epoch
+        )
+
+    def move(self) -> Move:
+        """The progress, as the pure room of offsets knows it."""
+        return _move([self])
+
+
+def _move(alike: Sequence[Taken]) -> Move:
+    """The progress of neighbours that moved alike, as one."""
+    outputs = dead = digest = 0
+    for share in alike:
+        outputs += share.outputs
+        digest += share.digest
+        for done in share.done:
+            digest += done.digest
+            if done.dead:
+                dead += len(done.outputs)
+            else:
+                outputs += len(done.outputs)
+    first, digest = alike[0], digest & DIGEST_MASK
+    offsets = first.offset_from, first.offset_to
+    return Move(first.number, first.first, alike[-1].end, *offsets, outputs, dead, digest, len(alike))
+
+
+@dataclass(slots=True)
+class Generation:
+    """Shares in order of partition and points, and changes of structure that hold from their ends on."""
+
+    shares: list[Taken] = field(default_factory=list)
+    structure: list[StructuralEvent] = field(default_factory=list)
+    heirs: list[tuple[Worker, int]] = field(default_factory=list)
+    """Workers made by the structure, and the offset that they go on from."""
+    stretches: list[tuple[PartitionDispatch, list[Stretch]]] = field(default_factory=list)
+    """What the shares' records changed of the state without being kept themselves."""
+
+    def __bool__(self) -> bool:
+        return bool(self.shares or self.structure)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all outputs and of the records that they were made of, about."""
+        kept = sum(share.layers_size + sum(done.size for done in share.done) for share in self.shares)
+        return kept + sum(stretch.size for _, stretches in self.stretches for stretch in stretches)
+
+    def outputs(self) -> list[Outgoing]:
+        """All that is to be sent; of each worker in the order of its records."""
+        found = [output for _, stretches in self.stretches for stretch in stretches for output in stretch.outputs]
+        found += [output for share in self.shares for done in share.done for output in done.outputs]
+        return found
+
+    def writes(self) -> set[tuple[str, str]]:
+        """(source topic, destination topic) of all outputs."""
+        found = {(s.dispatch.topic, output.topic) for s in self.shares for done in s.done for output in done.outputs}
+        for dispatch, stretches in self.stretches:
+            found.update((dispatch.topic, stretch.topic) for stretch in stretches if stretch.outputs)
+        return found
+
+    def changes(self) -> list[StateChanges]:
+        """What changes of the state, in order of partitions."""
+        found: dict[PartitionDispatch, StateChanges] = {}
+        for dispatch, stretches in self.stretches:
+            changed = found[dispatch] = StateChanges(dispatch.place)
+            for stretch in stretches:
+                changed.add(stretch.changes, stretch.size)
+        for share in self.shares:
+            written = [(done.changes, done.size) for done in share.done if done.changes]
+            if share.layers or written:
+                changed = found.setdefault(share.dispatch, StateChanges(share.dispatch.place))
+                for layer in share.layers:
+                    changed.add(layer, share.layers_size // len(share.layers))
+                for changes, size in written:
+                    changed.add(changes, size)
+        return [changed for changed in found.values() if changed.last]
+
+    def spread(self) -> None:
+        """Give each share what its records sent and changed, so that shares can be taken apart. A second call does
+        nothing.
+        """
+        spread, self.stretches = self.stretches, []
+        for dispatch, stretches in spread:
+            shares = [share for share in self.shares if share.dispatch is dispatch]
+            for share in shares:
+                share.outputs = share.digest = 0
+            firsts = [share.first for share in shares]
+            dones: dict[int, list[Done]] = {}
+            for stretch in stretches:
+                kept_size = 0
+                for point, done in _kept(dispatch, stretch):
+                    dones.setdefault(bisect_right(firsts, point) - 1, []).append(done)
+                    kept_size += done.size
+                layers: dict[int, Layer] = {}
+                for cell, value in zip(stretch.changes.cells, stretch.changes.values, strict=True):
+                    i = bisect_right(firsts, cell.point) - 1
+                    layers.setdefault(i, Layer()).append(cell, value)
+                for i, layer in layers.items():
+                    shares[i].layers.append(layer)
+                # In the end all parts of a generation are committed: it is all one which of them lets go of it.
+                shares[0].layers_size += stretch.size - kept_size
+            for i, below in dones.items():
+                shares[i].done = [*below, *shares[i].done]
+
+    def events(self, transaction: int) -> list[OffsetEvent]:
+        """The events of the transaction: commits first, then the structure that starts where they end."""
+        grouped: dict[CommitKey, list[Move]] = {}
+        shares, at = self.shares, 0
+        while at < len(shares):
+            behind = at + 1
+            while behind < len(shares) and shares[behind].moved_like(shares[behind - 1]):
+                behind += 1
+            d = shares[at].dispatch
+            key = CommitKey(d.incarnation, transaction, shares[at].worker.epoch, d.topic, d.partition)
+            grouped.setdefault(key, []).append(_move(shares[at:behind]))
+            at = behind
+        commits: Sequence[Committed] = decide_commits(list(grouped.items()))
+        cuts = [e for e in self.structure if isinstance(e, WorkersCut)]
+        changes = [e for e in self.structure if not isinstance(e, WorkersCut)]
+        return [*_stamp(cuts, transaction), *commits, *_stamp(changes, transaction)]
+
+    def halves(self) -> list["Generation"]:
+        """Two generations with half the shares each; structure rides with the last. One share stays whole."""
+        if len(self.shares) < 2:
+            return [self]
+        self.spread()
+        middle = len(self.shares) // 2
+        return [Generation(self.shares[:middle]), Generation(self.shares[middle:], self.structure, self.heirs)]
+
+    def isolate(self, culprits: Iterable[int]) -> list["Generation"]:
+        """The workers whose outputs (by index over all outputs) were refused run one record per transaction.
+
+        All other shares come first, in one generation of their own; structure rides with the very last.
+        """
+        self.spread()
+        guilty: set[int] = set()
+        wanted = set(culprits)
+        index = 0
+        for s, share in enumerate(self.shares):
+            for done in share.done:
+                if not wanted.isdisjoint(range(index, index + len(done.outputs))):
+                    guilty.add(s)
+                index += len(done.outputs)
+        parts = [Generation([share for s, share in enumerate(self.shares) if s not in guilty])]
+        for s in sorted(guilty):
+            parts += [Generation([piece]) for piece in _one_by_one(self.shares[s])]
+        parts[-1].structure, parts[-1].heirs = self.structure, self.heirs
+        return [part for part in parts if part]
+
+
+def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: int, bytes_max: int) -> Generation:
+    """A generation of what is done below each partition's line, at most ``records_max`` producing records and about
+    ``bytes_max`` bytes of outputs; the rest waits for the next one.
+    """
+    generation = Generation()
+    records = size = 0
+    for dispatch, below in dispatches:
+        front = dispatch.front
+        stretches, line = dispatch.take_stretches(below, bytes_max - size, records_max - records)
+        size += sum(stretch.size for stretch in stretches)
+        records += sum(len(stretch.outputs) for stretch in stretches)
+        shares: list[Taken] = []
+        for worker in dispatch.workers:
+            to = min(worker.edge_now(front), line)
+            if to <= worker.taken_to:
+                continue
+            taken: list[Done] = []
+            done = worker.done
+            while done and done[0].record.offset < to:
+                if records >= records_max or size >= bytes_max:
+                    to = done[0].record.offset
+                    break
+                size += done[0].size
+                records += 1
+                taken.append(done.popleft())
+            worker.kept -= len(taken)
+            if to <= worker.taken_to:
+                continue
+            shares.append(Taken(dispatch, worker, worker.number, worker.first, worker.end, worker.taken_to, to, taken))
+            worker.taken_to = to
+        if stretches:
+            generation.stretches.append((dispatch, stretches))
+            _tally(dispatch, shares, stretches)
+        generation.shares += shares
+    return generation
+
+
+def _tally(dispatch: PartitionDispatch, shares: Sequence[Taken], stretches: Iterable[Stretch]) -> None:
+    firsts = [share.first for share in shares]
+    share_of = {share.worker: share for share in shares}
+    for stretch in stretches:
+        if not stretch.is_split and all(worker in share_of for worker in stretch.tallies):
+            for worker, tally in stretch.tallies.items():
+                share = share_of[worker]
+                share.outputs += tally.outputs
+                share.digest += tally.digest
+            continue
+        for point, done in _kept(dispatch, stretch):  # some were split or merged meanwhile
+            share = shares[bisect_right(firsts, point) - 1]
+            share.outputs += 1
+            share.digest += done.digest
+
+
+def _kept(dispatch: PartitionDispatch, stretch: Stretch) -> Iterator[tuple[int, Done]]:
+    """What records of a stretch sent, each with the record's point."""
+    place = place_of(dispatch.topic, dispatch.partition)
+    for record, output in zip(stretch.records, stretch.outputs, strict=True):
+        yield point_of(record.key, dispatch.partition, record.offset), kept(record, output, place)
+
+
+def committed(generation: Generation) -> None:
+    """The generation's transaction was committed: edges move."""
+    for share in generation.shares:
+        share.worker.edge = max(share.worker.edge, share.offset_to)
+    for heir, offset in generation.heirs:
+        heir.edge = max(heir.edge, offset)
+
+
+def _stamp(events: Iterable[StructuralEvent], transaction: int) -> list[OffsetEvent]:
+    return [msgspec.structs.replace(event, transaction=transaction) for event in events]
+
+
+def _one_by_one(share: Taken) -> list[Taken]:
+    pieces: list[Taken] = []
+    start = share.offset_from
+    for i, done in enumerate(share.done):
+        last = i + 1 == len(share.done)
+        end = share.offset_to if last else share.done[i + 1].record.offset
+        piece = Taken(share.dispatch, share.worker, share.number, share.first, share.end, start, end, [done])
+        if not i:  # they lie below all that is done
+            piece.layers, piece.layers_size = share.layers, share.layers_size
+        pieces.append(piece)
+        start = end
+    return pieces or [share]

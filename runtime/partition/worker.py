@@ -1,0 +1,113 @@
+"""PURE. The owner of one key range of one partition, and what its records produced while they ran straight."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from ...brokers.protocol import Outgoing, Record
+from ...state.overlay import Layer
+from ..handlers.done import Done
+from .load import Load
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """The owner of one key range of one partition, held under the grant of ``epoch``.
+
+    ``edge`` is committed; ``taken_to`` is in a generation; ``done_to`` lies behind the last record that was finished.
+    ``queue_bytes`` is 0 only where ``queue`` is empty. ``kept`` counts the done records, ``records`` those of the
+    load's window. What is looked at for every record stands together: with many workers it is a walk through memory.
+    """
+
+    number: int
+    first: int
+    end: int
+    edge: int
+    taken_to: int
+    epoch: int = 0
+    dropped_from: int | None = None
+    active: bool = False
+    retired: bool = False
+    timed_out: bool = False
+    queue_bytes: int = 0
+    hold_at: int | None = None
+    running: Record | None = None
+    kept: int = 0
+    done_to: int = 0
+    records: int = 0
+    queue: deque[Record] = field(default_factory=deque)
+    started_s: float = 0.0
+    done: deque[Done] = field(default_factory=deque)
+    awaited_bytes: int = 0
+    load: Load = field(default_factory=Load)
+
+    def keep(self, done: Done) -> None:
+        """What the last record produced waits for a commit."""
+        self.done.append(done)
+        self.kept += 1
+
+    def first_not_done(self) -> int | None:
+        """The offset of the first record that was handed over and is not done."""
+        if self.running is not None:
+            return self.running.offset
+        return self.queue[0].offset if self.queue else None
+
+    def edge_now(self, front: int) -> int:
+        """All of the range below this offset is done."""
+        edge = front
+        if self.dropped_from is not None and self.dropped_from < edge:
+            edge = self.dropped_from
+        waiting = self.first_not_done()
+        if waiting is not None and waiting < edge:
+            edge = waiting
+        if self.hold_at is not None and self.hold_at < edge:
+            edge = self.hold_at
+        return edge
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it has something to do."""
+        return self.running is not None or bool(self.queue)
+
+
+@dataclass(slots=True, eq=False)
+class Tally:
+    """How many outputs there are, and the sum of their digests."""
+
+    outputs: int = 0
+    digest: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Stretch:
+    """What records with offsets in ``[offset_from, offset_to)`` produced that ran straight from their batch: what is
+    sent, or what is changed of the state, of each key the last value. Handlers that do both have their records kept one
+    by one, as ``Done``.
+
+    What a worker has in stretches lies below all of its done records, so that both can be taken up to any line.
+    """
+
+    offset_from: int
+    offset_to: int
+    changes: Layer = field(default_factory=Layer)
+    records: list[Record] = field(default_factory=list)
+    outputs: list[Outgoing] = field(default_factory=list)
+    """Records that sent something, and what each of them sent: one output."""
+    tallies: dict[Worker, Tally] = field(default_factory=dict)
+    """Of each worker whose records sent something: what its commit says of that."""
+    is_split: bool = False
+    """A worker with a tally was split: what that counts is of both children, and which of them is told by points."""
+    topic: str = ""
+    """Where it is sent: what a handler returns goes to one place."""
+    size: int = 0
+
+    def send(self, worker: Worker, record: Record, output: Outgoing, digest: int) -> None:
+        """What one more record sends, and the digest of that."""
+        self.records.append(record)
+        self.outputs.append(output)
+        if not self.topic:
+            self.topic = output.topic
+        tally = self.tallies.get(worker)
+        if tally is None:
+            tally = self.tallies[worker] = Tally()
+        tally.outputs += 1
+        tally.digest += digest

@@ -1,0 +1,358 @@
+"""Making local copies of state whole from their changelogs, before anybody works with them.
+
+Some partitions at a time, each in one reading pass: while a batch is written in a thread the next one is fetched, so no
+more than two are in memory. Each batch goes with its markers, so a restore that was broken off goes on where it was.
+What becomes of a record is decided in ``state.restore``; here is only the fetching, the writing and the telling.
+
+A high watermark counts only when it is taken after whoever wrote the partition's state before was fenced; ``run`` takes
+it. Nor may a transaction have changed the state since ``expected`` was read from the offset log.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from ...brokers.protocol import (
+    Batch,
+    Broker,
+    BrokerTimeout,
+    CorruptRecord,
+    OffsetOutOfRange,
+    Reader,
+    TopicPartition,
+    UnknownTopic,
+    Watermarks,
+)
+from ...brokers.waiting import Patience
+from ...errors import StateError, StoreError
+from ...keyrange.ranges import KeyRange
+from ...state.changelog import Beacon
+from ...state.restore import ChangelogUnfit, Plan, check_beacon, last_beacon, plan_restore, spans_from_end
+from ...state.rocks import RocksError
+from ...state.tables import Copy
+from ..settings import Settings
+from ..watch.statistics import Progress
+
+T = TypeVar("T")
+
+logger = logging.getLogger("keylanes")
+
+FETCH_RECORDS_MAX: Final = 4_000
+FETCH_WAIT_MS: Final = 200
+SAID_FROM_OFFSETS: Final = 10_000
+"""A restore of fewer is over before anybody could read about it."""
+SAID_EVERY_S: Final = 5.0
+NAMED_MAX: Final = 3
+"""Partitions that one line names."""
+DELETE_RETENTION_MS_DEFAULT: Final = 86_400_000
+"""Kafka's own, where a topic's settings don't name it."""
+
+
+class Restoring(NamedTuple):
+    """A copy that shall become whole for the key ranges that are held.
+
+    ``expected``: (incarnation, transaction) that changed the partition's state last, as the offset log has it; None:
+    none did. ``on_ready`` is called on the loop when the copy is whole. ``is_checked`` False: ``expected`` is not
+    looked at, for this process checked the changelog when it started and goes on writing to it.
+    """
+
+    changelog: TopicPartition
+    copy: Copy
+    held: Sequence[KeyRange]
+    expected: tuple[int, int] | None
+    on_ready: Callable[[], None]
+    is_checked: bool = True
+
+
+class Restore:
+    """One restore after the other; ``run`` is called by one task at a time."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        settings: Settings,
+        on_progress: Callable[[Progress], None] | None = None,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
+        self.broker, self.settings, self.on_progress, self.now_ms = broker, settings, on_progress, now_ms
+
+    async def run(self, sources: Sequence[Restoring]) -> None:
+        """Make the copies whole. What it wrote stays when it ends early, and the next one goes on from there.
+
+        Raises StateError (a changelog is missing, lost its head, holds what is no state, or ends at another transaction
+        than the offset log), StoreError (the copy can't be written), BrokerError.
+        """
+        if not sources:
+            return
+        planned = await self._plan(sources)
+        await self._check_beacons(planned)
+        plans = deque(sorted(planned, key=lambda pair: pair[1].offsets))
+        progress = _Progress([plan for _, plan in plans])
+        at_once = min(len(plans), self.settings.restore_partitions_max)
+        lanes = [asyncio.ensure_future(self._work(plans, progress)) for _ in range(at_once)]
+        try:
+            await asyncio.wait(lanes, return_when=asyncio.FIRST_EXCEPTION)
+            for lane in lanes:
+                if lane.done():
+                    lane.result()
+        finally:
+            for lane in lanes:
+                lane.cancel()
+            await asyncio.gather(*lanes, return_exceptions=True)
+        progress.say_end()
+
+    async def _plan(self, sources: Sequence[Restoring]) -> list[tuple[Restoring, Plan]]:
+        """What each copy lacks. The clock is read before the watermarks: what is above them is younger."""
+        now_ms = self.now_ms()
+        marks, retention_ms = await self._ask([source.changelog for source in sources])
+        plans = []
+        for source in sources:
+            start, high = marks[source.changelog]
+            with _of(source.changelog):
+                markers = await self._settled(_in_thread(source.copy.markers))
+                plan = plan_restore(source.held, markers, start, high, now_ms, retention_ms[source.changelog.topic])
+            plans.append((source, plan))
+        return plans
+
+    async def _ask(
+        self, changelogs: Sequence[TopicPartition]
+    ) -> tuple[dict[TopicPartition, Watermarks], dict[str, int]]:
+        """Watermarks, and for how long tombstones stay in each topic."""
+        patience = Patience(self.settings.broker_retry_ms, "asking for changelogs")
+        topics = {source.topic for source in changelogs}
+        while True:
+            try:
+                described = await self.broker.describe(topics)
+                marks = await self.broker.watermarks(changelogs)
+            except BrokerTimeout as error:
+                await patience.wait(error)
+            except UnknownTopic as error:
+                raise StateError(f"a changelog is missing: {error}. {_WHAT_TO_DO}") from error
+            else:
+                configs = {name: found.config for name, found in described.items()}
+                name, default = "delete.retention.ms", DELETE_RETENTION_MS_DEFAULT
+                return marks, {topic: int(configs.get(topic, {}).get(name, default)) for topic in topics}
+
+    async def _check_beacons(self, planned: Sequence[tuple[Restoring, Plan]]) -> None:
+        """Compare the last transactions of all changelogs with those expected, before anything is cleared."""
+        left = {source.changelog: (source, plan) for source, plan in planned if source.is_checked}
+        spans = {changelog: spans_from_end(plan.high) for changelog, (_, plan) in left.items()}
+        while left:
+            found: dict[TopicPartition, Beacon | None] = {}
+            to_read: dict[TopicPartition, tuple[int, int]] = {}
+            for changelog in left:
+                span = next(spans[changelog], None)
+                if span is None:
+                    found[changelog] = None
+                else:
+                    to_read[changelog] = span
+            async with contextlib.aclosing(_read(self.broker, self.settings, to_read)) as batches:
+                async for batch in batches:
+                    high = left[batch.source][1].high
+                    with _of(batch.source):
+                        beacon = last_beacon(record for record in batch.records if record.offset < high)
+                    if beacon is not None:
+                        found[batch.source] = beacon
+            for changelog, beacon in found.items():
+                with _of(changelog):
+                    check_beacon(beacon, left.pop(changelog)[0].expected)
+
+    async def _work(self, plans: deque[tuple[Restoring, Plan]], progress: "_Progress") -> None:
+        """Restore one partition after the other, as long as there are some."""
+        while plans:
+            source, plan = plans.popleft()
+            with _of(source.changelog):
+                await self._clear(source, plan)
+                await self._restore(source, plan, progress)
+            progress.partitions_done += 1
+            self._tell(progress)
+            source.on_ready()
+
+    async def _clear(self, source: Restoring, plan: Plan) -> None:
+        for within, reason in plan.cleared:
+            if reason:
+                logger.warning(
+                    "%s[%d]: the local copy of %s is thrown away and made anew: %s", *source.changelog, within, reason
+                )
+            await self._settled(_in_thread(source.copy.clear, within))
+
+    async def _restore(self, source: Restoring, plan: Plan, progress: "_Progress") -> None:
+        """The reading pass. A batch is fetched while the one before it is written."""
+        if plan.position >= plan.high:
+            await self._settled(_in_thread(source.copy.write, (), plan.marks(plan.high)))
+            return
+        position = plan.position
+        span = {source.changelog: (position, plan.high)}
+        writing: asyncio.Future[int] | None = None
+        try:
+            async with contextlib.aclosing(_read(self.broker, self.settings, span)) as batches:
+                async for batch in batches:
+                    if writing is not None:
+                        progress.bytes += await self._settled(writing)
+                    writing = _in_thread(_write, source.copy, plan, batch)
+                    progress.records += len(batch.records)
+                    progress.offsets += min(batch.offset_next, plan.high) - position
+                    position = min(batch.offset_next, plan.high)
+                    self._tell(progress)
+            if writing is not None:
+                progress.bytes += await self._settled(writing)
+        finally:
+            if writing is not None:
+                with contextlib.suppress(Exception):  # raised above, or behind what is being raised
+                    await self._settled(writing)
+
+    async def _settled(self, writing: "asyncio.Future[T]") -> T:
+        """What a thread returns. Also who is cancelled waits for it: the copy may be closed next."""
+        try:
+            return await asyncio.shield(writing)
+        finally:
+            if not writing.done():
+                await asyncio.wait([writing], timeout=self.settings.close_timeout_ms / 1000)
+
+    def _tell(self, progress: "_Progress") -> None:
+        progress.say()
+        if self.on_progress is not None:
+            self.on_progress(progress.told())
+
+
+async def _read(
+    broker: Broker, settings: Settings, spans: Mapping[TopicPartition, tuple[int, int]]
+) -> AsyncGenerator[Batch, None]:
+    """Batches of these changelogs, each from the first position of its span until its position has reached the second;
+    the last may go beyond it. A broker that is away is waited for.
+
+    Each reading has a reader of its own: one that has come to the end of a partition asks there for new records, and
+    would begin elsewhere only when it has the answer.
+    """
+    names = ", ".join(f"{source.topic}[{source.partition}]" for source in list(spans)[:NAMED_MAX])
+    loop = asyncio.get_running_loop()
+    patience = Patience(settings.broker_retry_ms, f"restoring from {names}")
+    limit_ms = settings.request_timeout_ms + settings.transaction_timeout_ms
+    positions = {source: first for source, (first, end) in spans.items() if first < end}
+    reader: Reader | None = None
+    moved_s = loop.time()
+    try:
+        while positions:
+            try:
+                if reader is None:
+                    reader = await broker.reader(positions)
+                batches = await reader.fetch(positions, records_max=FETCH_RECORDS_MAX, wait_ms=FETCH_WAIT_MS)
+            except BrokerTimeout as error:
+                await _close(reader, settings)
+                reader = None
+                await patience.wait(error)
+                moved_s = loop.time()
+                continue
+            except (OffsetOutOfRange, UnknownTopic, CorruptRecord) as error:
+                raise StateError(f"a changelog can't be read: {error}. {_WHAT_TO_DO}") from error
+            patience.answered()
+            if not batches and (loop.time() - moved_s) * 1000 > limit_ms:
+                source, position = next(iter(positions.items()))
+                raise BrokerTimeout(
+                    f"reading {source.topic}[{source.partition}] to {spans[source][1]} has stood at {position} for "
+                    f"{limit_ms} ms"
+                )
+            for batch in batches:
+                moved_s = loop.time()
+                if batch.offset_next >= spans[batch.source][1]:
+                    positions.pop(batch.source, None)
+                else:
+                    positions[batch.source] = batch.offset_next
+                yield batch
+    finally:
+        await _close(reader, settings)
+
+
+async def _close(reader: Reader | None, settings: Settings) -> None:
+    if reader is not None:
+        with contextlib.suppress(Exception):  # it is being closed: nothing depends on how that ends
+            async with asyncio.timeout(settings.close_timeout_ms / 1000):
+                await reader.close()
+
+
+class _Progress:
+    """Counts, and says them in the log when there is much to do."""
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        self.partitions, self.partitions_done = len(plans), 0
+        self.offsets_total, self.offsets, self.records, self.bytes = sum(plan.offsets for plan in plans), 0, 0, 0
+        self._is_said = self.offsets_total >= SAID_FROM_OFFSETS
+        self._began_s = self._said_s = asyncio.get_running_loop().time()
+        if self._is_said:
+            count = sum(1 for plan in plans if plan.offsets)
+            logger.info("restoring state: at most %s records of %s", f"{self.offsets_total:,}", _partitions(count))
+
+    def told(self) -> Progress:
+        """For those who follow it."""
+        done, total = self.partitions_done, self.partitions
+        return Progress(done, total, self.records, self.offsets_total, self.bytes, self._seconds_left())
+
+    def _seconds_left(self) -> float | None:
+        if self.offsets >= self.offsets_total:
+            return 0.0
+        if not self.offsets:
+            return None
+        elapsed_s = asyncio.get_running_loop().time() - self._began_s
+        return elapsed_s * (self.offsets_total - self.offsets) / self.offsets
+
+    def say(self) -> None:
+        """A line, if the last one is some time ago."""
+        now_s = asyncio.get_running_loop().time()
+        if not self._is_said or now_s - self._said_s < SAID_EVERY_S:
+            return
+        self._said_s = now_s
+        logger.info(
+            "restoring state: %s of at most %s records, %d of %s done, about %.0f s left",
+            f"{self.records:,}",
+            f"{self.offsets_total:,}",
+            self.partitions_done,
+            _partitions(self.partitions),
+            self._seconds_left() or 0.0,
+        )
+
+    def say_end(self) -> None:
+        """The last line."""
+        seconds = asyncio.get_running_loop().time() - self._began_s
+        logger.log(
+            logging.INFO if self._is_said else logging.DEBUG,
+            "restored the state of %s: %s records, %.1f MB in %.1f s (%s records/s)",
+            _partitions(self.partitions),
+            f"{self.records:,}",
+            self.bytes / 1e6,
+            seconds,
+            f"{self.records / max(seconds, 1e-3):,.0f}",
+        )
+
+
+def _partitions(count: int) -> str:
+    return "1 partition" if count == 1 else f"{count} partitions"
+
+
+def _write(copy: Copy, plan: Plan, batch: Batch) -> int:
+    """Write what a batch changes, with its markers; the bytes of that."""
+    changes = plan.apply(batch.records)
+    copy.write(changes, plan.marks(batch.offset_next))
+    return sum([len(key) + len(value) if value is not None else len(key) for key, value in changes])
+
+
+def _in_thread(function: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
+    return asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+
+
+_WHAT_TO_DO: Final = "Restore the topic from a copy, or start under a new application name."
+
+
+@contextlib.contextmanager
+def _of(changelog: TopicPartition) -> Iterator[None]:
+    """Errors of one changelog and its copy, as what they are to the application."""
+    try:
+        yield
+    except ChangelogUnfit as error:
+        label = f"{changelog.topic}[{changelog.partition}]"
+        raise StateError(f"the changelog {label} can't be used: {error}. {_WHAT_TO_DO}") from error
+    except RocksError as error:
+        raise StoreError(str(error)) from error
