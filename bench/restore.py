@@ -47,7 +47,7 @@ from keylanes import Settings
 from keylanes.brokers.protocol import Outgoing, TopicPartition, TopicSpec
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.ranges import WHOLE
-from keylanes.runtime.handlers.stores.restore import Restore, Restoring
+from keylanes.runtime.stores.restore import Restore, Restoring
 from keylanes.runtime.watch.statistics import Progress
 from keylanes.state.changelog import BEACON_KEY, CHANGELOG_CONFIG, Beacon, encode_beacon, encode_stored
 from keylanes.state.copies import open_copies

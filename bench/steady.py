@@ -24,7 +24,7 @@ from _rate import COMMIT_MS, HEADERS, check_output
 from _steady_slopes import MIB, Verdict, Written, judge, of_intervals
 from _steps import Steps
 
-from keylanes.runtime.logs.reader.reader import offsets_topic
+from keylanes.runtime.logs.reader import offsets_topic
 from keylanes.state.changelog import changelog_topic
 
 NAME = "steady"

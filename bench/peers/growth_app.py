@@ -16,7 +16,7 @@ from _driver import Spec, Tally, read_spec, rss_bytes, rss_peak_bytes, say, tran
 from keylanes_app import Wrong, app_of, counting_handler, figures_of, stop_in_order, tell_ready
 
 from keylanes import App
-from keylanes.runtime.handlers.handler.stores import State
+from keylanes.runtime.handlers.stores import State
 
 DUE_NS = slice(8, 16)
 """Of a value: when it was to be sent."""

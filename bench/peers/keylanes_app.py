@@ -16,7 +16,7 @@ from typing import Any
 from _driver import Spec, Tally, read_spec, rss_bytes, say, spin, transform, versions
 
 from keylanes import IS_COMPILED, App, Settings, __version__
-from keylanes.runtime.handlers.handler.stores import State
+from keylanes.runtime.handlers.stores import State
 
 STUCK_MS = 3_600_000
 BARE_HANDLERS = 200

@@ -12,7 +12,7 @@ from keylanes import App, Context, DeadLetter, Retry, State
 from keylanes.brokers.protocol import Outgoing
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.keyrange.ranges import even_bounds
-from keylanes.runtime.logs.reader import topics
+from keylanes.runtime.logs import topics
 from keylanes.state.keys import parse_key
 
 from .feeding import feed, passing_on, with_broker, write

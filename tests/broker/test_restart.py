@@ -17,7 +17,6 @@ from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets import snapshots
 from keylanes.offsets.codec import decode
 from keylanes.offsets.events import Event, WorkersMerged, WorkerSplit
-from keylanes.runtime.logs.reader import trimming as history
 
 from .counting import Counting
 from .ground import Ground
@@ -351,7 +350,7 @@ async def test_own_log_is_trimmed_and_restarts_work(
     """With no history to keep the log's start moves on while it runs, also when more lies between two snapshots than is
     looked at each time; each restart goes on where the last one ended.
     """
-    monkeypatch.setattr(history, "READ_RECORDS_MAX", looked_at)
+    monkeypatch.setattr(trimming, "READ_RECORDS_MAX", looked_at)
     await asyncio.to_thread(fill, ground, 3_000, 40)
     app = ground.app(
         snapshot_every_commits=3,

@@ -14,8 +14,8 @@ import pytest
 from keylanes import App, Context, DeadLetter, MapState, Retry, State
 from keylanes.cli.commands import run_command
 from keylanes.errors import FencedError, SettingsError, StateError, StoreError
-from keylanes.runtime.handlers.handler.store_declarations import Store
-from keylanes.runtime.handlers.handler.values import MsgpackCodec
+from keylanes.runtime.handlers.store_declarations import Store
+from keylanes.runtime.handlers.values import MsgpackCodec
 from keylanes.state.changelog import decode_stored
 from keylanes.state.keys import parse_key
 from keylanes.state.rocks import open_rocks

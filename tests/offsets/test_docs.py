@@ -8,7 +8,7 @@ from keylanes.keyrange.hashing import point_of_key
 from keylanes.offsets.codec import decode
 from keylanes.offsets.events import Committed, Event, Tile
 from keylanes.offsets.provenance import decode_provenance
-from keylanes.runtime.logs.reader.topics import creation_commands
+from keylanes.runtime.logs.topics import creation_commands
 from keylanes.state.changelog import BEACON_KEY, decode_beacon, decode_stored
 from keylanes.state.keys import parse_key
 

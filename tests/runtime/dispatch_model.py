@@ -15,9 +15,9 @@ from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import point_of, point_of_key
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.provenance import DIGEST_MASK
-from keylanes.runtime.handlers.handler.done import Done
-from keylanes.runtime.handlers.handler.outputs import kept, place_of
-from keylanes.runtime.handlers.handler.sizes import bytes_of
+from keylanes.runtime.handlers.done import Done
+from keylanes.runtime.handlers.outputs import kept, place_of
+from keylanes.runtime.handlers.sizes import bytes_of
 from keylanes.runtime.partition import cut as structure
 from keylanes.runtime.partition import generation
 from keylanes.runtime.partition.dispatch import Blocked, Numbers, PartitionDispatch, Route

@@ -15,9 +15,9 @@ from keylanes.brokers.partitioner import murmur2, partition_of_key, partition_wi
 from keylanes.brokers.protocol import Outgoing, TopicDescription
 from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.errors import OutputRefused
-from keylanes.runtime.handlers.handler.context import Output
-from keylanes.runtime.handlers.handler.handler import Handler, declare
-from keylanes.runtime.handlers.handler.outputs import (
+from keylanes.runtime.handlers.context import Output
+from keylanes.runtime.handlers.handler import Handler, declare
+from keylanes.runtime.handlers.outputs import (
     build,
     build_dead_letter,
     destination_of,

@@ -21,8 +21,8 @@ from keylanes.offsets.ledger import Ledger, evolve_all
 from keylanes.runtime.engine.balance import Balance
 from keylanes.runtime.engine.partition_run import PartitionRun
 from keylanes.runtime.engine.reshape import Reshape
-from keylanes.runtime.handlers.handler.context import Context
-from keylanes.runtime.handlers.handler.handler import Handler, declare
+from keylanes.runtime.handlers.context import Context
+from keylanes.runtime.handlers.handler import Handler, declare
 from keylanes.runtime.member import Member
 from keylanes.runtime.partition.worker import Worker
 from keylanes.runtime.settings import Settings

@@ -15,8 +15,8 @@ from keylanes.keyrange.hashing import (
     hash_chain_long_int_bytes,
     hash_chain_text,
 )
-from keylanes.runtime.handlers.handler.handler import Handler, declare
-from keylanes.runtime.handlers.handler.outputs import (
+from keylanes.runtime.handlers.handler import Handler, declare
+from keylanes.runtime.handlers.outputs import (
     Destination,
     UnknownDestination,
     build,

@@ -15,8 +15,8 @@ from keylanes.offsets.codec import encode
 from keylanes.offsets.decide import CommitKey, Move, StoreSpec, decide_commits
 from keylanes.offsets.events import AppCreated, ControlEvent, CoordinatorElected, MemberJoined, PartitionStarted
 from keylanes.offsets.ledger import birth
-from keylanes.runtime.logs.reader.office import Identity, Office
-from keylanes.runtime.logs.reader.reader import LogReader
+from keylanes.runtime.logs.office import Identity, Office
+from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.membership.coordinator import Coordinator
 from keylanes.runtime.settings import Settings
 

@@ -7,7 +7,7 @@ from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import point_of
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.events import Committed, OffsetEvent, RangeReleased, WorkersCut
-from keylanes.runtime.handlers.handler.done import Done
+from keylanes.runtime.handlers.done import Done
 from keylanes.runtime.partition.dispatch import Numbers, PartitionDispatch
 from keylanes.runtime.partition.generation import Generation, committed, take
 from keylanes.runtime.partition.worker import Worker

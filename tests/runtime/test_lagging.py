@@ -12,7 +12,7 @@ from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import EPOCH_MS, SimulatedBroker
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.runtime.engine.readers import CATCH_UP_READERS_MAX
-from keylanes.runtime.handlers.handler.handler import declare
+from keylanes.runtime.handlers.handler import declare
 from keylanes.runtime.member import Member
 from keylanes.runtime.settings import Settings
 

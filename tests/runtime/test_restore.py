@@ -15,7 +15,7 @@ from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import StateError, StoreError
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange
-from keylanes.runtime.handlers.stores.restore import Restore, Restoring
+from keylanes.runtime.stores.restore import Restore, Restoring
 from keylanes.runtime.watch.statistics import Progress
 from keylanes.state.changelog import BEACON_KEY, CHANGELOG_CONFIG, Beacon, encode_beacon
 from keylanes.state.keys import state_key

@@ -13,8 +13,8 @@ from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.protocol import Outgoing, TopicSpec
 from keylanes.cli.commands import run_command
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
-from keylanes.runtime.handlers.handler.store_declarations import Store
-from keylanes.runtime.handlers.handler.values import MsgpackCodec
+from keylanes.runtime.handlers.store_declarations import Store
+from keylanes.runtime.handlers.values import MsgpackCodec
 from keylanes.state.changelog import encode_stored
 from keylanes.state.copies import open_copies
 from keylanes.state.keys import encode_map_key, state_key

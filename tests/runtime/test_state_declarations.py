@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from keylanes import App, Context, DeadLetter, Retry, SettingsError, State, StateError, Store
-from keylanes.runtime.handlers.handler.handler import declare
-from keylanes.runtime.handlers.handler.store_declarations import declare_store, shape_of
-from keylanes.runtime.handlers.handler.stores import Binding
+from keylanes.runtime.handlers.handler import declare
+from keylanes.runtime.handlers.store_declarations import declare_store, shape_of
+from keylanes.runtime.handlers.stores import Binding
 
 
 class Late(enum.StrEnum):

@@ -13,7 +13,7 @@ from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import FencedError, StoreError
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.keyrange.ranges import WHOLE, KeyRange
-from keylanes.runtime.handlers.handler.partition_state import PartitionState, Scope
+from keylanes.runtime.handlers.partition_state import PartitionState, Scope
 from keylanes.state.changelog import decode_stored
 from keylanes.state.keys import state_key
 from keylanes.state.memory import MemoryCopies, MemoryCopy

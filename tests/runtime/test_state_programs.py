@@ -21,7 +21,7 @@ from keylanes.brokers.simulated.broker import EPOCH_MS
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import KeyRange
-from keylanes.runtime.handlers.handler.context import Context
+from keylanes.runtime.handlers.context import Context
 from keylanes.state.changelog import decode_stored
 from keylanes.state.keys import decode_map_key, parse_key
 from keylanes.state.memory import MemoryCopies

@@ -24,7 +24,7 @@ from keylanes.brokers.simulated.broker import EPOCH_MS
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.keyrange.ranges import KeyRange
-from keylanes.runtime.handlers.handler.partition_state import PartitionState, Scope
+from keylanes.runtime.handlers.partition_state import PartitionState, Scope
 from keylanes.runtime.member import unheard
 from keylanes.state.changelog import BEACON_KEY, decode_beacon, decode_stored, encode_stored
 from keylanes.state.keys import state_key

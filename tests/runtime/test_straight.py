@@ -16,8 +16,8 @@ from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.runtime.engine.partition_run import PartitionRun
 from keylanes.runtime.engine.slots import Slots
-from keylanes.runtime.handlers.handler.handler import declare
-from keylanes.runtime.handlers.handler.outputs import Destination, place_of
+from keylanes.runtime.handlers.handler import declare
+from keylanes.runtime.handlers.outputs import Destination, place_of
 from keylanes.runtime.partition.dispatch import Numbers, PartitionDispatch
 from keylanes.runtime.partition.generation import take
 from keylanes.runtime.partition.worker import Worker

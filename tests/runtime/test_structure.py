@@ -9,7 +9,7 @@ from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import SPACE_END, point_of
 from keylanes.keyrange.ranges import KeyRange, even_bounds
 from keylanes.offsets.events import RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
-from keylanes.runtime.handlers.handler.done import Done
+from keylanes.runtime.handlers.done import Done
 from keylanes.runtime.partition.cut import (
     are_level,
     are_through,

@@ -8,8 +8,8 @@ from keylanes.brokers.protocol import TopicDescription, TopicSpec
 from keylanes.brokers.simulated.broker import SimulatedBroker
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import SettingsError
-from keylanes.runtime.handlers.handler.handler import Handler, declare
-from keylanes.runtime.logs.reader.topics import changelog_specs, creation_commands, prepare_topics, reserved_topics
+from keylanes.runtime.handlers.handler import Handler, declare
+from keylanes.runtime.logs.topics import changelog_specs, creation_commands, prepare_topics, reserved_topics
 from keylanes.runtime.settings import Settings
 from keylanes.state.changelog import CHANGELOG_CONFIG
 from keylanes.state.tables import TABLE_CONFIG

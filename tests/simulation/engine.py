@@ -11,8 +11,8 @@ from keylanes import App, Settings
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import EPOCH_MS, Latency
 from keylanes.runtime.engine.partition_run import PartitionRun
-from keylanes.runtime.handlers.stores.view import StoreView
 from keylanes.runtime.member import Member
+from keylanes.runtime.stores.view import StoreView
 from keylanes.state.changelog import BEACON_KEY, changelog_topic
 from keylanes.state.memory import MemoryCopies
 from keylanes.state.tables import Copies

@@ -16,8 +16,8 @@ from keylanes.offsets import control
 from keylanes.offsets.ledger import Ledger, evolve_all
 from keylanes.runtime.engine.commit import CommitCycle
 from keylanes.runtime.engine.slots import Slots
-from keylanes.runtime.logs.reader.office import Identity
-from keylanes.runtime.logs.reader.reader import LogReader
+from keylanes.runtime.logs.office import Identity
+from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.member import Member
 from keylanes.runtime.membership.coordinator import Coordinator
 from keylanes.runtime.partition.generation import Generation

@@ -11,7 +11,7 @@ from keylanes.runtime.engine import reshape
 from keylanes.runtime.engine.commit import CommitCycle
 from keylanes.runtime.engine.readers import MainReader
 from keylanes.runtime.engine.slots import Slots
-from keylanes.runtime.handlers.handler.context import Context
+from keylanes.runtime.handlers.context import Context
 from keylanes.runtime.partition import cut as structure
 from keylanes.runtime.partition import generation
 from keylanes.runtime.partition.dispatch import PartitionDispatch

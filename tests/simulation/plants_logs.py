@@ -7,8 +7,8 @@ import pytest
 from keylanes.offsets import codec, ledger, snapshots
 from keylanes.offsets.events import MemberFenced
 from keylanes.runtime.engine.reshape import Reshape
-from keylanes.runtime.logs.reader.reader import LogReader
-from keylanes.runtime.logs.reader.trimming import History
+from keylanes.runtime.logs.reader import LogReader
+from keylanes.runtime.logs.trimming import History
 
 from ..offsets import test_codec, test_ledger, test_snapshots
 from ..runtime import test_grants

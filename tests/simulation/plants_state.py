@@ -8,9 +8,9 @@ import pytest
 
 from keylanes.brokers.protocol import Record
 from keylanes.brokers.simulated.broker import EPOCH_MS
-from keylanes.runtime.handlers.handler.partition_state import PartitionState, Scope
-from keylanes.runtime.handlers.stores import keeper, restore
-from keylanes.runtime.handlers.stores.keeper import Keeper
+from keylanes.runtime.handlers.partition_state import PartitionState, Scope
+from keylanes.runtime.stores import keeper, restore
+from keylanes.runtime.stores.keeper import Keeper
 from keylanes.state import keys
 from keylanes.state.overlay import Absent, Layer, Overlay
 from keylanes.state.restore import Plan

@@ -7,8 +7,8 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from keylanes.brokers.simulated.broker import EPOCH_MS
-from keylanes.runtime.handlers.handler.context import Context
-from keylanes.runtime.handlers.handler.sizes import bytes_of
+from keylanes.runtime.handlers.context import Context
+from keylanes.runtime.handlers.sizes import bytes_of
 from keylanes.runtime.member import Member
 
 from .folders import LivingCopies, disk_full

@@ -7,8 +7,8 @@ import msgspec
 
 from keylanes.errors import NoKey
 from keylanes.keyrange.hashing import point_of_key
-from keylanes.runtime.handlers.handler.store_declarations import Store
-from keylanes.runtime.handlers.handler.stores import MapState, State
+from keylanes.runtime.handlers.store_declarations import Store
+from keylanes.runtime.handlers.stores import MapState, State
 from keylanes.state.changelog import decode_stored, encode_stored
 from keylanes.state.keys import decode_map_key, encode_map_key, parse_key, state_key
 

@@ -32,7 +32,7 @@ from keylanes.offsets.events import (
     WorkerSplit,
 )
 from keylanes.offsets.provenance import DIGEST_MASK, HEADER, decode_provenance, output_digest, place_seed
-from keylanes.runtime.handlers.handler.outputs import ERROR_HEADER
+from keylanes.runtime.handlers.outputs import ERROR_HEADER
 from keylanes.state.changelog import changelog_topic
 
 from .cluster import Cluster, Row

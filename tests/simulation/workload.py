@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from keylanes.errors import NoKey
-from keylanes.runtime.handlers.handler.context import Context, Output, Record
-from keylanes.runtime.handlers.handler.handler import DeadLetter, Handler, Retry, declare
+from keylanes.runtime.handlers.context import Context, Output, Record
+from keylanes.runtime.handlers.handler import DeadLetter, Handler, Retry, declare
 
 from .twin import (
     BillsBy,

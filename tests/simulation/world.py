@@ -19,8 +19,8 @@ from keylanes.brokers.simulated.broker import Latency
 from keylanes.brokers.simulated.log import Transaction
 from keylanes.errors import BrokerUnavailable, FencedError, StoreError
 from keylanes.runtime import source_watch
-from keylanes.runtime.handlers.stores import keeper, restore
 from keylanes.runtime.member import Member
+from keylanes.runtime.stores import keeper, restore
 
 from .cluster import Cluster, fold_of
 from .folders import Folders
