@@ -17,6 +17,7 @@ from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets import snapshots
 from keylanes.offsets.codec import decode
 from keylanes.offsets.events import Event, WorkersMerged, WorkerSplit
+from keylanes.runtime.logs import trimming
 
 from .counting import Counting
 from .ground import Ground
