@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from keylanes.offsets.codec import decode
 from keylanes.offsets.ledger import Ledger, evolve_all
-from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
+from keylanes.runtime.brokers.protocol import Headers, Outgoing, TopicPartition
 from keylanes.runtime.brokers.simulated import Entry, Faults, Latency, SimulatedBroker
 from keylanes.runtime.brokers.simulated_log import ClusterState, PartitionLog, Transaction
 
@@ -21,7 +21,7 @@ class Row(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
-    headers: Sequence[tuple[str, bytes]]
+    headers: Headers
     transaction: int | None
 
 

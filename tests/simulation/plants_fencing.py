@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from keylanes.offsets import control
+from keylanes.offsets.events import AppCreated
 from keylanes.offsets.ledger import Ledger, evolve_all
 from keylanes.runtime.bounded import bounded
 from keylanes.runtime.brokers.protocol import BrokerError, BrokerTimeout, ProducerFenced, TransactionUnknown
@@ -252,7 +253,7 @@ def term_not_checked(patch: pytest.MonkeyPatch) -> None:
     counts = control.event_counts
 
     def any_term(now: control.Control, event: Any) -> bool:
-        return counts(now, event) if isinstance(event, control.AppCreated) else True
+        return counts(now, event) if isinstance(event, AppCreated) else True
 
     patch.setattr("keylanes.offsets.control.event_counts", any_term)
     patch.setattr("keylanes.offsets.ledger.event_counts", any_term)
