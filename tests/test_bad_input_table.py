@@ -36,7 +36,7 @@ def texts_of(name: str, functions: dict[str, Function]) -> set[str]:
         for node in (node for part in [*function.decorator_list, *function.body] for node in ast.walk(part)):
             match node:
                 case ast.Expr(ast.Constant(str())):
-                    node.value = ast.Pass()  # a docstring asks for nothing
+                    node.value = ast.Constant(None)  # a docstring asks for nothing
                 case ast.Constant(str() | bytes() as value):
                     text = value if isinstance(value, str) else value.decode("latin-1")
                     texts.update(part.strip() for part in re.split(r"\.[*+]", text.replace("\\", "")))

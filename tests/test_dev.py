@@ -131,12 +131,17 @@ def test_options_of_benchmarks_are_told_from_their_names(dev: ModuleType) -> Non
 def test_bench_alone_compares(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a name it is the comparison with the peers, quick or at full size; every other script is named."""
     ran: list[list[str]] = []
+
+    def steps(commands: list[tuple[str, list[str]]], env: dict[str, str]) -> int:
+        ran.extend(command for _, command in commands)
+        return 0
+
     monkeypatch.setattr(dev, "ROOT", ROOT)
     monkeypatch.setattr(dev, "environment", lambda files: "python")
     monkeypatch.setattr(dev, "missing_java", list)
     monkeypatch.setattr(dev, "java_environment", lambda python: {})
     monkeypatch.setattr(dev, "compiled", lambda python, env: env)
-    monkeypatch.setattr(dev, "steps", lambda commands, env: ran.extend(command for _, command in commands) or 0)
+    monkeypatch.setattr(dev, "steps", steps)
     for call in (dev.bench, dev.bench_full):
         assert call(["--rounds", "2"]) == 0
     assert dev.bench(["lanes", "zipf", "--full"]) == 0

@@ -54,6 +54,11 @@ def nodes(files: Files) -> Iterator[tuple[str, ast.AST]]:
             yield path, node
 
 
+def line_of(node: ast.AST) -> int:
+    """The line of a node that has one, or 0."""
+    return int(getattr(node, "lineno", 0))
+
+
 def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """The lines of a function from its ``def`` to its end."""
     return (node.end_lineno or node.lineno) - node.lineno + 1
@@ -85,7 +90,7 @@ def banned_calls(files: Files) -> Iterator[str]:
             yield f"{path}:{node.lineno} calls {ast.unparse(node.func)}"
         for name in imported(node):
             if name.split(".")[0] in ("pickle", "cloudpickle", "marshal", "shelve") or name == "time.sleep":
-                yield f"{path}:{node.lineno} imports {name}"
+                yield f"{path}:{line_of(node)} imports {name}"
 
 
 def imported(node: ast.AST) -> list[str]:
@@ -106,7 +111,7 @@ def words_kept_out(files: Files) -> Iterator[str]:
     for path, node in nodes(files):
         for name in names_given(node):
             if empty.search(name):
-                yield f"{path}:{getattr(node, 'lineno', 0)} names something {name}"
+                yield f"{path}:{line_of(node)} names something {name}"
 
 
 def names_given(node: ast.AST) -> list[str]:
@@ -124,8 +129,9 @@ def names_given(node: ast.AST) -> list[str]:
 def documented_tests(files: Files) -> Iterator[str]:
     """Every test says in its docstring which behaviour it shows."""
     for path, node in nodes(files):
-        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        if is_function and path.startswith("tests/") and node.name.startswith("test_") and not ast.get_docstring(node):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not path.startswith("tests/"):
+            continue
+        if node.name.startswith("test_") and not ast.get_docstring(node):
             yield f"{path}:{node.lineno} {node.name} has no docstring"
 
 
@@ -134,9 +140,9 @@ def bare_rooms(files: Files) -> Iterator[str]:
     for path, node in nodes(files):
         for name in imported(node):
             if name.split(".")[0] in ROOMS:
-                yield f"{path}:{node.lineno} imports {name}, a second copy of keylanes.{name}"
+                yield f"{path}:{line_of(node)} imports {name}, a second copy of keylanes.{name}"
             elif in_package(path) and name.split(".")[0] == "keylanes":
-                yield f"{path}:{node.lineno} imports {name}: inside the package imports are relative"
+                yield f"{path}:{line_of(node)} imports {name}: inside the package imports are relative"
 
 
 def pure_hearts(files: Files) -> Iterator[str]:

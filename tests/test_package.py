@@ -82,7 +82,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     assert metadata["Version"] == "0.1.0"
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
-    assert set(metadata.get_all("Provides-Extra")) == {"cli", "demo", "dev", "java", "spark", "test"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {"cli", "demo", "dev", "java", "spark", "test"}
     assert any(entry.endswith("licenses/LICENSE") for entry in archive.namelist())
 
 

@@ -6,7 +6,7 @@ from _driver import transform
 from _loader import key_bytes
 
 
-def run(workload: str, arm: str, number: int = 0, **figures: Any) -> dict[str, Any]:
+def run(workload: str, arm: str, number: int = 0, /, **figures: Any) -> dict[str, Any]:
     """One run that ended well."""
     return {"workload": workload, "arm": arm, "round": number, "figures": figures}
 

@@ -1,5 +1,6 @@
 """An arm that cannot run here is skipped, with a reason that a person can act on."""
 
+import shutil
 from pathlib import Path
 
 import _arms
@@ -46,7 +47,7 @@ def test_java_drivers_are_built_once(java_source: Path, tmp_path: Path, monkeypa
     """Again only when their sources have changed."""
     built: list[list[str]] = []
     monkeypatch.setattr(_arms, "run_step", lambda what, call: built.append(call))
-    monkeypatch.setattr(_arms.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
     for content in ("<project/>", "<project/>", "<project></project>"):
         (java_source / "pom.xml").write_text(content)
         java_command.cache_clear()

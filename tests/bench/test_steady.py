@@ -15,7 +15,7 @@ LEVEL = {bound.name: 1_000.0 * bound.scale for bound in BOUNDS}
 MORE = {"per_second": 2.0, "cpu_us_per_record": 3.0, "workers": 4.0}
 
 
-def samples(count: int = 40, **figures: Any) -> list[dict[str, float]]:
+def samples(count: int = 40, /, **figures: Any) -> list[dict[str, float]]:
     """Ten seconds apart; a figure is level unless it is given as a function of seconds."""
     times = [10.0 * number for number in range(1, count + 1)]
     return [{"at_s": at, **LEVEL, **MORE, **{name: of(at) for name, of in figures.items()}} for at in times]

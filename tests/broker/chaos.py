@@ -20,7 +20,7 @@ __all__ = ["ChaosError", "Figures", "Round", "run_round"]
 
 
 def run_round(
-    round_: Round, folder: Path, tell: Callable[[str], None], hear_found: Callable[[dict[str, int]], None] = dict
+    round_: Round, folder: Path, tell: Callable[[str], None], hear_found: Callable[[dict[str, int]], object] = dict
 ) -> Figures:
     """Run a round in a folder of its own, which is deleted when it went well; raises ChaosError with what happened.
 

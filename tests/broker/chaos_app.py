@@ -10,8 +10,8 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -19,7 +19,9 @@ from keylanes import App, Context, DeadLetter, Settings, State
 from keylanes.brokers.kafka.producer import KafkaProducer
 from keylanes.brokers.protocol import Outgoing
 from keylanes.keyrange.ranges import KeyRange, even_bounds
-from keylanes.runtime.engine.commit import CommitCycle
+from keylanes.runtime.brokers.kafka_producer import KafkaProducer
+from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
+from keylanes.runtime.commit import CommitCycle
 
 PARTITIONS = 4
 FACTOR = 16
@@ -121,7 +123,7 @@ def resend_without_reading() -> None:
     async def forgetful(self: CommitCycle, deadline: float, *, was_fenced: bool = False) -> None:
         self._producer = await self.identity.make_producer()
 
-    CommitCycle._replace_producer = forgetful
+    CommitCycle._replace_producer = forgetful  # type: ignore[method-assign]  # a defect changes the class
 
 
 def lose_an_output(late: str, nth: int = 20) -> None:
@@ -129,7 +131,7 @@ def lose_an_output(late: str, nth: int = 20) -> None:
     transact = KafkaProducer.transact
     calls = 0
 
-    async def lossy(self: KafkaProducer, records: list[Outgoing]) -> Any:
+    async def lossy(self: KafkaProducer, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
         nonlocal calls
         found = next((i for i, record in enumerate(records) if record.topic == late), None)
         calls += found is not None
@@ -138,18 +140,18 @@ def lose_an_output(late: str, nth: int = 20) -> None:
             calls += 1
         return await transact(self, records)
 
-    KafkaProducer.transact = lossy
+    KafkaProducer.transact = lossy  # type: ignore[method-assign]  # a defect changes the class
 
 
 def forget_changes(key: bytes = b"k3") -> None:
     """A defect: the changes of a key's state are not written to the changelog."""
     transact = KafkaProducer.transact
 
-    async def forgetful(self: KafkaProducer, records: list[Outgoing]) -> Any:
+    async def forgetful(self: KafkaProducer, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
         kept = [r for r in records if not (".changelog." in r.topic and r.key is not None and r.key.endswith(key))]
         return await transact(self, kept)
 
-    KafkaProducer.transact = forgetful
+    KafkaProducer.transact = forgetful  # type: ignore[method-assign]  # a defect changes the class
 
 
 def plant(told: Told) -> None:
@@ -172,7 +174,10 @@ def end_with_parent() -> None:
 def main() -> None:
     """Run as told."""
     end_with_parent()
-    from dying import arrange  # beside this script
+    if TYPE_CHECKING:
+        from .dying import arrange
+    else:
+        from dying import arrange  # beside this script
 
     told = msgspec.json.decode(sys.argv[1], type=Told)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")

@@ -71,7 +71,8 @@ class Figures(msgspec.Struct, kw_only=True):
 
 def judge(world: "World", *, is_level: bool) -> None:
     """Fill in the figures; raises ChaosError when something does not hold. ``is_level``: nothing may be left to do."""
-    from .chaos_world import DEAD, LATE, NAME, PARTITIONS
+    from .chaos_app import PARTITIONS
+    from .chaos_world import DEAD, LATE, NAME
 
     figures = world.figures
     figures.faults = {fault.name.lower(): count for fault, count in sorted(world.proxy.met.items(), key=str)}

@@ -71,13 +71,13 @@ class Happening(msgspec.Struct, frozen=True, kw_only=True):
         return f"{type(self).__name__} {values}"
 
 
-class KillAt(Happening):
+class KillAt(Happening, frozen=True):
     """The process is killed when it notes a step."""
 
     step: str
 
 
-class KillWithin(Happening):
+class KillWithin(Happening, frozen=True):
     """It is killed, and the next one kills itself at a point of the code, the ``count``-th time it is there."""
 
     SECONDS: ClassVar[float] = 7.0
@@ -85,64 +85,64 @@ class KillWithin(Happening):
     count: int
 
 
-class KillStarting(Happening):
+class KillStarting(Happening, frozen=True):
     """It is killed, and the next one too, while it starts: when it has asked for its producer."""
 
     is_cold: bool
     """The folder of the state is lost on the way."""
 
 
-class StopAlone(Happening):
+class StopAlone(Happening, frozen=True):
     """The process is suspended at a step for a time, and goes on."""
 
     step: str
     seconds: float
 
 
-class StopTakenOver(Happening):
+class StopTakenOver(Happening, frozen=True):
     """It is suspended for longer than a transaction may take; a second process takes over; it wakes up and must go."""
 
     SECONDS: ClassVar[float] = 8.0
     step: str
 
 
-class StopChain(Happening):
+class StopChain(Happening, frozen=True):
     """It is suspended, a second process takes over and is suspended too, a third takes over: both must go."""
 
     SECONDS: ClassVar[float] = 10.0
     step: str
 
 
-class Second(Happening):
+class Second(Happening, frozen=True):
     """Another process is started beside it: it must go."""
 
 
-class Twins(Happening):
+class Twins(Happening, frozen=True):
     """The process is killed, and two are started at the same time: one of them must go."""
 
 
-class InOrder(Happening):
+class InOrder(Happening, frozen=True):
     """The process is stopped by SIGTERM."""
 
 
-class Pass(Happening):
+class Pass(Happening, frozen=True):
     """Nothing but time passes."""
 
 
-class BrokerKill(Happening):
+class BrokerKill(Happening, frozen=True):
     """The broker is killed and started again; meanwhile the application is ``killed``, or ``suspended``, or waits."""
 
     SECONDS: ClassVar[float] = 12.0
     application: str
 
 
-class BrokerStop(Happening):
+class BrokerStop(Happening, frozen=True):
     """The broker is suspended for a time."""
 
     seconds: float
 
 
-class BrokerRestart(Happening):
+class BrokerRestart(Happening, frozen=True):
     """The broker is stopped in order and started again."""
 
     SECONDS: ClassVar[float] = 10.0

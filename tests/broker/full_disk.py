@@ -7,12 +7,17 @@ import asyncio
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-from ground import Ground
 
 from keylanes import App, Context, Settings, State
 from keylanes.devkafka.server import KafkaServer
+
+if TYPE_CHECKING:
+    from .ground import Ground
+else:
+    from ground import Ground  # beside this script
 
 RECORDS, KEYS = 3_000, 30
 CHUNK = bytes(1 << 20)

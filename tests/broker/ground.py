@@ -33,7 +33,7 @@ class Ground:
         self.name = f"app-{next(_numbers)}"
         self.late, self.dead = f"late-{next(_numbers)}", f"dead-{next(_numbers)}"
 
-    def app(self, name: str | None = None, **settings: object) -> App:
+    def app(self, name: str | None = None, /, **settings: object) -> App:
         """An application with short limits."""
         return App(name or self.name, broker=self.address, settings=Settings.of(**self.settings(**settings)))
 
@@ -48,7 +48,7 @@ class Ground:
         """A connection of one's own."""
         return connect(self.address, Settings(compression_type=compression_type), "ground")
 
-    def create(self, topic: str, partitions: int = 1, **config: str) -> None:
+    def create(self, topic: str, partitions: int = 1, /, **config: str) -> None:
         """Make a topic; underscores in names of settings stand for dots."""
 
         async def create(broker: Broker) -> None:

@@ -141,7 +141,7 @@ class Proxy:
         if fault is Fault.HOLD_REQUEST:
             await self._released.wait()
             return True
-        held = asyncio.get_running_loop().create_future()
+        held: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._begun.setdefault(_transactional_id(frame), []).append(held)
         return await held
 

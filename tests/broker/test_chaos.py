@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from . import chaos_plan as plan
 from .chaos import ChaosError, Round, run_round
@@ -13,7 +14,7 @@ from .proxy import Fault
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_200)]
 
-QUIET = {"kills": 0, "stops": 0, "pairs": 0, "broker_kills": 0, "broker_stops": 0, "restarts": 0, "fault_rate": 0.0}
+QUIET = Round(seed=1, kills=0, stops=0, pairs=0, broker_kills=0, broker_stops=0, restarts=0, fault_rate=0.0)
 RECORDS_MIN, KILLS_MIN, STOPS_MIN = 100_000, 20, 10
 
 
@@ -47,7 +48,7 @@ def test_planted_defects_are_caught(tmp_path: Path) -> None:
     """Commits that are sent again unread, an output that is not written, changes of state that are not: the audit names
     what each of them breaks.
     """
-    planted = Round(seed=1, records=2_000, planted=("resend", "lose", "forget"), armed="LOSE_REPLY", **QUIET)
+    planted = replace(QUIET, records=2_000, planted=("resend", "lose", "forget"), armed="LOSE_REPLY")
     with pytest.raises(ChaosError, match="NOT exactly once") as caught:
         run_round(planted, tmp_path / "round", say)
     named = set(str(caught.value).partition(": ")[2].partition(": ")[0].split(", "))
@@ -64,7 +65,7 @@ def test_faults_that_were_not_met_are_made_up_for() -> None:
         made_up.append(more.armed)
         met[Fault[more.armed]] += 1
     assert made_up == [plan.ARMED[0].name, *(fault.name for fault in plan.ARMED[:2])]
-    assert plan.one_more(Round(seed=1, **QUIET), Counter()) is None
+    assert plan.one_more(QUIET, Counter()) is None
 
 
 def test_a_round_is_drawn_from_its_seed() -> None:

@@ -79,7 +79,7 @@ async def visible(broker: KafkaBroker, place: TopicPartition) -> list[int]:
 
 async def held_transaction(
     through: KafkaBroker, proxy: Proxy, name: str, records: list[Outgoing], timeout_ms: int = TIMEOUT_MS
-) -> tuple[Producer, "asyncio.Task[None]"]:
+) -> tuple[Producer, "asyncio.Task[dict[TopicPartition, int]]"]:
     """A transaction whose records are written and whose commit is held back in the network."""
     producer = await through.producer(name, transaction_timeout_ms=timeout_ms)
     proxy.arm(END_TXN, Fault.HOLD_REQUEST)

@@ -4,6 +4,7 @@ import asyncio
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,11 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
         return Ground(f"embedded:{tmp_path / 'data'}")
     server: KafkaServer = request.getfixturevalue("kafka_server")
     return Ground(f"kafka://{server.bootstrap}")
+
+
+def has_done(work: "Work", count: int) -> bool:
+    """Whether it is through with as many."""
+    return work.count >= count
 
 
 async def reached(condition: Callable[[], bool]) -> None:
@@ -260,7 +266,7 @@ async def test_stuck_key_does_not_freeze_those_it_shall_be_merged_with(ground: G
             await asyncio.to_thread(ground.fill, more)
             began = asyncio.get_running_loop().time()
             # a sixteenth of the keys shares the stuck one's worker
-            await reached(lambda before=before: work.count >= before + 50)
+            await reached(partial(has_done, work, before + 50))
             assert asyncio.get_running_loop().time() - began < 2
         work.gate.set()
         await reached(lambda: lowest_edge(app) == 64 * 5)

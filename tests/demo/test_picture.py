@@ -7,7 +7,7 @@ import pytest
 from keylanes.demo.logbook import Structure
 from keylanes.demo.tiles import Change, PlaneTile, Stretch, choose_stretch, offset_of, workers_of
 from keylanes.keyrange.ranges import even_bounds
-from keylanes.offsets.events import RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
+from keylanes.offsets.events import OffsetEvent, RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
 
 WORKERS = 64
 
@@ -66,7 +66,7 @@ def test_changes_are_told_by_their_ranges() -> None:
     """Workers that come later are known by what they were made of; a cut behind the start is a range taken up again."""
     structure = Structure()
     place = 1, "t", 0
-    events = [
+    events: list[OffsetEvent] = [
         WorkersCut(1, 1, *place, 0, (0, 100, 200)),
         WorkerSplit(1, 5, *place, 0, 40, 2),
         WorkersMerged(1, 6, *place, 3, 1, 4),

@@ -71,7 +71,8 @@ def control_logs(draw: st.DrawFn, grants_max: int, *, wrong: bool) -> list[Contr
             log.append(RangesGranted(term - 1, 1, epoch + draw(st.integers(0, 1)), TOPIC, PARTITION, (band,)))
         else:
             epoch += 0 if kind == "chunk" and epoch else draw(st.sampled_from((1, 1, 2)))
-            bands, cell = [], 0
+            bands: list[Band] = []
+            cell = 0
             while cell < len(CELLS) and (wrong or not bands):
                 first = draw(st.integers(cell, len(CELLS) - 1))
                 cell = draw(st.integers(first + 1, len(CELLS)))
@@ -91,7 +92,6 @@ def offset_logs(draw: st.DrawFn, events_max: int) -> list[OffsetEvent]:
         incarnation = holder(epoch) if draw(st.integers(0, 19)) else 7
         first, end = draw(spans())
         head = (incarnation, transaction)
-        tail = (epoch, TOPIC, PARTITION)
         kind = draw(st.sampled_from(("commit",) * 6 + ("cut", "split", "merge", "release", "state")))
         if kind == "commit":
             cells = range(first, end)
@@ -102,16 +102,16 @@ def offset_logs(draw: st.DrawFn, events_max: int) -> list[OffsetEvent]:
                 edges[epoch, cell] = offset_to
             tile = Tile(0, 1, BOUNDS[first], BOUNDS[end], offset_from, offset_to)
             tiles = (tile,) if draw(st.integers(0, 9)) else draw(st.sampled_from(((), (tile, tile))))
-            log.append(Committed(*head, 0, 1, *tail, tiles, 0, 0, 0))
+            log.append(Committed(*head, 0, 1, epoch, *PLACE, tiles, 0, 0, 0))
         elif kind == "state":
             log.append(StateChanged(*head, TOPIC, PARTITION, draw(st.integers(1, 3))))
         elif kind == "cut":
-            log.append(WorkersCut(*head, *tail, transaction * 10, BOUNDS[first : end + 1]))
+            log.append(WorkersCut(*head, epoch, *PLACE, transaction * 10, BOUNDS[first : end + 1]))
         elif kind == "split":
-            log.append(WorkerSplit(*head, *tail, draw(st.integers(10, 60)), BOUNDS[first], transaction * 10))
+            log.append(WorkerSplit(*head, epoch, *PLACE, draw(st.integers(10, 60)), BOUNDS[first], transaction * 10))
         elif kind == "merge":
             left = draw(st.integers(10, 60))
-            log.append(WorkersMerged(*head, *tail, left, left + 1, transaction * 10))
+            log.append(WorkersMerged(*head, epoch, *PLACE, left, left + 1, transaction * 10))
         else:
-            log.append(RangeReleased(*head, *tail, BOUNDS[first], BOUNDS[end]))
+            log.append(RangeReleased(*head, epoch, *PLACE, BOUNDS[first], BOUNDS[end]))
     return log

@@ -27,6 +27,7 @@ from keylanes.offsets.events import (
     AppCreated,
     Band,
     Committed,
+    ControlEvent,
     CoordinatorElected,
     LogOpened,
     PartitionStarted,
@@ -132,7 +133,11 @@ def test_no_event_is_larger_than_the_limit() -> None:
 
 def started(*events: Committed | RangesGranted) -> Ledger:
     """A ledger in term 4 of a partition that starts at 10."""
-    head = [AppCreated("a", HASH_NAME, 1), CoordinatorElected(4, "x"), PartitionStarted(4, *PLACE, 10)]
+    head: list[ControlEvent] = [
+        AppCreated("a", HASH_NAME, 1),
+        CoordinatorElected(4, "x"),
+        PartitionStarted(4, *PLACE, 10),
+    ]
     return evolve_all(Ledger(), [*head, *events])
 
 

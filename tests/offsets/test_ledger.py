@@ -88,7 +88,11 @@ def test_random_interleavings_of_longer_logs_give_the_same_ledger(
 
 def started(*events: ControlEvent | OffsetEvent) -> Ledger:
     """A ledger in term 1 of a partition that starts at 0, with more events."""
-    first = [AppCreated("app", "hash", 1), CoordinatorElected(1, "a"), PartitionStarted(1, TOPIC, PARTITION, 0)]
+    first: list[ControlEvent] = [
+        AppCreated("app", "hash", 1),
+        CoordinatorElected(1, "a"),
+        PartitionStarted(1, TOPIC, PARTITION, 0),
+    ]
     return evolve_all(Ledger(), [*first, *events])
 
 
@@ -125,7 +129,7 @@ def test_the_next_grant_ends_an_epoch_where_it_begins() -> None:
 
 def test_only_the_next_grant_ends_an_epoch() -> None:
     """A wrong later grant from further below takes nothing from an epoch that ended before it."""
-    events = [grant(1, 0), commit(1, 0, 10), grant(2, 10), grant(3, 5)]
+    events: list[ControlEvent | OffsetEvent] = [grant(1, 0), commit(1, 0, 10), grant(2, 10), grant(3, 5)]
     assert (PLACE, 1) not in started(*events).violations()
     assert (PLACE, 1) not in started(events[0], events[2], events[3], events[1]).violations()
 

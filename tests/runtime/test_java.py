@@ -151,7 +151,8 @@ def test_the_wheel_trusts_whom_python_trusts(real_wheel: JavaHome) -> None:
     assert spec is not None
     assert spec.origin is not None
     keytool = Path(spec.origin).parent / "java-runtime" / "bin" / "keytool"
-    command = [keytool, "-list", "-keystore", real_wheel.folder / "keylanes.jks", "-storepass", "changeit"]
+    store = real_wheel.folder / "keylanes.jks"
+    command = [str(keytool), "-list", "-keystore", str(store), "-storepass", "changeit"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert listed.count("trustedCertEntry") == len(set(expected.get_ca_certs(binary_form=True)))
 

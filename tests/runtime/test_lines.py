@@ -57,6 +57,7 @@ def test_a_commit_stays_small_while_many_are_at_work() -> None:
 
         engine = Engine(app)
         cycle = (await engine.start()).cycle
+        assert cycle is not None
         for value in range(RECORDS):
             engine.send(b"k%d" % value, b"%d" % value)
             await asyncio.sleep(WORK_S / WORKERS * 2)  # half of what they can do

@@ -4,8 +4,8 @@ import asyncio
 import contextvars
 import random
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 import pytest
 
@@ -31,6 +31,8 @@ from keylanes.brokers.simulated.broker import (
 from keylanes.brokers.simulated.cluster import Cluster
 from keylanes.brokers.simulated.producer import Session
 from keylanes.brokers.simulated.virtual_loop import run_virtual
+
+T = TypeVar("T")
 
 SOURCE, OTHER = TopicPartition("a", 0), TopicPartition("b", 0)
 NOISE = random.Random(3).randbytes(5_000)
@@ -348,7 +350,7 @@ def test_a_refused_batch_leaves_the_others_of_its_round() -> None:
         assert caught.value.culprits == (3,)
         await asyncio.sleep(1)
         assert (cluster.watermarks(small).high, cluster.watermarks(SOURCE).high) == (4, 2)
-        assert committed(cluster) == cluster.committed("small") == []
+        assert (committed(cluster), cluster.committed("small")) == ([], [])
         producer = await producer_of(connection)
         assert await producer.transact(fine) == {small: 7}
 
@@ -485,7 +487,7 @@ def storm(seed: int) -> tuple[list[str], Sequence[object], Counter[str]]:
             return value in seen
         return outcome == "committed"
 
-    async def again(call):  # type: ignore[no-untyped-def]  # whatever the call returns
+    async def again(call: Callable[[], Awaitable[T]]) -> T:
         while True:
             try:
                 return await call()

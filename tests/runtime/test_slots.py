@@ -15,7 +15,8 @@ def test_a_hung_sync_handler_keeps_its_own_thread_only(ground: Ground) -> None:
     others = 300
     ground.fill([(b"hung", b"0"), *((b"k%d" % (i % 100), b"%d" % i) for i in range(1, others + 1))])
     app = ground.app(threads=2)
-    all_others, handled = threading.Event(), []
+    all_others = threading.Event()
+    handled: list[int] = []
 
     @app.handler(ground.source, parallelising_factor=64)
     def hang_first(value: int, ctx: Context) -> None:

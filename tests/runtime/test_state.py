@@ -76,7 +76,7 @@ def embedded(ground: Ground, declare: Declare, records: Sequence[Source]) -> Pla
         ground.create(topic)
 
     async def fill(broker: Any) -> None:
-        await broker.append([Outgoing(SOURCE, 0, k, encoded(v), (), *at) for k, v, *at in records])
+        await broker.append([Outgoing(SOURCE, 0, k, encoded(v), (), at[0] if at else None) for k, v, *at in records])
 
     ground._with(fill)
     ground.name = "app"

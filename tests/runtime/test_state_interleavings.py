@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from keylanes.runtime.handlers.partition_state import PartitionState, Scope
 from keylanes.state.changelog import decode_stored
 from keylanes.state.keys import state_key
 from keylanes.state.memory import MemoryCopies, MemoryCopy
-from keylanes.state.overlay import Layer
+from keylanes.state.overlay import Cell, Layer
 from keylanes.state.rocks import RocksError
 from keylanes.state.tables import Change, Mark, Marker
 from keylanes.state.topics import StoredRecord
@@ -83,7 +83,7 @@ def test_a_copy_that_cannot_be_read_stops_the_application_and_is_no_fault_of_the
         await engine.start()
         engine.send(LOW, b"")
         await engine.level()
-        engine.copies.copy(*PLACE).is_damaged = True  # type: ignore[attr-defined]  # it is one of ours
+        engine.copies.copy(*PLACE).is_damaged = True
         engine.send(LOW, b"")
         with pytest.raises(StoreError, match="damaged"):
             await engine.level()
@@ -129,7 +129,7 @@ def test_a_value_that_was_read_ahead_while_its_range_was_restored_is_not_used() 
         copy.write((), [(LOWER.first, LOWER.end, old)])
         clear = copy.clear
 
-        reading: list[asyncio.Task[None]] = []
+        reading: list[asyncio.Task[Sequence[Cell | None]]] = []
 
         def clear_and_read(within: KeyRange) -> None:
             clear(within)

@@ -10,6 +10,9 @@ from keylanes.brokers.simulated.broker import Entry, Faults, Latency, SimulatedB
 from keylanes.brokers.simulated.log import ClusterState, Transaction
 from keylanes.offsets.codec import decode
 from keylanes.offsets.ledger import Ledger, evolve_all
+from keylanes.runtime.brokers.protocol import Headers, Outgoing, TopicPartition
+from keylanes.runtime.brokers.simulated import Entry, Faults, Latency, SimulatedBroker
+from keylanes.runtime.brokers.simulated_log import ClusterState, PartitionLog, Transaction
 
 WRITER_TIMEOUT_MS = 60_000
 
@@ -21,7 +24,7 @@ class Row(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
-    headers: Sequence[tuple[str, bytes]]
+    headers: Headers
     transaction: int | None
 
 

@@ -9,11 +9,12 @@ import heapq
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 from keylanes.brokers.simulated.virtual_loop import VirtualLoop
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _owner: ContextVar[str | None] = ContextVar("owner", default=None)
 
@@ -58,7 +59,9 @@ class PausingLoop(VirtualLoop):
         for timer in timers:
             heapq.heappush(self._scheduled, timer)
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
         """As asyncio does it, unless it is for somebody who stands still."""
         handle = super().call_soon(callback, *args, context=context)
         if self._held and (owner := _owner_of(handle)) in self._held:

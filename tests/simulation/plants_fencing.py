@@ -13,6 +13,7 @@ from keylanes.brokers.simulated.network import Kind
 from keylanes.brokers.simulated.producer import Session, SimulatedProducer
 from keylanes.brokers.waiting import bounded
 from keylanes.offsets import control
+from keylanes.offsets.events import AppCreated
 from keylanes.offsets.ledger import Ledger, evolve_all
 from keylanes.runtime.engine.commit import CommitCycle
 from keylanes.runtime.engine.slots import Slots
@@ -253,7 +254,7 @@ def term_not_checked(patch: pytest.MonkeyPatch) -> None:
     counts = control.event_counts
 
     def any_term(now: control.Control, event: Any) -> bool:
-        return counts(now, event) if isinstance(event, control.AppCreated) else True
+        return counts(now, event) if isinstance(event, AppCreated) else True
 
     patch.setattr("keylanes.offsets.control.event_counts", any_term)
     patch.setattr("keylanes.offsets.ledger.event_counts", any_term)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import rocksdict
 
-from keylanes.state import copies, rocks
+from keylanes.state import copies
 from keylanes.state.copies import RocksCopy
 from keylanes.state.rocks import Rocks, Writes
 
@@ -26,7 +26,7 @@ def marker_in_another_family(put: Set) -> None:
     """
     database = rocksdict.Rdict
     unlogged = rocksdict.WriteOptions()
-    unlogged.disable_wal = True
+    unlogged.disable_wal = True  # type: ignore[method-assign, assignment]  # its stub has a method, it is a property
 
     def opened(path: str, options: Any, column_families: Any) -> Any:
         options.create_missing_column_families(True)
@@ -55,7 +55,7 @@ def marker_in_another_family(put: Set) -> None:
     def get(self: Rocks, key: bytes) -> Any:
         return (self._open().get_column_family(FAMILY) if key[:1] == b"m" else self._open()).get(key)
 
-    put(rocks.rocksdict, "Rdict", opened)
+    put(rocksdict, "Rdict", opened)
     put(copies, "Writes", Split)
     put(Rocks, "write", write)
     put(Rocks, "get", get)

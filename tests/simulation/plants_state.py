@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from keylanes.brokers.protocol import Record
-from keylanes.brokers.simulated.broker import EPOCH_MS
-from keylanes.runtime.handlers.partition_state import PartitionState, Scope
-from keylanes.runtime.stores import keeper, restore
-from keylanes.runtime.stores.keeper import Keeper
+from keylanes.runtime import keeper, restore
+from keylanes.runtime.brokers.protocol import Record
+from keylanes.runtime.brokers.simulated import EPOCH_MS
+from keylanes.runtime.brokers.simulated_log import SimulatedRecord
+from keylanes.runtime.keeper import Keeper
+from keylanes.runtime.partition_state import PartitionState, Scope
 from keylanes.state import keys
 from keylanes.state.overlay import Absent, Layer, Overlay
 from keylanes.state.restore import Plan
@@ -106,8 +107,9 @@ def time_of_the_clock(patch: pytest.MonkeyPatch) -> None:
     """Time to live is counted from the clock, not from the records' timestamps."""
     begin = Scope.begin
 
-    def begin_now(self: Scope, offset: int, timestamp_ms: int) -> None:
-        begin(self, offset, EPOCH_MS + int(asyncio.get_running_loop().time() * 1000))
+    def begin_now(self: Scope, record: Record) -> None:
+        now = EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
+        begin(self, SimulatedRecord(record.offset, now, record.key, record.value, record.headers))
 
     patch.setattr(Scope, "begin", begin_now)
 

@@ -185,7 +185,7 @@ class Watch:
         self.reached.update(type(event).__name__ for event in events)
         for output in outputs:
             self.reached[output.topic] += 1
-            cause = dict(output.row.headers).get(ERROR_HEADER, b"").partition(b":")[0]
+            cause = (dict(output.row.headers).get(ERROR_HEADER) or b"").partition(b":")[0]
             self.reached[cause.decode()] += 1
 
     def _check_numbers(self, events: Sequence[Event]) -> None:
@@ -385,5 +385,7 @@ def _lies_in(point: int, offset: int, tile: Tile) -> bool:
 
 
 def _output_of(place: TopicPartition, row: Row) -> Produced:
-    kl = decode_provenance(dict(row.headers)[HEADER])
+    origin = dict(row.headers)[HEADER]
+    assert origin is not None, f"{place}: {row} has no origin"
+    kl = decode_provenance(origin)
     return Produced(*place, row, TopicPartition(kl.topic, kl.partition), kl.offset, kl.i, kl.n)

@@ -292,4 +292,6 @@ def digest_of(outputs: list[Output]) -> int:
 
 def altered(event: Committed, **fields: object) -> Committed:
     """A commit event with some fields replaced."""
-    return Committed(**{**{name: getattr(event, name) for name in event.__struct_fields__}, **fields})  # type: ignore[arg-type]  # checked by msgspec when it is decoded
+    return Committed(
+        **{**{name: getattr(event, name) for name in event.__struct_fields__}, **fields}
+    )  # msgspec checks it when it is decoded

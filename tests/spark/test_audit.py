@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from keylanes.offsets.events import (
@@ -11,6 +12,7 @@ from keylanes.offsets.events import (
     Committed,
     CoordinatorElected,
     MemberJoined,
+    PartitionStarted,
     RangesGranted,
     Tile,
     WorkersMerged,
@@ -405,9 +407,7 @@ def test_records_before_the_start_are_not_the_applications(audited: Audited) -> 
     """An output of a record in front of the partition's start is of none that the application may touch."""
     run = Planner(restarts=0).run()
     run.outputs += outputs_of(0, 0, b"key 1", b"1")
-    run.control = [
-        replace_start(event, 10) if event.__class__.__name__ == "PartitionStarted" else event for event in run.control
-    ]
+    run.control = [replace_start(event, 10) if isinstance(event, PartitionStarted) else event for event in run.control]
     assert {"tile-cover", "output-source"} <= set(audited(run).violated())
 
 
@@ -429,6 +429,6 @@ def test_a_missing_output_is_found_behind_lost_records(audited: Audited) -> None
     assert audited(run).violated() == ["commit-outputs", "commit-digest"]
 
 
-def replace_start(event: object, offset: int) -> object:
+def replace_start(event: PartitionStarted, offset: int) -> PartitionStarted:
     """The start with another offset."""
-    return type(event)(**{**{name: getattr(event, name) for name in event.__struct_fields__}, "offset": offset})  # type: ignore[attr-defined]  # a Struct
+    return msgspec.structs.replace(event, offset=offset)

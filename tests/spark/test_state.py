@@ -9,7 +9,7 @@ import pytest
 
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.offsets.codec import encode
-from keylanes.offsets.events import Committed, SnapshotTaken, StateChanged, StoreDeclared
+from keylanes.offsets.events import Committed, Event, SnapshotTaken, StateChanged, StoreDeclared
 from keylanes.state.changelog import BEACON_KEY, Beacon, changelog_topic, encode_beacon, encode_stored
 from keylanes.state.keys import encode_map_key, state_key
 from keylanes.state.tables import TABLE_CONFIG
@@ -47,19 +47,16 @@ def stateful(run: Run) -> list[Change]:
     term = max(getattr(event, "term", 0) for event in run.control[:-2])
     run.control[-2:] = [altered_term(event, term) for event in run.control[-2:]]
     for p, events in enumerate(run.events):
-        run.events[p] = [
-            each
-            for event in events
-            for each in (
-                [event, StateChanged(event.incarnation, event.transaction, event.topic, event.partition, 3)]
-                if isinstance(event, Committed)
-                else [event]
-            )
-        ]
+        own: list[Event] = []
+        for event in events:
+            own.append(event)
+            if isinstance(event, Committed):
+                own.append(StateChanged(event.incarnation, event.transaction, event.topic, event.partition, 3))
+        run.events[p] = own
     changes: list[Change] = []
     counts: dict[tuple[int, bytes], int] = {}
-    for p, own in enumerate(run.records):
-        for key, value in own:
+    for p, records in enumerate(run.records):
+        for key, value in records:
             if key is None:
                 continue
             count = counts[p, key] = (counts.get((p, key), 0) + 1) % ROUND

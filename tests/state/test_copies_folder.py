@@ -4,6 +4,7 @@ import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -56,7 +57,7 @@ def test_another_applications_folder_is_refused(tmp_path: Path, app: str, birth:
     says = f"state holds the state of application 'flights', born b1; this is application '{app}', born {birth}: name "
     for mode in ("write", "beside"):
         with pytest.raises(RocksError, match=says + r"another folder, or delete this one \(what it held is read from"):
-            open_copies(tmp_path / "state", app=app, birth=birth, mode=mode)  # type: ignore[arg-type]  # a literal
+            open_copies(tmp_path / "state", app=app, birth=birth, mode=mode)
     copies = open_flights(tmp_path / "state")
     assert copies.copy("a", 0).get(key(1)) == b"1"
     copies.close()
@@ -268,7 +269,12 @@ def test_a_view_reads_beside_the_writer(tmp_path: Path) -> None:
     writer.copy("a", 3).clear(LOW)
     view.refresh()
     assert (entries(copy), copy.markers()) == ([(key(HALF), b"2")], Steps([(HALF, SPACE_END, Marker(2, 3))]))
-    for call in (lambda: copy.write([]), lambda: copy.clear(LOW), lambda: view.declare([COUNTS])):
+    calls: list[Callable[[], object]] = [
+        lambda: copy.write([]),
+        lambda: copy.clear(LOW),
+        lambda: view.declare([COUNTS]),
+    ]
+    for call in calls:
         with pytest.raises(RocksError, match="was opened for reading only"):
             call()
     view.close()
