@@ -17,11 +17,9 @@ import msgspec
 
 from keylanes import App, Context, DeadLetter, Settings, State
 from keylanes.brokers.kafka.producer import KafkaProducer
-from keylanes.brokers.protocol import Outgoing
+from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.keyrange.ranges import KeyRange, even_bounds
-from keylanes.runtime.brokers.kafka_producer import KafkaProducer
-from keylanes.runtime.brokers.protocol import Outgoing, TopicPartition
-from keylanes.runtime.commit import CommitCycle
+from keylanes.runtime.engine.commit import CommitCycle
 
 PARTITIONS = 4
 FACTOR = 16

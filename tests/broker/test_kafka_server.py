@@ -26,11 +26,11 @@ from keylanes.brokers.protocol import (
     TransactionAborted,
     TransactionUnknown,
 )
-from keylanes.runtime.errors import StoreError
-from keylanes.runtime.java import cache_folder, find_wheel_java, java_home
-from keylanes.runtime.kafka_guard import process_start
-from keylanes.runtime.kafka_jars import KAFKA_VERSION, KafkaServerError, class_path, pinned_jars
-from keylanes.runtime.kafka_server import HOST, KafkaServer
+from keylanes.devkafka.guard import process_start
+from keylanes.devkafka.jars import KAFKA_VERSION, KafkaServerError, class_path, pinned_jars
+from keylanes.devkafka.java import cache_folder, find_wheel_java, java_home
+from keylanes.devkafka.server import HOST, KafkaServer
+from keylanes.errors import StoreError
 
 from .proxy import END_TXN, Fault, Proxy, Weather
 

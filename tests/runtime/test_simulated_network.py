@@ -5,7 +5,7 @@ import contextvars
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 

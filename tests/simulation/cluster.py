@@ -5,14 +5,11 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from keylanes.brokers.protocol import Outgoing, TopicPartition
+from keylanes.brokers.protocol import Headers, Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import Entry, Faults, Latency, SimulatedBroker
 from keylanes.brokers.simulated.log import ClusterState, Transaction
 from keylanes.offsets.codec import decode
 from keylanes.offsets.ledger import Ledger, evolve_all
-from keylanes.runtime.brokers.protocol import Headers, Outgoing, TopicPartition
-from keylanes.runtime.brokers.simulated import Entry, Faults, Latency, SimulatedBroker
-from keylanes.runtime.brokers.simulated_log import ClusterState, PartitionLog, Transaction
 
 WRITER_TIMEOUT_MS = 60_000
 

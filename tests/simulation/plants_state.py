@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from keylanes.runtime import keeper, restore
-from keylanes.runtime.brokers.protocol import Record
-from keylanes.runtime.brokers.simulated import EPOCH_MS
-from keylanes.runtime.brokers.simulated_log import SimulatedRecord
-from keylanes.runtime.keeper import Keeper
-from keylanes.runtime.partition_state import PartitionState, Scope
+from keylanes.brokers.protocol import Record
+from keylanes.brokers.simulated.broker import EPOCH_MS
+from keylanes.brokers.simulated.log import SimulatedRecord
+from keylanes.runtime.handlers.partition_state import PartitionState, Scope
+from keylanes.runtime.stores import keeper, restore
+from keylanes.runtime.stores.keeper import Keeper
 from keylanes.state import keys
 from keylanes.state.overlay import Absent, Layer, Overlay
 from keylanes.state.restore import Plan
