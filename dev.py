@@ -48,7 +48,11 @@ BESIDE = ("bench", "examples", "tests", "dev.py")
 """What has types beside the package."""
 SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
 NOT_FAST = "not broker and not spark and not slow"
-ON_COMPILED = ("tests/broker/test_restart.py", "tests/broker/test_state_kills.py", "tests/broker/test_stopping.py")
+ON_COMPILED = (
+    "tests/on_kafka/test_restart.py",
+    "tests/on_kafka/test_state_kills.py",
+    "tests/on_kafka/test_stopping.py",
+)
 """What runs on the compiled package too, beside the fast tests."""
 
 

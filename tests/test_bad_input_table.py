@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLED = ("test_bad_input*.py", "test_state_faults.py", "test_changelog_faults.py")
-"""Modules of tests/broker of which every test has a row. Rows may name tests of other modules there, too."""
+"""Modules of tests/on_kafka of which every test has a row. Rows may name tests of other modules there, too."""
 PART_MIN = 8
 """Characters of a message that tell it from others."""
 
@@ -18,9 +18,9 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def asked_in(*patterns: str) -> dict[str, set[str]]:
-    """The tests in modules of tests/broker by name, each with the texts that it asks for."""
+    """The tests in modules of tests/on_kafka by name, each with the texts that it asks for."""
     found: dict[str, set[str]] = {}
-    for path in {path for pattern in patterns for path in (ROOT / "tests" / "broker").glob(pattern)}:
+    for path in {path for pattern in patterns for path in (ROOT / "tests" / "on_kafka").glob(pattern)}:
         nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         functions = {node.name: node for node in nodes if isinstance(node, Function)}
         found |= {name: texts_of(name, functions) for name in functions if name.startswith("test_")}

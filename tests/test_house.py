@@ -22,7 +22,7 @@ BESIDE = ("bench", "examples", "tests")
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
 LONGER = {
-    "tests/runtime/test_broker_conformance.py": "one suite for every adapter, read as what a broker is",
+    "tests/brokers/test_conformance.py": "one suite for every adapter, read as what a broker is",
 }
 """Files that may hold longer functions or more lines, each with its reason."""
 BLOCKING = {

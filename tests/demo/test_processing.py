@@ -12,7 +12,7 @@ from keylanes.demo.processing import Processing
 from keylanes.keyrange.ranges import KeyRange
 from keylanes.runtime.settings import Settings
 
-from ..broker.ground import Ground
+from ..stage.ground import Ground
 
 
 class Disturbed(App):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ..broker.ground import Ground
+from ..stage.ground import Ground
 
 
 @pytest.fixture

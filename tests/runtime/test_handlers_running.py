@@ -13,7 +13,7 @@ import pytest
 from keylanes import Context, ContextClosed, DeadLetter, MsgpackCodec, Record, Retry, SettingsError
 from keylanes.brokers.partitioner import partition_of_key
 
-from ..broker.ground import Ground
+from ..stage.ground import Ground
 
 WAIT_S = 30.0
 

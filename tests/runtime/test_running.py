@@ -13,7 +13,7 @@ from keylanes import App, Context, DeadLetter, HandlerFailed, Retry, SettingsErr
 from keylanes.brokers.protocol import TopicPartition
 from keylanes.runtime.watch.statistics import PartitionStatistics
 
-from ..broker.ground import Ground
+from ..stage.ground import Ground
 
 WAIT_S = 30.0
 

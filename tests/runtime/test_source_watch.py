@@ -13,8 +13,8 @@ from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.ranges import WHOLE
 from keylanes.runtime import source_watch
 
-from ..simulation.cluster import Cluster
-from ..simulation.engine import OUT, SOURCE, Engine, application
+from ..stage.cluster import Cluster
+from ..stage.engine import OUT, SOURCE, Engine, application
 
 ADDED = TopicPartition(SOURCE, 1)
 

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import msgspec
 import pytest
 
-from ..broker.ground import Ground
+from ..stage.ground import Ground
 from .plan import KINDS, Happening, Plan, draw_plan
 
 Test: TypeAlias = Callable[[], object]

@@ -18,7 +18,7 @@ from keylanes.runtime.partition.dispatch import PartitionDispatch
 from keylanes.runtime.partition.worker import Worker
 
 from ..keyrange import test_ranges
-from ..runtime import test_timers
+from ..runtime.engine import test_timers
 from .plants import AGAIN, LOST, NO_DEAD_LETTER, Plant, change, changed
 
 

@@ -11,7 +11,7 @@ from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.logs.trimming import History
 
 from ..offsets import test_codec, test_ledger, test_snapshots
-from ..runtime import test_grants
+from ..runtime.engine import test_grants
 from .plants import DOUBLED, OUTSIDE, Plant, change, changed, each, everywhere
 
 TRIMMED = "its offsets are lost|lost what was to be read|holds no whole snapshot"

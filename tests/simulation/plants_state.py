@@ -17,7 +17,7 @@ from keylanes.state.overlay import Absent, Layer, Overlay
 from keylanes.state.restore import Plan
 from keylanes.state.tables import Change
 
-from ..runtime import test_restore, test_state_running
+from ..runtime.stores import test_restore, test_state_running
 from ..state import test_copies_folder, test_keys
 from . import plants_rocks
 from .plants import Plant, change, changed, in_folder

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..broker.chaos import Round, run_round
+from ..on_kafka.chaos import Round, run_round
 from .shrink import kind_of
 from .soak_broker import Told
 from .soak_worker import Failure, take_story

@@ -9,7 +9,7 @@ from keylanes.state.changelog import BEACON_KEY, changelog_topic, decode_beacon
 from keylanes.state.keys import point_in
 from keylanes.state.memory import MemoryCopies
 
-from .cluster import Cluster, Row
+from ..stage.cluster import Cluster, Row
 from .twin import Writes
 
 ENTRIES_MAX = 1_000_000

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ..broker.test_planted_kafka import TRAPPED
+from ..on_kafka.test_planted_kafka import TRAPPED
 from . import plants_fencing, plants_lanes, plants_logs, plants_state
 from .plants import Plant, Test, label
 from .world import run_plan

@@ -262,7 +262,7 @@ def test_a_round_that_fails_or_dies_says_why(tmp_path: Path) -> None:
 LOSING = """
 import sys
 sys.path.append(sys.argv.pop(1))
-from tests.broker import chaos
+from tests.on_kafka import chaos
 from tests.simulation import soak_round
 
 class World:

@@ -35,7 +35,7 @@ from keylanes.offsets.provenance import DIGEST_MASK, HEADER, decode_provenance, 
 from keylanes.runtime.handlers.outputs import ERROR_HEADER
 from keylanes.state.changelog import changelog_topic
 
-from .cluster import Cluster, Row
+from ..stage.cluster import Cluster, Row
 from .state_checker import check_changes, check_folded, numbers_of
 from .twin import Twin, Writes
 from .workload import AUDIT, DEAD, OUT, expected

@@ -22,7 +22,7 @@ from keylanes.runtime import source_watch
 from keylanes.runtime.member import Member
 from keylanes.runtime.stores import keeper, restore
 
-from .cluster import Cluster, fold_of
+from ..stage.cluster import Cluster, fold_of
 from .folders import Folders
 from .happenings import Happenings
 from .loop import PausingLoop

@@ -1,0 +1,132 @@
+"""What a round of chaos was, in figures, and what Spark says about it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from keylanes.devkafka.java import java_home
+from keylanes.offsets.codec import decode
+from keylanes.offsets.events import Committed, RangeReleased, RangesGranted, WorkersMerged, WorkerSplit
+
+from ..stage.ground import Ground
+from .chaos_process import ChaosError
+
+if TYPE_CHECKING:
+    from .chaos_world import World
+
+AUDIT_S = 400.0
+KINDS = {
+    "lost": ("level", "tile-cover", "record-tile", "output-complete"),
+    "doubled": ("output-once", "output-source", "stale-commit"),
+    "out of order": ("key-order", "tile-order"),
+    "torn": ("transaction-parts", "commit-outputs", "commit-digest"),
+    "state differences": ("state-key", "state-beacon", "state"),
+}
+"""What a violated statement of the audit counts as; the others count as "wrong"."""
+CHANGES = {
+    "splits": WorkerSplit,
+    "merges": WorkersMerged,
+    "releases": RangeReleased,
+    "grants": RangesGranted,
+    "transactions": Committed,
+}
+
+
+class Figures(msgspec.Struct, kw_only=True):
+    """What was done in a round, and what the audit found: ``found`` is all 0, or the round has raised."""
+
+    seed: int
+    seconds: float = 0.0
+    records: int = 0
+    outputs: int = 0
+    dead_letters: int = 0
+    state_keys: int = 0
+    kills: int = 0
+    """SIGKILLs of the application, without those of the broker; as ``stops``, the SIGSTOPs."""
+    kills_in_transaction: int = 0
+    stops: int = 0
+    broker_kills: int = 0
+    broker_stops: int = 0
+    broker_restarts: int = 0
+    starts: int = 0
+    fenced: int = 0
+    """Processes that ended with exit code 3, because another one took over."""
+    gave_up: int = 0
+    """Processes that ended with exit code 6, because the broker did not answer."""
+    faults: dict[str, int] = msgspec.field(default_factory=dict)
+    """Of the network, by kind."""
+    changes: dict[str, int] = msgspec.field(default_factory=dict)
+    """Events in the logs: transactions, splits, merges, releases, grants."""
+    found: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys([*KINDS, "wrong"], 0))
+    """Violations: lost, doubled, out of order, torn, state differences; anything else is wrong."""
+    violated: list[str] = msgspec.field(default_factory=list)
+    """The names of the audit's statements that do not hold."""
+
+
+def judge(world: "World", *, is_level: bool) -> None:
+    """Fill in the figures; raises ChaosError when something does not hold. ``is_level``: nothing may be left to do."""
+    from .chaos_app import PARTITIONS
+    from .chaos_world import DEAD, LATE, NAME
+
+    figures = world.figures
+    figures.faults = {fault.name.lower(): count for fault, count in sorted(world.proxy.met.items(), key=str)}
+    figures.changes = changes_of(Ground(world.address), NAME, PARTITIONS)
+    world.say("the audit")
+    command = ["--app", NAME, "--broker", world.address, "--json", "--dead-letters", DEAD, "--outputs", LATE]
+    command += ["--expected", "chaos_expectation:expected_outputs", "--state", "chaos_expectation:expected_state"]
+    report = audit(world.folder, [*command, *(["--level"] if is_level else [])])
+    world.say(f"the audit took {report['seconds']}")
+    counts = report["figures"]
+    figures.records, figures.outputs = counts["records"], counts["outputs"]
+    figures.dead_letters, figures.state_keys = counts["dead_letters"], counts["state_keys"]
+    for check in report["checks"]:
+        if check["violations"]:
+            kind = next((kind for kind, names in KINDS.items() if check["name"] in names), "wrong")
+            figures.found[kind] += check["violations"]
+            figures.violated.append(check["name"])
+    if figures.violated or not report["proven"]:
+        raise ChaosError(f"NOT exactly once: {', '.join(figures.violated)}: {_examples(report)}")
+    if not is_level:
+        raise ChaosError("the application did not get level")
+    if figures.records != world.written:
+        raise ChaosError(f"the loader wrote {world.written} records, the source has {figures.records}")
+
+
+def audit(folder: Path, arguments: list[str]) -> dict[str, Any]:
+    """Run the audit in a process of its own; its report."""
+    here = str(Path(__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-m", "keylanes.cli.entry", "audit", *arguments],
+        env={**java_home().environment(os.environ), "PYTHONPATH": here},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=AUDIT_S,
+        check=False,
+    )
+    if done.returncode not in (0, 1):
+        raise ChaosError(f"the audit ended with code {done.returncode}: {done.stderr[-3_000:]}")
+    report: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return report
+
+
+def _examples(report: dict[str, Any]) -> str:
+    broken = [check for check in report["checks"] if check["violations"]]
+    return "; ".join(f"{check['name']}: {check['violations']}, {check['examples'][:2]}" for check in broken)
+
+
+def changes_of(ground: Ground, name: str, partitions: int) -> dict[str, int]:
+    """How many events of each kind stand in the logs of an application."""
+    counted: Counter[str] = Counter()
+    for topic, places in ((f"{name}.control", 1), (f"{name}.offsets", partitions)):
+        for partition in range(places):
+            for record in ground.read(topic, partition):
+                event = decode(record.value or b"")
+                counted.update(kind for kind, type_ in CHANGES.items() if isinstance(event, type_))
+    return dict(counted)

@@ -1,0 +1,400 @@
+"""The world of a round of chaos: broker, network, loader, processes, and how each thing is done to them."""
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from keylanes.devkafka.server import KafkaServer
+
+from ..stage.ground import Ground
+from ..stage.proxy import END_TXN, INIT_PRODUCER_ID, Fault, Proxy, Weather
+from . import chaos_plan as plan
+from .chaos_app import PARTITIONS, Told
+from .chaos_audit import Figures
+from .chaos_loader import Loader
+from .chaos_plan import Planned, Round
+from .chaos_process import FENCED, LIMIT_S, UNAVAILABLE, ChaosError, Process
+
+NAME, SOURCE, LATE, DEAD = "chaos", "source", "late", "dead"
+TRANSACTION_MS = 3_000
+SETTINGS = {
+    "commit_interval_ms": 40,
+    "commit_lead_ms": 10,
+    "transaction_timeout_ms": TRANSACTION_MS,
+    "request_timeout_ms": 2_000,
+    "broker_retry_ms": 90_000,
+    "close_timeout_ms": 2_000,
+    "drain_timeout_ms": 5_000,
+    "balance_interval_ms": 200,
+    "snapshot_every_commits": 50,
+}
+TRIES = 6
+"""So often a process may give up for lack of an answer (exit code 6) while one thing happens."""
+LOOK_S = 0.005
+
+
+class Network:
+    """The proxy, in a thread with a loop of its own."""
+
+    def __init__(self, port: int, target: int) -> None:
+        self.proxy = Proxy(port, target)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
+        self._thread.start()
+        self._done(self.proxy.start())
+
+    def _done(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    def do(self, work: Callable[[], object]) -> None:
+        """Do something to the proxy in its thread."""
+
+        async def doing() -> None:
+            work()
+
+        self._done(doing())
+
+    def close(self) -> None:
+        """Cut everything and end the thread."""
+        self._done(self.proxy.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(30)
+        self._loop.close()
+
+
+class World:
+    """Everything of one round. ``current`` is the process that shall be at work."""
+
+    def __init__(self, round_: Round, folder: Path, tell: Callable[[str], None]) -> None:
+        self.round, self.figures, self.plan = round_, Figures(seed=round_.seed), plan.draw(round_)
+        self.folder, self._tell = folder, tell
+        self.story: list[str] = []
+        self.kafka = KafkaServer(folder / "kafka", proxied_port=_free_port())
+        self.network: Network | None = None
+        self.loader: Loader | None = None
+        self.processes: list[Process] = []
+        self.written = 0
+        self._gave_up = 0
+        self._began = time.monotonic()
+
+    # --- the frame ---------------------------------------------------------------------------------------------------
+
+    def say(self, what: str) -> None:
+        """One line of the story."""
+        line = f"{time.monotonic() - self._began:6.1f} s  {what}"
+        self.story.append(line)
+        self._tell(line)
+
+    def begin(self) -> None:
+        """Broker, network, topics, loader, first process."""
+        for name in ("state", "processes"):
+            (self.folder / name).mkdir()
+        self.kafka.start()
+        self.network = Network(self.kafka.proxied_port, self.kafka.proxied_listener_port)
+        ground = Ground(self.address)
+        for topic in (SOURCE, LATE, DEAD):
+            ground.create(topic, PARTITIONS)
+        rate = self.round.records / max(10.0, plan.seconds_of(self.plan))
+        self.loader = Loader(self.kafka.bootstrap, SOURCE, self.round.records, rate, self.round.seed)
+        self.loader.start()
+        self.start()
+
+    @property
+    def address(self) -> str:
+        """The broker, without the proxy."""
+        return f"kafka://{self.kafka.bootstrap}"
+
+    @property
+    def proxy(self) -> Proxy:
+        """The network between application and broker."""
+        assert self.network is not None, "the round has begun"
+        return self.network.proxy
+
+    @property
+    def current(self) -> Process:
+        """The process that was started last."""
+        return self.processes[-1]
+
+    def start(self, **told: object) -> Process:
+        """One more process, in the first folder of state that no living one uses."""
+        used = {process.slot for process in self.processes if process.code is None}
+        slot = next(slot for slot in range(9) if slot not in used)
+        values = {
+            "address": f"kafka://127.0.0.1:{self.kafka.proxied_port}",
+            "name": NAME, "source": SOURCE, "late": LATE, "dead": DEAD, "notes": "",
+            "settings": {**SETTINGS, "state_folder": str(self.state_of(slot))},
+            "unrest": self.round.seed * 1_000 + self.figures.starts,
+            "planted": self.round.planted,
+            **told,
+        }  # fmt: skip
+        process = Process(msgspec.convert(values, Told), self.folder / "processes", self.figures.starts, slot)
+        self.processes.append(process)
+        self.figures.starts += 1
+        return process
+
+    def state_of(self, slot: int) -> Path:
+        """A folder of state."""
+        return self.folder / "state" / f"slot-{slot}"
+
+    def tails(self) -> str:
+        """The ends of what the last processes said."""
+        return "\n".join(f"--- process {one.number}, exit code {one.code}\n{one.tail()}" for one in self.processes[-3:])
+
+    def heal(self) -> int:
+        """What the plan still owes happens; then no more faults: all is written, and the application works until it is
+        level. Its exit code.
+        """
+        for _ in range(plan.MORE_MAX):
+            if (more := plan.one_more(self.round, self.proxy.met)) is None:
+                break
+            self.say(f"one more: {more.told()}")
+            self.happen(more)
+        self.say("healed")
+        assert self.loader is not None, "the round has begun"
+        assert self.network is not None, "the round has begun"
+        self.network.do(self.proxy.heal)
+        self.written = self.loader.finish()
+        self.stop_in_order()
+        code = self.start(until="level", unrest=None).ended()
+        if code and not self.round.planted:
+            raise ChaosError(f"the last process ended with exit code {code}")
+        return code
+
+    def end(self) -> None:
+        """Nothing is left behind, whatever has happened."""
+        for process in self.processes:
+            process.close()
+        if self.loader is not None:
+            self.loader.stop()
+        if self.network is not None:
+            self.network.close()
+        if self.kafka.pid:
+            os.kill(self.kafka.pid, signal.SIGCONT)
+        self.kafka.stop()
+        self.figures.seconds = time.monotonic() - self._began
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
+    def happen(self, happening: Planned) -> None:
+        """One thing; at its end a process of the application is at work, or on its way."""
+        assert self.network is not None, "the round has begun"
+        self._gave_up = 0
+        storm = Weather(f"{self.round.seed} {self.figures.starts}", self.round.fault_rate)
+        self.proxy.weather = storm if happening.is_stormy else None
+        if happening.armed:
+            armed = Fault[happening.armed]
+            self.network.do(lambda: self.proxy.arm(END_TXN, armed))
+        self.works(happening.transactions)
+        match happening:
+            case plan.KillAt():
+                self.at(happening.step)
+                self.kill(self.current)
+                self.start()
+            case plan.KillWithin():
+                self.kill(self.current)
+                self.dies(happening.point, happening.count)
+                self.start()
+            case plan.KillStarting():
+                self.kill_starting(is_cold=happening.is_cold)
+            case plan.StopAlone():
+                self.at(happening.step)
+                self.suspend(self.current)
+                self.last(happening.seconds)
+                self.current.send(signal.SIGCONT)
+                self.works()
+            case plan.StopTakenOver():
+                self.taken_over(happening.step)
+            case plan.StopChain():
+                self.chain(happening.step)
+            case plan.Second():
+                first = self.current
+                self.start()
+                self.goes(first)
+            case plan.Twins():
+                self.twins()
+            case plan.InOrder():
+                self.stop_in_order()
+                self.start()
+            case plan.BrokerStop():
+                self.suspend_broker(happening.seconds)
+            case plan.BrokerKill():
+                self.kill_broker(happening.application)
+            case plan.BrokerRestart():
+                self.restart_broker()
+
+    # --- the application ---------------------------------------------------------------------------------------------
+
+    def works(self, transactions: int = 1) -> None:
+        """Wait until the current process has made so many transactions more; one that gave up has a successor."""
+        while not self.current.wait_more("applied", transactions):
+            self.succeed()
+
+    def at(self, step: str) -> None:
+        """Wait until the current process has just noted a step."""
+        while not self.current.wait(lambda steps: steps[-1:] == [step], step):
+            self.succeed()
+
+    def succeed(self, **told: object) -> None:
+        """The current process has ended: it may have given up, then another one is started; raises otherwise."""
+        code = self.current.code
+        if code != UNAVAILABLE or self._gave_up == TRIES:
+            raise ChaosError(f"process {self.current.number} ended with exit code {code}")
+        self._gave_up += 1
+        self.figures.gave_up += 1
+        self.say(f"process {self.current.number} gave up")
+        self.start(**told)
+
+    def kill(self, process: Process) -> None:
+        """SIGKILL, wherever it is."""
+        process.send(signal.SIGKILL)
+        self.killed(process)
+
+    def killed(self, process: Process) -> None:
+        """It has been killed: counted by where it was."""
+        if (code := process.ended()) != -signal.SIGKILL:
+            raise ChaosError(f"process {process.number} was killed and ended with exit code {code}")
+        self.figures.kills += 1
+        self.figures.kills_in_transaction += process.steps[-1:] == ["transact"]
+
+    def dies(self, point: str, count: int) -> None:
+        """A process that kills itself at a point of the code."""
+        self.start(point=point, count=count)
+        while self.current.ended() != -signal.SIGKILL:
+            self.succeed(point=point, count=count)
+        self.killed(self.current)
+
+    def kill_starting(self, *, is_cold: bool) -> None:
+        """Kill the process, and the next one when it has asked for its producer."""
+        self.kill(self.current)
+        before = self.proxy.seen[INIT_PRODUCER_ID]
+        starting = self.start()
+        while not starting.wait(lambda _: self.proxy.seen[INIT_PRODUCER_ID] > before, "producer"):
+            self.succeed()
+            starting = self.current
+        self.kill(starting)
+        if is_cold:
+            self.say("its folder is lost")
+            shutil.rmtree(self.state_of(starting.slot), ignore_errors=True)
+        self.start()
+
+    def suspend(self, process: Process) -> None:
+        """SIGSTOP."""
+        process.send(signal.SIGSTOP)
+        self.figures.stops += 1
+
+    def last(self, seconds: float) -> None:
+        """A state of things lasts so long: its length is what is tested."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            time.sleep(LOOK_S)
+
+    def taken_over(self, step: str) -> None:
+        """Suspend the process for longer than a transaction may take while another takes over; then it must go."""
+        self.at(step)
+        first = self.current
+        self.suspend(first)
+        began = time.monotonic()
+        self.start()
+        self.works(5)
+        self.last(began + TRANSACTION_MS / 1000 + 0.5 - time.monotonic())
+        first.send(signal.SIGCONT)
+        self.goes(first)
+
+    def chain(self, step: str) -> None:
+        """Two processes are suspended one after the other, a third is at work; then both must go."""
+        suspended: list[Process] = []
+        for _ in range(2):
+            self.at(step)
+            suspended.append(self.current)
+            self.suspend(self.current)
+            self.start()
+            self.works(2)
+        self.last(TRANSACTION_MS / 1000)
+        for process in reversed(suspended):
+            process.send(signal.SIGCONT)
+        for process in suspended:
+            self.goes(process)
+
+    def goes(self, process: Process) -> None:
+        """One that was taken over must end as fenced, and the current one works on."""
+        if (code := process.ended()) != FENCED:
+            raise ChaosError(f"process {process.number} was taken over and ended with exit code {code}")
+        self.figures.fenced += 1
+        self.works()
+
+    def twins(self) -> None:
+        """Two processes start at the same time: one must go, the other one works."""
+        self.kill(self.current)
+        twins = [self.start(), self.start()]
+        until = time.monotonic() + LIMIT_S
+        while all(twin.code is None for twin in twins):
+            if time.monotonic() > until:
+                raise ChaosError(f"of processes {[twin.number for twin in twins]} none went within {LIMIT_S:.0f} s")
+            self.last(LOOK_S)
+        left = next(twin for twin in twins if twin.code is not None)
+        other = twins[1 - twins.index(left)]
+        if left is self.current:
+            self.processes[-2:] = [left, other]
+        if left.code == UNAVAILABLE:
+            self.figures.gave_up += 1
+            self.works()
+        else:
+            self.goes(left)
+
+    def stop_in_order(self) -> None:
+        """SIGTERM: it ends with exit code 0. Where it gave up just then, that is what its code says."""
+        self.works()
+        self.current.send(signal.SIGTERM)
+        if (code := self.current.ended()) not in (0, UNAVAILABLE):
+            raise ChaosError(f"process {self.current.number} was told to stop and ended with exit code {code}")
+        self.figures.gave_up += code == UNAVAILABLE
+
+    # --- the broker --------------------------------------------------------------------------------------------------
+
+    def restart_broker(self) -> None:
+        """Stopped in order and started again; the application goes on."""
+        self.kafka.stop()
+        self.figures.broker_restarts += 1
+        self.kafka.start()
+        self.proxy.target = self.kafka.proxied_listener_port
+        self.works(2)
+
+    def kill_broker(self, application: str) -> None:
+        """SIGKILL of the broker, with the application killed behind it, suspended before it, or waiting."""
+        if application == "suspended":
+            self.at("transact")
+            self.suspend(self.current)
+        self.kafka.kill()
+        self.figures.broker_kills += 1
+        if application == "killed":
+            self.kill(self.current)
+            self.start()
+        self.kafka.start()
+        self.proxy.target = self.kafka.proxied_listener_port
+        if application == "suspended":
+            self.current.send(signal.SIGCONT)
+        self.works(2)
+
+    def suspend_broker(self, seconds: float) -> None:
+        """SIGSTOP of the broker for a time."""
+        os.kill(self.kafka.pid, signal.SIGSTOP)
+        self.figures.broker_stops += 1
+        self.last(seconds)
+        os.kill(self.kafka.pid, signal.SIGCONT)
+        self.works(2)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

@@ -1,0 +1,72 @@
+"""A real Kafka, straight (``broker``) and through a proxy that breaks things on demand (``through``, ``proxy``)."""
+
+import itertools
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from keylanes.brokers.kafka.broker import KafkaBroker
+from keylanes.brokers.protocol import TopicPartition, TopicSpec
+from keylanes.devkafka.server import KafkaServer
+
+from ..stage.ground import Ground
+from ..stage.proxy import Proxy
+
+REQUEST_TIMEOUT_MS = 5_000
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+async def broker(kafka_server: KafkaServer) -> AsyncIterator[KafkaBroker]:
+    """A connection straight to the broker."""
+    broker = KafkaBroker(kafka_server.bootstrap)
+    await broker.open()
+    yield broker
+    await broker.close()
+
+
+@pytest.fixture
+async def proxy(kafka_server: KafkaServer) -> AsyncIterator[Proxy]:
+    """The proxy in front of the broker."""
+    proxy = Proxy(kafka_server.proxied_port, kafka_server.proxied_listener_port)
+    await proxy.start()
+    yield proxy
+    await proxy.close()
+
+
+@pytest.fixture
+async def through(proxy: Proxy, kafka_server: KafkaServer) -> AsyncIterator[KafkaBroker]:
+    """A connection through the proxy; whatever it makes goes that way, too."""
+    broker = KafkaBroker(f"127.0.0.1:{kafka_server.proxied_port}", request_timeout_ms=REQUEST_TIMEOUT_MS)
+    await broker.open()
+    yield broker
+    await broker.close()
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no other test uses, for a transactional id or a topic."""
+    return f"trap-{next(_numbers)}"
+
+
+@pytest.fixture
+async def place(broker: KafkaBroker, name: str) -> TopicPartition:
+    """The only partition of a new topic."""
+    await broker.create([TopicSpec(name, 1, {})])
+    return TopicPartition(name, 0)
+
+
+@pytest.fixture
+def kafka(kafka_server: KafkaServer, tmp_path: Path) -> Ground:
+    """A real Kafka, and a folder for the state."""
+    return Ground(f"kafka://{kafka_server.bootstrap}", tmp_path / "state")
+
+
+@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.broker)])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
+    """Both brokers, one after the other, with a folder for the state."""
+    if request.param == "embedded":
+        return Ground(f"embedded:{tmp_path / 'data'}")
+    found: Ground = request.getfixturevalue("kafka")
+    return found

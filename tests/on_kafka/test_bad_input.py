@@ -1,0 +1,530 @@
+"""The rows of docs/bad-input.md, on the embedded broker and on a real Kafka: nothing lost, nothing silently skipped."""
+
+import asyncio
+import logging
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from keylanes import App, Context, DeadLetter, Retry, SettingsError
+from keylanes.brokers.protocol import Broker, Outgoing, TopicPartition
+from keylanes.devkafka.server import KafkaServer
+from keylanes.errors import (
+    BrokerUnavailable,
+    FencedError,
+    HandlerFailed,
+    KeylanesError,
+    LogError,
+    SourceError,
+    StoreError,
+)
+from keylanes.offsets.codec import encode
+from keylanes.offsets.events import LogOpened
+from keylanes.runtime.connect import connect
+from keylanes.runtime.settings import Settings
+
+from ..stage.ground import Ground
+
+
+class Flight(msgspec.Struct):
+    """What most handlers here ask for."""
+
+    delay: float
+
+
+GOOD = b'{"delay":20.0}'
+
+
+@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.broker)])
+def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
+    """Both brokers, one after the other."""
+    if request.param == "embedded":
+        return Ground(f"embedded:{tmp_path / 'data'}")
+    server: KafkaServer = request.getfixturevalue("kafka_server")
+    return Ground(f"kafka://{server.bootstrap}")
+
+
+def with_letters(ground: Ground, app: App, attempts: int = 2) -> None:
+    """A handler that publishes every flight, and dead-letters what fails."""
+
+    @app.handler(
+        ground.source,
+        to=ground.late,
+        parallelising_factor=4,
+        retry=Retry(attempts=attempts, backoff_ms=1),
+        on_failure=DeadLetter(ground.dead),
+    )
+    async def publish(flight: Flight) -> Flight:
+        return flight
+
+
+def stops_with(kind: type[KeylanesError], app: App) -> KeylanesError:
+    """Run the application; the error that ended it, whose exit code the process would have."""
+    with pytest.raises(SystemExit) as ended:
+        app.run(until="level")
+    assert isinstance(ended.value.__cause__, kind), ended.value.__cause__
+    assert ended.value.code == getattr(kind, "exit_code", None)
+    return ended.value.__cause__
+
+
+def cause(ground: Ground) -> str:
+    """The cause in the header of the only dead letter."""
+    (letter,) = ground.read(ground.dead)
+    return (dict(letter.headers)["kl-error"] or b"").decode()
+
+
+def test_undecodable_value(ground: Ground) -> None:
+    """It goes to the dead letters at once with its key and value; the records around it are processed."""
+    ground.fill([(b"a", GOOD), (b"a", b"junk"), (b"a", GOOD)])
+    app = ground.app()
+    with_letters(ground, app)
+    app.run(until="level")
+    assert ground.values(ground.late) == [GOOD, GOOD]
+    (letter,) = ground.read(ground.dead)
+    assert (letter.key, letter.value) == (b"a", b"junk")
+    assert cause(ground).startswith("DecodeFailed: the value (4 bytes) is no Flight")
+    assert dict(letter.headers)["kl-attempts"] == b"1"
+
+
+def test_undecodable_value_without_dead_letters(ground: Ground) -> None:
+    """The application stops with its own exit code; a mended handler goes on at that record, nothing is lost."""
+    ground.fill([(b"a", GOOD), (b"a", b"junk"), (b"a", GOOD)])
+    app = ground.app()
+
+    @app.handler(ground.source, to=ground.late, parallelising_factor=4)
+    async def publish(flight: Flight) -> Flight:
+        return flight
+
+    error = stops_with(HandlerFailed, app)
+    assert f"{ground.source}[0] offset 1" in str(error)
+    mended = ground.app()
+
+    @mended.handler(ground.source, to=ground.late, parallelising_factor=4)
+    async def publish_any(value: bytes) -> bytes:
+        return value
+
+    mended.run(until="level")
+    assert ground.values(ground.late) == [GOOD, b"junk", GOOD]
+
+
+def test_null_key_and_empty_key(ground: Ground) -> None:
+    """Both are processed; an empty key stays one, no key stays none."""
+    ground.fill([(None, GOOD), (b"", GOOD), (None, GOOD)])
+    app = ground.app()
+    with_letters(ground, app)
+    app.run(until="level")
+    assert sorted(r.key is None for r in ground.read(ground.late)) == [False, True, True]
+    assert b"" in [r.key for r in ground.read(ground.late)]
+
+
+def test_null_value(ground: Ground) -> None:
+    """A handler that allows None gets it; for any other the record is dead-lettered with its null value."""
+    ground.fill([(b"a", None)])
+    seen: list[object] = []
+    asks = ground.app(f"{ground.name}-asks")
+
+    @asks.handler(ground.source, parallelising_factor=4)
+    async def note(value: Flight | None) -> None:
+        seen.append(value)
+
+    asks.run(until="level")
+    assert seen == [None]
+    app = ground.app()
+    with_letters(ground, app)
+    app.run(until="level")
+    assert [r.value for r in ground.read(ground.dead)] == [None]
+    assert "the record has no value" in cause(ground)
+
+
+def test_oversize_output(ground: Ground) -> None:
+    """It fails its record, not the transaction: the others' outputs are there."""
+    ground.create(ground.late, 1, max_message_bytes="2000")
+    ground.fill([(b"a", b"1"), (b"b", b"5000"), (b"c", b"1")])
+    app = ground.app()
+
+    @app.handler(
+        ground.source,
+        to=ground.late,
+        parallelising_factor=4,
+        retry=Retry(attempts=2, backoff_ms=1),
+        on_failure=DeadLetter(ground.dead),
+    )
+    async def blow_up(size: int) -> bytes:
+        return b"x" * size
+
+    app.run(until="level")
+    assert ground.values(ground.late) == [b"x", b"x"]
+    assert cause(ground).startswith("OutputRefused: output 1 of 1 has")
+
+
+def test_output_without_a_topic(ground: Ground) -> None:
+    """A handler that returns something it has no topic for fails the record."""
+    ground.fill([(b"a", b"1")])
+    app = ground.app()
+
+    @app.handler(ground.source, retry=Retry(attempts=1), on_failure=DeadLetter(ground.dead))
+    async def confused(value: int) -> None:
+        return value  # type: ignore[return-value]  # what the test is about
+
+    app.run(until="level")
+    assert "there is no to=" in cause(ground)
+
+
+def test_handler_raises(ground: Ground) -> None:
+    """It is tried as often as Retry says, each attempt with a context of its own; what a failed one sent is gone."""
+    ground.fill([(b"a", b"1"), (b"a", b"2")])
+    app = ground.app()
+    attempts: list[tuple[int, int]] = []
+
+    @app.handler(
+        ground.source,
+        to=ground.late,
+        parallelising_factor=4,
+        retry=Retry(attempts=3, backoff_ms=1),
+        on_failure=DeadLetter(ground.dead),
+    )
+    async def moody(value: int, ctx: Context) -> int:
+        attempts.append((value, ctx.attempt))
+        ctx.send(ground.late, value * 10, key=ctx.key)
+        if value == 1 or ctx.attempt < 2:
+            raise RuntimeError("not today")
+        return value
+
+    app.run(until="level")
+    assert attempts == [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2)]
+    assert ground.values(ground.late) == [b"20", b"2"]
+    assert cause(ground) == "RuntimeError: not today"
+
+
+def test_async_handler_hangs(ground: Ground, caplog: pytest.LogCaptureFixture) -> None:
+    """It is named, cancelled and dead-lettered, while other keys go on."""
+    ground.fill([(b"a", b"1"), *((b"k%d" % i, b"2") for i in range(20))])
+    app = ground.app(handler_timeout_ms=100)
+
+    @app.handler(
+        ground.source,
+        to=ground.late,
+        parallelising_factor=64,
+        retry=Retry(attempts=1),
+        on_failure=DeadLetter(ground.dead),
+    )
+    async def hang(value: int) -> int:
+        if value == 1:
+            await asyncio.Event().wait()
+        return value
+
+    app.run(until="level")
+    assert ground.values(ground.late) == [b"2"] * 20
+    assert cause(ground).startswith("HandlerTimeout")
+    assert f"takes longer than 100 ms at {ground.source}[0] offset 0" in caplog.text
+
+
+def test_sync_handler_hangs(ground: Ground, caplog: pytest.LogCaptureFixture) -> None:
+    """It is named; its range waits until the thread returns, and the attempt has failed then."""
+    ground.fill([(b"a", b"1"), (b"a", b"2")])
+    app = ground.app(handler_timeout_ms=100)
+    named = threading.Event()
+
+    def notice(record: logging.LogRecord) -> bool:
+        if "thread" in record.msg:
+            named.set()
+        return True
+
+    logging.getLogger("keylanes").addFilter(notice)
+    order: list[int] = []
+
+    @app.handler(ground.source, parallelising_factor=4, retry=Retry(attempts=1), on_failure=DeadLetter(ground.dead))
+    def hang(value: int) -> None:
+        if value == 1:
+            time.sleep(0.4)
+        order.append(value)
+
+    app.run(until="level")
+    assert order == [1, 2]
+    assert cause(ground).startswith("HandlerTimeout")
+    assert "its thread can't be stopped" in caplog.text
+
+
+def test_async_handler_blocks_the_loop(ground: Ground, caplog: pytest.LogCaptureFixture) -> None:
+    """It is named aloud with the line it hangs in."""
+    ground.fill([(b"a", b"1")])
+    app = ground.app(loop_lag_ms=100)
+
+    @app.handler(ground.source, parallelising_factor=4)
+    async def block(value: int) -> None:
+        time.sleep(0.6)  # noqa: ASYNC251  # what must not be done, and is noticed
+
+    app.run(until="level")
+    assert "the event loop has not turned for 100 ms" in caplog.text
+    assert "time.sleep(0.6)" in caplog.text
+
+
+def test_unknown_source_topic(ground: Ground) -> None:
+    """It is refused at the start."""
+    ground.create("another")
+    app = ground.app()
+    with_letters(ground, app)
+    assert "does not exist" in str(stops_with(SourceError, app))
+
+
+def test_missing_output_topic(ground: Ground) -> None:
+    """It is made like the source; with create_topics off the start is refused, naming it."""
+    ground.fill([(b"a", GOOD)])
+    strict = ground.app(create_topics=False)
+    with_letters(ground, strict)
+    error = str(stops_with(SettingsError, strict))
+    assert "topics are missing and create_topics is off: " in error
+    assert ground.late in error
+    assert f"{ground.name}.offsets" in error
+    app = ground.app()
+    with_letters(ground, app)
+    app.run(until="level")
+    assert ground.values(ground.late) == [GOOD]
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_compressed_source(kafka_server: KafkaServer, codec: str) -> None:
+    """Every codec that Kafka knows is read."""
+    ground = Ground(f"kafka://{kafka_server.bootstrap}")
+    ground.fill([(b"k%d" % i, GOOD) for i in range(100)], codec=codec)
+    app = ground.app()
+    with_letters(ground, app)
+    app.run(until="level")
+    assert ground.values(ground.late) == [GOOD] * 100
+
+
+def test_broker_away_at_start() -> None:
+    """The application stops within its limits with its own exit code."""
+    ground = Ground("kafka://127.0.0.1:1")
+    app = ground.app(request_timeout_ms=500, start_timeout_ms=3_000)
+    with_letters(ground, app)
+    stops_with(BrokerUnavailable, app)
+
+
+@pytest.mark.broker
+def test_broker_away_in_the_middle(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The application waits while the broker is killed and started again, and goes on: all is there once."""
+    server = KafkaServer(tmp_path / "kafka")
+    server.start()
+    try:
+        ground = Ground(f"kafka://{server.bootstrap}")
+        ground.fill([(b"k%d" % (i % 50), b"%d" % i) for i in range(2_000)])
+        app = ground.app(broker_retry_ms=60_000, request_timeout_ms=1_000)  # a start takes some seconds
+        seen = threading.Event()
+
+        @app.handler(ground.source, to=ground.late, parallelising_factor=8)
+        async def slow(value: int) -> int:
+            await asyncio.sleep(0.005)
+            if value == 300:
+                seen.set()
+            return value
+
+        def bounce() -> None:
+            seen.wait()
+            server.kill()
+            server.start()
+
+        bouncing = threading.Thread(target=bounce)
+        bouncing.start()
+        app.run(until="level")
+        bouncing.join()
+        assert "the broker does not answer, trying for 60000 ms" in caplog.text
+        values = [int(v or b"") for v in ground.values(ground.late)]
+        assert sorted(values) == list(range(2_000))
+    finally:
+        server.stop()
+
+
+def replace_log(ground: Ground, values: list[bytes]) -> None:
+    """Write to the offset log what does not belong there."""
+
+    async def write() -> None:
+        broker = ground.connect()
+        await broker.open()
+        await broker.append([Outgoing(f"{ground.name}.offsets", 0, None, value) for value in values])
+        await broker.close()
+
+    asyncio.run(write())
+
+
+def run_once(ground: Ground) -> App:
+    """Run an application to the end of a little source, so that it has logs."""
+    ground.fill([(b"a", GOOD)])
+    app = ground.app()
+    with_letters(ground, app)
+    app.run(until="level")
+    again = ground.app()
+    with_letters(ground, again)
+    return again
+
+
+def test_unknown_event_version(ground: Ground) -> None:
+    """A newer event in the log stops the start; it is never passed over."""
+    app = run_once(ground)
+    replace_log(ground, [encode(LogOpened("x", "y", 0, 1, 1, 1)).replace(b"log_opened/1", b"log_opened/9")])
+    error = str(stops_with(LogError, app))
+    assert "unknown version of an event: seen 'log_opened/9', known log_opened/1" in error
+
+
+def test_log_of_another_application(ground: Ground) -> None:
+    """A log that names another application is refused."""
+    app = run_once(ground)
+    replace_log(ground, [encode(LogOpened("other", "xxh64-seed42-high32", 0, 1, 1, 1))])
+    error = str(stops_with(LogError, app))
+    assert "holds the events of application 'other'" in error
+
+
+def test_truncated_log(ground: Ground) -> None:
+    """An offset log that lost its beginning, or everything, is never taken for a new start."""
+    app = run_once(ground)
+
+    async def trim() -> None:
+        broker: Broker = ground.connect()
+        await broker.open()
+        place = TopicPartition(f"{ground.name}.offsets", 0)
+        await broker.trim({place: (await broker.watermarks([place]))[place].high})
+        await broker.close()
+
+    asyncio.run(trim())
+    assert "is empty although the application has run before" in str(stops_with(LogError, app))
+
+
+def test_source_records_deleted_ahead(ground: Ground) -> None:
+    """Records that retention took before they were processed stop the application; nothing is skipped in silence."""
+    app = run_once(ground)
+    ground.fill([(b"a", GOOD)] * 3)
+
+    async def trim() -> None:
+        broker: Broker = ground.connect()
+        await broker.open()
+        await broker.trim({TopicPartition(ground.source, 0): 3})
+        await broker.close()
+
+    asyncio.run(trim())
+    assert "were not processed yet" in str(stops_with(SourceError, app))
+
+
+def test_foreign_folder(tmp_path: Path) -> None:
+    """A folder that holds something else is left alone."""
+    (tmp_path / "precious").write_text("not a database")
+    ground = Ground(f"embedded:{tmp_path}")
+    app = ground.app()
+    with_letters(ground, app)
+    stops_with(StoreError, app)
+    assert [p.name for p in tmp_path.iterdir()] == ["precious"]
+
+
+def test_two_processes_on_one_folder(tmp_path: Path) -> None:
+    """The second process is refused, naming the folder; the first goes on."""
+    ground = Ground(f"embedded:{tmp_path / 'data'}")
+    ground.fill([(b"a", GOOD)])
+    app = ground.app()
+    with_letters(ground, app)
+
+    async def hold() -> subprocess.CompletedProcess[str]:
+        broker = connect(ground.address, Settings(), "first")
+        await broker.open()
+        try:
+            code = (
+                "from keylanes import App\n"
+                f"app = App('second', broker={ground.address!r})\n"
+                f"app.handler({ground.source!r})(lambda value: None)\n"
+                "app.run(until='level')\n"
+            )
+            return await asyncio.to_thread(
+                subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+            )
+        finally:
+            await broker.close()
+
+    second = asyncio.run(hold())
+    assert second.returncode == StoreError.exit_code, second.stderr
+    assert str(tmp_path / "data") in second.stderr
+    app.run(until="level")
+    assert ground.values(ground.late) == [GOOD]
+
+
+@pytest.mark.broker
+def test_two_processes_of_one_application(kafka_server: KafkaServer) -> None:
+    """The second takes over; the first stops at once with its own exit code; nothing doubles, nothing is lost."""
+    ground = Ground(f"kafka://{kafka_server.bootstrap}")
+    ground.fill([(b"k%d" % (i % 40), b"%d" % i) for i in range(3_000)])
+    first, second = ground.app(), ground.app()
+    started = threading.Event()
+
+    def declare(app: App) -> None:
+        @app.handler(ground.source, to=ground.late, parallelising_factor=8)
+        async def slow(value: int) -> int:
+            await asyncio.sleep(0.002)
+            if value == 200:
+                started.set()
+            return value
+
+    declare(first)
+    declare(second)
+    ended: list[BaseException | None] = []
+
+    async def take_over() -> None:
+        running = asyncio.get_running_loop().create_task(_in_service(first))
+        await asyncio.to_thread(started.wait)
+        async with second:
+            with pytest.raises(FencedError) as fenced:
+                await running
+            ended.append(fenced.value)
+
+    asyncio.run(take_over())
+    (error,) = ended
+    assert isinstance(error, FencedError)
+    by_term = re.search("another process of .* took office", str(error))
+    assert by_term or "was expelled: another process took over" in str(error)
+    assert first.health().is_good is False
+    third = ground.app()
+    declare(third)
+    third.run(until="level")
+    values = [int(v or b"") for v in ground.values(ground.late)]
+    assert sorted(values) == list(range(3_000))
+
+
+async def _in_service(app: App) -> None:
+    """Run inside a service until the application ends by itself."""
+    ended = asyncio.Event()
+    app.on_fatal = lambda error: ended.set()
+    async with app:
+        await ended.wait()
+
+
+def test_wrong_settings_and_declarations() -> None:
+    """Each is refused where it is written, with the value seen and what is allowed."""
+    with pytest.raises(SettingsError, match=r"threads: Expected `int` >= 1; seen 0"):
+        Settings(threads=0)
+    with pytest.raises(SettingsError, match="KEYLANES_TREADS names no setting"):
+        Settings.from_env({"KEYLANES_TREADS": "3"})
+    with pytest.raises(SettingsError, match="kafka://host:port"):
+        App("a", broker="localhost:9092")
+    app = App("a", broker="embedded:nowhere")
+    with pytest.raises(SettingsError, match="parallelising_factor is 1 to 16384; seen 0"):
+        app.handler("t", parallelising_factor=0)(lambda value: None)
+    with pytest.raises(SettingsError, match="no to= to send it to"):
+
+        @app.handler("t")
+        async def returns(value: bytes) -> bytes:
+            return value
+
+    with pytest.raises(SystemExit) as ended:
+        app.run()
+    assert ended.value.code == SettingsError.exit_code
+
+
+def test_python_without_assertions() -> None:
+    """Under -O the guards are gone: the application refuses to be made."""
+    code = "from keylanes import App; App('a', broker='embedded:x')"
+    run = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode != 0
+    assert "does not run under python -O" in run.stderr

@@ -1,0 +1,441 @@
+"""What does not belong in our own logs, on a real Kafka: refused, or passed over by rule. Rows of docs/bad-input.md."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
+
+from keylanes import App, Context, DeadLetter, Retry
+from keylanes.brokers.protocol import Outgoing
+from keylanes.errors import FencedError, LogError, SettingsError, SourceError
+from keylanes.keyrange.hashing import HASH_NAME, SPACE_END
+from keylanes.offsets.codec import decode, encode
+from keylanes.offsets.events import (
+    AppCreated,
+    Band,
+    Committed,
+    CoordinatorElected,
+    Event,
+    LogOpened,
+    MemberExpelled,
+    MemberFenced,
+    MemberJoined,
+    PartitionStarted,
+    RangeReleased,
+    RangesGranted,
+    SourceIdentified,
+    StateChanged,
+    Tile,
+    WorkersCut,
+    WorkersMerged,
+    WorkerSplit,
+)
+
+from ..stage.feeding import marks, passing_on, stops_with, trim, write
+from ..stage.ground import Ground
+from ..stage.stateful import administer, delete_topics
+
+pytestmark = pytest.mark.broker
+
+LIMIT_S = 60.0
+
+
+def fill(ground: Ground, *values: int) -> None:
+    """Numbers under three keys, to the source."""
+    ground.fill([(b"k%d" % (value % 3), b"%d" % value) for value in values])
+
+
+def numbers(ground: Ground) -> list[int]:
+    """What was published, sorted."""
+    return sorted(int(value or b"") for value in ground.values(ground.late))
+
+
+@pytest.fixture
+def ran(kafka: Ground) -> Ground:
+    """An application that ran once, as incarnation 1 in term 1 at epoch 1, and processed 0 to 3."""
+    fill(kafka, 0, 1, 2, 3)
+    passing_on(kafka).run(until="level")
+    return kafka
+
+
+def put(ground: Ground, log: str, *events: Event | bytes | None) -> None:
+    """Append to a log of ours what it should not hold."""
+    values = [event if isinstance(event, bytes | None) else encode(event) for event in events]
+    write(ground, [Outgoing(f"{ground.name}.{log}", 0, None, value) for value in values])
+
+
+def events(ground: Ground, log: str) -> list[Event]:
+    """What a log of ours holds."""
+    return [decode(record.value or b"") for record in ground.read(f"{ground.name}.{log}")]
+
+
+def goes_on(ground: Ground) -> None:
+    """The next start takes up the work, and everything is there once."""
+    fill(ground, 4, 5)
+    passing_on(ground).run(until="level")
+    assert numbers(ground) == [0, 1, 2, 3, 4, 5]
+
+
+def commit(ground: Ground, *tiles: tuple[int, int, int, int], epoch: int = 1, incarnation: int = 1) -> Committed:
+    """A commit of the source with tiles (first, end, from, to)."""
+    made = tuple(Tile(0, 1, *tile) for tile in tiles)
+    return Committed(incarnation, 99, 0, 1, epoch, ground.source, 0, made, 0, 0, 0)
+
+
+# --- events that nobody can read -------------------------------------------------------------------------------------
+
+OPENED = encode(LogOpened("x", "y", 0, 1, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (OPENED.replace(b"log_opened/1", b"log_opened/2"), "unknown version of an event: seen 'log_opened/2', known"),
+        (OPENED.replace(b"log_opened/1", b"log_closed/1"), "unknown kind of event: seen 'log_closed/1'"),
+        (b"\xc1 this is text", "14 bytes are no msgpack"),
+        (b"", "0 bytes are no msgpack"),
+        (None, "0 bytes are no msgpack"),
+        (msgspec.msgpack.encode({"tag": "log_opened/1"}), "an event is an array that starts with its kind; seen dict"),
+        (OPENED[:-1] + b"\xa1z", "damaged event of kind log_opened/1"),
+        (OPENED[:-1], "bytes are no msgpack"),
+    ],
+    ids=["newer", "unknown", "text", "empty", "null", "no-event", "wrong-type", "cut-off"],
+)
+@pytest.mark.parametrize("log", ["control", "offsets"])
+def test_an_event_that_cannot_be_read(ran: Ground, log: str, value: bytes | None, says: str) -> None:
+    """Refused at the start, naming log, position and what was seen; it is never passed over."""
+    position = ran_to(ran, log)
+    put(ran, log, value)
+    stops_with(LogError, passing_on(ran), f"{ran.name}.{log}[0] at position {position}: ", says)
+
+
+def ran_to(ground: Ground, log: str) -> int:
+    """The position behind the last record of a log, markers too."""
+    return marks(ground, f"{ground.name}.{log}").high
+
+
+# --- commits that do not count ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "tiles",
+    [
+        [(7, 7, 4, 5)],
+        [(9, 3, 4, 5)],
+        [(SPACE_END - 5, 5, 4, 5)],
+        [(0, SPACE_END + 1, 4, 5)],
+        [(-1, 5, 4, 5)],
+        [(0, 100, 4, 5), (50, 200, 4, 5)],
+        [(0, SPACE_END, 0, 4)],
+        [(0, SPACE_END, 6, 7)],
+        [(0, 100, 4, 4)],
+        [(0, 100, 5, 4)],
+    ],
+    ids=[
+        "empty-range",
+        "inverted-range",
+        "wrapping-range",
+        "beyond-the-space",
+        "negative-point",
+        "overlapping-tiles",
+        "done-before",
+        "gap",
+        "no-offsets",
+        "backwards",
+    ],
+)
+def test_a_commit_with_an_impossible_range(ran: Ground, tiles: list[tuple[int, int, int, int]]) -> None:
+    """It would be visible and counts for nothing: refused at the start, with partition and epoch."""
+    put(ran, "offsets", commit(ran, *tiles))
+    stops_with(LogError, passing_on(ran), f"{ran.source}[0]: a commit of epoch 1 lies outside what was granted")
+    assert numbers(ran) == [0, 1, 2, 3]
+
+
+def test_a_duplicate_commit(ran: Ground) -> None:
+    """The same commit twice is the same work twice: refused at the start."""
+    again = [event for event in events(ran, "offsets") if isinstance(event, Committed)]
+    put(ran, "offsets", again[-1])
+    stops_with(LogError, passing_on(ran), "a commit of epoch 1 lies outside what was granted")
+
+
+def test_a_stale_commit(ran: Ground) -> None:
+    """One of an owner whose grant is over: refused at the start."""
+    fill(ran, 4)
+    passing_on(ran).run(until="level")
+    put(ran, "offsets", commit(ran, (0, SPACE_END, 5, 6)))
+    stops_with(LogError, passing_on(ran), "a commit of epoch 1 lies outside what was granted")
+
+
+def test_a_commit_of_another_incarnation(ran: Ground) -> None:
+    """One at the right epoch by somebody who does not hold it: refused at the start."""
+    put(ran, "offsets", commit(ran, (0, SPACE_END, 4, 5), incarnation=2))
+    stops_with(LogError, passing_on(ran), "a commit of epoch 1 lies outside what was granted")
+
+
+def test_a_commit_of_an_epoch_that_was_never_granted(ran: Ground) -> None:
+    """Refused at the start: the two logs do not belong together."""
+    put(ran, "offsets", commit(ran, (0, SPACE_END, 4, 5), epoch=77))
+    stops_with(LogError, passing_on(ran), f"{ran.source}[0]: commits of epoch 77, which the control log does not know")
+
+
+def test_a_commit_beyond_the_end_of_the_source(ran: Ground) -> None:
+    """It says that records were processed that there never were: refused at the start, with both offsets."""
+    put(ran, "offsets", commit(ran, (0, SPACE_END, 4, 900)))
+    says = f"{ran.source}[0] ends at offset 4, but records up to 900 were processed"
+    stops_with(SourceError, passing_on(ran), says)
+
+
+def test_a_commit_while_it_runs(ran: Ground) -> None:
+    """What a stranger writes to the offset log while the application runs is found by the next start at the latest."""
+    app = passing_on(ran)
+    alongside(ran, app, lambda: put(ran, "offsets", commit(ran, (0, SPACE_END, 4, 5))))
+    stops_with(LogError, passing_on(ran), "lies outside what was granted")
+    assert numbers(ran) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_worker_of_the_whole_space(kafka: Ground) -> None:
+    """One worker for all points: its commits are tiles of the full range, and they count."""
+    fill(kafka, *range(50))
+    for _ in range(2):
+        app = kafka.app()
+
+        @app.handler(kafka.source, to=kafka.late, parallelising_factor=1)
+        async def publish(value: int) -> int:
+            return value
+
+        app.run(until="level")
+    tiles = [tile for event in events(kafka, "offsets") if isinstance(event, Committed) for tile in event.tiles]
+    assert {(tile.first, tile.end) for tile in tiles} == {(0, SPACE_END)}
+    assert numbers(kafka) == list(range(50))
+
+
+# --- events that are passed over by rule -----------------------------------------------------------------------------
+
+
+def test_ranges_of_workers_that_are_impossible(ran: Ground) -> None:
+    """What workers are called decides nothing: cuts, splits, merges and releases of no points are passed over."""
+    place = (1, 98, 1, ran.source, 0)
+    put(
+        ran,
+        "offsets",
+        WorkersCut(*place, 50, (9, 3, 3, 12, SPACE_END + 9)),
+        WorkersCut(*place, 60, ()),
+        WorkerSplit(*place, 77, 0, 78),
+        WorkerSplit(*place, 0, SPACE_END + 5, 80),
+        WorkersMerged(*place, 70, 71, 72),
+        RangeReleased(*place, 5, 5),
+        RangeReleased(*place, 9, 3),
+        RangeReleased(*place, -4, SPACE_END + 4),
+        LogOpened(ran.name, HASH_NAME, 0, 1, 1, 1),
+        StateChanged(1, 98, "nowhere", 3, 5),
+    )
+    goes_on(ran)
+
+
+def test_a_release_of_the_full_range(ran: Ground) -> None:
+    """A process that gave up everything: the next start takes it up where it was left."""
+    put(ran, "offsets", RangeReleased(1, 98, 1, ran.source, 0, 0, SPACE_END))
+    goes_on(ran)
+
+
+def test_a_control_log_twice(ran: Ground) -> None:
+    """Every event of it once more, as a writer does that had no answer: nothing changes."""
+    put(ran, "control", *events(ran, "control"))
+    goes_on(ran)
+
+
+def test_stale_control_events(ran: Ground) -> None:
+    """Events of a term that is over are passed over, while the application runs and after."""
+    app = passing_on(ran)
+    stale: Sequence[Event] = (
+        MemberExpelled(1, 2),
+        MemberFenced(1, 2),
+        CoordinatorElected(2, "late"),
+        RangesGranted(1, 9, 3, ran.source, 0, (Band(0, SPACE_END, 0),)),
+        PartitionStarted(1, ran.source, 0, 4),
+        SourceIdentified(1, ran.source, "another"),
+    )
+    alongside(ran, app, lambda: put(ran, "control", *stale))
+    assert numbers(ran) == [0, 1, 2, 3, 4, 5]
+    fill(ran, 6)
+    passing_on(ran).run(until="level")
+    assert numbers(ran) == list(range(7))
+
+
+def test_control_events_about_nobody(ran: Ground) -> None:
+    """Of members that never joined, partitions and topics that are known otherwise: passed over."""
+    put(
+        ran,
+        "control",
+        MemberExpelled(1, 55),
+        MemberFenced(1, 56),
+        PartitionStarted(1, ran.source, 0, 2),
+        PartitionStarted(1, "nowhere", -7, 3),
+        SourceIdentified(1, ran.source, "another"),
+        CoordinatorElected(-5, "below"),
+    )
+    goes_on(ran)
+
+
+@pytest.mark.parametrize(
+    "bands",
+    [
+        (Band(7, 7, 0), Band(9, 3, 0), Band(SPACE_END - 5, 5, 0), Band(-1, 4, 0), Band(0, SPACE_END + 1, 0)),
+        (),
+        (Band(0, 3 << 30, 4), Band(1 << 30, SPACE_END, 4)),
+        (Band(0, SPACE_END, 4),),
+    ],
+    ids=["impossible", "none", "overlapping", "full"],
+)
+def test_grants_with_odd_ranges(ran: Ground, bands: tuple[Band, ...]) -> None:
+    """Bands of no points are passed over, each point of overlapping ones is granted once; the next start goes on."""
+    put(ran, "control", MemberJoined(1, 2, "b", f"{ran.name}.b"), RangesGranted(1, 2, 2, ran.source, 0, bands))
+    goes_on(ran)
+
+
+# --- other processes -------------------------------------------------------------------------------------------------
+
+
+def alongside(ground: Ground, app: App, work: Any) -> None:
+    """Run the application as a service, do something meanwhile, then give it two records to process."""
+
+    async def run() -> None:
+        async with app:
+            await asyncio.to_thread(work)
+            await asyncio.to_thread(fill, ground, 4, 5)
+            async with asyncio.timeout(LIMIT_S):
+                while app.statistics().records_done < 2:  # noqa: ASYNC110  # what is waited for has no event
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", ["expelled", "overtaken"])
+def test_an_application_that_is_idle_and_out_of_office(ran: Ground, kind: str) -> None:
+    """Expelled, or with somebody else elected: it stops within a second, without work to show it; nothing doubles."""
+    found: Event = MemberExpelled(2, 2) if kind == "expelled" else CoordinatorElected(3, "somebody-else")
+
+    async def run() -> None:
+        app, ended = passing_on(ran), asyncio.Event()
+        app.on_fatal = lambda error: ended.set()
+        async with app:
+            await asyncio.to_thread(put, ran, "control", found)
+            async with asyncio.timeout(LIMIT_S):
+                await ended.wait()
+
+    with pytest.raises(FencedError, match="was expelled" if kind == "expelled" else "took office"):
+        asyncio.run(run())
+    goes_on(ran)
+
+
+# --- logs that are gone, or are not ours -----------------------------------------------------------------------------
+
+
+def test_a_control_log_of_another_application(kafka: Ground) -> None:
+    """Refused at the start, with both names; nothing is written."""
+    fill(kafka, 0)
+    kafka.create(f"{kafka.name}.control", retention_ms="-1")
+    put(kafka, "control", AppCreated("other", HASH_NAME, 1))
+    says = f"{kafka.name}.control holds the events of application 'other'; this is application '{kafka.name}'"
+    stops_with(LogError, passing_on(kafka), says)
+    assert len(events(kafka, "control")) == 1
+
+
+def test_logs_of_another_hash_function(kafka: Ground) -> None:
+    """Refused at the start: points would mean something else."""
+    fill(kafka, 0)
+    kafka.create(f"{kafka.name}.control", retention_ms="-1")
+    put(kafka, "control", AppCreated(kafka.name, "md5", 1))
+    stops_with(
+        LogError, passing_on(kafka), f"was written with the hash function 'md5'; this version uses '{HASH_NAME}'"
+    )
+
+
+def test_a_control_log_that_was_deleted(ran: Ground) -> None:
+    """Refused at the start, again and again: an empty one is not taken for a new application's."""
+    delete_topics(ran, f"{ran.name}.control")
+    for _ in range(2):
+        stops_with(LogError, passing_on(ran), f"{ran.name}.control is empty, but {ran.name}.offsets is not")
+
+
+def test_an_offset_log_that_was_deleted(ran: Ground) -> None:
+    """Refused at the start, again and again: progress that is lost is not taken for none."""
+    delete_topics(ran, f"{ran.name}.offsets")
+    for _ in range(2):
+        stops_with(LogError, passing_on(ran), f"{ran.name}.offsets[0] is empty although the application has run before")
+
+
+def test_both_logs_deleted(ran: Ground) -> None:
+    """Without any log it is a new application: the source is processed from its start, and outputs are there twice."""
+    delete_topics(ran, f"{ran.name}.offsets", f"{ran.name}.control")
+    passing_on(ran).run(until="level")
+    assert numbers(ran) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_a_control_log_without_its_head(ran: Ground) -> None:
+    """Refused at the start, with the position."""
+    trim(ran, 2, f"{ran.name}.control")
+    stops_with(LogError, passing_on(ran), f"{ran.name}.control starts at position 2, so its history is lost")
+
+
+def test_an_offset_log_without_its_head(ran: Ground) -> None:
+    """Without a snapshot behind what is gone it is refused at the start."""
+    trim(ran, 1, f"{ran.name}.offsets")
+    stops_with(LogError, passing_on(ran), f"{ran.name}.offsets[0] starts at position 1 and holds no snapshot")
+
+
+def test_partitions_added_to_an_offset_log(ran: Ground) -> None:
+    """Refused at the start, with both numbers."""
+
+    async def grow(admin: AIOKafkaAdminClient) -> None:
+        await admin.create_partitions({f"{ran.name}.offsets": NewPartitions(3)})
+
+    administer(ran, grow)
+    stops_with(LogError, passing_on(ran), f"{ran.name}.offsets was made with 1 partitions and has 3 now")
+
+
+@pytest.mark.parametrize(
+    ("config", "partitions", "says"),
+    [
+        ({"retention_ms": "1000"}, 1, "must have retention.ms=-1 (an idle log would empty itself); it has 1000"),
+        ({"cleanup_policy": "compact"}, 1, "must have cleanup.policy=delete (compaction would eat history)"),
+        ({"retention_ms": "-1"}, 2, "must have 1 partition; it has 2"),
+    ],
+    ids=["expires", "compacted", "partitions"],
+)
+def test_a_control_log_with_other_settings(kafka: Ground, config: dict[str, str], partitions: int, says: str) -> None:
+    """Refused at the start, with what it has and what it must have."""
+    fill(kafka, 0)
+    kafka.create(f"{kafka.name}.control", partitions, **config)
+    stops_with(SettingsError, passing_on(kafka), f"{kafka.name}.control {says}")
+
+
+def test_a_handler_that_writes_to_our_logs(kafka: Ground) -> None:
+    """By ``to=`` refused at the start; by ``ctx.send`` its record is dead-lettered. The log stays as it is."""
+    fill(kafka, 0)
+    app = kafka.app()
+
+    @app.handler(kafka.source, to=f"{kafka.name}.control")
+    async def publish(value: int) -> int:
+        return value
+
+    stops_with(SettingsError, app, f"topic '{kafka.name}.control' is a log of application '{kafka.name}'")
+    app = sending(kafka, f"{kafka.name}.offsets")
+    app.run(until="level")
+    (letter,) = kafka.read(kafka.dead)
+    assert b"is a log of this application" in (dict(letter.headers)["kl-error"] or b"")
+    assert events(kafka, "offsets")
+
+
+def sending(ground: Ground, topic: str) -> App:
+    """Sends everything to a topic that its declaration does not name."""
+    app = ground.app()
+
+    @app.handler(ground.source, retry=Retry(attempts=1), on_failure=DeadLetter(ground.dead))
+    async def send(value: int, ctx: Context) -> None:
+        ctx.send(topic, value)
+
+    return app

@@ -1,0 +1,397 @@
+"""The rows of docs/bad-input.md about state: a clear error, or a copy made anew; never state that is silently wrong."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+
+from keylanes import App, Context, DeadLetter, MapState, Retry, State
+from keylanes.cli.commands import run_command
+from keylanes.errors import FencedError, SettingsError, StateError, StoreError
+from keylanes.runtime.handlers.store_declarations import Store
+from keylanes.runtime.handlers.values import MsgpackCodec
+from keylanes.state.changelog import decode_stored
+from keylanes.state.keys import parse_key
+from keylanes.state.rocks import open_rocks
+
+from ..stage.ground import Ground
+from ..stage.stateful import all_at, changelog_of, counting, counts, delete_topics, fill, stops_with
+
+# --- declarations and settings ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.broker
+def test_state_on_kafka_without_a_folder(kafka: Ground) -> None:
+    """The start is refused, naming the setting."""
+    fill(kafka)
+    kafka.state_folder = None
+    stops_with(SettingsError, counting(kafka), "give Settings.state_folder, a local folder of its own for each process")
+
+
+def changed(ground: Ground, kind: str) -> App:
+    """The application, its store declared in another way."""
+    app = ground.app()
+    if kind == "codec":
+
+        @app.handler(ground.source)
+        async def packed(value: int, seen: Annotated[State[int], Store(codec=MsgpackCodec())]) -> None:
+            seen.put(1)
+
+    elif kind == "type":
+
+        @app.handler(ground.source)
+        async def text(value: int, seen: State[str]) -> None:
+            seen.put("1")
+
+    elif kind == "kind":
+
+        @app.handler(ground.source)
+        async def mapped(value: int, seen: MapState[str, int]) -> None:
+            seen.put("1", 1)
+
+    else:
+        ground.create("another")
+
+        @app.handler("another")
+        async def elsewhere(value: int, seen: State[int]) -> None:
+            seen.put(1)
+
+    return app
+
+
+def test_a_store_that_was_changed(either: Ground) -> None:
+    """Another codec, type, kind or topic under an old name is refused at the start; as it was, it goes on."""
+    fill(either)
+    counting(either).run(until="level")
+    for kind in ("codec", "type", "kind", "topic"):
+        stops_with(SettingsError, changed(either, kind), "store 'seen' was a value of int for")
+    fill(either)
+    counting(either).run(until="level")
+    assert counts(either) == all_at(8)
+
+
+def test_a_store_that_is_gone(either: Ground) -> None:
+    """A store that no handler asks for any more is no fault; whoever asks for it again finds what it held."""
+    fill(either)
+    counting(either).run(until="level")
+    fill(either)
+    without = either.app()
+
+    @without.handler(either.source)
+    async def pass_by(value: int) -> None:
+        """Keeps nothing."""
+
+    without.run(until="level")
+    fill(either, 1)
+    counting(either).run(until="level")
+    assert counts(either) == all_at(5)
+
+
+def test_a_state_value_that_is_too_large(either: Ground) -> None:
+    """Its record is dead-lettered and the state is as it was; the others go on."""
+    either.fill([(b"a", b"3"), (b"a", b"3000000"), (b"a", b"4"), (b"b", b"5")])
+    app = either.app()
+
+    @app.handler(
+        either.source,
+        to=either.late,
+        parallelising_factor=4,
+        retry=Retry(attempts=2, backoff_ms=1),
+        on_failure=DeadLetter(either.dead),
+    )
+    async def grow(size: int, ctx: Context, kept: State[str]) -> int:
+        before = len(kept.get() or "")
+        kept.put("x" * size)
+        return before
+
+    app.run(until="level")
+    assert sorted(value or b"" for value in either.values(either.late)) == [b"0", b"0", b"3"]
+    (letter,) = either.read(either.dead)
+    assert letter.value == b"3000000"
+    assert (dict(letter.headers)["kl-error"] or b"").decode().startswith("StateValueTooLarge: ")
+
+
+class Place(msgspec.Struct):
+    """What one version of an application keeps."""
+
+    gate: int
+
+
+class PlaceRenamed(msgspec.Struct):
+    """What the next one takes it for: an object as well, so that the declaration tells no difference."""
+
+    gate_name: str
+
+
+def test_a_state_value_of_other_code(either: Ground) -> None:
+    """One that can't be decoded as declared stops the application; the code that wrote it goes on."""
+    fill(either)
+
+    def build(kind: Any) -> App:
+        app = either.app()
+
+        async def keep(value: int, place: State[Any]) -> None:
+            place.get()
+            place.put(Place(value))
+
+        keep.__annotations__["place"] = State[kind]
+        app.handler(either.source, parallelising_factor=4, on_failure=DeadLetter(either.dead))(keep)
+        return app
+
+    build(Place).run(until="level")
+    fill(either)
+    stops_with(StateError, build(PlaceRenamed), "a value of store 'place' (10 bytes) can't be decoded as declared")
+    build(Place).run(until="level")
+    assert either.values(either.dead) == []
+
+
+# --- the folder ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.broker
+def test_a_state_folder_that_is_not_ours(kafka: Ground, tmp_path: Path) -> None:
+    """Another application's, one of the same name with other logs, an embedded broker's, a newer one's, a stranger's:
+    refused, and left as it is.
+    """
+    fill(kafka)
+    counting(kafka).run(until="level")
+    state = kafka.state_folder
+    assert state is not None
+    topics, newer, foreign = tmp_path / "topics", tmp_path / "newer", tmp_path / "foreign"
+    open_rocks(topics, "topics", 1).close()
+    open_rocks(newer, "state", 2).close()
+    foreign.mkdir()
+    (foreign / "precious").write_text("not a database")
+    for folder, says in (
+        (topics, "holds keylanes topics, not state"),
+        (newer, "has format 2; this version of keylanes reads format 1"),
+        (foreign, "was not made by keylanes"),
+    ):
+        stops_with(StoreError, counting(kafka, state_folder=str(folder)), says)
+    assert [path.name for path in foreign.iterdir()] == ["precious"]
+    first = kafka.name
+    kafka.name = f"{first}-other"
+    stops_with(StoreError, counting(kafka), f"holds the state of application '{first}', born ")
+    kafka.name = first
+    delete_topics(kafka, f"{first}.control", f"{first}.offsets", changelog_of(kafka))
+    stops_with(StoreError, counting(kafka), f"this is application '{first}', born ")
+    assert counts(kafka) == all_at(4)
+
+
+@pytest.mark.broker
+def test_a_state_folder_in_use(kafka: Ground) -> None:
+    """Held by another process it is refused, naming the folder."""
+    fill(kafka)
+    counting(kafka).run(until="level")
+    code = (
+        "import sys; from pathlib import Path; from keylanes.state.rocks import open_rocks\n"
+        "rocks = open_rocks(Path(sys.argv[1]), 'state', 1); print('open', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(kafka.state_folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        stops_with(StoreError, counting(kafka), f"{kafka.state_folder} is in use by another process")
+    counting(kafka).run(until="level")
+
+
+@pytest.mark.broker
+async def test_a_second_process_takes_over_the_state(kafka: Ground, tmp_path: Path) -> None:
+    """With a folder of its own it has the state that the first one committed; the folder of that is good later on."""
+    records = [(b"k%d" % (i % 3), b"%d" % i) for i in range(900)]
+    await asyncio.to_thread(kafka.fill, records)
+    folders = [str(tmp_path / name) for name in ("first", "second")]
+    started = asyncio.Event()
+
+    def declared(folder: str) -> App:
+        app = kafka.app(None, state_folder=folder, commit_interval_ms=10, commit_lead_ms=1)
+
+        @app.handler(kafka.source, to=kafka.late, parallelising_factor=4)
+        async def slow(value: int, seen: State[int]) -> int:
+            await asyncio.sleep(0.002)
+            seen.put((seen.get() or 0) + 1)
+            if value == 300:
+                started.set()
+            return seen.get() or 0
+
+        return app
+
+    async def work_until_expelled(app: App) -> None:
+        ended = asyncio.Event()
+        app.on_fatal = lambda error: ended.set()
+        async with app:
+            await ended.wait()
+
+    first, second = declared(folders[0]), declared(folders[1])
+    running = asyncio.get_running_loop().create_task(work_until_expelled(first))
+    await started.wait()
+    async with second:
+        with pytest.raises(FencedError):
+            await running
+    for folder in folders:
+        await asyncio.to_thread(declared(folder).run, until="level")
+        kafka.state_folder = Path(folder)
+        assert await asyncio.to_thread(counts, kafka) == all_at(300)
+    published = [int(value or b"") for value in await asyncio.to_thread(kafka.values, kafka.late)]
+    assert sorted(published) == sorted(3 * list(range(1, 301)))
+
+
+@pytest.mark.broker
+async def test_a_start_that_can_not_keep_state_disturbs_nobody(kafka: Ground, tmp_path: Path) -> None:
+    """Without a folder, with that of the running process or with a foreign one, a second process is refused before it
+    takes over: the first goes on.
+    """
+    await asyncio.to_thread(fill, kafka)
+    open_rocks(tmp_path / "topics", "topics", 1).close()
+    first = counting(kafka)
+    async with first:
+        for folder, kind, says in (
+            (None, SettingsError, "Settings.state_folder"),
+            (str(kafka.state_folder), StoreError, "is already open in this process"),
+            (str(tmp_path / "topics"), StoreError, "holds keylanes topics, not state"),
+        ):
+            await asyncio.to_thread(stops_with, kind, counting(kafka, state_folder=folder), says)
+        await asyncio.to_thread(fill, kafka)
+        async with asyncio.timeout(30):
+            while [first.store("seen").get(b"k%d" % i) for i in range(3)] != [8, 8, 8]:  # noqa: ASYNC110  # no event
+                await asyncio.sleep(0.01)
+        assert first.health().is_good
+    assert await asyncio.to_thread(counts, kafka) == all_at(8)
+
+
+@pytest.mark.broker
+async def test_a_state_folder_is_read_beside_the_application(kafka: Ground, capsys: pytest.CaptureFixture[str]) -> None:
+    """`keylanes state` tells what the running application keeps."""
+    await asyncio.to_thread(fill, kafka)
+    app = counting(kafka)
+    async with app:
+        async with asyncio.timeout(30):
+            while [app.store("seen").get(b"k%d" % i) for i in range(3)] != [4, 4, 4]:  # noqa: ASYNC110  # no event
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        said = []
+        for command in (["get", str(kafka.state_folder), "seen", "k1"], ["scan", str(kafka.state_folder), "seen"]):
+            assert await asyncio.to_thread(run_command, ["state", *command]) == 0
+            said.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
+    assert said[0] == [{"partition": 0, "key": "k1", "value": 4}]
+    assert {entry["key"]: entry["value"] for entry in said[1]} == {f"k{i}": 4 for i in range(3)}
+
+
+def remembering(ground: Ground) -> App:
+    """An application that keeps 200 bytes of noise for each key, and looks at them."""
+    app = ground.app()
+
+    @app.handler(ground.source, parallelising_factor=4)
+    async def keep(value: bytes, kept: State[bytes]) -> None:
+        assert kept.get() in (None, value)
+        kept.put(value)
+
+    return app
+
+
+def noise(count: int) -> list[tuple[bytes | None, bytes | None]]:
+    """Records that nothing compresses."""
+    return [
+        (b"k%d" % i, b"".join(hash((i, j)).to_bytes(8, "big", signed=True) for j in range(25))) for i in range(count)
+    ]
+
+
+def damage_tables(folder: Path) -> None:
+    """Overwrite a piece in the middle of each of RocksDB's tables."""
+    tables = list(folder.glob("*.sst"))
+    assert tables
+    for table in tables:
+        content = bytearray(table.read_bytes())
+        content[len(content) // 2 : len(content) // 2 + 200] = bytes(200)
+        table.write_bytes(content)
+
+
+def test_a_damaged_table(either: Ground) -> None:
+    """A read that meets damage stops the application; a folder of copies may be deleted then, and is made anew."""
+    records = noise(400)
+    either.fill(records)
+    remembering(either).run(until="level")
+    if either.is_embedded:
+        damage_tables(Path(either.address.removeprefix("embedded:")))
+        stops_with(StoreError, remembering(either), "is damaged")
+        return
+    folder = either.state_folder
+    assert folder is not None
+    damage_tables(folder)
+    either.fill(records)
+    stops_with(StoreError, remembering(either), f"{folder} is damaged")
+    shutil.rmtree(folder)
+    remembering(either).run(until="level")
+    kept = {parse_key(key).key: decode_stored(value).payload for (_, key), value in either.kept(1).items()}
+    assert kept == dict(records)
+
+
+FULL = """
+import os, sys
+from pathlib import Path
+from keylanes import App, Settings, State
+
+address, name, source, disk = sys.argv[1:]
+disk = Path(disk)
+address = address or f"embedded:{disk / 'state'}"
+
+def build():
+    app = App(name, broker=address, settings=Settings(commit_interval_ms=40, state_folder=str(disk / "state")))
+    @app.handler(source, parallelising_factor=4)
+    async def grow(value: int, kept: State[bytes]) -> None:
+        kept.put(os.urandom(40_000 + value))
+    return app
+
+if address.startswith("embedded:"):
+    import asyncio
+    from keylanes.runtime.connect import connect
+    from keylanes.brokers.protocol import Outgoing, TopicSpec
+    async def fill():
+        broker = connect(address, Settings(), "filler")
+        await broker.open()
+        await broker.create([TopicSpec(source, 1, {})])
+        await broker.append([Outgoing(source, 0, b"k%d" % i, b"%d" % i) for i in range(1000)])
+        await broker.close()
+    asyncio.run(fill())
+(disk / "ballast").write_bytes(bytes(140_000_000))
+try:
+    build().run(until="level")
+except SystemExit as ended:
+    print(ended.code, ended.__cause__)
+(disk / "ballast").unlink()
+app = build()
+app.run(until="level")
+print("level", app.health().state)
+from keylanes.cli.state import open_kept, entries_of
+kept = open_kept(disk / "state", None)
+sizes = [len(e["value_base64"]) for i in range(1000) for e in entries_of(kept, "kept", b"k%d" % i, None, None)]
+kept.close()
+print(sizes == [4 * ((40_000 + i + 2) // 3) for i in range(1000)])
+"""
+
+
+def test_a_full_disk(either: Ground, tmp_path: Path) -> None:
+    """The application stops and says that the disk is full; with room it goes on, and nothing is missing."""
+    shell = 'mount -t tmpfs -o size=170m keylanes "$0" || exit 77; exec "$1" -c "$2" "$3" "$4" "$5" "$0"'
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    address = "" if either.is_embedded else either.address
+    if not either.is_embedded:
+        either.fill([(b"k%d" % i, b"%d" % i) for i in range(1_000)])
+    told = [str(disk), sys.executable, FULL, address, either.name, either.source]
+    if shutil.which("unshare") is None:
+        pytest.skip("no small disk can be made here: there is no `unshare`")
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", shell, *told]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    if answer.returncode == 77 or answer.stderr.startswith("unshare:"):
+        pytest.skip(f"no small disk can be made here: {answer.stderr.strip()}")
+    assert answer.returncode == 0, answer.stderr
+    full, level, right = answer.stdout.splitlines()
+    assert full.startswith(f"8 the disk that holds {disk / 'state'} is full")
+    assert (level, right) == ("level stopped", "True")

@@ -1,0 +1,209 @@
+"""Stopping a process, as those see it who send it signals: in order, in time, and nothing is done twice."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from keylanes.devkafka.server import KafkaServer
+from keylanes.errors import BrokerUnavailable
+
+from ..stage import stoppable
+from ..stage.ground import Ground
+
+ABORTED = 130
+WAIT_S = 60.0
+
+
+class Running:
+    """The process ``stoppable.py`` and what it has said so far."""
+
+    def __init__(self, ground: Ground, kind: str, until: str = "on", **settings: int) -> None:
+        values = {
+            "commit_interval_ms": 50, "request_timeout_ms": 5_000, "broker_retry_ms": 10_000, "close_timeout_ms": 1_000,
+            "fetch_records_max": 50, "buffer_bytes_max": 16 * 1_500, **settings,
+        }  # fmt: skip
+        arguments = [ground.address, ground.name, ground.source, ground.late, kind, json.dumps(values), until]
+        self.process = subprocess.Popen(
+            [sys.executable, stoppable.__file__, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.lines: list[str] = []
+        self.errors: list[str] = []
+        self._changed = threading.Condition()
+        self._readers = [
+            threading.Thread(target=self._listen, args=(self.process.stdout, self.lines)),
+            threading.Thread(target=self._listen, args=(self.process.stderr, self.errors)),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _listen(self, pipe: Iterator[str], into: list[str]) -> None:
+        for line in pipe:
+            with self._changed:
+                into.append(line.rstrip("\n"))
+                self._changed.notify_all()
+
+    def wait_for(self, is_reached: Callable[[], bool]) -> None:
+        """Wait until what was said fulfils a condition."""
+        with self._changed:
+            assert self._changed.wait_for(is_reached, WAIT_S), (self.lines[-3:], self.errors[-10:])
+
+    def handled(self) -> list[int]:
+        """The values that the handler was through with, in its order."""
+        return [int(line.split()[1]) for line in list(self.lines) if line.startswith("handled")]
+
+    def end(self, seconds_max: float) -> int:
+        """The exit code; fails when the process takes longer than so many seconds."""
+        started = time.monotonic()
+        try:
+            code = self.process.wait(seconds_max)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            for reader in self._readers:
+                reader.join()
+            for pipe in (self.process.stdout, self.process.stderr):
+                if pipe is not None:
+                    pipe.close()
+        assert time.monotonic() - started < seconds_max
+        return code
+
+
+@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.broker)])
+def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
+    """Both brokers, one after the other."""
+    if request.param == "embedded":
+        return Ground(f"embedded:{tmp_path / 'data'}")
+    server: KafkaServer = request.getfixturevalue("kafka_server")
+    return Ground(f"kafka://{server.bootstrap}")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Ground:
+    """The embedded broker: where only the process matters."""
+    return Ground(f"embedded:{tmp_path / 'data'}")
+
+
+def fill(ground: Ground, records: int, stuck: bool = False) -> None:
+    """Values 0, 1, … under 40 keys; the first, on demand, under the key that the handler is stuck with."""
+    values = [(b"k%d" % (i % 40), b"%d" % i) for i in range(records)]
+    if stuck:
+        values[0] = (stoppable.STUCK, b"0")
+    ground.fill(values)
+
+
+def published(ground: Ground) -> list[int]:
+    """What is visible of the outputs, in order."""
+    return [int(value or b"") for value in ground.values(ground.late)]
+
+
+def test_sigterm_loses_and_repeats_nothing(ground: Ground) -> None:
+    """All that was handled is committed when the process ends with 0; the next one runs the rest, and only that."""
+    fill(ground, 3_000)
+    first = Running(ground, "plain")
+    first.wait_for(lambda: len(first.handled()) > 200)
+    first.process.terminate()
+    assert first.end(20) == 0, first.errors[-10:]
+    assert len(first.handled()) < 3_000, "it stopped in the middle"
+    assert sorted(published(ground)) == sorted(first.handled())
+    second = Running(ground, "plain", "level")
+    assert second.end(60) == 0, second.errors[-10:]
+    assert sorted(first.handled() + second.handled()) == list(range(3_000))
+    values = published(ground)
+    assert sorted(values) == list(range(3_000))
+    for key in range(40):
+        of_key = [value for value in values if value % 40 == key]
+        assert of_key == sorted(of_key)
+
+
+def test_backlog_beyond_the_drain_limit_waits_for_the_next_start(folder: Ground) -> None:
+    """Queues are drained up to ``drain_timeout_ms`` only; the exit code is 0 and what was done is committed."""
+    fill(folder, 20_000)
+    run = Running(folder, "plain", buffer_bytes_max=1 << 26, fetch_records_max=20_000, drain_timeout_ms=300)
+    run.wait_for(lambda: len(run.handled()) > 50)
+    run.process.terminate()
+    assert run.end(10) == 0, run.errors[-10:]
+    assert len(run.handled()) < 20_000
+    assert sorted(published(folder)) == sorted(run.handled())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["loop", "thread", "stubborn", "thread-awaited"])
+def test_handler_that_never_ends(folder: Ground, kind: str) -> None:
+    """It does not keep the process beyond the limits, whether it waits on the loop, in a thread, or refuses to be
+    cancelled; the others' work is committed, its own is tried again.
+    """
+    fill(folder, 400, stuck=True)
+    run = Running(folder, kind, drain_timeout_ms=300)
+    run.wait_for(lambda: "stuck" in run.lines and len(run.handled()) > 200)
+    run.process.terminate()
+    assert run.end(10) == 0, run.errors[-10:]
+    assert sorted(published(folder)) == sorted(run.handled())
+    again = Running(folder, "plain", "level")
+    assert again.end(60) == 0, again.errors[-10:]
+    assert sorted(published(folder)) == list(range(400))
+    assert 0 in again.handled()
+
+
+def test_second_signal_aborts(ground: Ground) -> None:
+    """A second SIGTERM does not wait for the drain: 130, at once; nothing doubles when it is started again."""
+    fill(ground, 400, stuck=True)
+    run = Running(ground, "loop", drain_timeout_ms=60_000)
+    run.wait_for(lambda: "stuck" in run.lines and len(run.handled()) > 100)
+    run.process.terminate()
+    run.wait_for(lambda: any("stopping in order; once more aborts" in line for line in run.errors))
+    run.process.terminate()
+    assert run.end(10) == ABORTED, run.errors[-10:]
+    again = Running(ground, "plain", "level")
+    assert again.end(60) == 0, again.errors[-10:]
+    assert sorted(published(ground)) == list(range(400))
+
+
+def test_sigint_stops_in_order(folder: Ground) -> None:
+    """Ctrl+C is a stop like SIGTERM."""
+    fill(folder, 3_000)
+    run = Running(folder, "plain")
+    run.wait_for(lambda: len(run.handled()) > 100)
+    run.process.send_signal(2)
+    assert run.end(20) == 0, run.errors[-10:]
+    assert sorted(published(folder)) == sorted(run.handled())
+
+
+def test_sigterm_while_it_starts() -> None:
+    """A process that still waits for its broker stops at once."""
+    run = Running(Ground("kafka://127.0.0.1:1"), "plain", request_timeout_ms=60_000)
+    run.wait_for(lambda: any("127.0.0.1:1" in line for line in run.errors))
+    run.process.terminate()
+    assert run.end(5) == 0, run.errors[-10:]
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_sigterm_when_the_broker_is_gone(tmp_path: Path) -> None:
+    """Each step has its limit: the process ends within their sum, its exit code says that the last commit is missing,
+    and when the broker is back nothing was lost or doubled.
+    """
+    server = KafkaServer(tmp_path / "kafka")
+    server.start()
+    try:
+        ground = Ground(f"kafka://{server.bootstrap}")
+        fill(ground, 3_000)
+        run = Running(ground, "plain", drain_timeout_ms=1_000, broker_retry_ms=60_000)
+        run.wait_for(lambda: len(run.handled()) > 200)
+        server.kill()
+        before = len(run.handled())
+        run.wait_for(lambda: len(run.handled()) > before or any("failed" in line for line in run.errors))
+        run.process.terminate()
+        # drain, last commit, tasks, handlers, connections, broker, and what is left of the loop
+        assert run.end(2 * 1 + 5 * 1 + 3) == BrokerUnavailable.exit_code, run.errors[-10:]
+        server.start()
+        again = Running(ground, "plain", "level")
+        assert again.end(60) == 0, again.errors[-10:]
+        assert sorted(published(ground)) == list(range(3_000))
+    finally:
+        server.stop()

@@ -1,0 +1,231 @@
+"""Records that run straight from their batch: the front when one ends the run, and stores that serve again."""
+
+import asyncio
+import gc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from keylanes import ContextClosed, Retry, State
+from keylanes.brokers.protocol import Batch, Broker, TopicPartition
+from keylanes.brokers.simulated.broker import SimulatedRecord
+from keylanes.errors import HandlerFailed
+from keylanes.keyrange.hashing import point_of_key
+from keylanes.keyrange.ranges import even_bounds
+from keylanes.runtime.engine.partition_run import PartitionRun
+from keylanes.runtime.engine.slots import Slots
+from keylanes.runtime.handlers.handler import declare
+from keylanes.runtime.handlers.outputs import Destination, place_of
+from keylanes.runtime.partition.dispatch import Numbers, PartitionDispatch
+from keylanes.runtime.partition.generation import take
+from keylanes.runtime.partition.worker import Worker
+from keylanes.runtime.settings import Settings
+
+from ...stage.ground import Ground
+
+BAD = 5
+
+
+async def _unfit(value: int) -> Any:
+    return object() if value == BAD else value
+
+
+async def _raising(value: int) -> int:
+    if value == BAD:
+        raise ValueError("bad")
+    return value
+
+
+def sending(
+    function: Any, records: Sequence[SimulatedRecord], settings: Settings, fail: Callable[[BaseException], None]
+) -> tuple[Slots, PartitionRun, Batch]:
+    """A partition of four workers whose handler sends, and a batch of it."""
+    dispatch = PartitionDispatch("in", 0, 0, 1 << 20, Numbers())
+    dispatch.add_workers(even_bounds(4), lambda first: 0)
+    slots = Slots(cast(Broker, None), settings, fail)
+    slots.destinations["out"] = Destination(1, 1 << 20, False)
+    run = PartitionRun(dispatch, declare(function, "in", to="out", retry=Retry(attempts=1)), place_of("in", 0))
+    return slots, run, Batch(TopicPartition("in", 0), records, len(records))
+
+
+def ignore(_error: BaseException) -> None:
+    """Nothing fails."""
+
+
+@pytest.mark.parametrize("function", [_unfit, _raising])
+async def test_what_is_laid_down_before_the_end_of_a_run_lies_below_its_edges(function: Any) -> None:
+    """A record fails for good before any other task had a turn: a commit may still take what was done before it, with
+    the edges behind that, or it would be done again at the next start.
+    """
+    failures: list[BaseException] = []
+    records = [SimulatedRecord(i, 0, b"k%d" % i, b"%d" % i, ()) for i in range(10)]
+    slots, run, batch = sending(function, records, Settings(), failures.append)
+    dispatch = run.dispatch
+    reading = asyncio.create_task(slots.hand_through(run, batch))
+    async with asyncio.timeout(10):
+        while not failures:  # noqa: ASYNC110  # turns of the loop
+            await asyncio.sleep(0)
+    assert isinstance(failures[0], HandlerFailed)
+    generation = take([(dispatch, dispatch.line())], records_max=1_000, bytes_max=1 << 20)
+    assert [output.value for output in generation.outputs()] == [b"%d" % i for i in range(BAD)]
+    for share in generation.shares:
+        owned = [r.offset for r in records if share.first <= point_of_key(r.key or b"") < share.end]
+        assert all(share.offset_to > offset for offset in owned if offset < BAD)
+        assert all(share.offset_to <= offset for offset in owned if offset >= BAD)
+    assert sum(share.move().outputs for share in generation.shares) == BAD
+    reading.cancel()
+    await slots.close(1.0)
+
+
+async def test_a_large_stretch_ends() -> None:
+    """A generation takes stretches whole; so none is larger than a part of what a generation may be."""
+    records = [SimulatedRecord(i, 0, b"k%d" % i, b"7", ()) for i in range(5_000)]
+    slots, run, batch = sending(_unfit, records, Settings(generation_records_max=1_000), ignore)
+    dispatch = run.dispatch
+    assert await slots.hand_through(run, batch) == 5_000
+    taken = take([(dispatch, dispatch.line())], records_max=1_000, bytes_max=1 << 30)
+    assert 1_000 <= len(taken.outputs()) < 2_000
+    assert {share.offset_to for share in taken.shares} == {len(taken.outputs())}
+    await slots.close(1.0)
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+async def test_where_no_more_may_wait_for_a_commit_nothing_is_queued(is_stopped: bool) -> None:
+    """The batch waits for the commit and goes on straight; told to stop meanwhile, the rest is its reader's."""
+    records = [SimulatedRecord(i, 0, b"k%d" % i, b"7", ()) for i in range(1_000)]
+    slots, run, batch = sending(_unfit, records, Settings(done_bytes_max=100_000), ignore)
+    dispatch = run.dispatch
+    reading = asyncio.create_task(slots.hand_through(run, batch))
+    sent = 0
+    async with asyncio.timeout(10):
+        while not reading.done():
+            for _ in range(20):  # turns of the loop
+                await asyncio.sleep(0)
+            assert not any(worker.queue for worker in dispatch.workers)
+            assert slots.done_bytes < 101_000
+            generation = take([(dispatch, dispatch.line())], records_max=10_000, bytes_max=1 << 30)
+            sent += len(generation.outputs())
+            if is_stopped:
+                slots.stop()
+                continue
+            slots.done_bytes -= generation.size
+            slots.resume()
+    assert await reading == sent == (sent if is_stopped else 1_000)
+    assert 100 < sent < 500 or not is_stopped
+    await slots.close(1.0)
+
+
+async def test_a_large_stretch_ends_where_a_handler_suspends() -> None:
+    """Also when each batch does so before its first look at the time."""
+    size, batches = 50, 40
+    records = [SimulatedRecord(i, 0, b"k%d" % i, b"%d" % (i % size), ()) for i in range(size * batches)]
+    released = asyncio.Event()
+
+    async def handle(value: int) -> int | None:
+        if value < size - 1:
+            return value
+        await released.wait()
+        return None
+
+    slots, run, batch = sending(handle, records, Settings(generation_records_max=1_000), ignore)
+    for start in range(0, len(records), size):
+        part = Batch(batch.source, records[start : start + size], start + size)
+        async with asyncio.timeout(10):
+            index = await slots.hand_through(run, part)
+        run.dispatch.hand_out(part, index, [])
+        released.set()
+        async with asyncio.timeout(10):
+            while any(worker.active for worker in run.dispatch.workers):  # noqa: ASYNC110  # turns of the loop
+                await asyncio.sleep(0)
+        released.clear()
+    dispatch = run.dispatch
+    taken = take([(dispatch, dispatch.line())], records_max=1_000, bytes_max=1 << 30)
+    assert 1_000 <= len(taken.outputs()) < 1_500
+    await slots.close(1.0)
+
+
+async def test_after_a_stop_no_record_of_a_batch_begins() -> None:
+    """Told so between two stretches; the rest is its reader's."""
+    handled: list[int] = []
+
+    async def handle(value: int) -> None:
+        handled.append(value)
+
+    records = [SimulatedRecord(i, 0, b"k%d" % i, b"%d" % i, ()) for i in range(5_000)]
+    slots, run, batch = sending(handle, records, Settings(), ignore)
+    reading = asyncio.create_task(slots.hand_through(run, batch))
+    async with asyncio.timeout(10):
+        while not handled:  # noqa: ASYNC110  # turns of the loop
+            await asyncio.sleep(0)
+    slots.stop()
+    begun = len(handled)
+    assert await reading == begun == len(handled) < 5_000
+    assert run.dispatch.front == begun
+    await slots.close(1.0)
+
+
+class Held(SimulatedRecord):
+    """A record that the garbage collector knows, so that those in memory can be counted."""
+
+
+async def test_a_stuck_record_holds_no_other_of_its_batch() -> None:
+    """However many batches have one that hangs: what is in memory is what waits for a worker or runs."""
+    workers, batches, size = 64, 20, 500
+    hang = asyncio.Event()
+
+    async def handle(value: int) -> None:
+        if not value:
+            await hang.wait()
+
+    slots, run, batch = sending(handle, [], Settings(), ignore)
+    dispatch = run.dispatch
+    dispatch.replace_workers(dispatch.workers, [])
+    dispatch.add_workers(even_bounds(workers), lambda first: 0)
+    for number in range(batches):
+        records = [Held(o, 0, b"k%d" % o, b"%d" % (o % size), ()) for o in range(number * size, (number + 1) * size)]
+        part = Batch(batch.source, records, (number + 1) * size)
+        async with asyncio.timeout(10):
+            index = await slots.hand_through(run, part)
+            ready: list[Worker] = []
+            dispatch.hand_out(part, index, ready)
+            slots.activate(run, ready)
+            while any(worker.active and worker.running is None for worker in dispatch.workers):  # noqa: ASYNC110  # turns of the loop
+                await asyncio.sleep(0)
+    del records, part
+    for _ in range(10):  # turns of the loop: the task of the last batch has an end
+        await asyncio.sleep(0)
+    gc.collect()
+    waiting = sum(len(worker.queue) + (worker.running is not None) for worker in dispatch.workers)
+    assert sum(type(found) is Held for found in gc.get_objects()) == waiting < batches * size / 2
+    hang.set()
+    async with asyncio.timeout(10):
+        while any(worker.active for worker in dispatch.workers):  # noqa: ASYNC110  # turns of the loop
+            await asyncio.sleep(0)
+    await slots.close(1.0)
+
+
+async def test_a_store_that_is_kept_does_not_serve_the_next_record(tmp_path: Path) -> None:
+    """It goes on saying that its attempt has ended, while later records run straight on stores of their own."""
+    ground = Ground(f"embedded:{tmp_path / 'data'}")
+    await asyncio.to_thread(ground.fill, [(b"k", b"%d" % i) for i in range(50)])
+    app = ground.app()
+    kept: list[State[int]] = []
+    refused: list[int] = []
+
+    @app.handler(ground.source)
+    async def handle(value: int, seen: State[int]) -> None:
+        if value % 10 == 3:
+            kept.append(seen)
+        for store in kept:
+            if store is not seen:
+                with pytest.raises(ContextClosed):
+                    store.put(1_000)
+                refused.append(value)
+        assert (seen.get() or 0) == value
+        seen.put(value + 1)
+
+    await asyncio.to_thread(app.run, until="level")
+    assert len(kept) == 5
+    assert len(refused) > 100

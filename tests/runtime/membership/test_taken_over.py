@@ -1,0 +1,66 @@
+"""A process that found damage and asks who is in office: nothing of it goes on meanwhile."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from keylanes.brokers.simulated.broker import Latency
+from keylanes.brokers.simulated.virtual_loop import run_virtual
+from keylanes.errors import SourceError
+
+from ...stage.cluster import Cluster
+from ...stage.engine import SOURCE, Engine, application
+
+
+class SlowToAnswer:
+    """A connection that makes every reader wait ten seconds from some moment on."""
+
+    def __init__(self, broker: Any) -> None:
+        self.broker, self.is_slow = broker, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.broker, name)
+
+    async def reader(self, positions: Any) -> Any:
+        """A reader, some time."""
+        if self.is_slow:
+            await asyncio.sleep(10)
+        return await self.broker.reader(positions)
+
+
+class SlowCluster(Cluster):
+    """A cluster of such connections."""
+
+    def connect(self, client_name: str) -> Any:
+        return SlowToAnswer(super().connect(client_name))
+
+
+def test_no_record_is_begun_while_it_asks_who_is_in_office() -> None:
+    """However long the answer takes; nothing is committed then, either. What ended it comes out."""
+
+    async def main() -> None:
+        begun: list[int] = []
+        app = application(commit_interval_ms=50)
+
+        @app.handler(SOURCE, parallelising_factor=1)
+        async def look(value: bytes) -> None:
+            begun.append(int(value))
+            await asyncio.sleep(0.01)
+
+        cluster = SlowCluster(1, Latency())
+        engine = Engine(app, cluster=cluster)
+        for n in range(2_000):
+            engine.send(b"k", b"%d" % n)
+        member = await engine.start()
+        assert member.cycle is not None
+        await asyncio.sleep(1)
+        engine.connection.is_slow = True  # type: ignore[attr-defined]  # it is one of those above
+        before, commits = len(begun), member.cycle.commits
+        member.fail(SourceError("damaged"))
+        with pytest.raises(SourceError, match="damaged"):
+            await engine.task
+        assert 0 < before <= len(begun) <= before + 1
+        assert member.cycle.commits <= commits + 1
+
+    run_virtual(main(), seed=1)
