@@ -48,7 +48,9 @@ def summary_table(content: Content) -> str:
             cells = [_fastest(content, workload, names) for names in _PEERS.values()]
             lines.append(f"| {workload.title} | {rate:,.0f} | {' | '.join(cells)} |")
     when = f"{content['when'][:10]} at commit {content['commit'][:10]}"
-    said = f"Records/s, medians of {_rounds(content)}{_size(content)}, measured on {when}."
+    counts = {len({run["round"] for run in content["runs"] if run["workload"] == w.name}) for w in WORKLOADS} - {0}
+    rounds = " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
+    said = f"Records/s, medians of {rounds} interleaved rounds{_size(content)}, measured on {when}."
     return "\n".join([*lines, "", said])
 
 
