@@ -11,7 +11,7 @@ KeylanesError
 │   ├── StoreError           8  the local RocksDB folder is in use, foreign, damaged or full
 │   ├── StateError           9  the state can't be trusted: its changelog is missing, truncated or foreign
 │   └── InvariantBroken     70  a defect of keylanes itself: report it
-├── StateNotReady               state was asked for that is not restored yet, or is not held here: ask again later
+├── StateNotReady               the state is not restored yet, or not held by this process: ask again later
 └── HandlerError                a record's attempt failed; retried, then dead-lettered or stopped
     ├── DecodeFailed            the value does not fit the handler's annotation
     ├── OutputRefused           an output is too large, or its topic, partition or key is not possible
@@ -27,7 +27,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 def caused(error: E, cause: BaseException | None) -> E:
-    """An error to raise with its cause: ``raise error from cause``, from compiled code, would leave that out."""
+    """The error with its cause set. In compiled code ``raise error from cause`` would drop the cause."""
     error.__cause__ = cause
     return error
 
@@ -73,7 +73,7 @@ class BrokerUnavailable(FatalError):
 
 
 class SourceError(FatalError):
-    """A source topic is missing, was re-created or truncated, or its retention passed a range's edge."""
+    """A source topic is missing, re-created or truncated, or lost records that were not processed yet."""
 
     exit_code = 7
 
@@ -87,7 +87,7 @@ class StoreError(FatalError):
 class StateError(FatalError):
     """The state can't be trusted or used: its changelog is missing, truncated, foreign or behind the offset log.
 
-    Nothing is worked with it, for a handler that reads wrong state writes wrong outputs.
+    The application stops, because a handler that reads wrong state writes wrong outputs.
     """
 
     exit_code = 9
@@ -100,7 +100,7 @@ class InvariantBroken(FatalError):
 
 
 class StateNotReady(KeylanesError):
-    """State was asked for that is not restored yet, or is not held by this process. Ask again later."""
+    """The state is not restored yet, or not held by this process. Ask again later."""
 
 
 class HandlerError(KeylanesError):
@@ -120,7 +120,7 @@ class NoKey(HandlerError):
 
 
 class StateValueTooLarge(HandlerError):
-    """A value for the state is larger than a record of its changelog may be; the state is as it was."""
+    """A value for the state is larger than a record of its changelog may be; the state is unchanged."""
 
 
 class HandlerTimeout(HandlerError):

@@ -1,4 +1,4 @@
-"""A book as Markdown: the README's tables, and a page with all that was measured."""
+"""A book as Markdown: the README's table, the tables of docs/benchmarks.md, and docs/figures.md with every arm."""
 
 import statistics
 from pathlib import Path
@@ -10,26 +10,62 @@ from _workloads import PC, WORKLOADS, Workload
 
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 _SERIAL_PEERS = ("streams-eos", "quix-eos")
+_PEERS = {
+    "fastest exactly-once peer": {"streams-eos": "Kafka Streams", "quix-eos": "Quix Streams"},
+    "fastest at-least-once peer": {
+        **dict.fromkeys(PC, "Parallel Consumer"),
+        "streams-alo": "Kafka Streams",
+        "quix-alo": "Quix Streams",
+        "pyrallel": "Pyrallel-Consumer",
+    },
+    "aiokafka, one record at a time": {"aiokafka-serial": ""},
+}
+"""The columns of the README's table. What commits nothing is no peer."""
 _PAGE_HEAD = """\
-Written by `python3 dev.py bench compare --full --readme` from the runs of `make bench-full`. Rates are records/s from
-the begin of the first record to the end of the last one; *written* counts until the broker wrote the last output.
-*keylanes is ×* is the median of the ratios of runs in the same round. *CPU µs* are of all threads of an arm's process,
-for each record; *MiB* is its greatest resident memory, and *in flight* the most handlers that ran at a time."""
+This page is written by `python3 dev.py bench compare --full --docs` from the runs of `make bench-full`. A rate counts
+records/s from the start of the first record to the end of the last one; *written /s* counts until the broker wrote the
+last output. *keylanes is ×* is the median of the ratios of runs in the same round. *CPU µs* is the processor time of
+all threads of an arm's process, per record. *MiB* is its greatest resident memory. *in flight* is the greatest number
+of handlers that ran at the same time."""
 
 
-def write_readme(path: Path, content: Content) -> None:
-    """Put the tables between the two markers. Raises ValueError when they are missing."""
+def write_between(path: Path, tables: str) -> None:
+    """Put the tables between the two markers of a page. Raises ValueError when the markers are missing."""
     text = path.read_text()
     before, found, rest = text.partition(BEGIN)
     _, found_end, after = rest.partition(END)
     if not found or not found_end:
         raise ValueError(f"{path.name} has no {BEGIN} … {END}")
-    path.write_text(f"{before}{BEGIN}\n{readme_tables(content)}\n{END}{after}")
+    path.write_text(f"{before}{BEGIN}\n{tables}\n{END}{after}")
 
 
-def readme_tables(content: Content) -> str:
+def summary_table(content: Content) -> str:
+    """For the README: each workload that is judged by its rate, against the fastest peer of each guarantee."""
+    lines = [f"| workload | keylanes, exactly once | {' | '.join(_PEERS)} |", "|---" * (2 + len(_PEERS)) + "|"]
+    for workload in WORKLOADS:
+        rate = median(content, workload.name, OURS)
+        if workload.kind == "rate" and rate is not None:
+            cells = [_fastest(content, workload, names) for names in _PEERS.values()]
+            lines.append(f"| {workload.title} | {rate:,.0f} | {' | '.join(cells)} |")
+    when = f"{content['when'][:10]} at commit {content['commit'][:10]}"
+    counts = {len({run["round"] for run in content["runs"] if run["workload"] == w.name}) for w in WORKLOADS} - {0}
+    rounds = " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
+    said = f"Records/s, medians of {rounds} interleaved rounds{_size(content)}, measured on {when}."
+    return "\n".join([*lines, "", said])
+
+
+def _fastest(content: Content, workload: Workload, names: dict[str, str]) -> str:
+    """The peer with the best median, and how many times that ours is, bold where we lose; empty when there is none."""
+    peers = [arm for arm in workload.arms if arm in names and ratios(content, workload.name, arm)]
+    if not peers:
+        return ""
+    peer = best(content, workload.name, peers)
+    return f"{names[peer]} {_against(content, workload, peer)}".strip()
+
+
+def benchmark_tables(content: Content) -> str:
     """Throughput, the kill and the latencies as Markdown, with what was and was not reached."""
-    parts = [_readme_head(content), *_readme_rates(content), *_readme_written(content), *_readme_figures(content)]
+    parts = [_head(content), *_rates(content), *_written(content), *_figures(content)]
     verdicts = judge(content)
     counted = [verdict for verdict in verdicts if not verdict.why_not]
     failing = [verdict for verdict in counted if not verdict.holds]
@@ -48,7 +84,7 @@ def readme_tables(content: Content) -> str:
 
 def figures_page(content: Content) -> str:
     """All that was measured, arm by arm, as a page of Markdown, with every bar."""
-    parts = ["# Figures, arm by arm", "", _PAGE_HEAD, "", _readme_head(content)]
+    parts = ["# Figures, arm by arm", "", _PAGE_HEAD, "", _head(content)]
     for workload in WORKLOADS:
         if any(run["workload"] == workload.name for run in content["runs"]):
             columns, rows = table(content, workload)
@@ -64,14 +100,14 @@ def _page_cell(cell: Any) -> str:
     return f"{cell:,.{0 if cell >= 100 else 1}f}" if isinstance(cell, float) else str(cell)
 
 
-def _readme_head(content: Content) -> str:
+def _head(content: Content) -> str:
     machine = content["machine"]
     memory = machine["memory_bytes"] / 2**30
-    size = "" if content["settings"]["size"] == "full" else " (quick sizes)"
     return (
-        f"Medians of {_rounds(content)}{size} on {machine['cores']} cores "
-        f"({machine['processor']}, {memory:.0f} GiB), records/s; in brackets how many times that keylanes does, bold "
-        f"where it does less. Measured on {content['when'][:10]} at commit {content['commit'][:10]}"
+        f"Medians of {_rounds(content)}{_size(content)} on {machine['cores']} cores "
+        f"({machine['processor']}, {memory:.0f} GiB), in records/s. The figure in brackets behind a peer is keylanes' "
+        f"rate divided by the peer's; it is bold where keylanes is slower. Measured on {content['when'][:10]} at "
+        f"commit {content['commit'][:10]}"
         f"{', with changes,' if content.get('has_changes') else ''} with {_versions(content)}.\n"
     )
 
@@ -83,6 +119,10 @@ def _versions(content: Content) -> str:
         for name, version in ran.items():
             found.setdefault(name, {})[version] = None
     return ", ".join(f"{name} {' and '.join(versions)}" for name, versions in found.items())
+
+
+def _size(content: Content) -> str:
+    return "" if content["settings"]["size"] == "full" else " (quick sizes)"
 
 
 def _rounds(content: Content) -> str:
@@ -97,7 +137,7 @@ def _rounds(content: Content) -> str:
     return f"{least} interleaved rounds{said}"
 
 
-def _readme_rates(content: Content) -> list[str]:
+def _rates(content: Content) -> list[str]:
     columns = ("Parallel Consumer, best engine", "Kafka Streams, exactly once", "Quix Streams, exactly once")
     lines = [f"| workload | keylanes, exactly once | {' | '.join(columns)} | others and raw limits |", "|---" * 6 + "|"]
     for workload in WORKLOADS:
@@ -115,7 +155,7 @@ def _readme_rates(content: Content) -> list[str]:
     return lines
 
 
-def _readme_written(content: Content) -> list[str]:
+def _written(content: Content) -> list[str]:
     """Of workloads with outputs: the rates that count the time until the last output was in the log."""
     name, lines = "written_per_second", []
     for workload in WORKLOADS:
@@ -149,11 +189,11 @@ def _against(content: Content, workload: Workload, arm: str) -> str:
     return f"{cell[:-1]}, a prefix)" if median(content, workload.name, arm, "is_prefix") else cell
 
 
-def _readme_kill(content: Content, workload: Workload, arm: str) -> list[str]:
+def _kill(content: Content, workload: Workload, arm: str) -> list[str]:
     return [f"{cell:,}" if cell != "" else "" for cell in kill_row(content, workload, arm)]
 
 
-def _readme_latency(content: Content, workload: Workload, arm: str) -> list[str]:
+def _latency(content: Content, workload: Workload, arm: str) -> list[str]:
     """A peer's with the share of it that ours is, bold where that is more."""
     cells = []
     for name in ("p50", "p99", "p99.9"):
@@ -165,14 +205,14 @@ def _readme_latency(content: Content, workload: Workload, arm: str) -> list[str]
     return cells
 
 
-def _readme_figures(content: Content) -> list[str]:
+def _figures(content: Content) -> list[str]:
     """A table for each workload that is not judged by its throughput."""
     lines = []
     for workload in WORKLOADS:
         if workload.kind == "rate":
             continue
         is_kill = workload.kind == "kill"
-        columns, cells = (KILL_COLUMNS[1:], _readme_kill) if is_kill else (LATENCY_COLUMNS[2:5], _readme_latency)
+        columns, cells = (KILL_COLUMNS[1:], _kill) if is_kill else (LATENCY_COLUMNS[2:5], _latency)
         found = [arm for arm in workload.arms if values(content, workload.name, arm, "again" if is_kill else "p50")]
         if not found:
             continue

@@ -6,7 +6,7 @@ figures. keylanes runs exactly once in every row. Every run is written down as i
 
     --workloads W1 W4   only these           --full      full sizes, three rounds (five of W7); else quick ones, one
     --arms keylanes …   only these           --report    no run: tables of what was written down
-    --rounds 5          another number       --readme    the same; the README's tables and docs/figures.md are written
+    --rounds 5          another number       --docs      the same, and the README's table and two pages in docs/
     --again             begin afresh; the book before it is kept
 """
 
@@ -21,7 +21,7 @@ import _rate
 from _arms import ARMS, ready
 from _book import Book, alone
 from _drive import Ground
-from _markdown import figures_page, write_readme
+from _markdown import benchmark_tables, figures_page, summary_table, write_between
 from _measure import FOLDER, ROOT, Processors, WrongRun, picture, print_table, running_broker
 from _report import latency_rate, report
 from _steps import Steps
@@ -36,7 +36,7 @@ def main() -> int:
     workloads = chosen(parsed.workloads)
     if any(w.kind == "latency" for w in workloads) and all(w.name != "W1-2ms" for w in workloads):
         workloads = [*chosen(["W1-2ms"]), *workloads]  # it sets the rate
-    if parsed.report or parsed.readme:
+    if parsed.report or parsed.docs:
         book.content = book.read()
         if not book.content:
             raise SystemExit(f"nothing was written down yet: {book.path}")
@@ -49,8 +49,9 @@ def main() -> int:
             run_missing(book, plan(book, workloads, parsed.arms, rounds), size)
     fails = report(book.content, workloads, print_table)
     picture("_plot", book.content, book.path.with_suffix(".png"))
-    if parsed.readme:
-        write_readme(ROOT / "README.md", book.content)
+    if parsed.docs:
+        write_between(ROOT / "README.md", summary_table(book.content))
+        write_between(ROOT / "docs" / "benchmarks.md", benchmark_tables(book.content))
         (ROOT / "docs" / "figures.md").write_text(figures_page(book.content))
     return 1 if fails or book.content["failures"] else 0
 
@@ -61,7 +62,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workloads", nargs="+", default=[], metavar="W1")
     parser.add_argument("--arms", nargs="+", default=[], metavar="ARM", choices=sorted(ARMS))
     parser.add_argument("--rounds", type=int)
-    for option in ("--full", "--report", "--readme", "--again"):
+    for option in ("--full", "--report", "--docs", "--again"):
         parser.add_argument(option, action="store_true")
     return parser.parse_args()
 

@@ -46,9 +46,10 @@ are in no circles: with Python's own thresholds a third of the time went into lo
 class App:
     """A named application on a broker.
 
-    The name stands in the names of its logs; it is the identity of everything that was processed. ``broker`` is
-    ``kafka://host:port`` or ``embedded:folder`` (there is no default), or a Broker object, then opened here and
-    closed by its owner. ``on_fatal`` is called with the error that ends a run. Raises SettingsError.
+    ``name`` is part of the names of the application's logs: under another name it processes everything again.
+    ``broker`` is ``kafka://host:port``, ``embedded:folder`` or a Broker object; there is no default. The application
+    opens a Broker object, its owner closes it. ``on_fatal`` is called with the error that ends a run. Raises
+    SettingsError.
     """
 
     def __init__(
@@ -90,12 +91,12 @@ class App:
         on_failure: DeadLetter | Stop | None = None,
         codec: Codec | None = None,
     ) -> Callable[[F], F]:
-        """Handle a topic's records: ``async def f(value)`` or ``f(value, ctx)`` on the event loop, ``def`` on threads.
+        """Declare the handler of a topic's records: ``f(value)`` or ``f(value, ctx)``, and stores behind the value.
 
-        The value is decoded by its annotation. What is returned goes to ``to`` with the record's key; a ``Record``, or
-        a list, says otherwise. ``parallelising_factor`` is the number of workers a partition is cut into: it must
-        exceed rate x handler time. Without ``on_failure`` a record that fails for good stops the application. Raises
-        SettingsError.
+        An ``async def`` handler runs on the event loop, a ``def`` handler on a thread. The value is decoded to its
+        annotation. A returned value goes to ``to`` with the record's key; return a ``Record``, or a list, to set
+        another key or topic. ``parallelising_factor`` is the number of workers per partition: it must exceed rate x
+        handler time. Without ``on_failure`` a record that fails for good stops the application. Raises SettingsError.
         """
 
         def register(function: F) -> F:
@@ -128,12 +129,13 @@ class App:
     # --- running ---------------------------------------------------------------------------------------------------
 
     def run(self, *, until: Literal["level"] | None = None, on_step: Callable[[str], None] = unheard) -> None:
-        """Run until SIGTERM or SIGINT (twice: abort), or until the ends that the topics have now are reached.
+        """Run until SIGTERM or SIGINT; with ``until="level"`` also until the current ends of the topics are reached.
 
-        Returns after a stop in order. Records of a range that was released keep ``until="level"`` waiting until it is
-        granted again; when nothing else is left, that is logged. A fatal error is logged CRITICAL and ends it as
-        SystemExit with the exit code that errors.py lists. ``on_step`` hears the steps of the commit cycle.
-        The process is its own: garbage is collected less often meanwhile, and glibc keeps more of what is freed.
+        The first signal stops in order, and ``run`` returns; the second one aborts. With ``until="level"`` the records
+        of a released range are waited for until it is granted again; when nothing else is left, that is logged. A fatal
+        error is logged CRITICAL and raises SystemExit with the exit code that errors.py lists. ``on_step`` is called
+        with each step of the commit cycle. ``run`` assumes that the process is its own: it makes garbage collection run
+        less often, and glibc keep more freed memory.
         """
         if until not in (None, "level"):
             raise SettingsError(f"until is 'level' or None; seen {until!r}")
@@ -290,7 +292,7 @@ class App:
         )
 
     def store(self, name: str) -> StoreView:
-        """A store of a handler, to be read beside it: what is committed. Raises SettingsError for an unknown name."""
+        """A view of a handler's store that reads committed state. Raises SettingsError for an unknown name."""
         declared = {d.name for handler in self.handlers.values() for d in handler.stores}
         if name not in declared:
             raise SettingsError(f"application {self.name!r} has no store {name!r}; it has {sorted(declared)}")
@@ -305,29 +307,29 @@ class App:
     # --- changing who works on what ----------------------------------------------------------------------------------
 
     async def split(self, topic: str, partition: int, at: int) -> None:
-        """Cut the worker that owns point ``at`` in two, the second one from there on; returns when it is committed.
+        """Split the worker that owns point ``at``; the second half begins at ``at``. Returns when it is committed.
 
-        Handlers go on meanwhile. Raises ValueError when that is not possible, CancelledError when the run ends before.
+        Handlers go on meanwhile. Raises ValueError when it is impossible, CancelledError when the run ends first.
         """
         await self._working().split((topic, partition), at)
 
     async def merge(self, topic: str, partition: int, within: KeyRange) -> None:
-        """Make one worker of those that make up a key range; returns when it is committed.
+        """Merge the workers of a key range into one. Returns when it is committed.
 
-        They wait for each other for ``merge_hold_ms`` at most. Raises as ``split`` does.
+        The workers wait for each other for ``merge_hold_ms`` at most. Raises as ``split`` does.
         """
         await self._working().merge((topic, partition), within)
 
     async def release(self, topic: str, partition: int, within: KeyRange) -> None:
-        """Give up a key range of a source partition: its records wait until it is granted again, here or by a restart.
+        """Release a key range of a source partition. Its records wait until ``grant`` or a restart takes it up again.
 
-        Returns when what runs there is through and committed; to cancel the call does not take it back. Raises as
-        ``split`` does.
+        Returns when the running records of the range are done and committed. Cancelling the call does not undo the
+        release. Raises as ``split`` does.
         """
         await self._working().release((topic, partition), within)
 
     async def grant(self, topic: str, partition: int, within: KeyRange) -> None:
-        """Take up a key range that was released; returns when its state is here and its workers are. Raises as
+        """Take up a released key range again. Returns when its state is restored and its workers run. Raises as
         ``split`` does.
         """
         await self._working().grant((topic, partition), within)

@@ -1,7 +1,7 @@
 """What a handler sees of its record, and how it sends: one context per attempt.
 
-What is sent through a context is held with the record and becomes visible in the transaction that commits it. A
-context is closed when its attempt ends; a failed or timed-out attempt leaves nothing, and sending later raises.
+What a handler sends through a context becomes visible in the transaction that commits the record. The end of the
+attempt closes the context; sending later raises. A failed or timed-out attempt leaves nothing behind.
 """
 
 from typing import Any
@@ -39,8 +39,8 @@ def Record(  # noqa: N802  # users see a record they construct; it must tell "no
 ) -> Output:
     """A record to return from a handler.
 
-    ``value`` None is a tombstone. ``key`` not given: the source record's key; None: no key. ``topic`` not given: the
-    handler's ``to=``. ``timestamp`` in ms since the epoch; not given: the source record's.
+    ``value`` None is a tombstone. ``key`` is the source record's by default; None means no key. ``topic`` is the
+    handler's ``to=`` by default. ``timestamp`` is in ms since the epoch, and the source record's by default.
     """
     return Output(
         value=value,

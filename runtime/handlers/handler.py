@@ -20,9 +20,10 @@ PARALLELISING_FACTOR_MAX = 16_384
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """How often and how fast a failed record is tried again: ``attempts`` in all, waits doubling from ``backoff_ms``.
+    """How often a failed record is tried, and how long to wait between two attempts.
 
-    Other records of the worker's range wait meanwhile (their order is kept); all other workers go on. Raises
+    ``attempts`` includes the first one. The wait begins at ``backoff_ms`` and doubles up to ``backoff_ms_max``. The
+    other records of the worker's key range wait meanwhile, so that order is kept; other workers go on. Raises
     SettingsError.
     """
 
@@ -45,13 +46,13 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """A record that failed for good goes to this topic, with its cause in headers, in the same transaction."""
+    """Send a record that failed for good to this topic, with its cause in headers, in the same transaction."""
 
     topic: str
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """A record that failed for good stops the application; nothing is lost: it is tried again after a restart."""
+    """Stop the application when a record failed for good. The record is tried again after a restart."""
 
 
 class Handler(msgspec.Struct, frozen=True):

@@ -18,9 +18,9 @@ NAME_CHARS_MAX: Final = 100
 class Store(msgspec.Struct, frozen=True, kw_only=True):
     """How a state is kept, for ``Annotated``.
 
-    ``name``: of the store, else the parameter's. ``ttl_ms``: how long a value is visible, counted in the timestamps of
-    records: a value put by a record at t is seen by records with timestamps below t + ttl_ms, so that a replay sees the
-    same; None: for good. ``codec``: of the values, else JSON.
+    ``name``: the name of the store; by default that of the parameter. ``ttl_ms``: how long a value is visible, in the
+    time of records, so that a replay sees the same: a value put by a record with timestamp t is visible to records with
+    timestamps below t + ttl_ms. None: no limit. ``codec``: the codec of the values; by default JSON.
     """
 
     name: str | None = None

@@ -1,9 +1,9 @@
 """What a handler asks of its state by annotation, and what it gets.
 
 ``seen: State[int]`` is one value, ``by_day: MapState[str, int]`` a map, each scoped to the record's key and source
-topic: two keys never see each other's values. The store's name is the parameter's; ``Annotated[State[int],
-Store(name="seen", ttl_ms=60_000)]`` says otherwise. What is put becomes visible with the record's outputs and offset,
-or not at all. A record without a key has no state: any use raises NoKey.
+topic: two keys never see each other's values. The store has the name of the parameter; ``Annotated[State[int],
+Store(name="seen", ttl_ms=60_000)]`` gives it another one. A change becomes visible together with the record's outputs
+and offset, or not at all. A record without a key has no state: any use raises NoKey.
 """
 
 import typing
@@ -151,7 +151,7 @@ class State(Generic[T]):
         self._scope.write(cell, self._encode(value) if is_sure else self._binding.encode(value), self._ttl_ms)
 
     def delete(self) -> None:
-        """There is no value any more."""
+        """Remove the value."""
         self._scope.delete(_keyed(self._cell, self._binding))
 
 
@@ -178,11 +178,11 @@ class MapState(Generic[K, V]):
         self._scope.write_at(self._entry(key), self._binding.encode(value), self._binding.declaration.ttl_ms)
 
     def delete(self, key: K) -> None:
-        """There is no value for a key any more."""
+        """Remove the value of a key."""
         self._scope.delete(self._scope.cell(self._entry(key)))
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """Keys and values in order of keys, as they were when it began; writes meanwhile do not disturb it."""
+        """Keys and values in the order of the keys, as they were when the iteration began."""
         prefix = _keyed(self._at, self._binding)
         kind = self._binding.declaration.key_type
         for key, payload in self._scope.walk(prefix):

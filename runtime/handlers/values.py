@@ -15,7 +15,7 @@ from ...errors import DecodeFailed, SettingsError, caused
 
 
 class Codec(Protocol):
-    """How values of one handler are read and written. Both raise an exception for what they can't do."""
+    """How values are read and written. Both methods raise an exception for what they can't convert."""
 
     def decoder(self, annotation: Any) -> Callable[[bytes], Any]:
         """A function from bytes to a value of the annotated type; raises TypeError for an impossible annotation."""

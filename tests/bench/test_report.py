@@ -1,9 +1,9 @@
-"""What people read of a bench: tables that say what is missing, and a README that is written from the book."""
+"""What people read of a bench: tables that say what is missing, and pages that are written from the book."""
 
 from pathlib import Path
 
 import pytest
-from _markdown import BEGIN, END, figures_page, readme_tables, write_readme
+from _markdown import BEGIN, END, benchmark_tables, figures_page, summary_table, write_between
 from _report import latency_rate, notes, report, table
 from _workloads import WORKLOADS, chosen
 
@@ -69,56 +69,77 @@ def test_the_rate_of_the_open_loop_is_half_of_the_slowest_arm_and_stays() -> Non
         latency_rate(book())
 
 
-def test_the_readme_is_written_between_its_markers(tmp_path: Path) -> None:
+def test_a_page_is_written_between_its_markers(tmp_path: Path) -> None:
     """What stands around stays; writing twice changes nothing; without markers nothing is written."""
-    path = tmp_path / "README.md"
+    path = tmp_path / "page.md"
     path.write_text(f"before\n{BEGIN}\nfrom before\n{END}\nafter\n")
-    write_readme(path, book(*W5))
+    write_between(path, benchmark_tables(book(*W5)))
     text = path.read_text()
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert "from before" not in text
-    write_readme(path, book(*W5))
+    write_between(path, benchmark_tables(book(*W5)))
     assert path.read_text() == text
     path.write_text("no markers")
     with pytest.raises(ValueError, match="has no"):
-        write_readme(path, book(*W5))
+        write_between(path, "tables")
 
 
-def test_the_readme_says_where_we_lose() -> None:
+def test_the_tables_say_where_we_lose() -> None:
     """A ratio below one is bold, a bar that is missed is named, and so is what does not count."""
     slow = run("W5", "keylanes", per_second=450.0, bound_per_second=1_000.0, records=50_000)
-    text = readme_tables(book(*thrice(slow, *W5[1:])))
+    text = benchmark_tables(book(*thrice(slow, *W5[1:])))
     assert "900 (**0.50 ×**)" in text
     assert "- **Missed:** W5 of the hottest key's bound: 0.45, not 0.9." in text
     assert "- Not counted: W3: keylanes did not run in some round." in text
 
 
-def test_the_readme_says_what_failed_also_when_it_was_repeated() -> None:
+def test_the_tables_say_what_failed_also_when_it_was_repeated() -> None:
     """All bars hold, and still the failure is told; so is an arm that lacks a round of a workload without bars."""
     content = book(*thrice(*W5), run("W8", "keylanes", 0, per_second=1.0))
     content["failures"].append("W5, round 1, parallel-consumer-core: records were lost")
-    text = readme_tables(content)
+    text = benchmark_tables(content)
     assert "or has no figures: W5, round 1, parallel-consumer-core: records were lost." in text
     assert "- Not counted: W8: parallel-consumer-core did not run in some round." in text
 
 
-def test_the_readme_says_by_how_much_latencies_differ() -> None:
+def test_the_tables_say_by_how_much_latencies_differ() -> None:
     """Each peer's with the share of it that ours is, by the rounds' own ratios; bold where ours is the larger one."""
     pairs = [("keylanes", 4.0, 12.0), ("parallel-consumer-core", 8.0, 10.0)]
     runs = [
         run("W7-handled", arm, n, **{"p50": p50, "p99": p99, "p99.9": p99}) for n in range(3) for arm, p50, p99 in pairs
     ]
-    text = readme_tables(book(*runs))
+    text = benchmark_tables(book(*runs))
     assert "| keylanes | 4.0 | 12.0 | 12.0 |" in text
     assert "| parallel-consumer-core | 8.0 (0.50 ×) | 10.0 (**1.20 ×**) | 10.0 (**1.20 ×**) |" in text
 
 
-def test_the_readme_says_what_counts_until_the_outputs_are_written() -> None:
+def test_the_tables_say_what_counts_until_the_outputs_are_written() -> None:
     """Where outputs are, the rate until the last one is in the log, beside the one until the last handler's end."""
     rates = (("keylanes", 90.0, 80.0), ("streams-eos", 85.0, 84.0))
     content = book(*(run("W4", arm, per_second=rate, written_per_second=written) for arm, rate, written in rates))
-    assert "W4 until the last output is in the log: keylanes 80; streams-eos 84 (**0.95 ×**)." in readme_tables(content)
+    assert "W4 until the last output is in the log: keylanes 80; streams-eos 84 (**0.95 ×**)." in benchmark_tables(
+        content
+    )
+
+
+def test_the_summary_compares_with_the_fastest_peer_of_each_guarantee() -> None:
+    """Of each engine the faster one, bold where we lose, nothing where no peer ran; raw limits are no peers."""
+    found = (
+        ("W4", {"keylanes": 90.0, "streams-eos": 60.0, "quix-eos": 30.0, "streams-alo": 100.0, "quix-alo": 80.0}),
+        ("W1-2ms", {"keylanes": 40.0, "parallel-consumer-core": 80.0, "parallel-consumer-reactor": 20.0}),
+        ("W8", {"keylanes": 40.0, "aiokafka-serial": 50.0}),
+        ("W2-1p", {"keylanes": 7.0, "getmany": 9.0}),
+    )
+    text = summary_table(book(*(run(name, arm, per_second=rate) for name, arms in found for arm, rate in arms.items())))
+    assert text.splitlines()[2:6] == [
+        "| async handler 2 ms | 40 |  | Parallel Consumer 80 (**0.50 ×**) |  |",
+        "| no-op drain, 1 partition | 7 |  |  |  |",
+        "| consume, transform, produce | 90 | Kafka Streams 60 (1.50 ×) | Kafka Streams 100 (**0.90 ×**) |  |",
+        "| sync handler, 100 µs of processor time, 4 partitions | 40 |  |  | 50 (**0.80 ×**) |",
+    ]
+    assert text.endswith("medians of 1 interleaved rounds, measured on 2020-02-29 at commit 0123456789.")
+    assert "rounds (quick sizes), measured" in summary_table(book(run("W4", "keylanes", per_second=1.0), size="quick"))
 
 
 def test_the_page_has_every_arm_and_every_bar() -> None:
@@ -134,24 +155,24 @@ def test_the_page_has_every_arm_and_every_bar() -> None:
     assert page.count("- holds: W5") == 2
 
 
-def test_the_readme_says_how_many_rounds_there_were() -> None:
+def test_the_tables_say_how_many_rounds_there_were() -> None:
     """Of most workloads, and of which ones there were more."""
     longer = [{**one, "workload": name, "round": number} for name in ("W3", "W4") for number in range(5) for one in W5]
-    assert "Medians of 3 interleaved rounds, 5 of W3, W4 on" in readme_tables(book(*thrice(*W5), *longer))
-    assert "Medians of 1 interleaved rounds on" in readme_tables(book(*W5))
+    assert "Medians of 3 interleaved rounds, 5 of W3, W4 on" in benchmark_tables(book(*thrice(*W5), *longer))
+    assert "Medians of 1 interleaved rounds on" in benchmark_tables(book(*W5))
 
 
-def test_the_readme_says_what_ran_and_when() -> None:
+def test_the_tables_say_what_ran_and_when() -> None:
     """The day, the commit, and each program with its version or versions."""
     said = "Measured on 2020-02-29 at commit 0123456789 with kafka 4, keylanes 1, python 3.11 and 3.13, pyrallel 2."
-    assert said in readme_tables(book(*W5))
+    assert said in benchmark_tables(book(*W5))
 
 
-def test_every_table_of_the_readme_has_cells_for_its_columns() -> None:
+def test_every_table_has_cells_for_its_columns() -> None:
     """Markdown tables are whole for every kind of workload."""
     figures = {"per_second": 10.0, "records": 5, "again": 3, "again_quiet": 1, "p50": 1.0, "p99": 2.0, "p99.9": 3.0}
     content = book(*(run(w.name, arm, **figures) for w in WORKLOADS for arm in w.arms))
-    lines = [line for line in readme_tables(content).splitlines() if line.startswith("|")]
+    lines = [line for line in benchmark_tables(content).splitlines() if line.startswith("|")]
     heads = [place for place, line in enumerate(lines) if line.startswith("|---")]
     assert len(heads) == 4
     for begin, end in zip([head - 1 for head in heads], [head - 1 for head in heads[1:]] + [len(lines)], strict=True):
