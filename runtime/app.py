@@ -25,9 +25,9 @@ from .member import Member, unheard
 from .process import keep_memory
 from .settings import Settings
 from .stores.view import StoreView
-from .testing import SimulatedApp
+from .testing import Call, SimulatedApp
 from .threads import DaemonThreads
-from .watch.statistics import Health, PartitionStatistics, Statistics
+from .watch.statistics import Health, Statistics
 from .watch.watchdog import LoopWatch
 
 logger = logging.getLogger("keylanes")
@@ -74,10 +74,9 @@ class App:
         if isinstance(broker, str):
             connect(broker, self.settings, name)  # no I/O: a wrong address is said here and now
         self._member: Member | None = None
+        self._call: Call = _as_it_is
         self._watch: LoopWatch | None = None
         self._running: asyncio.Task[None] | None = None
-        self._state = "idle"
-        self._cause: BaseException | None = None
 
     # --- declaring -------------------------------------------------------------------------------------------------
 
@@ -145,7 +144,7 @@ class App:
         try:
             _run_in_own_loop(self._run_with_signals(until_level=until == "level", on_step=on_step), limit_s)
         except KeylanesError as error:
-            if self._cause is not error:
+            if self._member is None or self._member.cause is not error:
                 logger.critical("%s does not start: %s", self.name, error)
             raise SystemExit(getattr(error, "exit_code", 1)) from error
         except asyncio.CancelledError:
@@ -156,17 +155,12 @@ class App:
         loop = asyncio.get_running_loop()
         member = self._begin(unheard)
         self._running = loop.create_task(self._run(member, until_level=False))
-        ready = loop.create_task(member.is_ready.wait())
         try:
-            await asyncio.wait([ready, self._running], return_when=asyncio.FIRST_COMPLETED)
+            await member.started(self._running)
         except asyncio.CancelledError:  # nobody will ever leave what was not entered
             self._running.cancel()
             await asyncio.wait([self._running])
             raise
-        finally:
-            ready.cancel()
-        if self._running.done():
-            await self._running
         return self
 
     async def __aexit__(
@@ -180,7 +174,6 @@ class App:
     def stop(self) -> None:
         """Stop in order: no more reading, drain to ``drain_timeout_ms``, commit, close."""
         if self._member is not None:
-            self._state = "stopping" if self._state == "running" else self._state
             self._member.stop()
 
     async def _run_with_signals(self, *, until_level: bool, on_step: Callable[[str], None]) -> None:
@@ -208,29 +201,20 @@ class App:
             raise SettingsError(f"application {self.name!r} has no handler")
         if self._state in ("starting", "running", "stopping"):
             raise SettingsError(f"application {self.name!r} runs already in this process")
-        self._member, self._state, self._cause = self._make_member(on_step), "starting", None
-        return self._member
+        member = self._make_member(on_step)
+        self._adopt(member, _as_it_is)
+        return member
 
     async def _run(self, member: Member, *, until_level: bool) -> None:
         self._watch = LoopWatch(self.settings.loop_lag_ms, lambda: str(member.slots.oldest_running()))
         watching = asyncio.get_running_loop().create_task(self._watch.run())
-        marking = asyncio.get_running_loop().create_task(self._mark_running(member))
         try:
             await member.run(until_level=until_level)
-            self._state = "stopped"
-        except asyncio.CancelledError:
-            self._state = "stopped"
-            raise
         except Exception as error:
-            self._fail(error)
+            self._tell(error)
             raise
         finally:
             watching.cancel()
-            marking.cancel()
-
-    async def _mark_running(self, member: Member) -> None:
-        await member.is_ready.wait()
-        self._state = "running"
 
     def _make_member(self, on_step: Callable[[str], None]) -> Member:
         is_ours = isinstance(self.broker, str)
@@ -247,8 +231,7 @@ class App:
             cpu_s=time.thread_time,
         )
 
-    def _fail(self, error: Exception) -> None:
-        self._state, self._cause = "failed", error
+    def _tell(self, error: Exception) -> None:
         # Ours say all in their text; a handler's own error is looked for where it was raised.
         is_foreign = isinstance(error, HandlerFailed) or not isinstance(error, KeylanesError)
         logger.critical("%s stops: %s", self.name, error, exc_info=error if is_foreign else None)
@@ -262,34 +245,16 @@ class App:
 
     def health(self) -> Health:
         """Whether it may stay in service; ``cause`` says why not."""
-        stalled = self._member is not None and self._member.stall.is_stalled
-        cause = str(self._cause) if self._cause else ("records wait and nothing moves" if stalled else None)
-        is_good = self._state in ("starting", "running", "stopping") and not stalled
-        return Health(self._state, is_good, cause, self._lag_ms())
+        member, state = self._member, self._state
+        stalled = member is not None and member.stall.is_stalled
+        failure = None if member is None else member.cause
+        cause = str(failure) if failure else ("records wait and nothing moves" if stalled else None)
+        is_good = state in ("starting", "running", "stopping") and not stalled
+        return Health(state, is_good, cause, self._lag_ms())
 
     def statistics(self) -> Statistics:
         """Where the run stands; all zero before the first one."""
-        member = self._member
-        if member is None or member.cycle is None:
-            restoring = None if member is None else member.keeper.restoring
-            return Statistics((), 0, 0, 0, 0, 0, 0, None, None, 0.0, restoring=restoring)
-        cycle, slots = member.cycle, member.slots
-        return Statistics(
-            partitions=tuple(_partition_statistics(run.dispatch) for run in member.runs),
-            records_done=slots.records_done,
-            commits=cycle.commits,
-            tiles=cycle.tiles,
-            event_bytes=cycle.event_bytes,
-            done_bytes=slots.done_bytes,
-            running=len(slots.tasks),
-            oldest_running=slots.oldest_running(),
-            last_commit_age_s=None if cycle.last_commit_s is None else _loop_time() - cycle.last_commit_s,
-            loop_lag_ms_max=self._lag_ms(),
-            splits=0 if member.balance is None else member.balance.splits,
-            merges=0 if member.balance is None else member.balance.merges,
-            restoring=member.keeper.restoring,
-            hot_keys=() if member.balance is None else tuple(member.balance.hot_keys),
-        )
+        return Statistics() if self._member is None else self._member.statistics(self._lag_ms())
 
     def store(self, name: str) -> StoreView:
         """A view of a handler's store that reads committed state. Raises SettingsError for an unknown name."""
@@ -311,14 +276,14 @@ class App:
 
         Handlers go on meanwhile. Raises ValueError when it is impossible, CancelledError when the run ends first.
         """
-        await self._working().split((topic, partition), at)
+        await self._call(self._working().split((topic, partition), at))
 
     async def merge(self, topic: str, partition: int, within: KeyRange) -> None:
         """Merge the workers of a key range into one. Returns when it is committed.
 
         The workers wait for each other for ``merge_hold_ms`` at most. Raises as ``split`` does.
         """
-        await self._working().merge((topic, partition), within)
+        await self._call(self._working().merge((topic, partition), within))
 
     async def release(self, topic: str, partition: int, within: KeyRange) -> None:
         """Release a key range of a source partition. Its records wait until ``grant`` or a restart takes it up again.
@@ -326,18 +291,22 @@ class App:
         Returns when the running records of the range are done and committed. Cancelling the call does not undo the
         release. Raises as ``split`` does.
         """
-        await self._working().release((topic, partition), within)
+        await self._call(self._working().release((topic, partition), within))
 
     async def grant(self, topic: str, partition: int, within: KeyRange) -> None:
         """Take up a released key range again. Returns when its state is restored and its workers run. Raises as
         ``split`` does.
         """
-        await self._working().grant((topic, partition), within)
+        await self._call(self._working().grant((topic, partition), within))
 
     def _working(self) -> Member:
         if self._member is None or self._state != "running":
             raise ValueError(f"application {self.name!r} does not run: it is {self._state}")
         return self._member
+
+    @property
+    def _state(self) -> str:
+        return "idle" if self._member is None else self._member.state
 
     def _lag_ms(self) -> float:
         return 0.0 if self._watch is None else self._watch.lag_max_s * 1000
@@ -351,9 +320,14 @@ class App:
         """
         return SimulatedApp(self.name, self.handlers, self.settings, self._adopt, seed)
 
-    def _adopt(self, member: Member | None) -> None:
-        """What is asked of the application, its stores for one, is asked of this run."""
-        self._member = member
+    def _adopt(self, member: Member | None, call: Call) -> None:
+        """What is asked of the application is asked of this run; ``call``: on the loop that it runs on."""
+        self._member, self._call = member, call
+
+
+async def _as_it_is(work: Coroutine[Any, Any, None]) -> None:
+    """The run is on the loop of whoever asks."""
+    await work
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -393,26 +367,3 @@ def _run_in_own_loop(main: Coroutine[Any, Any, None], limit_s: float) -> None:
         gc.set_threshold(*before)
         asyncio.set_event_loop(None)
         loop.close()
-
-
-def _loop_time() -> float:
-    try:
-        return asyncio.get_running_loop().time()
-    except RuntimeError:
-        return time.monotonic()  # asked from another thread: what loops take for their time
-
-
-def _partition_statistics(dispatch: Any) -> PartitionStatistics:
-    workers = dispatch.workers
-    return PartitionStatistics(
-        topic=dispatch.topic,
-        partition=dispatch.partition,
-        front=dispatch.front,
-        offset_least=min((w.edge for w in workers), default=dispatch.front),
-        workers=len(workers),
-        queued_records=sum(len(w.queue) for w in workers),
-        queued_bytes=sum(w.queue_bytes for w in workers),
-        lagging_workers=sum(1 for w in workers if w.dropped_from is not None),
-        dropped=dispatch.records_dropped,
-        caught_up=dispatch.records_caught_up,
-    )

@@ -5,8 +5,9 @@ The host of the pure heart. It owns every task; an error in any of them ends the
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 from ..brokers.protocol import Broker, BrokerError, BrokerTimeout, CorruptRecord, Record, TopicPartition, Watermarks
 from ..brokers.waiting import Patience, bounded, fatal_of
@@ -34,6 +35,7 @@ from .partition.generation import Generation, StructuralEvent
 from .settings import Settings
 from .source_watch import SourceWatch
 from .stores.keeper import Keeper, OpenCopies, open_state_folder
+from .watch.statistics import Statistics
 from .watch.watchdog import StallWatch
 
 logger = logging.getLogger("keylanes")
@@ -45,6 +47,9 @@ SETTLE_SHARE = 0.2
 
 CONTROL_CHECK_MS = 500
 """How often an idle process looks whether it was expelled."""
+
+
+RunState: TypeAlias = Literal["starting", "running", "stopping", "stopped", "failed"]
 
 
 def unheard(step: str) -> None:
@@ -67,9 +72,15 @@ class Member:
         closes_broker: bool = True,
         open_copies: OpenCopies | None = None,
         cpu_s: Callable[[], float] = lambda: 0.0,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.app, self.handlers, self.broker, self.settings = app, handlers, broker, settings
         self.wall_ms, self.cpu_s, self.on_step, self.closes_broker = wall_ms, cpu_s, on_step, closes_broker
+        self.now_s = now_s
+        """The time of the loop that it runs on, also when another thread asks."""
+        self.state: RunState = "starting"
+        self.cause: Exception | None = None
+        """What ended it, once it has failed."""
         self.logs = LogReader(app, broker, settings)
         self.identity = Identity(app, instance, broker, self.logs, settings)
         self.coordinator = Coordinator(self.identity)
@@ -97,7 +108,19 @@ class Member:
     async def run(self, *, until_level: bool = False) -> None:
         """Work until ``stop``, or until the ends that were found at the start are reached; raises what ended it."""
         try:
+            await self._run(until_level=until_level)
+            self.state = "stopped"
+        except Exception as error:
+            self.state, self.cause = "failed", error
+            raise
+        except BaseException:
+            self.state = "stopped"
+            raise
+
+    async def _run(self, *, until_level: bool) -> None:
+        try:
             if await self._has_started():
+                self.state = "stopping" if self._stop.is_set() else "running"
                 self.is_ready.set()
                 await self._work(until_level=until_level)
         except (LogError, SourceError, StateError) as error:
@@ -107,10 +130,44 @@ class Member:
         finally:
             await self._close()
 
+    async def started(self, running: "asyncio.Task[None]") -> None:
+        """Wait until the first records may be handled. Raises what ended the task of ``run`` before that."""
+        ready = asyncio.get_running_loop().create_task(self.is_ready.wait())
+        try:
+            await asyncio.wait([ready, running], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ready.cancel()
+        if running.done():
+            await running
+
     def stop(self) -> None:
         """Stop in order: no more reading, let workers finish until the deadline, commit, close."""
+        if self.state == "running":
+            self.state = "stopping"
         self._stop.set()
         self._ended.set()
+
+    def statistics(self, loop_lag_ms_max: float) -> Statistics:
+        """Where the run stands. ``loop_lag_ms_max``: what was seen of the loop that it runs on."""
+        if self.cycle is None:
+            return Statistics(restoring=self.keeper.restoring)
+        cycle, slots, balance = self.cycle, self.slots, self.balance
+        return Statistics(
+            partitions=tuple(run.dispatch.statistics() for run in self.runs),
+            records_done=slots.records_done,
+            commits=cycle.commits,
+            tiles=cycle.tiles,
+            event_bytes=cycle.event_bytes,
+            done_bytes=slots.done_bytes,
+            running=len(slots.tasks),
+            oldest_running=slots.oldest_running(),
+            last_commit_age_s=None if cycle.last_commit_s is None else self.now_s() - cycle.last_commit_s,
+            loop_lag_ms_max=loop_lag_ms_max,
+            splits=0 if balance is None else balance.splits,
+            merges=0 if balance is None else balance.merges,
+            restoring=self.keeper.restoring,
+            hot_keys=() if balance is None else tuple(balance.hot_keys),
+        )
 
     async def release(self, place: Place, within: KeyRange) -> None:
         """Give up a range of a source partition; returns when that is committed. Its records that run are finished.
@@ -350,9 +407,9 @@ class Member:
                 self._ended.set()
                 return
 
-    def is_level(self) -> bool:
-        """Whether everything up to ``ends`` is committed; at first those are what was found at the start."""
-        return all(edge >= self.ends[source] for source, edge in self._edges().items())
+    def is_level(self, ends: Mapping[TopicPartition, int]) -> bool:
+        """Whether everything up to these ends of all source partitions is committed."""
+        return all(edge >= ends[source] for source, edge in self._edges().items())
 
     def _edges(self) -> dict[TopicPartition, int]:
         """The least edge of each source partition, of what was released and waits for its grant too."""

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from ..brokers.partitioner import partition_of_key
 from ..brokers.protocol import Headers, Outgoing
@@ -24,6 +24,9 @@ from .settings import Settings
 
 T = TypeVar("T")
 
+Call: TypeAlias = Callable[[Coroutine[Any, Any, None]], Coroutine[Any, Any, None]]
+"""Has something that was asked of a run carried out on the loop of that run."""
+
 PARTITIONS = 2
 SETTLE_LIMIT_S = 3_600.0
 SETTLE_STEP_S = 0.05
@@ -32,7 +35,8 @@ SETTLE_STEP_S = 0.05
 class SimulatedApp:
     """``async with app.test(seed=…) as broker``. Topics are made when they are first named, with two partitions.
 
-    ``handlers`` by topic; ``adopt`` is told which run is to answer for the application; None: none does.
+    ``handlers`` by topic; ``adopt`` is told which run is to answer for the application (None: none does),
+    and how it is asked for something: on the loop that it runs on.
     The error that stopped the application is raised by ``read``, or where the block ends.
     """
 
@@ -41,7 +45,7 @@ class SimulatedApp:
         name: str,
         handlers: Mapping[str, Handler],
         settings: Settings,
-        adopt: Callable[[Member | None], None],
+        adopt: Callable[[Member | None, Call], None],
         seed: int,
     ) -> None:
         self.name, self.handlers, self.settings, self.adopt, self.seed = name, handlers, settings, adopt, seed
@@ -122,6 +126,13 @@ class SimulatedApp:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._loop.run_until_complete, work)
 
+    async def _on_loop(self, work: Coroutine[Any, Any, None]) -> None:
+        """For whoever asks from a test's loop, or from a handler, which is on the virtual loop already."""
+        if asyncio.get_running_loop() is self._loop:
+            await work
+        else:
+            await self._call(work)
+
     def _make(self) -> None:
         self._loop = VirtualLoop(self.seed)
         self._copies = MemoryCopies()
@@ -143,16 +154,16 @@ class SimulatedApp:
             self.settings,
             instance=f"seed{self.seed}-{self._crashes}",
             wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
+            now_s=loop.time,
             open_copies=lambda _: self._copies,
         )
-        self.adopt(self._member)
+        self.adopt(self._member, self._on_loop)
         self._run = loop.create_task(self._member.run())
-        ready = loop.create_task(self._member.is_ready.wait())
-        await asyncio.wait([ready, self._run], return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
-        if self._run.done():
+        try:
+            await self._member.started(self._run)
+        except BaseException:
             self._leave()
-            await self._run
+            raise
 
     async def _stop(self) -> BaseException | None:
         """Stop in order; the error that had stopped it, unless it was told already."""
@@ -177,7 +188,7 @@ class SimulatedApp:
 
     def _leave(self) -> None:
         self._member = None
-        self.adopt(None)
+        self.adopt(None, self._on_loop)
 
     async def _send(
         self,
@@ -213,8 +224,7 @@ class SimulatedApp:
                 self._told = self._run.exception()
                 await self._run
             sources = [run.dispatch.place for run in self._member.runs]
-            self._member.ends = {source: self._cluster.watermarks(source).high for source in sources}
-            if self._member.is_level():
+            if self._member.is_level({source: self._cluster.watermarks(source).high for source in sources}):
                 return
             await asyncio.sleep(SETTLE_STEP_S)
         raise TimeoutError(f"not everything was processed within {SETTLE_LIMIT_S:.0f} s of virtual time")

@@ -28,6 +28,7 @@ from ...keyrange.policy import WorkerLoad
 from ...state.overlay import Cell
 from ..handlers.done import Done
 from ..handlers.sizes import RECORD_OVERHEAD_BYTES, bytes_of
+from ..watch.statistics import PartitionStatistics
 from .worker import Stretch, Worker
 
 
@@ -425,6 +426,22 @@ class PartitionDispatch:
                 worker.active = True
                 ready.append(worker)
         return ready
+
+    def statistics(self) -> PartitionStatistics:
+        """Where it stands, for people and machines."""
+        workers = self.workers
+        return PartitionStatistics(
+            topic=self.topic,
+            partition=self.partition,
+            front=self.front,
+            offset_least=min((w.edge for w in workers), default=self.front),
+            workers=len(workers),
+            queued_records=sum(len(w.queue) for w in workers),
+            queued_bytes=sum(w.queue_bytes for w in workers),
+            lagging_workers=sum(1 for w in workers if w.dropped_from is not None),
+            dropped=self.records_dropped,
+            caught_up=self.records_caught_up,
+        )
 
     def close_windows(self, workers: Sequence[Worker], now: float, seconds: float) -> list[WorkerLoad]:
         """What these cost in a window of this length that ends now, as the policy sees it; the next one begins."""

@@ -55,16 +55,16 @@ class PartitionStatistics(msgspec.Struct, frozen=True):
 class Statistics(msgspec.Struct, frozen=True):
     """What the application has done since it started, and where it stands. Times in seconds of the loop's clock."""
 
-    partitions: tuple[PartitionStatistics, ...]
-    records_done: int
-    commits: int
-    tiles: int
-    event_bytes: int
-    done_bytes: int
-    running: int
-    oldest_running: tuple[str, int, float] | None
-    last_commit_age_s: float | None
-    loop_lag_ms_max: float
+    partitions: tuple[PartitionStatistics, ...] = ()
+    records_done: int = 0
+    commits: int = 0
+    tiles: int = 0
+    event_bytes: int = 0
+    done_bytes: int = 0
+    running: int = 0
+    oldest_running: tuple[str, int, float] | None = None
+    last_commit_age_s: float | None = None
+    loop_lag_ms_max: float = 0.0
     splits: int = 0
     """Of hot ranges, by themselves; as ``merges`` of cold ones."""
     merges: int = 0

@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from keylanes import App, Context, DeadLetter, HandlerFailed, KeylanesError, Record, Retry, Settings
+from keylanes.keyrange.hashing import SPACE_END
+from keylanes.keyrange.ranges import KeyRange
 
 
 class Flight(msgspec.Struct):
@@ -198,3 +200,73 @@ async def test_every_partition_has_its_turn_when_a_transaction_is_full() -> None
         odd = sum(value % 2 for value in seen)
         assert 20 < len(seen) < 400, "some transactions, not all"
         assert len(seen) / 3 < odd < len(seen) * 2 / 3
+
+
+async def test_what_is_asked_of_the_application_is_asked_of_the_simulated_run() -> None:
+    """Health, statistics and changes of ranges are those of the run, in its virtual time, and over after the block."""
+    app = flights()
+    whole = KeyRange(0, SPACE_END)
+    assert app.health().state == "idle"
+    async with app.test(seed=3) as broker:
+        assert (app.health().state, app.health().is_good) == ("running", True)
+        for n in range(20):
+            await broker.send("flights", Flight(20.0), key=b"%d" % n, partition=0)
+        assert len(await broker.read("late", Late)) == 20
+        told = app.statistics()
+        assert (told.records_done, [part.workers for part in told.partitions]) == (20, [16, 16])
+        assert told.last_commit_age_s is not None
+        assert 0 <= told.last_commit_age_s < 60
+        await broker.advance(100)
+        later = app.statistics().last_commit_age_s
+        assert later is not None
+        assert later >= told.last_commit_age_s + 99
+        await app.split("flights", 0, at=12_345)
+        assert app.statistics().partitions[0].workers == 17
+        await app.merge("flights", 0, KeyRange(0, SPACE_END // 16))
+        assert app.statistics().partitions[0].workers == 16
+        await app.release("flights", 0, whole)
+        assert app.statistics().partitions[0].workers == 0
+        await app.grant("flights", 0, whole)
+        assert app.statistics().partitions[0].workers == 16
+        await broker.crash()
+        assert app.health().state == "idle"
+        with pytest.raises(ValueError, match="does not run"):
+            await app.split("flights", 0, at=12_345)
+        await broker.restart()
+        assert app.health().is_good
+    assert app.health().state == "idle"
+
+
+async def test_a_simulated_run_that_failed_says_so() -> None:
+    """A handler without a policy for failures ends the run: health names the cause."""
+    app = App("failing", broker="embedded:never-opened", settings=Settings.of())
+
+    @app.handler("in", parallelising_factor=1, retry=Retry(attempts=1))
+    async def fails(value: bytes) -> None:
+        raise ValueError("no")
+
+    async with app.test() as broker:
+        await broker.send("in", b"x", key="k")
+        with pytest.raises(HandlerFailed):
+            await broker.read("in")
+        assert (app.health().state, app.health().is_good) == ("failed", False)
+        assert "no" in (app.health().cause or "")
+
+
+async def test_a_simulated_handler_may_split_its_own_partition() -> None:
+    """What a handler asks of its application is carried out on the loop that it runs on."""
+    app = App("own", broker="embedded:never-opened", settings=Settings.of())
+    asked: list[asyncio.Task[None]] = []
+
+    @app.handler("in", parallelising_factor=1)
+    async def splits(value: bytes, ctx: Context) -> None:
+        asked.append(asyncio.get_running_loop().create_task(app.split("in", ctx.partition, at=77)))
+
+    async with app.test() as broker:
+        await broker.send("in", b"x", key="k", partition=0)
+        await broker.read("in")
+        await broker.advance(1)
+        (task,) = asked
+        assert task.done()
+        assert task.exception() is None
+        assert app.statistics().partitions[0].workers == 2

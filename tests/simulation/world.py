@@ -198,8 +198,8 @@ class World:
                 self.start()
             elif len(alive) == 1 and alive[0].is_working and not alive[0].was_stopped:
                 member = alive[0].member
-                member.ends = {source: self.cluster.watermarks(source).high for source in self.sources}
-                if len(member.runs) == len(self.sources) and member.is_level():
+                ends = {source: self.cluster.watermarks(source).high for source in self.sources}
+                if len(member.runs) == len(self.sources) and member.is_level(ends):
                     return alive[0]
             await asyncio.sleep(0.02)
         raise AssertionError(f"not level after {LEVEL_LIMIT_S} s:\n{self.describe()}")

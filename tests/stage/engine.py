@@ -60,11 +60,7 @@ class Engine:
         )
         self.starts += 1
         self.task = loop.create_task(self.member.run(until_level=until_level))
-        ready = loop.create_task(self.member.is_ready.wait())
-        await asyncio.wait([ready, self.task], return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
-        if self.task.done():
-            self.task.result()
+        await self.member.started(self.task)
         return self.member
 
     async def crash(self) -> None:

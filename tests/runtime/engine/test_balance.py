@@ -124,8 +124,8 @@ class Running:
     async def level(self) -> None:
         """Until everything that was written is committed."""
         source = TopicPartition("src", 0)
-        self.member.ends = {source: self.cluster.watermarks(source).high}
-        await self.reached(self.member.is_level)
+        ends = {source: self.cluster.watermarks(source).high}
+        await self.reached(lambda: self.member.is_level(ends))
 
     def check(self) -> None:
         """Every record's output is there once, those of each key in order; the log is sound."""

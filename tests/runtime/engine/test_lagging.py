@@ -148,12 +148,12 @@ def test_hot_keys_of_many_partitions_are_not_idle() -> None:
         settings = Settings.of(compression_type=None, buffer_bytes_max=partitions * 64 * 30 * 220)
         handler = declare(work, "src", parallelising_factor=64)
         member = Member("app", [handler], cluster.connect("app"), settings, instance="one", wall_ms=lambda: EPOCH_MS)
-        member.ends = {TopicPartition("src", p): records for p in range(partitions)}
+        ends = {TopicPartition("src", p): records for p in range(partitions)}
         task = loop.create_task(member.run())
         await asyncio.wait_for(member.is_ready.wait(), WAIT_S)
         began = loop.time()
         async with asyncio.timeout(WAIT_S):
-            while not member.is_level():  # noqa: ASYNC110  # what is waited for has no event
+            while not member.is_level(ends):  # noqa: ASYNC110  # what is waited for has no event
                 await asyncio.sleep(0.05)
         member.stop()
         await task
