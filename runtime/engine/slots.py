@@ -17,14 +17,14 @@ from ...errors import HandlerFailed
 from ...state.overlay import Cell
 from ..handlers.done import Done
 from ..handlers.outputs import build_one
-from ..partition.dispatch import Route
 from ..partition.worker import Worker
 from ..settings import Settings
 from .attempts import Attempts, first_error
 from .partition_run import Attempt, PartitionRun
+from .task_work import StraightBatch, TaskWork
 
 T = TypeVar("T")
-G = TypeVar("G", bound="Going")
+G = TypeVar("G", bound=TaskWork)
 
 logger = logging.getLogger("keylanes")
 
@@ -47,60 +47,6 @@ LOOK_EVERY_RECORDS: Final = 64
 """How often it looks at that time."""
 
 
-class Going:
-    """A task's work: the worker that runs, and those that wait for it as long as its handler does not suspend, the next
-    one last. They are ``parted`` when they waited for another one before, which did.
-    """
-
-    __slots__ = ("parted", "run", "waiting", "worker")
-
-    def __init__(self, run: PartitionRun, waiting: list[Worker], *, parted: bool = False) -> None:
-        self.run, self.waiting, self.parted = run, waiting, parted
-        self.worker: Worker | None = None
-
-    def running(self) -> tuple[Record, float] | None:
-        """The record that runs, and since when."""
-        worker = self.worker
-        record = None if worker is None else worker.running
-        return None if worker is None or record is None else (record, worker.started_s)
-
-
-class Straight(Going):
-    """A task's work: a batch whose records run in order of offsets as long as no handler suspends, each in the place of
-    its worker, which has nothing else to do. The first that suspends keeps the task.
-    """
-
-    __slots__ = (
-        "at", "batch", "has_parted", "is_called", "last", "look_at", "ready", "record", "route", "since_s",
-        "through", "until_s",
-    )  # fmt: skip
-
-    def __init__(self, run: PartitionRun, batch: Batch, cells: Sequence[Cell | None], since_s: float) -> None:
-        super().__init__(run, [])
-        self.batch, self.at, self.since_s, self.route = batch, 0, since_s, Route(batch, 0, cells)
-        self.look_at = self.last = 0
-        self.until_s = 0.0
-        self.through: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self.record: Record | None = None
-        self.ready: list[Worker] = []
-        self.is_called = self.has_parted = False
-
-    def running(self) -> tuple[Record, float] | None:
-        """The record that runs, and since when; of those that do not suspend, since the first of a stretch."""
-        record = self.record
-        return super().running() if self.has_parted or record is None else (record, self.since_s)
-
-    def end(self, at: int) -> None:
-        """The batch was handed over up to this index; the rest is for its reader."""
-        if not self.through.done():  # a reader that was cancelled does not care
-            self.through.set_result(at)
-
-    def let_go(self) -> None:
-        """Go on without the batch: a task that stays with one worker for long must not hold the records of all."""
-        self.batch = Batch(self.batch.source, (), self.batch.offset_next)
-        self.route.records, self.route.cells = [], []
-
-
 class Slots(Attempts):
     """Runs the workers of all partitions. ``fail`` is called once with the error that ends the application."""
 
@@ -113,8 +59,8 @@ class Slots(Attempts):
     ) -> None:
         super().__init__(broker, settings)
         self.fail, self._cpu_s = fail, cpu_s
-        self.tasks: dict[asyncio.Task[None], Going] = {}
-        self._idle: list[tuple[asyncio.Task[None], asyncio.Future[Going]]] = []
+        self.tasks: dict[asyncio.Task[None], TaskWork] = {}
+        self._idle: list[tuple[asyncio.Task[None], asyncio.Future[TaskWork]]] = []
         """Tasks that have no work, and how it is given to them; the last one first."""
         self.unstarted = 0
         """Workers that have something to do and wait for the loop: it has no time for more."""
@@ -139,15 +85,15 @@ class Slots(Attempts):
 
         For plain handlers. While this runs nobody else hands out to the partition's workers.
         """
-        going = Straight(run, batch, cells, self._clock())
+        going = StraightBatch(run, batch, cells, self._clock())
         self._begin(going)
         return await going.through
 
     def _start(self, run: PartitionRun, waiting: list[Worker], *, parted: bool = False) -> None:
         if waiting:
-            self._begin(Going(run, waiting, parted=parted))
+            self._begin(TaskWork(run, waiting, parted=parted))
 
-    def _begin(self, going: Going) -> None:
+    def _begin(self, going: TaskWork) -> None:
         """In a task that has nothing to do; in a new one when there is none."""
         while self._idle:
             task, given = self._idle.pop()
@@ -159,12 +105,12 @@ class Slots(Attempts):
         self.tasks[task] = going
         task.add_done_callback(self._ended)
 
-    async def _run(self, going: Going | None) -> None:
+    async def _run(self, going: TaskWork | None) -> None:
         """A task: one work after the other, as long as there is room for those that wait."""
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None, "a coroutine runs in one"
         while going is not None:
-            if isinstance(going, Straight):
+            if isinstance(going, StraightBatch):
                 await self._run_straight(going)
             elif len(going.waiting) == 1:  # the usual case for handlers that suspend: one coroutine less to go through
                 await self._run_worker(going.run, self._next(going))
@@ -173,7 +119,7 @@ class Slots(Attempts):
             going = None  # an idle task holds no batch
             if len(self._idle) < IDLE_TASKS_MAX and not task.cancelling() and not self._is_closing:
                 del self.tasks[task]
-                given: asyncio.Future[Going] = loop.create_future()
+                given: asyncio.Future[TaskWork] = loop.create_future()
                 self._idle.append((task, given))
                 going = await given
 
@@ -254,7 +200,7 @@ class Slots(Attempts):
         elif (error := task.exception()) is not None:
             self.fail(error)
 
-    async def _run_workers(self, going: Going) -> None:
+    async def _run_workers(self, going: TaskWork) -> None:
         """One worker after the other, as long as no handler suspends: a task costs more than a short handler. The first
         that suspends keeps this task, and those that wait get another one.
         """
@@ -269,14 +215,14 @@ class Slots(Attempts):
                 count = 0
                 await asyncio.sleep(0)
 
-    def _next(self, going: Going) -> Worker:
+    def _next(self, going: TaskWork) -> Worker:
         """Who waited longest runs from here on."""
         worker = going.waiting.pop()
         going.worker = worker
         self.unstarted -= 1
         return worker
 
-    def _part(self, going: Going) -> None:
+    def _part(self, going: TaskWork) -> None:
         waiting, going.waiting = going.waiting, []
         waiting.reverse()
         tasks = len(waiting) if going.parted else min(TASKS_AT_ONCE, len(waiting))
@@ -285,7 +231,7 @@ class Slots(Attempts):
             part.reverse()
             self._start(going.run, part, parted=True)
 
-    async def _run_straight(self, going: Straight) -> None:
+    async def _run_straight(self, going: StraightBatch) -> None:
         """Stretches of a batch, between which others run."""
         settings = self.settings
         while not going.through.done():
@@ -309,21 +255,21 @@ class Slots(Attempts):
                 self._end_stretch(going)
                 await asyncio.sleep(0)
 
-    def _end_stretch(self, going: Straight) -> None:
+    def _end_stretch(self, going: StraightBatch) -> None:
         settings = self.settings
         going.run.dispatch.bound_stretch(settings.generation_bytes_max // 4, settings.generation_records_max // 4)
         if going.ready:
             ready, going.ready = going.ready, []
             self.activate(going.run, ready)
 
-    def _part_straight(self, going: Straight) -> None:
+    def _part_straight(self, going: StraightBatch) -> None:
         going.has_parted = True
         self._begin_running(going)
         self._end_stretch(going)
         going.end(going.at + 1)
         going.let_go()
 
-    def _begin_running(self, going: Straight) -> None:
+    def _begin_running(self, going: StraightBatch) -> None:
         """What ran as if it took no time is its worker's running record from here on."""
         worker, record = going.worker, going.record
         assert worker is not None, "a record runs"
@@ -332,7 +278,7 @@ class Slots(Attempts):
             going.run.dispatch.begin(worker, record)
             worker.started_s, worker.timed_out = (self._clock() if going.is_called else math.inf), False
 
-    async def _run_stretch(self, going: Straight) -> None:
+    async def _run_stretch(self, going: StraightBatch) -> None:
         """Some records of a batch. Their first attempts are made here, and all else where ``_run_worker`` has it made,
         which does the same for records that were queued.
         """
@@ -392,7 +338,7 @@ class Slots(Attempts):
         dispatch.pass_by(going.batch)
         going.end(len(going.batch.records))
 
-    def _is_over(self, going: Straight, i: int) -> bool:
+    def _is_over(self, going: StraightBatch, i: int) -> bool:
         """Whether a stretch ends in front of a record of its batch."""
         if self.is_stopping:
             going.end(i)

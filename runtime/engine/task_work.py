@@ -1,0 +1,64 @@
+"""What a task of the slots works on: workers one after the other, or a batch whose records run straight."""
+
+import asyncio
+from collections.abc import Sequence
+
+from ...brokers.protocol import Batch, Record
+from ...state.overlay import Cell
+from ..partition.dispatch import Route
+from ..partition.worker import Worker
+from .partition_run import PartitionRun
+
+
+class TaskWork:
+    """A task's work: the worker that runs, and those that wait for it as long as its handler does not suspend, the next
+    one last. They are ``parted`` when they waited for another one before, which did.
+    """
+
+    __slots__ = ("parted", "run", "waiting", "worker")
+
+    def __init__(self, run: PartitionRun, waiting: list[Worker], *, parted: bool = False) -> None:
+        self.run, self.waiting, self.parted = run, waiting, parted
+        self.worker: Worker | None = None
+
+    def running(self) -> tuple[Record, float] | None:
+        """The record that runs, and since when."""
+        worker = self.worker
+        record = None if worker is None else worker.running
+        return None if worker is None or record is None else (record, worker.started_s)
+
+
+class StraightBatch(TaskWork):
+    """A task's work: a batch whose records run in order of offsets as long as no handler suspends, each in the place of
+    its worker, which has nothing else to do. The first that suspends keeps the task.
+    """
+
+    __slots__ = (
+        "at", "batch", "has_parted", "is_called", "last", "look_at", "ready", "record", "route", "since_s",
+        "through", "until_s",
+    )  # fmt: skip
+
+    def __init__(self, run: PartitionRun, batch: Batch, cells: Sequence[Cell | None], since_s: float) -> None:
+        super().__init__(run, [])
+        self.batch, self.at, self.since_s, self.route = batch, 0, since_s, Route(batch, 0, cells)
+        self.look_at = self.last = 0
+        self.until_s = 0.0
+        self.through: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.record: Record | None = None
+        self.ready: list[Worker] = []
+        self.is_called = self.has_parted = False
+
+    def running(self) -> tuple[Record, float] | None:
+        """The record that runs, and since when; of those that do not suspend, since the first of a stretch."""
+        record = self.record
+        return super().running() if self.has_parted or record is None else (record, self.since_s)
+
+    def end(self, at: int) -> None:
+        """The batch was handed over up to this index; the rest is for its reader."""
+        if not self.through.done():  # a reader that was cancelled does not care
+            self.through.set_result(at)
+
+    def let_go(self) -> None:
+        """Go on without the batch: a task that stays with one worker for long must not hold the records of all."""
+        self.batch = Batch(self.batch.source, (), self.batch.offset_next)
+        self.route.records, self.route.cells = [], []
