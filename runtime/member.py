@@ -30,8 +30,9 @@ from .logs.office import Identity, Office
 from .logs.reader import LogReader, offsets_topic
 from .logs.topics import destinations_of, prepare_topics, reserved_topics
 from .membership.coordinator import Coordinator
+from .partition.cut import Change
 from .partition.dispatch import Numbers, PartitionDispatch
-from .partition.generation import Generation, StructuralEvent
+from .partition.generation import Generation
 from .settings import Settings
 from .source_watch import SourceWatch
 from .stores.keeper import Keeper, OpenCopies, open_state_folder
@@ -298,7 +299,7 @@ class Member:
     async def _set_up(self, office: Office, marks: dict[TopicPartition, Watermarks]) -> None:
         factors = {h.topic: h for h in self.handlers}
         numbers = Numbers()
-        structure: list[StructuralEvent] = []
+        structure: list[Change] = []
         for source in marks:
             run = self._make_run(source, factors[source.topic], office, numbers)
             if run.handler.stores:

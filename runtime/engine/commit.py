@@ -25,7 +25,7 @@ from ...brokers.waiting import bounded, fatal_of
 from ...errors import BrokerUnavailable, HandlerFailed, InvariantBroken, LogError
 from ...keyrange.ranges import KeyRange
 from ...offsets.codec import encode
-from ...offsets.events import OffsetEvent, RangeReleased
+from ...offsets.events import OffsetEvent
 from ...offsets.ledger import Ledger, evolve_all
 from ...offsets.snapshots import take_snapshot
 from ..handlers.handler import DeadLetter
@@ -33,7 +33,8 @@ from ..handlers.outputs import build_dead_letter, stamped_anew
 from ..logs.office import Identity, Office
 from ..logs.reader import LogReader, offsets_topic, places_of
 from ..logs.trimming import History
-from ..partition.generation import Generation, StructuralEvent, committed, take
+from ..partition.cut import Change, Released
+from ..partition.generation import Generation, committed, take
 from ..settings import Settings
 from ..stores.keeper import Keeper
 from .ends import Level
@@ -128,7 +129,7 @@ class CommitCycle:
             records_max=self.settings.generation_records_max,
             bytes_max=self.settings.generation_bytes_max,
         )
-        generation.structure += arrived
+        generation.add(arrived)
         now = asyncio.get_running_loop().time()
         self.reshape.change(generation, now)
         self.reshape.begin_holds(self.runs, now)
@@ -139,7 +140,7 @@ class CommitCycle:
         self.reshape.settle()
         return bool(generation)
 
-    async def _arrive(self) -> list[StructuralEvent]:
+    async def _arrive(self) -> list[Change]:
         """Workers for the grants that arrived; the ledger must know their epochs before anything is committed there."""
         waiting = self.reshape.arriving
         if all(a in self._restoring and not self._restoring[a].done() for a in waiting):
@@ -265,7 +266,7 @@ class CommitCycle:
             self.ledger = evolve_all(self.ledger, events)
             self._folded = transaction
         # What is given up may be written by others soon, and may come back: nothing of it may be written later.
-        gives_up = any(isinstance(event, RangeReleased) for event in generation.structure)
+        gives_up = any(isinstance(change, Released) for change in generation.structure)
         await self.keeper.committed(changes, positions, is_last=gives_up)
         self._finish(generation, len(snapshot))
         return None
@@ -274,9 +275,9 @@ class CommitCycle:
         for place, epoch in [*self.ledger.violations(), *self.ledger.waiting()]:
             raise InvariantBroken(f"a commit of epoch {epoch} at {place} lies outside what was granted")
         committed(generation)
-        for event in generation.structure:
-            if isinstance(event, RangeReleased):
-                self.keeper.give_up((event.topic, event.partition), KeyRange(event.first, event.end))
+        for change in generation.structure:
+            if isinstance(change, Released):
+                self.keeper.give_up(change.dispatch.place, KeyRange(change.first, change.end))
         self.slots.done_bytes -= generation.size
         self.slots.resume()
         self.commits += 1

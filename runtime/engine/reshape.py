@@ -18,10 +18,11 @@ from ...keyrange.ranges import KeyRange
 from ...keyrange.steps import Steps
 from ...offsets.ledger import EpochPart, Ledger
 from ..partition.cut import (
+    Change,
     are_level,
     are_through,
     carve,
-    cut_event,
+    cut,
     groups_to_merge,
     hold,
     let_go,
@@ -31,7 +32,7 @@ from ..partition.cut import (
     wind_up,
     workers_within,
 )
-from ..partition.generation import Generation, StructuralEvent
+from ..partition.generation import Generation
 from ..partition.worker import Worker
 from ..settings import Settings
 from .partition_run import PartitionRun
@@ -161,9 +162,9 @@ class Reshape:
 
     # --- what the commit cycle does ----------------------------------------------------------------------------------
 
-    def arrive(self, waiting: Sequence[Arriving], ledger: Ledger, incarnation: int) -> list[StructuralEvent]:
+    def arrive(self, waiting: Sequence[Arriving], ledger: Ledger, incarnation: int) -> list[Change]:
         """Workers for grants. ``ledger``: both logs, read to their ends after these were asked for."""
-        events: list[StructuralEvent] = []
+        events: list[Change] = []
         for arrival in (a for a in waiting if not a.settled.done()):
             dispatch = arrival.run.dispatch
             part = ledger.partition(dispatch.place).parts.get(arrival.epoch)
@@ -186,8 +187,7 @@ class Reshape:
         for held in list(self.holds):
             if are_level(held.workers) and all(w.taken_to == w.hold_at for w in held.workers):
                 heir, events = merge(held.run.dispatch, held.workers)
-                generation.structure += events
-                generation.heirs.append((heir, heir.taken_to))
+                generation.add(events, [(heir, heir.taken_to)])
                 self.holds.remove(held)
                 if held.settled is not None:
                     self._settling.append(held.settled)
@@ -247,12 +247,12 @@ class Reshape:
             for hold_now in [h for h in self.holds if h.run is run]:
                 hold_now.refuse(f"is not merged while {leaving.within} is being given up")
                 self.holds.remove(hold_now)
-            generation.structure += carve(run.dispatch, leaving.within)
-            generation.heirs += [(worker, worker.taken_to) for worker in run.dispatch.workers]
+            carved = carve(run.dispatch, leaving.within)
+            generation.add(carved, [(worker, worker.taken_to) for worker in run.dispatch.workers])
             leaving.workers = workers_within(run.dispatch, leaving.within)
             wind_up(run.dispatch, leaving.workers)
         if are_through(leaving.workers):
-            generation.structure += release(run.dispatch, leaving.workers)
+            generation.add(release(run.dispatch, leaving.workers))
             self.leaving.remove(leaving)
             self._released.append(leaving)
             self._settling.append(leaving.settled)
@@ -269,8 +269,8 @@ class Reshape:
             return True
         if settled.done() or worker.hold_at is not None:
             return settled.done()
-        generation.structure.append(split(run.dispatch, worker, at))
-        generation.heirs += [(w, w.taken_to) for w in run.dispatch.workers if at in (w.first, w.end)]
+        parted = split(run.dispatch, worker, at)
+        generation.add([parted], [(w, w.taken_to) for w in run.dispatch.workers if at in (w.first, w.end)])
         if run.wanted_bounds:  # what goes on merging to the wanted cut shall not undo it
             run.wanted_bounds = tuple(sorted({*run.wanted_bounds, at}))
         self._settling.append(settled)
@@ -314,7 +314,7 @@ def overlap(within: KeyRange, worker: Worker) -> KeyRange | None:
     return KeyRange(first, end) if first < end else None
 
 
-def add_granted(run: PartitionRun, part: EpochPart) -> list[StructuralEvent]:
+def add_granted(run: PartitionRun, part: EpochPart) -> list[Change]:
     """New workers for all points of an epoch, by the wanted cut and where edges differ.
 
     One whose edge lies below the front is caught up; the main reader passes over what lies below an edge ahead of it.
@@ -333,14 +333,14 @@ def add_granted(run: PartitionRun, part: EpochPart) -> list[StructuralEvent]:
                 f"{run.label}: epoch {part.epoch} overlaps worker {workers[0].number}, which is not released"
             )
     dispatch.epoch = part.epoch
-    events: list[StructuralEvent] = []
+    events: list[Change] = []
     for span in spans:
         inside = [bound for bound in run.cut if span[0] < bound < span[-1]]
-        events.append(cut_event(dispatch, dispatch.add_workers(sorted({*span, *inside}), defined(part.edges))))
+        events.append(cut(dispatch, dispatch.add_workers(sorted({*span, *inside}), defined(part.edges))))
     return events
 
 
-def cut_workers(run: PartitionRun, ledger: Ledger) -> list[StructuralEvent]:
+def cut_workers(run: PartitionRun, ledger: Ledger) -> list[Change]:
     """Workers for all points of a partition: those of before, then split to the wanted cut; merges come when level.
 
     ``ledger`` is that from before the grant.
@@ -351,7 +351,7 @@ def cut_workers(run: PartitionRun, ledger: Ledger) -> list[StructuralEvent]:
     before = {bound for first, end, _ in fold.workers().pieces() for bound in (first, end)}
     levels = {bound for first, end, _ in edges.pieces() for bound in (first, end)}
     bounds = sorted((before or set(wanted)) | levels)
-    events: list[StructuralEvent] = [cut_event(dispatch, dispatch.add_workers(bounds, defined(edges)))]
+    events: list[Change] = [cut(dispatch, dispatch.add_workers(bounds, defined(edges)))]
     for at in sorted(set(wanted) - set(bounds)):
         worker = next(w for w in dispatch.workers if w.first < at < w.end)
         events.append(split(dispatch, worker, at))

@@ -1,14 +1,17 @@
 """PURE. Changes of who owns what inside a partition: split, merge of level neighbours, release, grant.
 
 All of them happen between two transactions, on what a generation was just taken from, and are written in the
-transaction that carries the old workers' last tiles; children start where these end.
+transaction that carries the old workers' last tiles; children start where these end. So each function changes the
+dispatch and returns what changed; the event that tells of it is made when its transaction has a number.
 """
 
 import heapq
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
+from typing import TypeAlias
 
 from ...brokers.protocol import Record
 from ...keyrange.hashing import point_of
@@ -21,7 +24,77 @@ from .worker import Worker
 _offset = attrgetter("offset")
 
 
-def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> WorkerSplit:
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Freshly added neighbours: ``worker``, ``worker + 1``, … own what lies between the bounds."""
+
+    dispatch: PartitionDispatch
+    epoch: int
+    worker: int
+    bounds: tuple[int, ...]
+
+    def event(self, transaction: int) -> WorkersCut:
+        """What the log says of it."""
+        d = self.dispatch
+        return WorkersCut(d.incarnation, transaction, self.epoch, d.topic, d.partition, self.worker, self.bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """``worker`` became two at a point: ``left`` and ``left + 1``."""
+
+    dispatch: PartitionDispatch
+    epoch: int
+    worker: int
+    at: int
+    left: int
+
+    def event(self, transaction: int) -> WorkerSplit:
+        """What the log says of it."""
+        d = self.dispatch
+        return WorkerSplit(
+            d.incarnation, transaction, self.epoch, d.topic, d.partition, self.worker, self.at, self.left
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The level neighbours ``left`` and ``right`` became ``worker``."""
+
+    dispatch: PartitionDispatch
+    epoch: int
+    left: int
+    right: int
+    worker: int
+
+    def event(self, transaction: int) -> WorkersMerged:
+        """What the log says of it."""
+        d = self.dispatch
+        return WorkersMerged(
+            d.incarnation, transaction, self.epoch, d.topic, d.partition, self.left, self.right, self.worker
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """``[first, end)`` has no worker any more."""
+
+    dispatch: PartitionDispatch
+    epoch: int
+    first: int
+    end: int
+
+    def event(self, transaction: int) -> RangeReleased:
+        """What the log says of it."""
+        d = self.dispatch
+        return RangeReleased(d.incarnation, transaction, self.epoch, d.topic, d.partition, self.first, self.end)
+
+
+Change: TypeAlias = Cut | Split | Merged | Released
+"""Who owns what, otherwise than before."""
+
+
+def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> Split:
     """One worker becomes two at a point: queue, running and done records go to the child that owns their point.
 
     The child that owns the running record stays the same object, for it is being run under that name. Both inherit
@@ -56,9 +129,7 @@ def split(dispatch: PartitionDispatch, worker: Worker, at: int) -> WorkerSplit:
     for part in (worker, other):
         part.queue_bytes, part.kept, part.records = sum(map(bytes_of, part.queue)), len(part.done), 0
     dispatch.replace_workers([worker], [worker, other])
-    return WorkerSplit(
-        dispatch.incarnation, 0, worker.epoch, dispatch.topic, dispatch.partition, parent_number, at, left_number
-    )
+    return Split(dispatch, worker.epoch, parent_number, at, left_number)
 
 
 def are_level(workers: Sequence[Worker]) -> bool:
@@ -94,26 +165,15 @@ def let_go(workers: Sequence[Worker]) -> None:
         worker.hold_at = None
 
 
-def merge(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> tuple[Worker, list[WorkersMerged]]:
-    """Level neighbours become one, from left to right, with one event a step. Raises ValueError when not level."""
+def merge(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> tuple[Worker, list[Merged]]:
+    """Level neighbours become one, from left to right, one change a step. Raises ValueError when not level."""
     if not are_level(workers) or any(a.end != b.first for a, b in pairwise(workers)):
         raise ValueError(f"only level neighbours merge; seen {[w.number for w in workers]}")
-    events = []
+    changes = []
     number = workers[0].number
     for right in workers[1:]:
         merged = dispatch.numbers.take()
-        events.append(
-            WorkersMerged(
-                dispatch.incarnation,
-                0,
-                right.epoch,
-                dispatch.topic,
-                dispatch.partition,
-                number,
-                right.number,
-                merged,
-            )
-        )
+        changes.append(Merged(dispatch, right.epoch, number, right.number, merged))
         number = merged
     level = workers[0].taken_to
     edge = min(w.edge for w in workers)
@@ -125,10 +185,10 @@ def merge(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> tuple[Worke
         worker.queue.clear()
         worker.queue_bytes = 0
     dispatch.replace_workers(workers, [one])
-    return one, events
+    return one, changes
 
 
-def release(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> list[RangeReleased]:
+def release(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> list[Released]:
     """Workers whose running records are through leave the dispatch; what they did not commit is forgotten.
 
     Raises ValueError while one of them runs a record.
@@ -147,18 +207,15 @@ def release(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> list[Rang
             released[-1] = (released[-1][0], worker.end, worker.epoch)
         else:
             released.append((worker.first, worker.end, worker.epoch))
-    return [
-        RangeReleased(dispatch.incarnation, 0, epoch, dispatch.topic, dispatch.partition, first, end)
-        for first, end, epoch in released
-    ]
+    return [Released(dispatch, epoch, first, end) for first, end, epoch in released]
 
 
-def carve(dispatch: PartitionDispatch, within: KeyRange) -> list[WorkerSplit]:
+def carve(dispatch: PartitionDispatch, within: KeyRange) -> list[Split]:
     """Split workers that lie across the borders of a range, so that whole workers make it up."""
-    events = []
+    changes = []
     for at in (within.first, within.end):
-        events += [split(dispatch, worker, at) for worker in list(dispatch.workers) if worker.first < at < worker.end]
-    return events
+        changes += [split(dispatch, worker, at) for worker in list(dispatch.workers) if worker.first < at < worker.end]
+    return changes
 
 
 def workers_within(dispatch: PartitionDispatch, within: KeyRange) -> list[Worker]:
@@ -181,11 +238,10 @@ def are_through(workers: Sequence[Worker]) -> bool:
     return all(w.running is None and w.taken_to == w.hold_at for w in workers)
 
 
-def cut_event(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> WorkersCut:
-    """The event that tells of freshly added neighbours with consecutive numbers."""
-    bounds = (*(w.first for w in workers), workers[-1].end)
+def cut(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> Cut:
+    """Neighbours with consecutive numbers that were added just now."""
     first = workers[0]
-    return WorkersCut(dispatch.incarnation, 0, first.epoch, dispatch.topic, dispatch.partition, first.number, bounds)
+    return Cut(dispatch, first.epoch, first.number, (*(w.first for w in workers), workers[-1].end))
 
 
 def groups_to_merge(dispatch: PartitionDispatch, wanted: Sequence[int]) -> list[list[Worker]]:

@@ -9,23 +9,19 @@ decided: it is sent again without running a handler twice.
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
-
-import msgspec
 
 from ...brokers.protocol import Outgoing
 from ...keyrange.hashing import point_of
 from ...offsets.decide import CommitKey, Move, decide_commits
-from ...offsets.events import Committed, OffsetEvent, RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
+from ...offsets.events import Committed, OffsetEvent
 from ...offsets.provenance import DIGEST_MASK
 from ...state.changes import StateChanges
 from ...state.overlay import Layer
 from ..handlers.done import Done
 from ..handlers.outputs import kept, place_of
+from .cut import Change, Cut
 from .dispatch import PartitionDispatch
 from .worker import Stretch, Worker
-
-StructuralEvent: TypeAlias = WorkersCut | WorkerSplit | WorkersMerged | RangeReleased
 
 
 class Taken:
@@ -94,7 +90,7 @@ class Generation:
     """Shares in order of partition and points, and changes of structure that hold from their ends on."""
 
     shares: list[Taken] = field(default_factory=list)
-    structure: list[StructuralEvent] = field(default_factory=list)
+    structure: list[Change] = field(default_factory=list)
     heirs: list[tuple[Worker, int]] = field(default_factory=list)
     """Workers made by the structure, and the offset that they go on from."""
     stretches: list[tuple[PartitionDispatch, list[Stretch]]] = field(default_factory=list)
@@ -102,6 +98,11 @@ class Generation:
 
     def __bool__(self) -> bool:
         return bool(self.shares or self.structure)
+
+    def add(self, changes: Iterable[Change], heirs: Iterable[tuple[Worker, int]] = ()) -> None:
+        """More changes of structure, and the workers made by them."""
+        self.structure += changes
+        self.heirs += heirs
 
     @property
     def size(self) -> int:
@@ -179,9 +180,9 @@ class Generation:
             grouped.setdefault(key, []).append(_move(shares[at:behind]))
             at = behind
         commits: Sequence[Committed] = decide_commits(list(grouped.items()))
-        cuts = [e for e in self.structure if isinstance(e, WorkersCut)]
-        changes = [e for e in self.structure if not isinstance(e, WorkersCut)]
-        return [*_stamp(cuts, transaction), *commits, *_stamp(changes, transaction)]
+        cuts = [change.event(transaction) for change in self.structure if isinstance(change, Cut)]
+        changes = [change.event(transaction) for change in self.structure if not isinstance(change, Cut)]
+        return [*cuts, *commits, *changes]
 
     def halves(self) -> list["Generation"]:
         """Two generations with half the shares each; structure rides with the last. One share stays whole."""
@@ -278,10 +279,6 @@ def committed(generation: Generation) -> None:
         share.worker.edge = max(share.worker.edge, share.offset_to)
     for heir, offset in generation.heirs:
         heir.edge = max(heir.edge, offset)
-
-
-def _stamp(events: Iterable[StructuralEvent], transaction: int) -> list[OffsetEvent]:
-    return [msgspec.structs.replace(event, transaction=transaction) for event in events]
 
 
 def _one_by_one(share: Taken) -> list[Taken]:

@@ -11,11 +11,24 @@ from .load import Load
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """The owner of one key range of one partition, held under the grant of ``epoch``.
+    """The owner of the key range ``[first, end)`` of one partition, held under the grant of ``epoch``.
 
-    ``edge`` is committed; ``taken_to`` is in a generation; ``done_to`` lies behind the last record that was finished.
-    ``queue_bytes`` is 0 only where ``queue`` is empty. ``kept`` counts the done records, ``records`` those of the
-    load's window. What is looked at for every record stands together: with many workers it is a walk through memory.
+    What is looked at for every record stands together: with many workers it is a walk through memory. In this order:
+
+    - ``number``: its name in the logs, never used again.
+    - ``edge``: all of its range below this offset is committed. ``taken_to``: the same, in a generation.
+    - ``dropped_from``: the first record that a reader passed because the queue was full; None: it lacks none.
+    - ``active``: a task runs its records, or is about to. Whoever sets it has to start that task.
+    - ``retired``: it owns nothing any more; what still holds it begins no record of it.
+    - ``timed_out``: its handler ran over its time and is being cancelled.
+    - ``queue_bytes``: of what waits in ``queue``; 0 only where that is empty.
+    - ``hold_at``: no record at or beyond this offset is begun; None: it is not held.
+    - ``running``: the record that its handler works on. ``started_s``: when that was called, infinite
+      before and after.
+    - ``kept``: how many records are in ``done``, where what they produced waits for a commit.
+    - ``done_to``: behind the last record that was finished.
+    - ``records``: how many were run in the window that ``load`` measures.
+    - ``awaited_bytes``: a reader that stands at the full queue waits for room for so many; 0: none does.
     """
 
     number: int

@@ -14,7 +14,7 @@ from keylanes.runtime.partition.cut import (
     are_level,
     are_through,
     carve,
-    cut_event,
+    cut,
     groups_to_merge,
     hold,
     let_go,
@@ -69,9 +69,9 @@ def test_a_split_gives_each_child_what_its_points_own() -> None:
     dispatch = dispatch_of(1, keys)
     parent = dispatch.workers[0]
     run(dispatch, parent, 2, produces=True)
-    event = split(dispatch, parent, HALF)
+    change = split(dispatch, parent, HALF)
     left, right = dispatch.workers
-    assert event == WorkerSplit(9, 0, 3, "t", 0, 0, HALF, 1)
+    assert change.event(6) == WorkerSplit(9, 6, 3, "t", 0, 0, HALF, 1)
     assert [(w.number, w.first, w.end) for w in (left, right)] == [(1, 0, HALF), (2, HALF, SPACE_END)]
     assert [offsets(left), offsets(right)] == [[2, 4], [3, 5]]
     assert [[d.record.offset for d in w.done] for w in (left, right)] == [[0], [1]]
@@ -135,8 +135,8 @@ def test_neighbours_are_held_where_the_furthest_stands_and_then_merge() -> None:
     take_all(dispatch)
     assert left.taken_to == right.taken_to == 3
     assert are_level([left, right])
-    heir, events = merge(dispatch, [left, right])
-    assert events == [WorkersMerged(9, 0, 3, "t", 0, 0, 1, 2)]
+    heir, changes = merge(dispatch, [left, right])
+    assert [change.event(6) for change in changes] == [WorkersMerged(9, 6, 3, "t", 0, 0, 1, 2)]
     assert offsets(heir) == [3, 4, 5]
     assert (heir.first, heir.end, heir.taken_to, heir.epoch) == (0, SPACE_END, 3, 3)
     assert left.retired
@@ -208,9 +208,9 @@ def test_a_release_ends_behind_what_is_done_and_names_ranges_by_grant() -> None:
     take_all(dispatch)
     assert are_through(leaving)
     bounds = even_bounds(3)
-    assert release(dispatch, leaving) == [
-        RangeReleased(9, 0, 3, "t", 0, 0, bounds[2]),
-        RangeReleased(9, 0, 4, "t", 0, bounds[2], SPACE_END),
+    assert [change.event(6) for change in release(dispatch, leaving)] == [
+        RangeReleased(9, 6, 3, "t", 0, 0, bounds[2]),
+        RangeReleased(9, 6, 4, "t", 0, bounds[2], SPACE_END),
     ]
     assert dispatch.workers == []
 
@@ -274,4 +274,4 @@ def test_workers_never_overlap() -> None:
 def test_the_cut_event_numbers_neighbours_from_the_first() -> None:
     """One event tells of all fresh workers."""
     dispatch = dispatch_of(3, [])
-    assert cut_event(dispatch, dispatch.workers) == WorkersCut(9, 0, 3, "t", 0, 0, even_bounds(3))
+    assert cut(dispatch, dispatch.workers).event(6) == WorkersCut(9, 6, 3, "t", 0, 0, even_bounds(3))
