@@ -273,17 +273,17 @@ class App:
         if member is None or member.cycle is None:
             restoring = None if member is None else member.keeper.restoring
             return Statistics((), 0, 0, 0, 0, 0, 0, None, None, 0.0, restoring=restoring)
-        cycle, slots = member.cycle, member.slots
+        sent, slots = member.cycle.transactions, member.slots
         return Statistics(
             partitions=tuple(_partition_statistics(run.dispatch) for run in member.runs),
             records_done=slots.records_done,
-            commits=cycle.commits,
-            tiles=cycle.tiles,
-            event_bytes=cycle.event_bytes,
+            commits=sent.commits,
+            tiles=sent.tiles,
+            event_bytes=sent.event_bytes,
             done_bytes=slots.done_bytes,
             running=len(slots.tasks),
             oldest_running=slots.oldest_running(),
-            last_commit_age_s=None if cycle.last_commit_s is None else _loop_time() - cycle.last_commit_s,
+            last_commit_age_s=None if sent.last_commit_s is None else _loop_time() - sent.last_commit_s,
             loop_lag_ms_max=self._lag_ms(),
             splits=0 if member.balance is None else member.balance.splits,
             merges=0 if member.balance is None else member.balance.merges,
