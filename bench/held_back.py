@@ -183,8 +183,8 @@ def run_arm(address: str, app_name: str, is_held: bool, options: dict[str, Any])
 def transaction_of(app: App) -> int:
     """The number of the last transaction that was begun."""
     assert app._member is not None, "it runs"
-    assert app._member.cycle is not None, "it runs"
-    return app._member.cycle.transaction
+    assert app._member.standing is not None, "it runs"
+    return app._member.standing.transaction
 
 
 async def check_outputs_and_read_log(address: str, app_name: str, witness: Witness) -> list[tuple[int, Committed]]:

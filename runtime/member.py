@@ -19,15 +19,18 @@ from ..state.overlay import Cell
 from ..state.tables import TABLE_CONFIG
 from .engine.balance import Balance
 from .engine.commit import CommitCycle
+from .engine.destinations import Destinations
 from .engine.ends import Level
 from .engine.partition_run import PartitionRun
 from .engine.readers import CatchUp, MainReader
 from .engine.reshape import cut_workers, share_buffer
 from .engine.slots import Slots
+from .engine.transaction import Transactions
 from .handlers.handler import Handler
-from .handlers.outputs import destination_of, place_of
-from .logs.office import Identity, Office
+from .handlers.outputs import place_of
+from .logs.office import Identity, Office, Standing
 from .logs.reader import LogReader, offsets_topic
+from .logs.snapshots import Snapshots
 from .logs.topics import destinations_of, prepare_topics, reserved_topics
 from .membership.coordinator import Coordinator
 from .partition.cut import Change
@@ -85,11 +88,14 @@ class Member:
         self.logs = LogReader(app, broker, settings)
         self.identity = Identity(app, instance, broker, self.logs, settings)
         self.coordinator = Coordinator(self.identity)
-        self.slots = Slots(broker, settings, self.fail, cpu_s)
+        stateful = [handler.topic for handler in handlers if handler.stores]
+        self.destinations = Destinations(broker, settings, reserved_topics(app, stateful))
+        self.slots = Slots(self.destinations, settings, self.fail, cpu_s)
         self.keeper = Keeper(app, broker, settings, handlers, wall_ms, open_copies or open_state_folder(app, settings))
         self.stall = StallWatch(settings.stall_ms)
         self.runs: list[PartitionRun] = []
         self.ends: dict[TopicPartition, int] = {}
+        self.standing: Standing | None = None
         self.cycle: CommitCycle | None = None
         self.reader: MainReader | None = None
         self.catch_up: CatchUp | None = None
@@ -156,13 +162,15 @@ class Member:
         return Statistics(
             partitions=tuple(run.dispatch.statistics() for run in self.runs),
             records_done=slots.records_done,
-            commits=cycle.commits,
-            tiles=cycle.tiles,
-            event_bytes=cycle.event_bytes,
+            commits=cycle.transactions.commits,
+            tiles=cycle.transactions.tiles,
+            event_bytes=cycle.transactions.event_bytes,
             done_bytes=slots.done_bytes,
             running=len(slots.tasks),
             oldest_running=slots.oldest_running(),
-            last_commit_age_s=None if cycle.last_commit_s is None else self.now_s() - cycle.last_commit_s,
+            last_commit_age_s=None
+            if cycle.transactions.last_commit_s is None
+            else self.now_s() - cycle.transactions.last_commit_s,
             loop_lag_ms_max=loop_lag_ms_max,
             splits=0 if balance is None else balance.splits,
             merges=0 if balance is None else balance.merges,
@@ -187,6 +195,7 @@ class Member:
         written, CancelledError when the run ends before.
         """
         assert self.cycle is not None, "the start is through"
+        assert self.standing is not None, "the start is through"
         run = self._run_of(place)
         async with self._granting.setdefault(place, asyncio.Lock()):
             if (leaving := self.cycle.reshape.is_leaving(run, within)) is not None:
@@ -196,7 +205,7 @@ class Member:
             if held:
                 raise ValueError(f"{run.label}: not all of {within} was released: worker {held[0].number} holds a part")
             try:
-                epoch = await self.coordinator.grant(self.cycle.ledger, place, self.cycle.incarnation, within)
+                epoch = await self.coordinator.grant(self.standing.ledger, place, self.standing.incarnation, within)
             except BrokerError as error:
                 if self._ended.is_set():  # its connections were closed under it
                     raise asyncio.CancelledError from error
@@ -281,9 +290,8 @@ class Member:
         stateful = list(self.keeper.handlers)
         topics = await prepare_topics(self.app, self.handlers, self.broker, self.settings, stateful, TABLE_CONFIG)
         await self.keeper.check()
-        self.slots.reserved = reserved_topics(self.app, stateful)
         for name in destinations_of(self.handlers):
-            self.slots.destinations[name] = destination_of(topics[name], self.settings.output_bytes_max)
+            self.destinations.learn(topics[name])
         sources = [TopicPartition(h.topic, p) for h in self.handlers for p in range(topics[h.topic].partitions)]
         limit = self.settings.request_timeout_ms
         marks = await bounded(self.broker.watermarks(sources), limit, "watermarks of the sources")
@@ -308,16 +316,19 @@ class Member:
             structure += cut_workers(run, office.before)
             self.runs.append(run)
         share_buffer(self.runs, self.settings.buffer_bytes_max)
-        self.cycle = CommitCycle(
-            office,
-            self.identity,
-            self.logs,
-            self.runs,
+        standing = self.standing = Standing(office, self.identity)
+        transactions = Transactions(
+            standing,
+            office.producer,
             self.slots,
             self.keeper,
+            Snapshots(standing, self.settings, self.wall_ms),
+            {handler.topic: handler.on_failure for handler in self.handlers},
             self.settings,
             self.on_step,
-            self.wall_ms,
+        )
+        self.cycle = CommitCycle(
+            standing, transactions, self.runs, self.slots, self.keeper, self.settings, self.on_step
         )
         await self.cycle.send(Generation([], structure))
 
@@ -333,6 +344,7 @@ class Member:
 
     async def _work(self, *, until_level: bool) -> None:
         assert self.cycle is not None, "the start is through"
+        assert self.standing is not None, "the start is through"
         self.reader = MainReader(self.runs, self.broker, self.slots, self.settings, self._read_ahead)
         self.catch_up = CatchUp(self.broker, self.slots, self.settings, self._read_ahead)
         self._spawn(self.reader.run())
@@ -341,7 +353,8 @@ class Member:
         level = None
         if until_level:
             writes = [(handler.topic, to) for handler in self.handlers for to in destinations_of([handler])]
-            level = self.cycle.level = Level(self.ends, writes)
+            level = Level(self.ends, writes)
+            self.cycle.transactions.tell(level)
         self._spawn(self._watch(level))
         self._spawn(self._watch_control())
         if self.settings.split_hot_ranges:
@@ -351,6 +364,7 @@ class Member:
             self.broker,
             self.settings,
             self.coordinator,
+            self.standing,
             self.cycle,
             self.runs,
             self.ends,
@@ -414,14 +428,14 @@ class Member:
 
     def _edges(self) -> dict[TopicPartition, int]:
         """The least edge of each source partition, of what was released and waits for its grant too."""
-        assert self.cycle is not None, "the start is through"
+        assert self.standing is not None, "the start is through"
         edges: dict[TopicPartition, int] = {}
         for run in self.runs:
             source, workers = run.dispatch.place, run.dispatch.workers
             if sum(worker.end - worker.first for worker in workers) == SPACE_END:
                 edges[source] = min(worker.edge for worker in workers)
             else:
-                edges[source] = self.cycle.ledger.frontier(source)
+                edges[source] = self.standing.ledger.frontier(source)
         return edges
 
     async def _has_reached(self, level: Level) -> bool:
@@ -459,8 +473,8 @@ class Member:
                 try:
                     asked_ms = self.wall_ms()
                     ledger = await watch.read_control(ledger)
-                    assert self.cycle is not None, "the start is through"
-                    self.identity.check_in_office(ledger, self.cycle.incarnation)
+                    assert self.standing is not None, "the start is through"
+                    self.identity.check_in_office(ledger, self.standing.incarnation)
                     self.keeper.was_in_office(asked_ms)
                     self.keeper.renew_marks_when_due()
                 except BrokerError as error:

@@ -22,6 +22,7 @@ from ..errors import SourceError
 from .engine.commit import CommitCycle
 from .engine.partition_run import PartitionRun
 from .handlers.outputs import place_of
+from .logs.office import Standing
 from .membership.coordinator import Coordinator, check_identities
 from .partition.dispatch import PartitionDispatch
 from .settings import Settings
@@ -43,6 +44,7 @@ class SourceWatch:
         broker: Broker,
         settings: Settings,
         coordinator: Coordinator,
+        standing: Standing,
         cycle: CommitCycle,
         runs: list[PartitionRun],
         ends: dict[TopicPartition, int],
@@ -50,7 +52,7 @@ class SourceWatch:
         begin_reading: Callable[[PartitionRun], None],
     ) -> None:
         self.broker, self.settings, self.runs = broker, settings, runs
-        self.coordinator, self.cycle = coordinator, cycle
+        self.coordinator, self.standing, self.cycle = coordinator, standing, cycle
         self.ends, self.stateful, self.begin_reading = ends, stateful, begin_reading
 
     async def run(self) -> None:
@@ -68,7 +70,7 @@ class SourceWatch:
                     await self._look(found[name])
 
     async def _look(self, topic: TopicDescription) -> None:
-        check_identities(self.cycle.ledger.control.identities, {topic.name: topic.identity})
+        check_identities(self.standing.ledger.control.identities, {topic.name: topic.identity})
         runs = [run for run in self.runs if run.dispatch.topic == topic.name]
         if topic.partitions <= len(runs):
             return
@@ -101,15 +103,15 @@ class SourceWatch:
 
     async def _take_in(self, new: Mapping[TopicPartition, Watermarks], like: PartitionRun, partitions: int) -> None:
         """Work on partitions that were added, as on another one of their topic, which has so many now."""
-        cycle = self.cycle
+        cycle, standing = self.cycle, self.standing
         for place in sorted(new):
             marks = new[place]
-            epoch = await self.coordinator.start_partition(cycle.ledger, place, cycle.incarnation, marks)
+            epoch = await self.coordinator.start_partition(standing.ledger, place, standing.incarnation, marks)
             numbers, quota = like.dispatch.numbers, like.dispatch.quota_bytes
             # A process before this one may have worked on it: then its ranges go on where they were.
-            front = cycle.ledger.frontier(place) if place in cycle.ledger.control.started else marks.start
+            front = standing.ledger.frontier(place) if place in standing.ledger.control.started else marks.start
             dispatch = PartitionDispatch(*place, front, quota, numbers)
-            dispatch.incarnation = cycle.incarnation
+            dispatch.incarnation = standing.incarnation
             run = PartitionRun(dispatch, like.handler, place_of(*place), partitions=partitions)
             settled = cycle.reshape.take_up(run, epoch)
             cycle.wake()

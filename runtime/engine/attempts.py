@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from ...brokers.protocol import Broker, BrokerError, BrokerTimeout, Record, TopicSpec
-from ...brokers.waiting import Patience, fatal_of
+from ...brokers.protocol import BrokerError, Record
+from ...brokers.waiting import fatal_of
 from ...errors import (
     DecodeFailed,
     FatalError,
@@ -18,21 +18,18 @@ from ...errors import (
     HandlerFailed,
     HandlerTimeout,
     NoKey,
-    OutputRefused,
-    SettingsError,
     caused,
 )
 from ...state.overlay import Layer, entry_bytes
 from ..handlers.context import Context, Output
 from ..handlers.done import Done
-from ..handlers.handler import DeadLetter, Handler, check_topic_name
+from ..handlers.handler import DeadLetter, Handler
 from ..handlers.outputs import (
     Destination,
     UnknownDestination,
     build,
     build_dead_letter,
     build_one,
-    destination_of,
     returned,
 )
 from ..handlers.partition_state import Scope
@@ -41,6 +38,7 @@ from ..handlers.stores import Binding
 from ..partition.worker import Worker
 from ..settings import Settings
 from ..threads import DaemonThreads
+from .destinations import Destinations
 from .partition_run import Attempt, PartitionRun
 
 logger = logging.getLogger("keylanes")
@@ -49,11 +47,9 @@ logger = logging.getLogger("keylanes")
 class Attempts:
     """Makes attempts at records, on the loop or in threads."""
 
-    def __init__(self, broker: Broker, settings: Settings) -> None:
-        self.broker, self.settings = broker, settings
-        self.destinations: dict[str, Destination] = {}
-        self.reserved: frozenset[str] = frozenset()
-        """Our own logs: no handler writes there."""
+    def __init__(self, destinations: Destinations, settings: Settings) -> None:
+        self.destinations, self.settings = destinations, settings
+        self._known: dict[str, Destination] = destinations.known
         self._is_closing = False
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
         # Any free one takes any worker's next record: bound to one, workers would wait behind a handler that hangs.
@@ -74,7 +70,7 @@ class Attempts:
         try:
             if result is None:
                 return _done(None, record, changes)
-            built = build_one(result, record, run.handler, run.place, self.destinations)
+            built = build_one(result, record, run.handler, run.place, self._known)
             if built is not None:
                 return _done(Done(record, (built[0],), False, *built[1:]), record, changes)
             outputs = returned(result, run.handler)
@@ -170,37 +166,10 @@ class Attempts:
     async def _build(self, outputs: Sequence[Output], record: Record, run: PartitionRun) -> Done:
         while True:
             try:
-                return build(outputs, record, run.handler, run.place, self.destinations)
+                return build(outputs, record, run.handler, run.place, self._known)
             except UnknownDestination as unknown:
                 topic = unknown.topic
-            await self.look_up(topic, run)
-
-    async def look_up(self, topic: Any, run: PartitionRun) -> None:
-        """Learn what a topic takes; one that is missing is made like a declared one, or refused (``create_topics``).
-
-        Raises OutputRefused; the topic is looked for again the next time a record names it.
-        """
-        if topic in self.reserved:
-            raise OutputRefused(f"topic {topic!r} is a log of this application")
-        try:
-            check_topic_name(topic, "output")
-        except SettingsError as error:
-            raise caused(OutputRefused(str(error)), None)
-        patience = Patience(self.settings.broker_retry_ms, f"looking up {topic}")
-        while True:
-            late: BrokerTimeout
-            try:
-                found = await self.broker.describe([topic])
-                if topic not in found and self.settings.create_topics:
-                    await self.broker.create([TopicSpec(topic, run.partitions, {})])
-                    found = await self.broker.describe([topic])
-                break
-            except BrokerTimeout as error:
-                late = error
-            await patience.wait(late)
-        if topic not in found:
-            raise OutputRefused(f"topic {topic!r} does not exist and create_topics is off")
-        self.destinations[topic] = destination_of(found[topic], self.settings.output_bytes_max)
+            await self.destinations.look_up(topic, run.partitions)
 
     async def _give_up(self, run: PartitionRun, record: Record, error: Exception, attempts: int) -> Done:
         handler = run.handler
@@ -208,9 +177,9 @@ class Attempts:
         if not isinstance(handler.on_failure, DeadLetter):
             raise caused(HandlerFailed(f"{where}: {type(error).__name__}: {error}"), error)
         topic = handler.on_failure.topic
-        if topic not in self.destinations:
-            await self.look_up(topic, run)
-        destination = self.destinations[topic]
+        if topic not in self._known:
+            await self.destinations.look_up(topic, run.partitions)
+        destination = self._known[topic]
         trace = error if logger.isEnabledFor(logging.DEBUG) else None
         logger.warning("%s; it goes to %s: %s: %s", where, topic, type(error).__name__, error, exc_info=trace)
         return build_dead_letter(record, topic, destination, run.place, error, attempts)

@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
-from ...brokers.protocol import Batch, Broker, Record
+from ...brokers.protocol import Batch, Record
 from ...errors import HandlerFailed
 from ...state.overlay import Cell
 from ..handlers.done import Done
@@ -20,6 +20,7 @@ from ..handlers.outputs import build_one
 from ..partition.worker import Worker
 from ..settings import Settings
 from .attempts import Attempts, first_error
+from .destinations import Destinations
 from .partition_run import Attempt, PartitionRun
 from .task_work import StraightBatch, TaskWork
 
@@ -52,12 +53,12 @@ class Slots(Attempts):
 
     def __init__(
         self,
-        broker: Broker,
+        destinations: Destinations,
         settings: Settings,
         fail: Callable[[BaseException], None],
         cpu_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        super().__init__(broker, settings)
+        super().__init__(destinations, settings)
         self.fail, self._cpu_s = fail, cpu_s
         self.tasks: dict[asyncio.Task[None], TaskWork] = {}
         self._idle: list[tuple[asyncio.Task[None], asyncio.Future[TaskWork]]] = []
@@ -128,8 +129,15 @@ class Slots(Attempts):
         self.is_stopping = True
         self._room.set()
 
-    def resume(self) -> None:
-        """Start workers that waited for a commit to make room for what they produce, and what waits to run straight."""
+    def replaced(self, grown_bytes: int) -> None:
+        """What a record produced was replaced, by so many bytes more."""
+        self.done_bytes += grown_bytes
+
+    def committed(self, size: int) -> None:
+        """So many bytes of what is done were committed: start workers that waited for room for what they produce, and
+        what waits to run straight.
+        """
+        self.done_bytes -= size
         self._room.set()
         waiting: dict[PartitionRun, list[Worker]] = {}
         for run, worker in self.paused:
@@ -360,7 +368,7 @@ class Slots(Attempts):
             return False
         if attempt is None:
             try:
-                built = build_one(result, record, run.handler, run.place, self.destinations)
+                built = build_one(result, record, run.handler, run.place, self._known)
             except Exception:  # noqa: BLE001  # it comes again, and is dealt with
                 return False
             if built is None:

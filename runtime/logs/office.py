@@ -1,12 +1,14 @@
-"""What a process is by the logs of its application: who it is there, and whether it may work."""
+"""What a process is by the logs of its application: who it is there, whether it may work, and what they say."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...brokers.protocol import Broker, Producer
 from ...brokers.waiting import bounded
 from ...errors import FencedError, LogError
 from ...offsets.control import Member
-from ...offsets.ledger import Ledger
+from ...offsets.events import OffsetEvent
+from ...offsets.ledger import Ledger, evolve_all
 from ..settings import Settings
 from .reader import LogReader
 
@@ -68,6 +70,45 @@ class Identity:
             self.check_in_office(ledger, incarnation)
         check_ledger(ledger)
         return ledger
+
+
+class Standing:
+    """What a process that took office is by its logs, as far as they are known here.
+
+    ``ledger``: of both logs; ``transaction``: the number of the last transaction that was used.
+    """
+
+    def __init__(self, office: Office, identity: Identity) -> None:
+        self.identity, self.logs = identity, identity.logs
+        self.incarnation, self.ledger, self.transaction = office.incarnation, office.ledger, office.transaction
+        self._folded = 0
+
+    def next_transaction(self) -> int:
+        """A number that no transaction of this process had yet."""
+        self.transaction += 1
+        return self.transaction
+
+    def fold(self, transaction: int, events: Sequence[OffsetEvent]) -> None:
+        """The own transaction was committed, with these events: they are not read again."""
+        self.ledger = evolve_all(self.ledger, events)
+        self._folded = transaction
+
+    def has_committed(self, transaction: int) -> bool:
+        """Whether the offset log, as it was read, has a transaction of this process."""
+        return self.ledger.transactions.get(self.incarnation, 0) >= transaction
+
+    async def read(self) -> None:
+        """Read both logs to their ends, the control log first; raises FencedError, LogError."""
+        self.ledger = await self.logs.read_control(self.ledger)
+        self.identity.check_in_office(self.ledger, self.incarnation)
+        folded = (self.incarnation, self._folded)
+        try:
+            self.ledger = await self.logs.read_offsets(self.ledger, folded)
+        except LogError:  # who took over meanwhile trims the log as it sees fit: that is no damage
+            self.ledger = await self.logs.read_control(self.ledger)
+            self.identity.check_in_office(self.ledger, self.incarnation)
+            raise
+        self.ledger = await self.identity.checked(self.ledger, self.incarnation)
 
 
 def check_ledger(ledger: Ledger) -> None:

@@ -19,7 +19,7 @@ from keylanes import App, Context, DeadLetter, Settings, State
 from keylanes.brokers.kafka.producer import KafkaProducer
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.keyrange.ranges import KeyRange, even_bounds
-from keylanes.runtime.engine.commit import CommitCycle
+from keylanes.runtime.engine.transaction import Transactions
 
 PARTITIONS = 4
 FACTOR = 16
@@ -118,10 +118,10 @@ def _middle(bounds: tuple[int, ...], worker: int) -> int:
 def resend_without_reading() -> None:
     """A defect: after a commit without an answer nobody looks what became of it; all is sent again."""
 
-    async def forgetful(self: CommitCycle, deadline: float, *, was_fenced: bool = False) -> None:
-        self._producer = await self.identity.make_producer()
+    async def forgetful(self: Transactions, deadline: float, *, was_fenced: bool = False) -> None:
+        self._producer = await self.standing.identity.make_producer()
 
-    CommitCycle._replace_producer = forgetful  # type: ignore[method-assign]  # a defect changes the class
+    Transactions._replace_producer = forgetful  # type: ignore[method-assign]  # a defect changes the class
 
 
 def lose_an_output(late: str, nth: int = 20) -> None:

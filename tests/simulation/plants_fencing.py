@@ -15,8 +15,8 @@ from keylanes.brokers.waiting import bounded
 from keylanes.offsets import control
 from keylanes.offsets.events import AppCreated
 from keylanes.offsets.ledger import Ledger, evolve_all
-from keylanes.runtime.engine.commit import CommitCycle
 from keylanes.runtime.engine.slots import Slots
+from keylanes.runtime.engine.transaction import Transactions
 from keylanes.runtime.logs.office import Identity
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.member import Member
@@ -137,7 +137,7 @@ def outcome_not_awaited(patch: pytest.MonkeyPatch) -> None:
         except (BrokerTimeout, TransactionUnknown):
             return {}
 
-    patch.setattr("keylanes.runtime.engine.commit.bounded", half)
+    patch.setattr("keylanes.runtime.engine.transaction.bounded", half)
 
 
 def same_producer(patch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def same_producer(patch: pytest.MonkeyPatch) -> None:
 
 def sent_again_unread(patch: pytest.MonkeyPatch, kinds: tuple[type[BrokerError], ...]) -> None:
     """After a failure of these kinds a new producer sends the transaction again without a look into the log."""
-    replace, transact = CommitCycle._replace_producer, SimulatedProducer.transact
+    replace, transact = Transactions._replace_producer, SimulatedProducer.transact
     last: dict[str, BrokerError] = {}
 
     async def noted(self: SimulatedProducer, records: Any) -> Any:
@@ -163,12 +163,12 @@ def sent_again_unread(patch: pytest.MonkeyPatch, kinds: tuple[type[BrokerError],
             last[self._id] = error
             raise
 
-    async def unread(self: CommitCycle, deadline: float, *, was_fenced: bool = False) -> None:
-        if not isinstance(last.get(self.identity.transactional_id), kinds):
+    async def unread(self: Transactions, deadline: float, *, was_fenced: bool = False) -> None:
+        if not isinstance(last.get(self.standing.identity.transactional_id), kinds):
             return await replace(self, deadline, was_fenced=was_fenced)
         while True:
             try:
-                self._producer = await self.identity.make_producer()
+                self._producer = await self.standing.identity.make_producer()
             except ConnectionSevered:  # dead: it would try for ever
                 raise
             except BrokerError:
@@ -176,7 +176,7 @@ def sent_again_unread(patch: pytest.MonkeyPatch, kinds: tuple[type[BrokerError],
             return None
 
     patch.setattr(SimulatedProducer, "transact", noted)
-    patch.setattr(CommitCycle, "_replace_producer", unread)
+    patch.setattr(Transactions, "_replace_producer", unread)
 
 
 def unknown_is_aborted(patch: pytest.MonkeyPatch) -> None:
@@ -201,18 +201,18 @@ def office_not_checked(patch: pytest.MonkeyPatch) -> None:
 def read_before_init(patch: pytest.MonkeyPatch) -> None:
     """A process that replaces its producer reads the logs before it fences its own older one, and not after."""
 
-    async def read_then_init(self: CommitCycle, deadline: float, *, was_fenced: bool = False) -> None:
+    async def read_then_init(self: Transactions, deadline: float, *, was_fenced: bool = False) -> None:
         while True:
             try:
-                await self._read_logs()
-                self._producer = await self.identity.make_producer()
+                await self.standing.read()
+                self._producer = await self.standing.identity.make_producer()
             except (ConnectionSevered, ProducerFenced):
                 raise
             except BrokerError:
                 continue
             return
 
-    patch.setattr(CommitCycle, "_replace_producer", read_then_init)
+    patch.setattr(Transactions, "_replace_producer", read_then_init)
 
 
 def found_in_one_partition(patch: pytest.MonkeyPatch) -> None:
@@ -237,16 +237,17 @@ def own_folded_twice(patch: pytest.MonkeyPatch) -> None:
 
 def failed_is_committed(patch: pytest.MonkeyPatch) -> None:
     """A transaction that failed for sure is treated as if it had been committed."""
-    transact = CommitCycle._transact
+    transact = Transactions._transact
 
-    async def trust(self: CommitCycle, generation: Any, deadline: float) -> Any:
+    async def trust(self: Transactions, generation: Any, deadline: float) -> Any:
         failure = await transact(self, generation, deadline)
         if failure is not None:
-            self.ledger = evolve_all(self.ledger, generation.events(self.transaction))
-            self._finish(generation, 0)
+            standing = self.standing
+            standing.ledger = evolve_all(standing.ledger, generation.events(standing.transaction))
+            self._finish(generation, has_snapshot=False)
         return None
 
-    patch.setattr(CommitCycle, "_transact", trust)
+    patch.setattr(Transactions, "_transact", trust)
 
 
 def term_not_checked(patch: pytest.MonkeyPatch) -> None:
@@ -271,7 +272,7 @@ def dead_letter_outside(patch: pytest.MonkeyPatch) -> None:
 
     async def write_now(self: Slots, *arguments: Any) -> Any:
         done = await give_up(self, *arguments)
-        await self.broker.append(done.outputs)
+        await self.destinations.broker.append(done.outputs)
 
     patch.setattr(Slots, "_give_up", write_now)
 

@@ -8,7 +8,6 @@ from keylanes.brokers.protocol import Batch
 from keylanes.errors import DecodeFailed
 from keylanes.keyrange import ranges
 from keylanes.runtime.engine import reshape
-from keylanes.runtime.engine.commit import CommitCycle
 from keylanes.runtime.engine.readers import MainReader
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.handlers.context import Context
@@ -392,11 +391,7 @@ PLANTS = [
     Plant(
         "bytes counted twice as they go",
         "the limit of what is held for a commit is none: memory grows",
-        changed(
-            CommitCycle,
-            "_finish",
-            ("self.slots.done_bytes -= generation.size", "self.slots.done_bytes -= 2 * generation.size"),
-        ),
+        changed(Slots, "committed", ("self.done_bytes -= size", "self.done_bytes -= 2 * size")),
         finding=r"idle, and -\d+ bytes wait|bytes wait for a commit, \d+ may",
     ),
     Plant(

@@ -26,10 +26,10 @@ def test_a_grant_to_another_process_is_not_taken_up() -> None:
 
         engine = Engine(app)
         member = await engine.start()
-        assert member.cycle is not None
+        standing = member.standing
+        assert standing is not None
         await member.release(PLACE, LOWER)
-        cycle = member.cycle
-        (grant,) = decide_grant(cycle.ledger, member.coordinator.term, PLACE, cycle.incarnation + 7, LOWER)
+        (grant,) = decide_grant(standing.ledger, member.coordinator.term, PLACE, standing.incarnation + 7, LOWER)
         engine.cluster.write([Outgoing(f"{app.name}.control", 0, None, encode(grant))], ())
         for epoch in (getattr(grant, "epoch", 0), 99):
             with pytest.raises(ValueError, match=f"epoch {epoch} is no grant to this process"):

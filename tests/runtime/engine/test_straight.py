@@ -14,6 +14,7 @@ from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.errors import HandlerFailed
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.ranges import even_bounds
+from keylanes.runtime.engine.destinations import Destinations
 from keylanes.runtime.engine.partition_run import PartitionRun
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.handlers.handler import declare
@@ -44,8 +45,9 @@ def sending(
     """A partition of four workers whose handler sends, and a batch of it."""
     dispatch = PartitionDispatch("in", 0, 0, 1 << 20, Numbers())
     dispatch.add_workers(even_bounds(4), lambda first: 0)
-    slots = Slots(cast(Broker, None), settings, fail)
-    slots.destinations["out"] = Destination(1, 1 << 20, False)
+    destinations = Destinations(cast(Broker, None), settings)
+    destinations.known["out"] = Destination(1, 1 << 20, False)
+    slots = Slots(destinations, settings, fail)
     run = PartitionRun(dispatch, declare(function, "in", to="out", retry=Retry(attempts=1)), place_of("in", 0))
     return slots, run, Batch(TopicPartition("in", 0), records, len(records))
 
@@ -110,8 +112,7 @@ async def test_where_no_more_may_wait_for_a_commit_nothing_is_queued(is_stopped:
             if is_stopped:
                 slots.stop()
                 continue
-            slots.done_bytes -= generation.size
-            slots.resume()
+            slots.committed(generation.size)
     assert await reading == sent == (sent if is_stopped else 1_000)
     assert 100 < sent < 500 or not is_stopped
     await slots.close(1.0)

@@ -71,7 +71,7 @@ def test_changelog_of_a_transaction() -> None:
             assert rows[-1].key == BEACON_KEY
         assert len(by_transaction) <= 2
         (beacon,) = [row for row in changelog if row.key == BEACON_KEY][-1:]
-        ledger = engine.member.cycle.ledger if engine.member.cycle else None
+        ledger = engine.member.standing.ledger if engine.member.standing else None
         assert ledger is not None
         assert decode_beacon(beacon.value) == ledger.partition((SOURCE, 0)).changed_by
         assert len(fold(changelog, {})) == 2 + 2 * 3
@@ -408,11 +408,11 @@ def test_grant_while_the_release_is_being_committed() -> None:
                 tasks.append(asyncio.get_running_loop().create_task(grant()))
 
         assert member.cycle is not None
-        member.cycle._on_step = hears
+        member.cycle.transactions._on_step = hears
         for i in range(20):
             engine.send(b"k%d" % i, b"1")
         await member.release((SOURCE, 0), within)
-        member.cycle._on_step = unheard
+        member.cycle.transactions._on_step = unheard
         await asyncio.wait(tasks)
         assert refused
         await member.grant((SOURCE, 0), within)

@@ -1,0 +1,49 @@
+"""What is known of the topics that are written to, and how it is looked up."""
+
+from collections.abc import Collection
+from typing import Any
+
+from ...brokers.protocol import Broker, BrokerTimeout, TopicDescription, TopicSpec
+from ...brokers.waiting import Patience
+from ...errors import OutputRefused, SettingsError
+from ..handlers.handler import check_topic_name
+from ..handlers.outputs import Destination, destination_of
+from ..settings import Settings
+
+
+class Destinations:
+    """The topics that are written to. ``known``: by name; ``reserved``: our own logs, where no handler writes to."""
+
+    def __init__(self, broker: Broker, settings: Settings, reserved: Collection[str] = ()) -> None:
+        self.broker, self.settings, self.reserved = broker, settings, frozenset(reserved)
+        self.known: dict[str, Destination] = {}
+
+    def learn(self, description: TopicDescription) -> None:
+        """Know a topic from here on, as the broker describes it."""
+        self.known[description.name] = destination_of(description, self.settings.output_bytes_max)
+
+    async def look_up(self, topic: Any, partitions: int) -> None:
+        """Learn what a topic takes; one that is missing is made like a declared one, or refused (``create_topics``).
+
+        ``partitions``: how many a missing topic is made with. Raises OutputRefused; the topic is looked for again the
+        next time a record names it.
+        """
+        if topic in self.reserved:
+            raise OutputRefused(f"topic {topic!r} is a log of this application")
+        try:
+            check_topic_name(topic, "output")
+        except SettingsError as error:
+            raise OutputRefused(str(error)) from None
+        patience = Patience(self.settings.broker_retry_ms, f"looking up {topic}")
+        while True:
+            try:
+                found = await self.broker.describe([topic])
+                if topic not in found and self.settings.create_topics:
+                    await self.broker.create([TopicSpec(topic, partitions, {})])
+                    found = await self.broker.describe([topic])
+                break
+            except BrokerTimeout as error:
+                await patience.wait(error)
+        if topic not in found:
+            raise OutputRefused(f"topic {topic!r} does not exist and create_topics is off")
+        self.learn(found[topic])

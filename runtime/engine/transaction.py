@@ -1,0 +1,241 @@
+"""Transactions: each makes a generation visible, whatever it takes, and moves the edges then.
+
+A transaction that fails is sent again from memory: handlers are not run again. Whatever the failure, the producer is
+replaced: INIT → READ the control log and the own offset log to their ends → look whether the transaction is there →
+send it again if not. A refused one is taken apart until the record that is refused stands alone, which then fails as
+its handler would; one that timed out is sent in halves.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import assert_never
+
+from ...brokers.protocol import (
+    BrokerError,
+    BrokerTimeout,
+    Outgoing,
+    Producer,
+    ProducerFenced,
+    TopicPartition,
+    TransactionRefused,
+    TransactionUnknown,
+)
+from ...brokers.waiting import bounded, fatal_of
+from ...errors import BrokerUnavailable, HandlerFailed, InvariantBroken
+from ...keyrange.ranges import KeyRange
+from ...offsets.codec import encode
+from ...offsets.events import (
+    Committed,
+    LogOpened,
+    OffsetEvent,
+    RangeReleased,
+    SnapshotTaken,
+    StateChanged,
+    WorkersCut,
+    WorkersMerged,
+    WorkerSplit,
+)
+from ..handlers.handler import DeadLetter, Stop
+from ..logs.office import Standing
+from ..logs.reader import offsets_topic
+from ..logs.snapshots import Snapshots
+from ..partition.cut import Released
+from ..partition.generation import Generation, committed
+from ..partition.taking_apart import Apart, Failed, Replaced, Unblamed, take_apart
+from ..settings import Settings
+from ..stores.keeper import Keeper
+from .ends import Level
+from .slots import Slots
+
+logger = logging.getLogger("keylanes")
+
+RETRY_WAIT_MS = 100
+"""The wait before a producer is made again, or an aborted transaction sent again."""
+
+
+class Transactions:
+    """Sends generations, one transaction at a time. Owns the producer.
+
+    ``policies``: what becomes of a record that failed for good, by source topic.
+    """
+
+    def __init__(
+        self,
+        standing: Standing,
+        producer: Producer,
+        slots: Slots,
+        keeper: Keeper,
+        snapshots: Snapshots,
+        policies: Mapping[str, DeadLetter | Stop],
+        settings: Settings,
+        on_step: Callable[[str], None],
+    ) -> None:
+        self.standing, self.slots, self.keeper, self.snapshots = standing, slots, keeper, snapshots
+        self.policies, self.settings = policies, settings
+        self.commits = 0
+        self.tiles = 0
+        self.event_bytes = 0
+        self.last_commit_s: float | None = None
+        self._level: Level | None = None
+        self._producer: Producer | None = producer
+        self._on_step = on_step
+
+    def tell(self, level: Level) -> None:
+        """Tell it from here on which topics are written to, before the edges of the records that did move."""
+        self._level = level
+
+    async def send(self, generation: Generation) -> None:
+        """Make a generation visible, whatever it takes; raises a FatalError when that can't be done."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.settings.broker_retry_ms / 1000
+        waiting = [generation]
+        while waiting:
+            part = waiting.pop(0)
+            failure = await self._transact(part, deadline)
+            if failure is None:
+                deadline = loop.time() + self.settings.broker_retry_ms / 1000
+            elif isinstance(failure, TransactionRefused):
+                waiting = [*self._take_apart(part, failure), *waiting]
+            elif isinstance(failure, TransactionUnknown | BrokerTimeout):
+                waiting = [*part.halves(), *waiting]
+            else:
+                waiting = [part, *waiting]
+                await asyncio.sleep(RETRY_WAIT_MS / 1000)  # what makes a broker abort may last
+            if failure is not None and loop.time() >= deadline:
+                raise BrokerUnavailable(
+                    f"a transaction could not be committed within {self.settings.broker_retry_ms} ms: {failure}"
+                ) from failure
+
+    async def close(self) -> None:
+        """Let go of the producer; what is open is aborted."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with contextlib.suppress(BrokerError):
+                await bounded(producer.close(), self.settings.close_timeout_ms, "closing a producer")
+
+    # --- one transaction -------------------------------------------------------------------------------------------
+
+    async def _transact(self, generation: Generation, deadline: float) -> BrokerError | None:
+        """Send one transaction; None when it was committed, else why it was not (for sure)."""
+        if self._producer is None:
+            await self._replace_producer(deadline)
+        assert self._producer is not None, "a producer was made"
+        standing = self.standing
+        transaction = standing.next_transaction()
+        if self._level is not None:
+            for source, destination in generation.writes():
+                self._level.discover(source, destination)
+        changes = generation.changes()
+        changelog, changed = self.keeper.records(changes, standing.incarnation, transaction)
+        events = [*generation.events(transaction), *changed]
+        snapshot = await self.snapshots.take_when_due(transaction)
+        records = [*generation.outputs(), *changelog, *self._log_records([*events, *snapshot])]
+        limit = self.settings.transaction_timeout_ms + self.settings.request_timeout_ms
+        failure: BrokerError | None = None
+        positions: Mapping[TopicPartition, int] = {}
+        self._on_step("transact")
+        try:
+            positions = await bounded(self._producer.transact(records), limit, "a transaction")
+        except BrokerError as error:
+            failure = error
+        if failure is not None:
+            logger.warning("transaction %d failed: %s: %s", transaction, type(failure).__name__, failure)
+            await self.close()
+            await self._replace_producer(deadline, was_fenced=isinstance(failure, ProducerFenced))
+            if not standing.has_committed(transaction):
+                return failure
+            logger.info("transaction %d had been committed after all", transaction)
+        else:
+            self._on_step("committed")
+            standing.fold(transaction, events)
+        # What is given up may be written by others soon, and may come back: nothing of it may be written later.
+        gives_up = any(isinstance(change, Released) for change in generation.structure)
+        await self.keeper.committed(changes, positions, is_last=gives_up)
+        self._finish(generation, has_snapshot=bool(snapshot))
+        return None
+
+    def _finish(self, generation: Generation, *, has_snapshot: bool) -> None:
+        ledger = self.standing.ledger
+        for place, epoch in [*ledger.violations(), *ledger.waiting()]:
+            raise InvariantBroken(f"a commit of epoch {epoch} at {place} lies outside what was granted")
+        committed(generation)
+        for change in generation.structure:
+            if isinstance(change, Released):
+                self.keeper.give_up(change.dispatch.place, KeyRange(change.first, change.end))
+        self.slots.committed(generation.size)
+        self.commits += 1
+        self.snapshots.committed(has_snapshot=has_snapshot)
+        self.last_commit_s = asyncio.get_running_loop().time()
+        self._on_step("applied")
+
+    def _log_records(self, events: Sequence[OffsetEvent]) -> list[Outgoing]:
+        logs = self.standing.logs
+        topic = offsets_topic(logs.app)
+        records = []
+        for event in events:
+            data = encode(event)
+            self.event_bytes += len(data)
+            if isinstance(event, Committed):
+                self.tiles += len(event.tiles)
+            records.append(Outgoing(topic, logs.log_partition_of(_partition_of(event)), None, data))
+        return records
+
+    # --- when a transaction failed ---------------------------------------------------------------------------------
+
+    async def _replace_producer(self, deadline: float, *, was_fenced: bool = False) -> None:
+        """INIT → READ control log and offset log to their ends; raises FencedError when another process took over.
+
+        After a fence it looks before INIT, too: who was expelled stops there. If nobody was, the broker itself fenced a
+        transaction that was open for too long.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                if was_fenced:
+                    await self.standing.read()
+                producer = await self.standing.identity.make_producer()
+                try:
+                    await self.standing.read()
+                except BaseException:
+                    with contextlib.suppress(BrokerError):  # else it would stand for what is raised, a cancellation too
+                        await asyncio.shield(bounded(producer.close(), self.settings.close_timeout_ms, "closing"))
+                    raise
+                self._producer = producer
+                return
+            except BrokerError as error:
+                if isinstance(error, ProducerFenced):
+                    raise fatal_of(error) from error
+                if loop.time() >= deadline:
+                    raise BrokerUnavailable(
+                        f"the broker could not be reached for {self.settings.broker_retry_ms} ms: {error}"
+                    ) from error
+                await asyncio.sleep(RETRY_WAIT_MS / 1000)
+
+    def _take_apart(self, generation: Generation, refusal: TransactionRefused) -> Sequence[Generation]:
+        """What is sent in place of a generation that was refused; raises HandlerFailed, BrokerUnavailable."""
+        match take_apart(generation, refusal, self.policies, self.slots.destinations.known):
+            case Apart(parts):
+                return parts
+            case Replaced(again, said, grown_bytes):
+                logger.warning("%s", said)
+                self.slots.replaced(grown_bytes)
+                return [again]
+            case Failed(why):
+                raise HandlerFailed(why) from refusal
+            case Unblamed(why):
+                raise BrokerUnavailable(why) from refusal
+
+
+def _partition_of(event: OffsetEvent) -> int:
+    """The partition whose number says which partition of the offset log an event is written to."""
+    match event:
+        case WorkersCut() | WorkerSplit() | WorkersMerged() | RangeReleased() | Committed():
+            return event.partition
+        case StateChanged() | SnapshotTaken():  # a snapshot of no source partition has the number of the log's
+            return event.partition
+        case LogOpened():
+            return event.log_partition
+        case _:
+            assert_never(event)

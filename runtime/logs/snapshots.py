@@ -1,0 +1,51 @@
+"""Snapshots of the offset log when it is time for one, and the trimming that goes with them."""
+
+import logging
+from collections.abc import Callable
+
+from ...brokers.protocol import BrokerError
+from ...offsets.events import OffsetEvent
+from ...offsets.snapshots import take_snapshot
+from ..settings import Settings
+from .office import Standing
+from .reader import places_of
+from .trimming import History
+
+logger = logging.getLogger("keylanes")
+
+
+class Snapshots:
+    """A snapshot of every log partition in each so many transactions. ``wall_ms``: now, in ms since the epoch."""
+
+    def __init__(self, standing: Standing, settings: Settings, wall_ms: Callable[[], int]) -> None:
+        self.standing, self.settings = standing, settings
+        self._history = History(standing.logs, settings, wall_ms)
+        self._since = 0
+
+    async def take_when_due(self, transaction: int) -> list[OffsetEvent]:
+        """A snapshot of every log partition when it is time for one: to be written with this transaction."""
+        if self._since < self.settings.snapshot_every_commits:
+            return []
+        try:
+            return await self._take(transaction)
+        except BrokerError as error:
+            logger.warning("no snapshot with transaction %d: %s", transaction, error)
+            return []
+
+    def committed(self, *, has_snapshot: bool) -> None:
+        """One more transaction was committed."""
+        self._since = 0 if has_snapshot else self._since + 1
+
+    async def _take(self, transaction: int) -> list[OffsetEvent]:
+        standing, logs = self.standing, self.standing.logs
+        await standing.read()
+        events: list[OffsetEvent] = []
+        for log_partition in range(logs.log_partitions):
+            position = logs.positions[logs.offsets(log_partition)]
+            places = places_of(standing.ledger, log_partition, logs.log_partitions)
+            events += take_snapshot(
+                standing.ledger, logs.app, log_partition, places, position, standing.incarnation, transaction
+            )
+            await self._history.trim(log_partition, position)
+        await logs.close()  # until the next snapshot its memory is for other things
+        return events
