@@ -156,7 +156,6 @@ def run_arm(address: str, app_name: str, is_held: bool, options: dict[str, Any])
     witness.check()
     member, seen = app._member, app.statistics()
     assert member is not None, "it has run"
-    assert member.catch_up is not None, "it has run"
     log = run_coroutine(check_outputs_and_read_log(address, app_name, witness))
     passed = mark["passed_s"] - witness.began_s
     return {
@@ -173,7 +172,7 @@ def run_arm(address: str, app_name: str, is_held: bool, options: dict[str, Any])
         "dropped": seen.partitions[0].dropped,
         "lagging_workers_max": samples.lagging,
         "caught_up": seen.partitions[0].caught_up,
-        "passes": member.catch_up.passes,
+        "passes": member.work.catch_up.passes,
         "catch_up_s": witness.ended_s - mark["passed_s"],
         "level_s": level_s - mark["passed_s"],
         **commit_figures(log, int(mark["transaction"])),
@@ -183,8 +182,7 @@ def run_arm(address: str, app_name: str, is_held: bool, options: dict[str, Any])
 def transaction_of(app: App) -> int:
     """The number of the last transaction that was begun."""
     assert app._member is not None, "it runs"
-    assert app._member.standing is not None, "it runs"
-    return app._member.standing.transaction
+    return app._member.work.standing.transaction
 
 
 async def check_outputs_and_read_log(address: str, app_name: str, witness: Witness) -> list[tuple[int, Committed]]:

@@ -276,14 +276,14 @@ class App:
 
         Handlers go on meanwhile. Raises ValueError when it is impossible, CancelledError when the run ends first.
         """
-        await self._call(self._working().split((topic, partition), at))
+        await self._call(self._working().work.requests.split((topic, partition), at))
 
     async def merge(self, topic: str, partition: int, within: KeyRange) -> None:
         """Merge the workers of a key range into one. Returns when it is committed.
 
         The workers wait for each other for ``merge_hold_ms`` at most. Raises as ``split`` does.
         """
-        await self._call(self._working().merge((topic, partition), within))
+        await self._call(self._working().work.requests.merge((topic, partition), within))
 
     async def release(self, topic: str, partition: int, within: KeyRange) -> None:
         """Release a key range of a source partition. Its records wait until ``grant`` or a restart takes it up again.
@@ -291,13 +291,13 @@ class App:
         Returns when the running records of the range are done and committed. Cancelling the call does not undo the
         release. Raises as ``split`` does.
         """
-        await self._call(self._working().release((topic, partition), within))
+        await self._call(self._working().work.requests.release((topic, partition), within))
 
     async def grant(self, topic: str, partition: int, within: KeyRange) -> None:
         """Take up a released key range again. Returns when its state is restored and its workers run. Raises as
         ``split`` does.
         """
-        await self._call(self._working().grant((topic, partition), within))
+        await self._call(self._working().work.requests.grant((topic, partition), within))
 
     def _working(self) -> Member:
         if self._member is None or self._state != "running":

@@ -1,6 +1,7 @@
 """One source partition while it runs."""
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from sys import getrefcount
 from typing import Any, Final, TypeAlias
@@ -96,3 +97,11 @@ class PartitionRun:
     def label(self) -> str:
         """The source partition, for people."""
         return f"{self.dispatch.topic}[{self.dispatch.partition}]"
+
+
+def run_of(runs: Iterable[PartitionRun], place: tuple[str, int], app: str) -> PartitionRun:
+    """The run of a source partition of an application; raises ValueError when there is none."""
+    for run in runs:
+        if run.dispatch.place == place:
+            return run
+    raise ValueError(f"{place[0]}[{place[1]}] is no source partition of application {app!r}")

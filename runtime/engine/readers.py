@@ -230,6 +230,10 @@ class CatchUp:
             finally:
                 self._limit.release()
 
+    def stop(self) -> None:
+        """Begin no pass any more, and end those that are under way."""
+        self.is_stopped = True
+
     async def close(self) -> None:
         """Let go of the readers."""
         idle, self._idle = self._idle, []

@@ -94,12 +94,11 @@ def test_an_added_partition_is_shown_when_it_is_whole(monkeypatch: pytest.Monkey
         cluster = Cluster(1, Latency())
         engine = passing_on(cluster)
         member = await engine.start()
-        assert member.cycle is not None
-        cycle = member.cycle
+        cycle = member.work.cycle
         cluster.grow(SOURCE)
         await reached(lambda: bool(cycle.reshape.arriving))
         with pytest.raises(ValueError, match="is no source partition of"):
-            await member.grant(ADDED, WHOLE)
+            await member.work.requests.grant(ADDED, WHOLE)
         await reached(lambda: len(member.runs) == 2)
         assert sum(worker.end - worker.first for worker in member.runs[1].dispatch.workers) == WHOLE.size
         assert member.runs[1].partitions == 2

@@ -284,9 +284,9 @@ class Happenings:
         left, right = workers[i], workers[min(i + 1, len(workers) - 1)]
         try:
             if kind == "split":
-                asked = member.split(place, rng.randrange(left.first, left.end))
+                asked = member.work.requests.split(place, rng.randrange(left.first, left.end))
             else:
-                asked = member.merge(place, KeyRange(left.first, right.end))
+                asked = member.work.requests.merge(place, KeyRange(left.first, right.end))
             if await self.world.ask(process, asked):
                 self.world.reached[f"asked for a {kind}"] += 1
         except ValueError:  # there is nothing to split or merge there
@@ -300,7 +300,7 @@ class Happenings:
         if process is None:
             return
         try:
-            if not await self.world.ask(process, process.member.release(place, within)):
+            if not await self.world.ask(process, process.member.work.requests.release(place, within)):
                 return
             self.world.tell(f"{process.name} has released {within} of {place}")
         except ValueError:  # part of it is on its way already
@@ -309,7 +309,7 @@ class Happenings:
         until = self.loop.time() + GRANT_LIMIT_S
         while self.loop.time() < until:
             try:
-                if await self.world.ask(process, process.member.grant(place, within)):
+                if await self.world.ask(process, process.member.work.requests.grant(place, within)):
                     self.world.reached["range passed on"] += 1
                     self.world.tell(f"{process.name} was granted {within} of {place}")
                 return

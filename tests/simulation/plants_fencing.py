@@ -15,6 +15,8 @@ from keylanes.brokers.waiting import bounded
 from keylanes.offsets import control
 from keylanes.offsets.events import AppCreated
 from keylanes.offsets.ledger import Ledger, evolve_all
+from keylanes.runtime import member
+from keylanes.runtime.engine.commit import CommitCycle
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.engine.transaction import Transactions
 from keylanes.runtime.logs.office import Identity
@@ -24,7 +26,7 @@ from keylanes.runtime.membership.coordinator import Coordinator
 from keylanes.runtime.partition.generation import Generation
 
 from ..runtime import test_running
-from .plants import DOUBLED, LEFT_OUT, LOST, NO_DEAD_LETTER, OUTSIDE, Plant, change, changed, on_ground
+from .plants import DOUBLED, LEFT_OUT, LOST, NO_DEAD_LETTER, OUTSIDE, Plant, change, changed, everywhere, on_ground
 
 TORN = f"{LEFT_OUT}|{DOUBLED}"
 
@@ -46,8 +48,8 @@ def fence_before_expel(patch: pytest.MonkeyPatch) -> None:
         ledger = await self.logs.read_control(Ledger())
         self.logs.positions.clear()
         self.logs._control_events.clear()
-        for member in ledger.control.unfenced():
-            await fence(self.broker, member.transactional_id)  # type: ignore[arg-type]  # on a simulated cluster
+        for other in ledger.control.unfenced():
+            await fence(self.broker, other.transactional_id)  # type: ignore[arg-type]  # on a simulated cluster
         return await take_office(self, *arguments)
 
     no_fence(patch)
@@ -291,10 +293,10 @@ def structure_first(patch: pytest.MonkeyPatch) -> None:
 def last_commit_left_out(patch: pytest.MonkeyPatch) -> None:
     """A stop in order ends without committing what is done."""
 
-    async def nothing(self: Member) -> None:
+    async def nothing(cycle: CommitCycle) -> None:
         return None
 
-    patch.setattr(Member, "_commit_rest", nothing)
+    everywhere(patch, member._commit_rest, nothing)
 
 
 PLANTS = [

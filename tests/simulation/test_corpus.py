@@ -12,6 +12,7 @@ import pytest
 from keylanes.brokers.protocol import BrokerError
 from keylanes.runtime.member import Member
 from keylanes.runtime.membership.coordinator import Coordinator
+from keylanes.runtime.requests import Requests
 
 from .corpus import FOLDER, load, paths
 from .loop import PausingLoop
@@ -24,19 +25,19 @@ MENDED = (
     Plant(
         "records that retention took are missed by one that was expelled",
         "a process that is to go tells of lost records",
-        changed(Member, "run", (DAMAGE, "(LogError, StateError)")),
+        changed(Member, "_run", (DAMAGE, "(LogError, StateError)")),
         finding="SourceError: .*records that were not processed",
     ),
     Plant(
         "newer state is damage for one that was expelled",
         "a process that is to go tells of a damaged changelog",
-        changed(Member, "run", (DAMAGE, "(LogError, SourceError)")),
+        changed(Member, "_run", (DAMAGE, "(LogError, SourceError)")),
         finding="StateError: the changelog .* can't be used",
     ),
     Plant(
         "a log that was trimmed is damage for one that was expelled",
         "a process that is to go tells of a damaged offset log",
-        changed(Member, "run", (DAMAGE, "(SourceError, StateError)")),
+        changed(Member, "_run", (DAMAGE, "(SourceError, StateError)")),
         finding="HistoryTrimmed: ",
     ),
     Plant(
@@ -60,7 +61,7 @@ MENDED = (
     Plant(
         "a grant that is cut off by the end of the run is an error of the broker",
         "whoever asks an ending process for a grant hears of a closed connection",
-        changed(Member, "grant", ("raise asyncio.CancelledError from error", "raise")),
+        changed(Requests, "grant", ("raise asyncio.CancelledError from error", "raise")),
         finding="the connection was closed",
         raised=BrokerError,
     ),

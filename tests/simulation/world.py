@@ -199,7 +199,7 @@ class World:
             elif len(alive) == 1 and alive[0].is_working and not alive[0].was_stopped:
                 member = alive[0].member
                 ends = {source: self.cluster.watermarks(source).high for source in self.sources}
-                if len(member.runs) == len(self.sources) and member.is_level(ends):
+                if len(member.runs) == len(self.sources) and member.work.ends_watch.is_level(ends):
                     return alive[0]
             await asyncio.sleep(0.02)
         raise AssertionError(f"not level after {LEVEL_LIMIT_S} s:\n{self.describe()}")
@@ -301,9 +301,9 @@ class World:
     def count(self) -> None:
         """What this plan came across."""
         for process in self.processes:
-            if process.member.balance is not None:
-                self.reached["split as hot"] += process.member.balance.splits
-                self.reached["merged as cold"] += process.member.balance.merges
+            if process.member.runs and process.member.work.balance is not None:
+                self.reached["split as hot"] += process.member.work.balance.splits
+                self.reached["merged as cold"] += process.member.work.balance.merges
             for run in process.member.runs:
                 self.reached["dropped"] += run.dispatch.records_dropped
                 self.reached["caught up"] += run.dispatch.records_caught_up
@@ -328,10 +328,9 @@ class World:
 
 def is_quiet(member: Member) -> bool:
     """Whether nothing is sent, held or still to be merged."""
-    assert member.cycle is not None, "it works"
-    is_calm = member.balance is None or member.balance.calm_looks >= CALM_LOOKS
-    is_merging = member.cycle.reshape.holds or any(run.wanted_bounds for run in member.runs)
-    return is_calm and not (member.cycle.is_sending or is_merging)
+    is_calm = member.work.balance is None or member.work.balance.calm_looks >= CALM_LOOKS
+    is_merging = member.work.cycle.reshape.holds or any(run.wanted_bounds for run in member.runs)
+    return is_calm and not (member.work.cycle.is_sending or is_merging)
 
 
 @contextmanager

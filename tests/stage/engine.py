@@ -81,8 +81,8 @@ class Engine:
         while loop.time() < until:
             if self.task.done():
                 self.task.result()
-            cycle = self.member.cycle
-            if all(map(self._is_level, self.member.runs)) and cycle is not None and not cycle.is_sending:
+            cycle = self.member.work.cycle
+            if all(map(self._is_level, self.member.runs)) and not cycle.is_sending:
                 return
             await asyncio.sleep(0.02)
         raise AssertionError(f"not level after {LEVEL_LIMIT_S} s")

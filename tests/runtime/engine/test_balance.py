@@ -85,14 +85,13 @@ class Running:
     @property
     def balance(self) -> Balance:
         """What looks at the loads."""
-        assert self.member.balance is not None, "it is on, and the start is through"
-        return self.member.balance
+        assert self.member.work.balance is not None, "it is on, and the start is through"
+        return self.member.work.balance
 
     @property
     def reshape(self) -> Reshape:
         """Who splits and merges."""
-        assert self.member.cycle is not None, "the start is through"
-        return self.member.cycle.reshape
+        return self.member.work.cycle.reshape
 
     @property
     def part(self) -> PartitionRun:
@@ -125,7 +124,7 @@ class Running:
         """Until everything that was written is committed."""
         source = TopicPartition("src", 0)
         ends = {source: self.cluster.watermarks(source).high}
-        await self.reached(lambda: self.member.is_level(ends))
+        await self.reached(lambda: self.member.work.ends_watch.is_level(ends))
 
     def check(self) -> None:
         """Every record's output is there once, those of each key in order; the log is sound."""
@@ -330,7 +329,7 @@ def test_who_does_not_want_it_is_left_alone(factor: int, settings: dict[str, obj
         await app.write(zipf(1_000, 20))
         await app.level()
         assert len(app.workers) == factor
-        assert app.member.balance is None or app.member.balance.splits == 0
+        assert app.member.work.balance is None or app.member.work.balance.splits == 0
         app.check()
 
     running(test, lambda key: 0.01, factor, **settings)

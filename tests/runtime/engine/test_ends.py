@@ -215,15 +215,15 @@ def test_a_released_range_is_waited_for() -> None:
         engine = Engine(app)
         member = await engine.start()
         lower, _ = WHOLE.split(SPACE_END // 2)
-        await member.release((SOURCE, 0), lower)
+        await member.work.requests.release((SOURCE, 0), lower)
         for n in range(20):
             engine.send(b"%d" % n, b"")
         ends = {TopicPartition(SOURCE, 0): 20}
         await engine.level()
-        assert not member.is_level(ends)
-        await member.grant((SOURCE, 0), lower)
+        assert not member.work.ends_watch.is_level(ends)
+        await member.work.requests.grant((SOURCE, 0), lower)
         await engine.level()
-        assert member.is_level(ends)
+        assert member.work.ends_watch.is_level(ends)
         await engine.stop()
 
     run_virtual(main(), seed=1)
@@ -248,7 +248,7 @@ def test_a_released_range_that_nobody_grants_is_named_once(caplog: pytest.LogCap
         await asyncio.sleep(1)
         lower, _ = WHOLE.split(SPACE_END // 2)
         released = lower if held else WHOLE
-        leaving = asyncio.create_task(member.release((SOURCE, 0), released))
+        leaving = asyncio.create_task(member.work.requests.release((SOURCE, 0), released))
         await asyncio.sleep(60)
         assert "all that is held is level" not in caplog.text
         gate.set()
@@ -256,7 +256,7 @@ def test_a_released_range_that_nobody_grants_is_named_once(caplog: pytest.LogCap
         await asyncio.sleep(60)
         assert not engine.task.done()
         assert caplog.text.count(f"all that is held is level; released ranges of {SOURCE}[0] wait to be granted") == 1
-        await member.grant((SOURCE, 0), released)
+        await member.work.requests.grant((SOURCE, 0), released)
         await engine.task
 
     run_virtual(main(), seed=1)

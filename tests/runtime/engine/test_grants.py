@@ -26,14 +26,14 @@ def test_a_grant_to_another_process_is_not_taken_up() -> None:
 
         engine = Engine(app)
         member = await engine.start()
-        standing = member.standing
+        standing = member.work.standing
         assert standing is not None
-        await member.release(PLACE, LOWER)
+        await member.work.requests.release(PLACE, LOWER)
         (grant,) = decide_grant(standing.ledger, member.coordinator.term, PLACE, standing.incarnation + 7, LOWER)
         engine.cluster.write([Outgoing(f"{app.name}.control", 0, None, encode(grant))], ())
         for epoch in (getattr(grant, "epoch", 0), 99):
             with pytest.raises(ValueError, match=f"epoch {epoch} is no grant to this process"):
-                await member.take_up(PLACE, epoch)
+                await member.work.requests.take_up(PLACE, epoch)
         (run,) = member.runs
         assert all(worker.first >= LOWER.end for worker in run.dispatch.workers)
         await engine.stop()

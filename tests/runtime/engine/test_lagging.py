@@ -153,7 +153,7 @@ def test_hot_keys_of_many_partitions_are_not_idle() -> None:
         await asyncio.wait_for(member.is_ready.wait(), WAIT_S)
         began = loop.time()
         async with asyncio.timeout(WAIT_S):
-            while not member.is_level(ends):  # noqa: ASYNC110  # what is waited for has no event
+            while not member.work.ends_watch.is_level(ends):  # noqa: ASYNC110  # what is waited for has no event
                 await asyncio.sleep(0.05)
         member.stop()
         await task

@@ -56,8 +56,7 @@ def test_a_commit_stays_small_while_many_are_at_work() -> None:
             return value
 
         engine = Engine(app)
-        cycle = (await engine.start()).cycle
-        assert cycle is not None
+        cycle = (await engine.start()).work.cycle
         sent = cycle.transactions
         for value in range(RECORDS):
             engine.send(b"k%d" % value, b"%d" % value)

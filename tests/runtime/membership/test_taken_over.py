@@ -53,14 +53,13 @@ def test_no_record_is_begun_while_it_asks_who_is_in_office() -> None:
         for n in range(2_000):
             engine.send(b"k", b"%d" % n)
         member = await engine.start()
-        assert member.cycle is not None
         await asyncio.sleep(1)
         engine.connection.is_slow = True  # type: ignore[attr-defined]  # it is one of those above
-        before, commits = len(begun), member.cycle.transactions.commits
+        before, commits = len(begun), member.work.cycle.transactions.commits
         member.fail(SourceError("damaged"))
         with pytest.raises(SourceError, match="damaged"):
             await engine.task
         assert 0 < before <= len(begun) <= before + 1
-        assert member.cycle.transactions.commits <= commits + 1
+        assert member.work.cycle.transactions.commits <= commits + 1
 
     run_virtual(main(), seed=1)

@@ -121,7 +121,7 @@ def test_a_value_that_was_read_ahead_while_its_range_was_restored_is_not_used() 
         await engine.level()
         await engine.stop()
         await engine.start()  # so that nothing is in memory
-        await engine.member.release(PLACE, LOWER)
+        await engine.member.work.requests.release(PLACE, LOWER)
         engine.send(HIGH, b"")
         await engine.level()
         old = Marker(0, EPOCH_MS - 30 * DAY_MS)  # as after a long time: the copy of the range is thrown away
@@ -138,7 +138,7 @@ def test_a_value_that_was_read_ahead_while_its_range_was_restored_is_not_used() 
             reading.append(asyncio.get_running_loop().create_task(ahead))
 
         copy.clear = clear_and_read  # type: ignore[method-assign]  # the reader meets a record of the range just then
-        await engine.member.grant(PLACE, LOWER)
+        await engine.member.work.requests.grant(PLACE, LOWER)
         assert reading, "the copy was thrown away"
         engine.send(LOW, b"")
         await engine.level()
@@ -189,14 +189,14 @@ def test_a_restore_that_nobody_waits_for_any_more_writes_nothing_behind_a_later_
             for _ in range(2):
                 engine.send(LOW, b"")
             await engine.level()
-            await engine.member.release(PLACE, WHOLE)
+            await engine.member.work.requests.release(PLACE, WHOLE)
             copy.write((), [(0, SPACE_END, Marker(0, EPOCH_MS))])  # it is a lower bound: all is read again
             copy.is_armed = True
-            first = asyncio.ensure_future(engine.member.grant(PLACE, WHOLE))
+            first = asyncio.ensure_future(engine.member.work.requests.grant(PLACE, WHOLE))
             await asyncio.to_thread(copy.reached.wait, 30)
             first.cancel()
             await asyncio.wait([first])
-            second = asyncio.ensure_future(engine.member.grant(PLACE, WHOLE))
+            second = asyncio.ensure_future(engine.member.work.requests.grant(PLACE, WHOLE))
             engine.send(LOW, b"")
             await asyncio.wait([second], timeout=0.5)
             if second.done():  # the record is worked, and its state written
@@ -223,14 +223,14 @@ def test_whoever_waits_for_a_grant_is_told_when_the_run_ends() -> None:
         await engine.start()
         engine.send(LOW, b"")
         await engine.level()
-        await engine.member.release(PLACE, LOWER)
+        await engine.member.work.requests.release(PLACE, LOWER)
         copy = engine.copies.copy(*PLACE)
         copy.write((), [(LOWER.first, LOWER.end, Marker(0, EPOCH_MS))])
         if fails:
             other = Engine(engine.app, cluster=engine.cluster)
             other.starts = 7
             await other.start()
-        granting = asyncio.ensure_future(engine.member.grant(PLACE, LOWER))
+        granting = asyncio.ensure_future(engine.member.work.requests.grant(PLACE, LOWER))
         await asyncio.sleep(0)
         if fails:
             with pytest.raises(FencedError):

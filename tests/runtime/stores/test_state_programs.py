@@ -267,13 +267,13 @@ class Run:
         member, place = self.engine.member, (SOURCE, partition)
         try:
             if what == "split":
-                await member.split(place, where * SPACE_END // GRID)
+                await member.work.requests.split(place, where * SPACE_END // GRID)
                 return
             within = KeyRange(where[0] * SPACE_END // GRID, where[1] * SPACE_END // GRID)
             if what == "grant":
                 for gap in self.gaps(partition):
                     if gap.overlaps(within):
-                        await member.grant(place, gap)
+                        await member.work.requests.grant(place, gap)
             else:
                 await getattr(member, what)(place, within)
         except ValueError:
@@ -291,7 +291,7 @@ class Run:
             await change
         for partition in range(PARTITIONS):
             for gap in self.gaps(partition):
-                await self.engine.member.grant((SOURCE, partition), gap)
+                await self.engine.member.work.requests.grant((SOURCE, partition), gap)
         await self.engine.level()
 
 

@@ -71,7 +71,7 @@ def test_changelog_of_a_transaction() -> None:
             assert rows[-1].key == BEACON_KEY
         assert len(by_transaction) <= 2
         (beacon,) = [row for row in changelog if row.key == BEACON_KEY][-1:]
-        ledger = engine.member.standing.ledger if engine.member.standing else None
+        ledger = engine.member.work.standing.ledger
         assert ledger is not None
         assert decode_beacon(beacon.value) == ledger.partition((SOURCE, 0)).changed_by
         assert len(fold(changelog, {})) == 2 + 2 * 3
@@ -243,8 +243,7 @@ def test_store_shows_what_is_committed() -> None:
         await asyncio.sleep(1)
         assert member.slots.records_done == 3
         assert (seen.get(b"k"), by.items(b"k"), list(seen.scan()), list(by.scan())) == (None, [], [], [])
-        assert member.cycle is not None
-        member.cycle.wake()
+        member.work.cycle.wake()
         await engine.level()
         with pytest.raises(ValueError, match=r"partitions \[0, 1\]"):
             seen.get(b"k")
@@ -327,14 +326,14 @@ def test_store_before_and_during_a_restore() -> None:
         low = next(key for key in keys if lower.contains(point_of_key(key)))
         high = next(key for key in keys if not lower.contains(point_of_key(key)))
         seen = engine.view("seen")
-        await member.release((SOURCE, 0), lower)
+        await member.work.requests.release((SOURCE, 0), lower)
         with pytest.raises(StateNotReady, match="not restored yet, or not held here"):
             seen.get(low)
         with pytest.raises(StateNotReady, match="not all of"):
             list(seen.scan())
         assert seen.get(high) == 1
         assert len(list(seen.scan(within=KeyRange(SPACE_END // 2, SPACE_END)))) > 0
-        await member.grant((SOURCE, 0), lower)
+        await member.work.requests.grant((SOURCE, 0), lower)
         assert (seen.get(low), seen.get(high)) == (1, 1)
         await engine.crash()
 
@@ -368,7 +367,7 @@ def test_stale_copy_of_a_range_that_comes_back() -> None:
         await engine.level()
         point = point_of_key(b"k")
         within = KeyRange(point, point + 1)
-        await member.release((SOURCE, 0), within)
+        await member.work.requests.release((SOURCE, 0), within)
         copy = engine.copies.copy(SOURCE, 0)
         now = copy.markers().at(point)
         assert now is not None
@@ -376,7 +375,7 @@ def test_stale_copy_of_a_range_that_comes_back() -> None:
         copy.write(stale, [(point, point + 1, now._replace(position=0))])
         engine.send(b"k", b"2")  # it waits, and its values are read ahead
         await asyncio.sleep(1)
-        await member.grant((SOURCE, 0), within)
+        await member.work.requests.grant((SOURCE, 0), within)
         await engine.level()
         assert engine.values()[b"k"] == [b"1", b"2"]
         assert engine.copied() == engine.folded()
@@ -399,7 +398,7 @@ def test_grant_while_the_release_is_being_committed() -> None:
 
         async def grant() -> None:
             try:
-                await member.grant((SOURCE, 0), within)
+                await member.work.requests.grant((SOURCE, 0), within)
             except ValueError as error:
                 refused.append(error)
 
@@ -407,15 +406,14 @@ def test_grant_while_the_release_is_being_committed() -> None:
             if step == "transact":
                 tasks.append(asyncio.get_running_loop().create_task(grant()))
 
-        assert member.cycle is not None
-        member.cycle.transactions._on_step = hears
+        member.work.cycle.transactions._on_step = hears
         for i in range(20):
             engine.send(b"k%d" % i, b"1")
-        await member.release((SOURCE, 0), within)
-        member.cycle.transactions._on_step = unheard
+        await member.work.requests.release((SOURCE, 0), within)
+        member.work.cycle.transactions._on_step = unheard
         await asyncio.wait(tasks)
         assert refused
-        await member.grant((SOURCE, 0), within)
+        await member.work.requests.grant((SOURCE, 0), within)
         await engine.level()
         assert sum(map(len, engine.values().values())) == 20
         await engine.crash()

@@ -1,0 +1,63 @@
+"""How far the source partitions are committed, and whether a run that is to end at their ends is there."""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from ..brokers.protocol import Broker, BrokerError, TopicPartition
+from ..brokers.waiting import bounded
+from ..keyrange.hashing import SPACE_END
+from .engine.ends import Level
+from .engine.partition_run import PartitionRun, run_of
+from .logs.office import Standing
+from .settings import Settings
+
+logger = logging.getLogger("keylanes")
+
+
+class EndsWatch:
+    """``runs``: all partitions that are worked on; some are added while they are."""
+
+    def __init__(self, broker: Broker, settings: Settings, runs: Sequence[PartitionRun], standing: Standing) -> None:
+        self.broker, self.settings, self.runs, self.standing = broker, settings, runs, standing
+        self._has_named_released = False
+
+    def is_level(self, ends: Mapping[TopicPartition, int]) -> bool:
+        """Whether everything up to these ends of all source partitions is committed."""
+        return all(edge >= ends[source] for source, edge in self.edges().items())
+
+    def edges(self) -> dict[TopicPartition, int]:
+        """The least edge of each source partition, of what was released and waits for its grant too."""
+        edges: dict[TopicPartition, int] = {}
+        for run in self.runs:
+            source, workers = run.dispatch.place, run.dispatch.workers
+            if sum(worker.end - worker.first for worker in workers) == SPACE_END:
+                edges[source] = min(worker.edge for worker in workers)
+            else:
+                edges[source] = self.standing.ledger.frontier(source)
+        return edges
+
+    async def has_reached(self, level: Level) -> bool:
+        """Whether all is done, also in sources that this application writes to itself."""
+        wanted = level.to_pin(self.edges())
+        if wanted:
+            try:
+                limit = self.settings.request_timeout_ms
+                marks = await bounded(self.broker.watermarks(wanted), limit, "watermarks of the sources")
+            except BrokerError as error:
+                logger.warning("the ends of the sources can't be read: %s", error)
+                return False
+            level.pin({source: m.high for source, m in marks.items()})
+        edges = self.edges()
+        if level.is_level(edges):
+            return True
+        if not self._has_named_released:
+            self._name_released({source: end for source, end in level.ends.items() if edges[source] < end})
+        return False
+
+    def _name_released(self, behind: dict[TopicPartition, int]) -> None:
+        """Say, once, that nothing but released ranges is waited for. ``behind``: sources before their ends."""
+        runs = {run_of(self.runs, source, self.standing.identity.app): end for source, end in behind.items()}
+        if runs and all(worker.edge >= end for run, end in runs.items() for worker in run.dispatch.workers):
+            self._has_named_released = True
+            labels = ", ".join(run.label for run in runs)
+            logger.warning("all that is held is level; released ranges of %s wait to be granted", labels)
