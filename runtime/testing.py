@@ -224,9 +224,8 @@ class SimulatedApp:
                 self._told = self._run.exception()
                 await self._run
             sources = [run.dispatch.place for run in self._member.runs]
-            if self._member.work.ends_watch.is_level(
-                {source: self._cluster.watermarks(source).high for source in sources}
-            ):
+            ends = {source: self._cluster.watermarks(source).high for source in sources}
+            if self._member.work.ends_watch.is_level(ends):
                 return
             await asyncio.sleep(SETTLE_STEP_S)
         raise TimeoutError(f"not everything was processed within {SETTLE_LIMIT_S:.0f} s of virtual time")
