@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from ..on_kafka.test_planted_kafka import TRAPPED
+from ..on_kafka.test_planted_kafka import TRAPPED, Trapped
 from . import plants_fencing, plants_lanes, plants_logs, plants_state
+from .planting import Planting
 from .plants import Plant, Test, label
+from .test_corpus import MENDED
 from .world import run_plan
 
 PLANS_SEARCHED = 250
@@ -72,7 +74,7 @@ def test_seeds_find_a_planted_defect(
 ) -> None:
     """One of the plans fails with it, in the words that the plant states, and not without it."""
     began = time.process_time()
-    plant.put(monkeypatch)
+    plant.put(Planting(monkeypatch))
     for number, plan in enumerate(islice(plant.plans(), PLANS_SEARCHED), 1):
         found = plant.found(partial(run_plan, plan))
         if not found:
@@ -92,16 +94,18 @@ def test_seeds_find_a_planted_defect(
 )
 def test_a_test_finds_a_planted_defect(plant: Plant, test: Test, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test fails with it, where the plant states it, and passes without it."""
-    plant.put(monkeypatch)
+    plant.put(Planting(monkeypatch))
     assert plant.found(test), f"not found, or not as {plant.finding!r}"
     monkeypatch.undo()
     test()
 
 
-@pytest.mark.parametrize("plant", ALL, ids=lambda plant: plant.name)
-def test_the_code_still_holds_what_a_defect_changes(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who changes a line that a defect replaces learns it within seconds; that it is found takes the slow tests."""
-    plant.put(monkeypatch)
+@pytest.mark.parametrize("plant", [*ALL, *MENDED, *TRAPPED], ids=lambda plant: plant.name)
+def test_the_code_still_holds_what_a_defect_changes(plant: Plant | Trapped, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who changes a line or a signature that a defect replaces learns it within seconds; that it is found takes the
+    slow tests.
+    """
+    plant.put(Planting(monkeypatch))
 
 
 def test_an_accident_is_no_finding() -> None:
