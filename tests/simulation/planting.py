@@ -18,15 +18,21 @@ class Misfit(AssertionError):
 class Shape(NamedTuple):
     """How something is called where it stands: name, kind and whether there is a default of each parameter.
 
-    ``binds``: read as an attribute (a property), or called, or called and awaited.
+    ``use``: it is read as a property is, or called, or awaited; ``on_class``: also without an instance.
     """
 
     use: str
     parameters: tuple[tuple[str, str, bool], ...]
+    on_class: bool
 
     def __str__(self) -> str:
         names = (f"{name}{'=…' if has_default else ''} ({kind})" for name, kind, has_default in self.parameters)
-        return f"{self.use} with {', '.join(names) or 'nothing'}"
+        where = "" if self.on_class else " on an instance"
+        return f"{self.use}{where} with {', '.join(names) or 'nothing'}"
+
+    def serves(self, before: "Shape") -> bool:
+        """Whether whatever is done with the one can be done with this one."""
+        return self[:2] == before[:2] and self.on_class >= before.on_class
 
 
 class Planting:
@@ -40,7 +46,8 @@ class Planting:
         owner = pkgutil.resolve_name(owner) if isinstance(owner, str) else owner
         old = inspect.getattr_static(owner, name)
         before, after = shape_of(owner, old), shape_of(owner, new)
-        if before is not None and before != after and not (after is None and callable(new)):
+        can_tell = before is not None and (after is not None or not callable(new))
+        if can_tell and not (after and before and after.serves(before)):
             raise Misfit(f"{owner.__name__}.{name} is {before}; the defect {new!r} is {after or 'a value'}")
         self._patch.setattr(owner, name, self.planted(new))
 
@@ -60,9 +67,10 @@ class Tripping(Planting):
         """An accident in the place of the defect."""
         if isinstance(new, property):
             return property(_trip)
-        if not callable(new):
+        function = _function_of(new)
+        if not callable(function):
             return new
-        return staticmethod(_trip_later if inspect.iscoroutinefunction(_function_of(new)) else _trip)
+        return staticmethod(_trip_later if inspect.iscoroutinefunction(function) else _trip)
 
 
 def _trip(*arguments: object, **named: object) -> None:
@@ -76,7 +84,7 @@ async def _trip_later(*arguments: object, **named: object) -> None:
 def shape_of(owner: Any, value: Any) -> Shape | None:
     """The shape of an attribute as it stands in its class or module; None: it is no function, or one in C."""
     if isinstance(value, property):
-        return Shape("read", ())
+        return Shape("read", (), False)
     function = _function_of(value)
     if not callable(function):
         return None
@@ -84,10 +92,10 @@ def shape_of(owner: Any, value: Any) -> Shape | None:
         parameters = [*inspect.signature(function).parameters.values()]
     except ValueError:
         return None
-    is_bound = isinstance(value, classmethod) or (inspect.isclass(owner) and inspect.isfunction(value))
+    is_method = inspect.isclass(owner) and inspect.isfunction(value)
     use = "awaited" if inspect.iscoroutinefunction(function) else "called"
     asked = [(p.name, p.kind.description, p.default is not p.empty) for p in parameters]
-    return Shape(use, tuple(asked[1:] if is_bound else asked))
+    return Shape(use, tuple(asked[is_method or isinstance(value, classmethod) :]), not is_method)
 
 
 def _function_of(value: Any) -> Any:

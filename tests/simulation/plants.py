@@ -39,6 +39,8 @@ DOUBLED = r"is committed by Holder.* belongs to Holder|is covered twice in|stand
 AGAIN = f"is run after|run at once|{DOUBLED}"
 LOST = r"led to \[\], right is|is not covered in|the changelog has nothing"
 LEFT_OUT = rf"calls itself \[\]|counts wrongly|{LOST}"
+LED_TO = r"led to \[(?:(?!, right is ).)*"
+"""Goes on with something that came of a record: what should have come of it is named behind that."""
 NO_DEAD_LETTER = r"led to \[\], right is .*topic='dead'"
 OUTSIDE = "lies outside what was granted"
 

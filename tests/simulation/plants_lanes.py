@@ -17,7 +17,7 @@ from keylanes.runtime.partition.worker import Worker
 from ..keyrange import test_ranges
 from ..runtime.engine import test_timers
 from .planting import Planting
-from .plants import AGAIN, LOST, NO_DEAD_LETTER, Plant, change, changed
+from .plants import AGAIN, LED_TO, LOST, NO_DEAD_LETTER, Plant, change, changed
 
 
 def last_plus_one(patch: Planting) -> None:
@@ -373,7 +373,7 @@ PLANTS = [
         "attempts share what they send",
         "what a failed attempt sent is visible",
         attempts_share_a_context,
-        finding=r"led to \[.*'sent .*right is",
+        finding=f"{LED_TO}'sent ",
     ),
     Plant(
         "undecodable record skipped",
