@@ -49,11 +49,10 @@ class Planting:
         can_tell = before is not None and (after is not None or not callable(new))
         if can_tell and not (after and before and after.serves(before)):
             raise Misfit(f"{owner.__name__}.{name} is {before}; the defect {new!r} is {after or 'a value'}")
-        self._patch.setattr(owner, name, self.planted(new))
+        self._put(owner, name, new)
 
-    def planted(self, new: Any) -> Any:
-        """What is put there."""
-        return new
+    def _put(self, owner: Any, name: str, new: Any) -> None:
+        self._patch.setattr(owner, name, new)
 
 
 Put: TypeAlias = Callable[[Planting], None]
@@ -61,16 +60,16 @@ Put: TypeAlias = Callable[[Planting], None]
 
 
 class Tripping(Planting):
-    """Whatever is planted raises a TypeError when it is called, as a defect of an outdated signature does."""
+    """Whatever is planted raises a TypeError when it is called, as a defect of an outdated signature does. What is not
+    called stays: it may be a defect's way into another process.
+    """
 
-    def planted(self, new: Any) -> Any:
-        """An accident in the place of the defect."""
-        if isinstance(new, property):
-            return property(_trip)
+    def _put(self, owner: Any, name: str, new: Any) -> None:
         function = _function_of(new)
-        if not callable(function):
-            return new
-        return staticmethod(_trip_later if inspect.iscoroutinefunction(function) else _trip)
+        if isinstance(new, property):
+            super()._put(owner, name, property(_trip))
+        elif callable(function):
+            super()._put(owner, name, staticmethod(_trip_later if inspect.iscoroutinefunction(function) else _trip))
 
 
 def _trip(*arguments: object, **named: object) -> None:

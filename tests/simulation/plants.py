@@ -77,7 +77,7 @@ class Plant:
         """What a test or a plan finds of it; empty: nothing, or something else."""
         try:
             test()
-        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  # a defect may raise anything
+        except (Exception, asyncio.CancelledError, pytest.fail.Exception) as error:  # noqa: BLE001  # a defect may raise anything
             said = finding(error) or (said_of(error) if self.raised and type(error) is self.raised else "")
             return said if re.search(self.finding, said, re.DOTALL) else ""
         return ""

@@ -31,9 +31,9 @@ ACCIDENTS = (
     "AttributeError: 'Scope' object has no attribute '_offset'\nself._offset",
     "AssertionError: sim-1 ended without trouble: TypeError('begin() takes 2 positional arguments but 3 were given')\n",
     (
-        "AssertionError: orders[0]@0 b'{\"number\":0}' led to [('dead', b'k2', b'{\"number\":0}')], right is [[Expected("
-        "topic='out', key=b'k2', value=b'returned 0 of 0 saw 1 [(0, 1)] []'), Expected(topic='audit', key=b'k2', "
-        "value=b'sent 0 of 0')]]\nassert led in right"
+        "AssertionError: orders[0]@0 b'{\"number\":0}' led to [('dead', b'k2', b'{\"number\":0}')], right is [["
+        "Expected(topic='out', key=b'k2', value=b'returned 0 of 0 saw 1 [(0, 1)] []'), "
+        "Expected(topic='audit', key=b'k2', value=b'sent 0 of 0')]]\nassert led in right"
     ),
 )
 """What is said of a defect that does not fit the code any more."""
@@ -117,6 +117,7 @@ def test_a_test_finds_a_planted_defect(plant: Plant, test: Test, monkeypatch: py
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(10)  # one that waits for ever is not found, either
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("plant", [*ALL, *MENDED], ids=lambda plant: plant.name)
