@@ -25,19 +25,19 @@ MENDED = (
     Plant(
         "records that retention took are missed by one that was expelled",
         "a process that is to go tells of lost records",
-        changed(Member, "run", (DAMAGE, "(LogError, StateError)")),
+        changed(Member, "_run", (DAMAGE, "(LogError, StateError)")),
         finding="SourceError: .*records that were not processed",
     ),
     Plant(
         "newer state is damage for one that was expelled",
         "a process that is to go tells of a damaged changelog",
-        changed(Member, "run", (DAMAGE, "(LogError, SourceError)")),
+        changed(Member, "_run", (DAMAGE, "(LogError, SourceError)")),
         finding="StateError: the changelog .* can't be used",
     ),
     Plant(
         "a log that was trimmed is damage for one that was expelled",
         "a process that is to go tells of a damaged offset log",
-        changed(Member, "run", (DAMAGE, "(SourceError, StateError)")),
+        changed(Member, "_run", (DAMAGE, "(SourceError, StateError)")),
         finding="HistoryTrimmed: ",
     ),
     Plant(
