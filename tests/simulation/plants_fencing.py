@@ -269,8 +269,8 @@ def dead_letter_outside(patch: Planting) -> None:
     """The dead letter is written at once; the transaction that commits its record does not have it."""
     give_up = Slots._give_up
 
-    async def write_now(self: Slots, *arguments: Any) -> Any:
-        done = await give_up(self, *arguments)
+    async def write_now(self: Slots, run: Any, record: Any, error: Exception, attempts: int) -> Any:
+        done = await give_up(self, run, record, error, attempts)
         await self.destinations.broker.append(done.outputs)
 
     patch.setattr(Slots, "_give_up", write_now)
