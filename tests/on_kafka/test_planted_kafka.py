@@ -16,6 +16,7 @@ from keylanes.brokers.kafka.producer import KafkaProducer, Session
 from keylanes.brokers.kafka.reader import KafkaReader
 from keylanes.brokers.protocol import BrokerError, TopicPartition, TopicSpec, TransactionAborted
 
+from ..simulation.planting import Planting, Put
 from ..simulation.plants import change, finding
 from ..stage.proxy import Proxy
 from . import test_kafka_traps
@@ -28,12 +29,12 @@ class Trapped(NamedTuple):
 
     name: str
     effect: str
-    put: Callable[[pytest.MonkeyPatch], None]
+    put: Put
     trap: Callable[..., Any]
     finding: str
 
 
-def answers_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+def answers_not_looked_at(patch: Planting) -> None:
     """A batch of a transaction counts as delivered, whatever is answered."""
     judge = Session._judge
 
@@ -43,12 +44,12 @@ def answers_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Session, "_judge", trust)
 
 
-def commit_asked_again(patch: pytest.MonkeyPatch) -> None:
+def commit_asked_again(patch: Planting) -> None:
     """A commit without an answer is asked for again, on a new connection, by the same producer."""
     change(patch, KafkaProducer, "_commit", ("except NotSent as error:", "except (NotSent, ReplyLost) as error:"))
 
 
-def fenced_is_aborted(patch: pytest.MonkeyPatch) -> None:
+def fenced_is_aborted(patch: Planting) -> None:
     """Who was fenced is told that its transaction was aborted."""
 
     async def aborted(self: KafkaProducer) -> BrokerError:
@@ -57,7 +58,7 @@ def fenced_is_aborted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(KafkaProducer, "_fenced", aborted)
 
 
-def lost_write_is_sent_again(patch: pytest.MonkeyPatch) -> None:
+def lost_write_is_sent_again(patch: Planting) -> None:
     """A batch whose answer is lost is sent again under the next sequence number."""
     encode = Session._encode
     sent: dict[int, int] = {}
@@ -79,12 +80,12 @@ def lost_write_is_sent_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Session, "_judge", forget)
 
 
-def limits_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+def limits_not_looked_at(patch: Planting) -> None:
     """Batches are as large as they get, whatever their topic takes."""
     change(patch, Session, "_encode", ("batch_size=min(limit, BATCH_BYTES_MAX)", "batch_size=BATCH_BYTES_MAX"))
 
 
-def told_once_to_end(patch: pytest.MonkeyPatch) -> None:
+def told_once_to_end(patch: Planting) -> None:
     """The tasks of a consumer are told to end as its own ``stop`` does it."""
     change(patch, KafkaReader, "_ended", ("for task in going_on:", "for task in ():"))
 
@@ -173,7 +174,7 @@ async def test_a_trap_finds_a_planted_defect(
         wanted = inspect.signature(trapped.trap).parameters
         await trapped.trap(**{key: value for key, value in offered.items() if key in wanted})
 
-    trapped.put(monkeypatch)
+    trapped.put(Planting(monkeypatch))
     said = await found(partial(run, f"{name}-with"))
     assert re.search(trapped.finding, said, re.DOTALL), f"found: {said or 'nothing'}"
     monkeypatch.undo()

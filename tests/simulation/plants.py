@@ -25,6 +25,7 @@ import pytest
 
 from ..stage.ground import Ground
 from .plan import KINDS, Happening, Plan, draw_plan
+from .planting import Planting, Put
 
 Test: TypeAlias = Callable[[], object]
 """A test that needs no fixture: it raises when it finds something."""
@@ -38,6 +39,8 @@ DOUBLED = r"is committed by Holder.* belongs to Holder|is covered twice in|stand
 AGAIN = f"is run after|run at once|{DOUBLED}"
 LOST = r"led to \[\], right is|is not covered in|the changelog has nothing"
 LEFT_OUT = rf"calls itself \[\]|counts wrongly|{LOST}"
+LED_TO = r"led to \[(?:(?!, right is ).)*"
+"""Goes on with something that came of a record: what should have come of it is named behind that."""
 NO_DEAD_LETTER = r"led to \[\], right is .*topic='dead'"
 OUTSIDE = "lies outside what was granted"
 
@@ -55,7 +58,7 @@ class Plant:
 
     name: str
     effect: str
-    put: Callable[[pytest.MonkeyPatch], None]
+    put: Put
     found_by: tuple[Test, ...] = ()
     kinds: tuple[str, ...] = ()
     stateful: bool = False
@@ -74,7 +77,7 @@ class Plant:
         """What a test or a plan finds of it; empty: nothing, or something else."""
         try:
             test()
-        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  # a defect may raise anything
+        except (Exception, asyncio.CancelledError, pytest.fail.Exception) as error:  # noqa: BLE001  # a defect may raise anything
             said = finding(error) or (said_of(error) if self.raised and type(error) is self.raised else "")
             return said if re.search(self.finding, said, re.DOTALL) else ""
         return ""
@@ -157,7 +160,7 @@ def label(test: Test) -> str:
     return f"{'/'.join(path.parts[path.parts.index('tests') :])}::{known.__name__}"
 
 
-def everywhere(patch: pytest.MonkeyPatch, old: Any, new: Any) -> None:
+def everywhere(patch: Planting, old: Any, new: Any) -> None:
     """Put a function in the place of another one wherever it was imported."""
     places = [module for name, module in list(sys.modules.items()) if name.split(".")[0] in OURS]
     found = [(module, name) for module in places for name, value in list(vars(module).items()) if value is old]
@@ -177,7 +180,7 @@ def mutated(function: Callable[..., Any], *pieces: tuple[str, str]) -> Any:
     return made[function.__name__]
 
 
-def change(patch: pytest.MonkeyPatch, owner: Any, name: str, *pieces: tuple[str, str]) -> None:
+def change(patch: Planting, owner: Any, name: str, *pieces: tuple[str, str]) -> None:
     """Plant a changed source: of a method in its class, of a function wherever it is known."""
     before = getattr(owner, name)
     after = mutated(before, *pieces)
@@ -187,10 +190,10 @@ def change(patch: pytest.MonkeyPatch, owner: Any, name: str, *pieces: tuple[str,
         everywhere(patch, before, after)
 
 
-def changed(owner: Any, name: str, *pieces: tuple[str, str]) -> Callable[[pytest.MonkeyPatch], None]:
+def changed(owner: Any, name: str, *pieces: tuple[str, str]) -> Put:
     """The same as a defect by itself."""
 
-    def put(patch: pytest.MonkeyPatch) -> None:
+    def put(patch: Planting) -> None:
         change(patch, owner, name, *pieces)
 
     return put

@@ -4,15 +4,13 @@ import asyncio
 from functools import partial
 from typing import Any
 
-import pytest
-
 from keylanes.brokers.protocol import BrokerError, BrokerTimeout, ProducerFenced, TransactionUnknown
 from keylanes.brokers.simulated.connection import SimulatedConnection
 from keylanes.brokers.simulated.link import ConnectionSevered
 from keylanes.brokers.simulated.network import Kind
 from keylanes.brokers.simulated.producer import Session, SimulatedProducer
 from keylanes.brokers.waiting import bounded
-from keylanes.offsets import control
+from keylanes.offsets.control import Control, event_counts
 from keylanes.offsets.events import AppCreated
 from keylanes.offsets.ledger import Ledger, evolve_all
 from keylanes.runtime import member
@@ -22,16 +20,17 @@ from keylanes.runtime.engine.transaction import Transactions
 from keylanes.runtime.logs.office import Identity
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.member import Member
-from keylanes.runtime.membership.coordinator import Coordinator
+from keylanes.runtime.membership.coordinator import NO_IDENTITIES, Coordinator
 from keylanes.runtime.partition.generation import Generation
 
 from ..runtime import test_running
+from .planting import Planting
 from .plants import DOUBLED, LEFT_OUT, LOST, NO_DEAD_LETTER, OUTSIDE, Plant, change, changed, everywhere, on_ground
 
 TORN = f"{LEFT_OUT}|{DOUBLED}"
 
 
-def no_fence(patch: pytest.MonkeyPatch) -> None:
+def no_fence(patch: Planting) -> None:
     """Nobody is fenced."""
 
     async def fence(self: SimulatedConnection, transactional_id: str) -> None:
@@ -40,23 +39,23 @@ def no_fence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimulatedConnection, "fence", fence)
 
 
-def fence_before_expel(patch: pytest.MonkeyPatch) -> None:
+def fence_before_expel(patch: Planting) -> None:
     """The fence comes before anything of the new process stands in the control log: neither its term nor EXPELLED."""
     fence, take_office = SimulatedConnection.fence, Coordinator.take_office
 
-    async def fence_first(self: Coordinator, *arguments: Any) -> Any:
+    async def fence_first(self: Coordinator, sources: Any, stores: Any = (), identities: Any = NO_IDENTITIES) -> Any:
         ledger = await self.logs.read_control(Ledger())
         self.logs.positions.clear()
         self.logs._control_events.clear()
         for other in ledger.control.unfenced():
             await fence(self.broker, other.transactional_id)  # type: ignore[arg-type]  # on a simulated cluster
-        return await take_office(self, *arguments)
+        return await take_office(self, sources, stores, identities)
 
     no_fence(patch)
     patch.setattr(Coordinator, "take_office", fence_first)
 
 
-def read_before_fence(patch: pytest.MonkeyPatch) -> None:
+def read_before_fence(patch: Planting) -> None:
     """The edges of a grant are read before the older process is fenced."""
     fence, begin = Coordinator._fence_others, LogReader.begin_offsets
     early: dict[int, Ledger] = {}
@@ -76,7 +75,7 @@ def read_before_fence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Coordinator, "_read_all", read_nothing)
 
 
-def fence_does_not_wait(patch: pytest.MonkeyPatch) -> None:
+def fence_does_not_wait(patch: Planting) -> None:
     """A fence that is answered with "transactions under way" counts as one that is through."""
 
     async def fence(self: SimulatedConnection, transactional_id: str) -> None:
@@ -87,15 +86,15 @@ def fence_does_not_wait(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimulatedConnection, "fence", fence)
 
 
-def produce_not_awaited(patch: pytest.MonkeyPatch) -> None:
+def produce_not_awaited(patch: Planting) -> None:
     """The commit is asked for while records are still on their way."""
     deliver = Session.deliver
     under_way: set[asyncio.Task[Any]] = set()
 
-    async def begin(self: Session, *arguments: Any) -> dict[Any, int]:
+    async def begin(self: Session, records: Any, groups: Any, deadline: Any) -> dict[Any, int]:
         if self.epoch is None:
-            return await deliver(self, *arguments)
-        task = asyncio.get_running_loop().create_task(deliver(self, *arguments))
+            return await deliver(self, records, groups, deadline)
+        task = asyncio.get_running_loop().create_task(deliver(self, records, groups, deadline))
         under_way.add(task)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.sleep(0)
@@ -104,7 +103,7 @@ def produce_not_awaited(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Session, "deliver", begin)
 
 
-def answers_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+def answers_not_looked_at(patch: Planting) -> None:
     """A batch whose answer is an error, or does not come, counts as delivered."""
     judge = Session._judge
 
@@ -114,7 +113,7 @@ def answers_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Session, "_judge", trust)
 
 
-def append_not_awaited(patch: pytest.MonkeyPatch) -> None:
+def append_not_awaited(patch: Planting) -> None:
     """What is written to the control log is taken for written."""
     append = Coordinator._append
     under_way: set[asyncio.Task[Any]] = set()
@@ -128,7 +127,7 @@ def append_not_awaited(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Coordinator, "_append", begin)
 
 
-def outcome_not_awaited(patch: pytest.MonkeyPatch) -> None:
+def outcome_not_awaited(patch: Planting) -> None:
     """A transaction that takes long is taken for committed."""
 
     async def half(work: Any, limit_ms: int, what: str) -> Any:
@@ -139,10 +138,10 @@ def outcome_not_awaited(patch: pytest.MonkeyPatch) -> None:
         except (BrokerTimeout, TransactionUnknown):
             return {}
 
-    patch.setattr("keylanes.runtime.engine.transaction.bounded", half)
+    patch.setattr("keylanes.runtime.engine.transaction", "bounded", half)
 
 
-def same_producer(patch: pytest.MonkeyPatch) -> None:
+def same_producer(patch: Planting) -> None:
     """A commit that was not answered is asked for again; then the same producer begins its next transaction."""
     change(
         patch,
@@ -153,7 +152,7 @@ def same_producer(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def sent_again_unread(patch: pytest.MonkeyPatch, kinds: tuple[type[BrokerError], ...]) -> None:
+def sent_again_unread(patch: Planting, kinds: tuple[type[BrokerError], ...]) -> None:
     """After a failure of these kinds a new producer sends the transaction again without a look into the log."""
     replace, transact = Transactions._replace_producer, SimulatedProducer.transact
     last: dict[str, BrokerError] = {}
@@ -181,17 +180,17 @@ def sent_again_unread(patch: pytest.MonkeyPatch, kinds: tuple[type[BrokerError],
     patch.setattr(Transactions, "_replace_producer", unread)
 
 
-def unknown_is_aborted(patch: pytest.MonkeyPatch) -> None:
+def unknown_is_aborted(patch: Planting) -> None:
     """A commit without an answer is sent again."""
     sent_again_unread(patch, (TransactionUnknown, BrokerTimeout))
 
 
-def fenced_is_aborted(patch: pytest.MonkeyPatch) -> None:
+def fenced_is_aborted(patch: Planting) -> None:
     """A transaction that was fenced is sent again."""
     sent_again_unread(patch, (ProducerFenced,))
 
 
-def office_not_checked(patch: pytest.MonkeyPatch) -> None:
+def office_not_checked(patch: Planting) -> None:
     """A fenced process makes itself a new producer and goes on."""
 
     def nobody_else(self: Identity, ledger: Ledger, incarnation: int) -> None:
@@ -200,7 +199,7 @@ def office_not_checked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Identity, "check_in_office", nobody_else)
 
 
-def read_before_init(patch: pytest.MonkeyPatch) -> None:
+def read_before_init(patch: Planting) -> None:
     """A process that replaces its producer reads the logs before it fences its own older one, and not after."""
 
     async def read_then_init(self: Transactions, deadline: float, *, was_fenced: bool = False) -> None:
@@ -217,7 +216,7 @@ def read_before_init(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Transactions, "_replace_producer", read_then_init)
 
 
-def found_in_one_partition(patch: pytest.MonkeyPatch) -> None:
+def found_in_one_partition(patch: Planting) -> None:
     """What is known of own transactions is looked up anew for each partition of the log."""
     fold = LogReader.fold_offsets
 
@@ -227,7 +226,7 @@ def found_in_one_partition(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogReader, "fold_offsets", look_up)
 
 
-def own_folded_twice(patch: pytest.MonkeyPatch) -> None:
+def own_folded_twice(patch: Planting) -> None:
     """Own events, which were folded when they were committed, are folded again when the log is read."""
     fold = LogReader.fold_offsets
 
@@ -237,7 +236,7 @@ def own_folded_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogReader, "fold_offsets", all_of_it)
 
 
-def failed_is_committed(patch: pytest.MonkeyPatch) -> None:
+def failed_is_committed(patch: Planting) -> None:
     """A transaction that failed for sure is treated as if it had been committed."""
     transact = Transactions._transact
 
@@ -252,34 +251,34 @@ def failed_is_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Transactions, "_transact", trust)
 
 
-def term_not_checked(patch: pytest.MonkeyPatch) -> None:
+def term_not_checked(patch: Planting) -> None:
     """Whoever was a coordinator once is listened to for ever."""
-    counts = control.event_counts
+    counts = event_counts
 
-    def any_term(now: control.Control, event: Any) -> bool:
-        return counts(now, event) if isinstance(event, AppCreated) else True
+    def any_term(control: Control, event: Any) -> bool:
+        return counts(control, event) if isinstance(event, AppCreated) else True
 
-    patch.setattr("keylanes.offsets.control.event_counts", any_term)
-    patch.setattr("keylanes.offsets.ledger.event_counts", any_term)
+    patch.setattr("keylanes.offsets.control", "event_counts", any_term)
+    patch.setattr("keylanes.offsets.ledger", "event_counts", any_term)
 
 
-def incarnation_comes_back(patch: pytest.MonkeyPatch) -> None:
+def incarnation_comes_back(patch: Planting) -> None:
     """A process takes the number of the one before it."""
-    patch.setattr(control.Control, "incarnation_next", property(lambda self: max(self.members, default=1)))
+    patch.setattr(Control, "incarnation_next", property(lambda self: max(self.members, default=1)))
 
 
-def dead_letter_outside(patch: pytest.MonkeyPatch) -> None:
+def dead_letter_outside(patch: Planting) -> None:
     """The dead letter is written at once; the transaction that commits its record does not have it."""
     give_up = Slots._give_up
 
-    async def write_now(self: Slots, *arguments: Any) -> Any:
-        done = await give_up(self, *arguments)
+    async def write_now(self: Slots, run: Any, record: Any, error: Exception, attempts: int) -> Any:
+        done = await give_up(self, run, record, error, attempts)
         await self.destinations.broker.append(done.outputs)
 
     patch.setattr(Slots, "_give_up", write_now)
 
 
-def structure_first(patch: pytest.MonkeyPatch) -> None:
+def structure_first(patch: Planting) -> None:
     """When a generation is halved, splits, merges and releases ride with the first half."""
     change(
         patch,
@@ -290,7 +289,7 @@ def structure_first(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def last_commit_left_out(patch: pytest.MonkeyPatch) -> None:
+def last_commit_left_out(patch: Planting) -> None:
     """A stop in order ends without committing what is done."""
 
     async def nothing(cycle: CommitCycle) -> None:

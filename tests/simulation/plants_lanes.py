@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from keylanes.brokers.protocol import Batch
 from keylanes.errors import DecodeFailed
 from keylanes.keyrange import ranges
@@ -18,10 +16,11 @@ from keylanes.runtime.partition.worker import Worker
 
 from ..keyrange import test_ranges
 from ..runtime.engine import test_timers
-from .plants import AGAIN, LOST, NO_DEAD_LETTER, Plant, change, changed
+from .planting import Planting
+from .plants import AGAIN, LED_TO, LOST, NO_DEAD_LETTER, Plant, change, changed
 
 
-def last_plus_one(patch: pytest.MonkeyPatch) -> None:
+def last_plus_one(patch: Planting) -> None:
     """The front stands behind the last record instead of at the reader's position."""
     pass_by = PartitionDispatch.pass_by
 
@@ -32,23 +31,23 @@ def last_plus_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionDispatch, "pass_by", narrow)
 
 
-def edge_without_running(patch: pytest.MonkeyPatch) -> None:
+def edge_without_running(patch: Planting) -> None:
     """A record that runs counts as done."""
     change(patch, Worker, "first_not_done", ("if self.running is not None:", "if False:"))
 
 
-def edge_without_queue(patch: pytest.MonkeyPatch) -> None:
+def edge_without_queue(patch: Planting) -> None:
     """What is queued counts as done."""
     change(patch, Worker, "first_not_done", ("self.queue[0].offset if self.queue else None", "None"))
 
 
-def edge_without_dropped(patch: pytest.MonkeyPatch) -> None:
+def edge_without_dropped(patch: Planting) -> None:
     """What a reader passed counts as done."""
     dropped = "self.dropped_from is not None and self.dropped_from < edge"
     change(patch, Worker, "edge_now", (dropped, "False"))
 
 
-def merged_when_not_level(patch: pytest.MonkeyPatch) -> None:
+def merged_when_not_level(patch: Planting) -> None:
     """Neighbours become one although they stand at different offsets."""
 
     def hold(workers: list[Worker]) -> bool:
@@ -64,13 +63,13 @@ def merged_when_not_level(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reshape, "are_level", always)
 
 
-def merged_at_the_furthest(patch: pytest.MonkeyPatch) -> None:
+def merged_at_the_furthest(patch: Planting) -> None:
     """The heir of neighbours at different offsets begins where the furthest of them stands."""
     merged_when_not_level(patch)
     change(patch, structure, "merge", ("level = workers[0].taken_to", "level = max(w.taken_to for w in workers)"))
 
 
-def dropped_from_overwritten(patch: pytest.MonkeyPatch) -> None:
+def dropped_from_overwritten(patch: Planting) -> None:
     """A record that the main reader passes moves the place from which its worker is caught up."""
     change(
         patch,
@@ -87,13 +86,13 @@ def dropped_from_overwritten(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def resumes_behind(patch: pytest.MonkeyPatch) -> None:
+def resumes_behind(patch: Planting) -> None:
     """A reader that waited for room hands out its batch from the beginning."""
     index = "self._hand_out(run, batch, blocked.index)"
     change(patch, MainReader, "_stand", (index, "self._hand_out(run, batch, 0)"))
 
 
-def resumes_ahead(patch: pytest.MonkeyPatch) -> None:
+def resumes_ahead(patch: Planting) -> None:
     """A reader that waits for room at the last record of its batch takes the batch for done."""
     change(
         patch,
@@ -111,7 +110,7 @@ def resumes_ahead(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def timer_of_another(patch: pytest.MonkeyPatch) -> None:
+def timer_of_another(patch: Planting) -> None:
     """A handler is timed out by the time at which another worker's began."""
     change(
         patch,
@@ -127,7 +126,7 @@ def timer_of_another(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def shared_attempts(patch: pytest.MonkeyPatch) -> None:
+def shared_attempts(patch: Planting) -> None:
     """Attempts are counted over all records of a worker."""
     change(
         patch,
@@ -138,7 +137,7 @@ def shared_attempts(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def seen_offsets(patch: pytest.MonkeyPatch) -> None:
+def seen_offsets(patch: Planting) -> None:
     """A record whose offset was handed out before, in whichever partition, is passed as a duplicate."""
     seen = "self.numbers.__dict__.setdefault('seen', set())"  # what all partitions of a process have in common
     change(
@@ -155,7 +154,7 @@ def seen_offsets(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def attempts_share_a_context(patch: pytest.MonkeyPatch) -> None:
+def attempts_share_a_context(patch: Planting) -> None:
     """What a failed attempt sent is sent together with what the next one sends."""
     kept: dict[tuple[str, int, int], list[Any]] = {}
     make, close = Context.__init__, Context.close
@@ -173,7 +172,7 @@ def attempts_share_a_context(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Context, "close", close_and_keep)
 
 
-def undecodable_is_skipped(patch: pytest.MonkeyPatch) -> None:
+def undecodable_is_skipped(patch: Planting) -> None:
     """A record that can't be decoded is passed in silence."""
     give_up = Slots._give_up
 
@@ -183,7 +182,7 @@ def undecodable_is_skipped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Slots, "_give_up", skip)
 
 
-def attempt_behind_the_queue(patch: pytest.MonkeyPatch) -> None:
+def attempt_behind_the_queue(patch: Planting) -> None:
     """A record that failed goes to the end of its worker's queue to be tried again."""
     process = Slots._process
 
@@ -374,7 +373,7 @@ PLANTS = [
         "attempts share what they send",
         "what a failed attempt sent is visible",
         attempts_share_a_context,
-        finding=r"led to \[.*'sent .*right is",
+        finding=f"{LED_TO}'sent ",
     ),
     Plant(
         "undecodable record skipped",

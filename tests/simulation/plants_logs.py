@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from keylanes.offsets import codec, ledger, snapshots
 from keylanes.offsets.events import MemberFenced
 from keylanes.runtime.engine.reshape import Reshape
@@ -12,12 +10,13 @@ from keylanes.runtime.logs.trimming import History
 
 from ..offsets import test_codec, test_ledger, test_snapshots
 from ..runtime.engine import test_grants
+from .planting import Planting
 from .plants import DOUBLED, OUTSIDE, Plant, change, changed, each, everywhere
 
 TRIMMED = "its offsets are lost|lost what was to be read|holds no whole snapshot"
 
 
-def snapshot_at_the_end(patch: pytest.MonkeyPatch) -> None:
+def snapshot_at_the_end(patch: Planting) -> None:
     """What stands between a snapshot's position and its own place is not read again."""
     search = LogReader._search_snapshots
 
@@ -28,7 +27,7 @@ def snapshot_at_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogReader, "_search_snapshots", skip)
 
 
-def trimmed_too_far(patch: pytest.MonkeyPatch) -> None:
+def trimmed_too_far(patch: Planting) -> None:
     """The log is trimmed up to now, its newest snapshot with it."""
 
     async def everything(self: History, log_partition: int, below: int) -> int:
@@ -38,7 +37,7 @@ def trimmed_too_far(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(History, "_old_enough", everything)
 
 
-def trimmed_below_the_newest(patch: pytest.MonkeyPatch) -> None:
+def trimmed_below_the_newest(patch: Planting) -> None:
     """The log is trimmed below the snapshot that is only about to be written."""
 
     async def newest(self: History, log_partition: int, below: int) -> int:
@@ -47,7 +46,7 @@ def trimmed_below_the_newest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(History, "_old_enough", newest)
 
 
-def read_to_the_stable_offset(patch: pytest.MonkeyPatch) -> None:
+def read_to_the_stable_offset(patch: Planting) -> None:
     """The end of a log is where a reader of committed records comes to stand now."""
     change(
         patch,
@@ -64,7 +63,7 @@ def read_to_the_stable_offset(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def unknown_decoded(patch: pytest.MonkeyPatch) -> None:
+def unknown_decoded(patch: Planting) -> None:
     """An event of an unknown kind or version is taken for one that changes nothing."""
     decode = codec.decode
 

@@ -14,6 +14,7 @@ from keylanes.state.copies import RocksCopy
 from keylanes.state.rocks import Rocks, Writes
 
 FAMILY = "markers"
+ANYHOW = rocksdict.AccessType.read_write()
 
 Set: TypeAlias = Callable[[Any, str, Any], None]
 """Gives an attribute of a class or module another value."""
@@ -28,9 +29,9 @@ def marker_in_another_family(put: Set) -> None:
     unlogged = rocksdict.WriteOptions()
     unlogged.disable_wal = True  # type: ignore[method-assign, assignment]  # its stub has a method, it is a property
 
-    def opened(path: str, options: Any, column_families: Any) -> Any:
+    def opened(path: str, options: Any = None, column_families: Any = None, access_type: Any = ANYHOW) -> Any:
         options.create_missing_column_families(True)
-        return database(path, options, column_families={**column_families, FAMILY: options})
+        return database(path, options, column_families={**column_families, FAMILY: options}, access_type=access_type)
 
     class Split(Writes):
         """Markers apart from everything else."""

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from keylanes.brokers.protocol import Record
 from keylanes.brokers.simulated.broker import EPOCH_MS
 from keylanes.brokers.simulated.log import SimulatedRecord
@@ -20,14 +18,15 @@ from keylanes.state.tables import Change
 from ..runtime.stores import test_restore, test_state_running
 from ..state import test_copies_folder, test_keys
 from . import plants_rocks
-from .plants import Plant, change, changed, in_folder
+from .planting import Planting, Put
+from .plants import LED_TO, Plant, change, changed, in_folder
 
-SAW = r"led to \[.* saw .*right is"
+SAW = f"{LED_TO} saw "
 WRONG_STATE = rf"the changelog has|lies ahead of the changelog|is .* at Marker\(|{SAW}"
 BEHIND_A_MARKER = r"value is not None|>= marker\.position"
 
 
-def written_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+def written_before_the_commit(patch: Planting) -> None:
     """The copy takes what a transaction changes before it is committed."""
     records = Keeper.records
 
@@ -41,7 +40,7 @@ def written_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Keeper, "records", write_first)
 
 
-def marker_with_the_first_slice(patch: pytest.MonkeyPatch) -> None:
+def marker_with_the_first_slice(patch: Planting) -> None:
     """The copy's marker is written ahead of the data that it speaks of."""
     follow = Keeper._follow
 
@@ -52,7 +51,7 @@ def marker_with_the_first_slice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Keeper, "_follow", mark_first)
 
 
-def map_of_all_keys(patch: pytest.MonkeyPatch) -> None:
+def map_of_all_keys(patch: Planting) -> None:
     """What is done of a map is looked for by the store alone, not by the record's key."""
 
     def entries(self: Overlay, prefix: bytes) -> list[Change]:
@@ -62,7 +61,7 @@ def map_of_all_keys(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Overlay, "entries", entries)
 
 
-def attempts_share_writes(patch: pytest.MonkeyPatch) -> None:
+def attempts_share_writes(patch: Planting) -> None:
     """What a failed attempt wrote is there for the next one."""
     kept: dict[str, Layer] = {}
     begin, close = Scope.begin, Scope.close
@@ -81,7 +80,7 @@ def attempts_share_writes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scope, "close", close_and_keep)
 
 
-def restored_to_the_last_but_one(patch: pytest.MonkeyPatch) -> None:
+def restored_to_the_last_but_one(patch: Planting) -> None:
     """A restore leaves out the last change below the high watermark."""
     apply = Plan.apply
 
@@ -93,7 +92,7 @@ def restored_to_the_last_but_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Plan, "apply", early)
 
 
-def restore_marked_at_its_end(patch: pytest.MonkeyPatch) -> None:
+def restore_marked_at_its_end(patch: Planting) -> None:
     """A restore notes with its first batch that it is through."""
     marks = Plan.marks
 
@@ -103,7 +102,7 @@ def restore_marked_at_its_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Plan, "marks", through)
 
 
-def time_of_the_clock(patch: pytest.MonkeyPatch) -> None:
+def time_of_the_clock(patch: Planting) -> None:
     """Time to live is counted from the clock, not from the records' timestamps."""
     begin = Scope.begin
 
@@ -114,7 +113,7 @@ def time_of_the_clock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scope, "begin", begin_now)
 
 
-def no_tombstones(patch: pytest.MonkeyPatch) -> None:
+def no_tombstones(patch: Planting) -> None:
     """A delete is made in the copy and left out of the changelog."""
     records = Keeper.records
 
@@ -125,7 +124,7 @@ def no_tombstones(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Keeper, "records", without)
 
 
-def one_beacon(patch: pytest.MonkeyPatch) -> None:
+def one_beacon(patch: Planting) -> None:
     """All partitions that a transaction changes have their beacon in the first of them."""
     change(
         patch,
@@ -138,7 +137,7 @@ def one_beacon(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def beacon_of_another(patch: pytest.MonkeyPatch) -> None:
+def beacon_of_another(patch: Planting) -> None:
     """A changelog is compared with the transaction that changed the state of another partition last."""
     change(
         patch,
@@ -151,12 +150,12 @@ def beacon_of_another(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def beacon_not_checked(patch: pytest.MonkeyPatch) -> None:
+def beacon_not_checked(patch: Planting) -> None:
     """A changelog is taken for the state without asking who changed it last."""
     patch.setattr(restore, "check_beacon", lambda found, expected: None)
 
 
-def copy_trusted_after_a_grant(patch: pytest.MonkeyPatch) -> None:
+def copy_trusted_after_a_grant(patch: Planting) -> None:
     """A range that comes back is worked with whatever the copy holds of it."""
 
     async def trust(self: Keeper, place: Any, ranges: Any) -> None:
@@ -166,15 +165,15 @@ def copy_trusted_after_a_grant(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Keeper, "take_up", trust)
 
 
-def granted_too_early(patch: pytest.MonkeyPatch) -> None:
+def granted_too_early(patch: Planting) -> None:
     """A range is granted from the edges of before, while its release is being committed."""
-    patch.setattr("keylanes.runtime.engine.reshape.Reshape.is_leaving", lambda self, run, within: None)
+    patch.setattr("keylanes.runtime.engine.reshape.Reshape", "is_leaving", lambda self, run, within: None)
 
 
-def on_disk(defect: Callable[[plants_rocks.Set], None]) -> Callable[[pytest.MonkeyPatch], None]:
+def on_disk(defect: Callable[[plants_rocks.Set], None]) -> Put:
     """A defect in this process and in the writers that it starts."""
 
-    def put(patch: pytest.MonkeyPatch) -> None:
+    def put(patch: Planting) -> None:
         defect(patch.setattr)
         planted = f"import runpy\nrunpy.run_path({plants_rocks.__file__!r})[{defect.__name__!r}](setattr)\n"
         patch.setattr(test_copies_folder, "WRITE", planted + test_copies_folder.WRITE)
@@ -281,7 +280,7 @@ PLANTS = [
         "a replay comes to another state than the first run",
         time_of_the_clock,
         stateful=True,
-        finding=WRONG_STATE,
+        finding="lasts until another time",
     ),
     Plant(
         "delete without a tombstone",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from keylanes.brokers.protocol import TopicPartition
 from keylanes.offsets.events import CoordinatorElected, Event, StateChanged, StoreDeclared
-from keylanes.state.changelog import BEACON_KEY, changelog_topic, decode_beacon
+from keylanes.state.changelog import BEACON_KEY, changelog_topic, decode_beacon, decode_stored
 from keylanes.state.keys import point_in
 from keylanes.state.memory import MemoryCopies
 
@@ -37,11 +37,20 @@ def check_changes(place: TopicPartition, wrote: Writes, rows: Sequence[Row], eve
     *changes, beacon = rows
     seen = {row.key: row.value for row in changes}
     assert len(seen) == len(changes), f"{place}: a key is in a transaction twice"
+    lasting = {key: value for key, value in seen.items() if key in wrote and lasts_otherwise(value, wrote[key])}
+    assert not lasting, f"{place}: what records wrote lasts until another time: {lasting}, records wrote {wrote}"
     assert seen == wrote, f"{place}: the changelog has {seen}, records wrote {wrote}"
     assert event is not None, f"{place}: the state was changed, and the offset log does not say it"
     assert beacon.key == BEACON_KEY, f"{place}: a transaction ends with {beacon}"
     assert decode_beacon(beacon.value) == (event.incarnation, event.transaction), f"{place}: beacon and {event}"
     assert event.changes == len(changes), f"{place}: {event} counts wrongly: {len(changes)}"
+
+
+def lasts_otherwise(seen: bytes | None, wrote: bytes | None) -> bool:
+    """Whether two stored values differ in nothing but their deadline."""
+    if seen is None or wrote is None or seen == wrote:
+        return False
+    return decode_stored(seen).payload == decode_stored(wrote).payload
 
 
 def check_folded(cluster: Cluster, app: str, place: TopicPartition, state: dict[bytes, bytes]) -> None:

@@ -16,6 +16,7 @@ from keylanes.runtime.requests import Requests
 
 from .corpus import FOLDER, load, paths
 from .loop import PausingLoop
+from .planting import Planting
 from .plants import Plant, changed
 from .world import run_plan
 
@@ -101,7 +102,7 @@ def test_a_plan_finds_its_defect_again(path: Path, monkeypatch: pytest.MonkeyPat
     plants = {plant.name: plant for plant in (*BY_SEEDS, *MENDED)}
     assert case.defect in plants, "plant what was mended, undone, in MENDED, and name it in the plan's file"
     plant = plants[case.defect]
-    plant.put(monkeypatch)
+    plant.put(Planting(monkeypatch))
     assert plant.found(partial(run_plan, case.plan)), f"not found, or not as {plant.finding!r}"
 
 

@@ -4,6 +4,7 @@ What the defects are and would do: ``plants_*.py``, and docs/planted-bugs.md.
 """
 
 import logging
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -14,11 +15,28 @@ from pathlib import Path
 
 import pytest
 
-from ..on_kafka.test_planted_kafka import TRAPPED
+from ..on_kafka.test_planted_kafka import TRAPPED, Trapped
 from . import plants_fencing, plants_lanes, plants_logs, plants_state
+from .planting import Planting, Tripping
 from .plants import Plant, Test, label
+from .test_corpus import MENDED
 from .world import run_plan
 
+PLANS_TRIPPED = 5
+"""As many show what comes of a defect that trips: mostly that no process starts, or that all are dead letters."""
+ACCIDENTS = (
+    "",
+    "AssertionError: \nassert found",
+    "TypeError: begin() takes 2 positional arguments but 3 were given\nbegin(self, offset, timestamp_ms)",
+    "AttributeError: 'Scope' object has no attribute '_offset'\nself._offset",
+    "AssertionError: sim-1 ended without trouble: TypeError('begin() takes 2 positional arguments but 3 were given')\n",
+    (
+        "AssertionError: orders[0]@0 b'{\"number\":0}' led to [('dead', b'k2', b'{\"number\":0}')], right is [["
+        "Expected(topic='out', key=b'k2', value=b'returned 0 of 0 saw 1 [(0, 1)] []'), "
+        "Expected(topic='audit', key=b'k2', value=b'sent 0 of 0')]]\nassert led in right"
+    ),
+)
+"""What is said of a defect that does not fit the code any more."""
 PLANS_SEARCHED = 250
 """Of one defect. What needs more is found by luck; give it a plan that brings about what it takes, or a test."""
 
@@ -72,7 +90,7 @@ def test_seeds_find_a_planted_defect(
 ) -> None:
     """One of the plans fails with it, in the words that the plant states, and not without it."""
     began = time.process_time()
-    plant.put(monkeypatch)
+    plant.put(Planting(monkeypatch))
     for number, plan in enumerate(islice(plant.plans(), PLANS_SEARCHED), 1):
         found = plant.found(partial(run_plan, plan))
         if not found:
@@ -92,16 +110,38 @@ def test_seeds_find_a_planted_defect(
 )
 def test_a_test_finds_a_planted_defect(plant: Plant, test: Test, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test fails with it, where the plant states it, and passes without it."""
-    plant.put(monkeypatch)
+    plant.put(Planting(monkeypatch))
     assert plant.found(test), f"not found, or not as {plant.finding!r}"
     monkeypatch.undo()
     test()
 
 
-@pytest.mark.parametrize("plant", ALL, ids=lambda plant: plant.name)
-def test_the_code_still_holds_what_a_defect_changes(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who changes a line that a defect replaces learns it within seconds; that it is found takes the slow tests."""
-    plant.put(monkeypatch)
+@pytest.mark.slow
+@pytest.mark.timeout(10)  # one that waits for ever is not found, either
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("plant", [*ALL, *MENDED], ids=lambda plant: plant.name)
+def test_a_defect_that_trips_is_not_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said when it raises a TypeError in its place is not what the plant states."""
+    plant.put(Tripping(monkeypatch))
+    runs = plant.found_by or [partial(run_plan, plan) for plan in islice(plant.plans(), PLANS_TRIPPED)]
+    for run in runs:
+        assert not plant.found(run)
+
+
+@pytest.mark.parametrize("plant", [*ALL, *MENDED, *TRAPPED], ids=lambda plant: plant.name)
+def test_an_accident_is_not_what_a_defect_states(plant: Plant | Trapped) -> None:
+    """A pattern is neither met by the errors of a defect that does not fit nor by the dead letters of them."""
+    for said in ACCIDENTS:
+        assert not re.search(plant.finding, said, re.DOTALL), said
+
+
+@pytest.mark.parametrize("plant", [*ALL, *MENDED, *TRAPPED], ids=lambda plant: plant.name)
+def test_the_code_still_holds_what_a_defect_changes(plant: Plant | Trapped, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who changes a line or a signature that a defect replaces learns it within seconds; that it is found takes the
+    slow tests.
+    """
+    plant.put(Planting(monkeypatch))
 
 
 def test_an_accident_is_no_finding() -> None:

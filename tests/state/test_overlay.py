@@ -20,6 +20,7 @@ from keylanes.state.overlay import (
 )
 from keylanes.state.tables import Change
 
+from ..simulation.planting import Planting
 from ..simulation.plants import change
 
 VALUE_KEYS = [state_key(point, 0, name) for point, name in ((1, b"a"), (1, b"ab"), (2, b""), (1 << 31, b"\xff"))]
@@ -159,7 +160,7 @@ DEFECTS = {
 def test_planted_defects_are_found(monkeypatch: pytest.MonkeyPatch, defect: str) -> None:
     """Each of them leads to something that the account does not say."""
     method, was, by = DEFECTS[defect]
-    change(monkeypatch, Overlay, method, (was, by))
+    change(Planting(monkeypatch), Overlay, method, (was, by))
     with pytest.raises((AssertionError, KeyError, IndexError)):
         run_state_machine_as_test(
             OverlayAgainstHistory, settings=settings(max_examples=500, print_blob=False, report_multiple_bugs=False)

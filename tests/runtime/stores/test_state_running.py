@@ -412,6 +412,7 @@ def test_grant_while_the_release_is_being_committed() -> None:
         await member.work.requests.release((SOURCE, 0), within)
         member.work.cycle.transactions._on_step = unheard
         await asyncio.wait(tasks)
+        assert not [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
         assert refused
         await member.work.requests.grant((SOURCE, 0), within)
         await engine.level()
