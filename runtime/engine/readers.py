@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from ...brokers.protocol import Batch, Broker, BrokerTimeout, Reader, Record, TopicPartition
-from ...brokers.waiting import Patience
+from ...brokers.waiting import Patience, closed_within, until_answered
 from ...errors import InvariantBroken
 from ...state.overlay import Cell
 from ..partition.dispatch import Blocked, PartitionDispatch
@@ -74,18 +74,16 @@ class MainReader:
         """Read until stopped or cancelled; a broker that is away is waited for."""
         patience = Patience(self.settings.broker_retry_ms, "reading")
         try:
-            while not self.is_stopped:
-                try:
-                    await self._read(patience)
-                except BrokerTimeout as error:
-                    await patience.wait(error)
+            await until_answered(lambda: self._read(patience), patience)
         finally:
             self._has_ended = True
             for task in list(self._standing.values()):
                 task.cancel()
 
     async def _read(self, patience: Patience) -> None:
-        """Read on one connection, from behind what was fetched last."""
+        """Read on one connection, from behind what was fetched last, until stopped."""
+        if self.is_stopped:
+            return
         reader = await self.broker.reader(self._positions)
         try:
             while not self.is_stopped:
@@ -325,6 +323,4 @@ async def wait_for_room(
 
 
 async def _close(reader: Reader, settings: Settings) -> None:
-    with contextlib.suppress(Exception):  # it is being closed: nothing depends on how that ends
-        async with asyncio.timeout(settings.close_timeout_ms / 1000):
-            await reader.close()
+    await closed_within(settings.close_timeout_ms, reader.close(), "closing a reader")
