@@ -40,6 +40,7 @@ from .settings import Settings
 from .source_watch import SourceWatch
 from .stores.keeper import Keeper, OpenCopies, open_state_folder
 from .watch.statistics import Statistics
+from .watch.steps import Step
 from .watch.watchdog import StallWatch
 
 logger = logging.getLogger("keylanes")
@@ -56,7 +57,7 @@ CONTROL_CHECK_MS = 500
 RunState: TypeAlias = Literal["starting", "running", "stopping", "stopped", "failed"]
 
 
-def unheard(step: str) -> None:
+def unheard(step: Step) -> None:
     """Nobody listens to the steps of the commit cycle."""
 
 
@@ -72,7 +73,7 @@ class Member:
         *,
         instance: str,
         wall_ms: Callable[[], int],
-        on_step: Callable[[str], None] = unheard,
+        on_step: Callable[[Step], None] = unheard,
         closes_broker: bool = True,
         open_copies: OpenCopies | None = None,
         cpu_s: Callable[[], float] = lambda: 0.0,
