@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 from ..errors import BrokerUnavailable, FatalError, FencedError, SourceError
 from .protocol import BrokerError, BrokerTimeout, CorruptRecord, OffsetOutOfRange, ProducerFenced, UnknownTopic
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("keylanes")
 
-PATIENCE_STEP_MS = 200
+PATIENCE_STEP_MS: Final = 200
 
 
 async def bounded(work: Awaitable[T], limit_ms: int, what: str) -> T:
@@ -44,6 +44,39 @@ class Patience:
         if now - self._since_s >= self.limit_ms / 1000:
             raise error
         await asyncio.sleep(PATIENCE_STEP_MS / 1000)
+
+
+async def until_answered(ask: Callable[[], Awaitable[T]], patience: Patience) -> T:
+    """The answer to what is asked, asked again as long as the broker does not answer; other errors are raised at once.
+
+    Raises BrokerTimeout when the patience is spent.
+    """
+    while True:
+        try:
+            answer = await ask()
+        except BrokerTimeout as error:
+            await patience.wait(error)
+        else:
+            patience.answered()
+            return answer
+
+
+async def closed_within(
+    limit_ms: int,
+    closing: Awaitable[object],
+    what: str,
+    *,
+    excused: type[Exception] | tuple[type[Exception], ...] = Exception,
+    level: int = logging.DEBUG,
+) -> None:
+    """Close something, for no longer than the limit. What goes wrong is logged: nothing depends on how a close ends.
+
+    A passed limit is a BrokerTimeout. Errors of other kinds than the ``excused`` ones are raised; a cancellation, too.
+    """
+    try:
+        await bounded(closing, limit_ms, what)
+    except excused as error:
+        logger.log(level, "%s: %s", what, error)
 
 
 def fatal_of(error: BrokerError) -> FatalError:

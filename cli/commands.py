@@ -25,6 +25,7 @@ from ..runtime.app import App
 from ..runtime.handlers.handler import DeadLetter
 from ..runtime.logs.topics import creation_commands
 from ..runtime.watch.progress import ProgressShown
+from ..runtime.watch.steps import Step
 from .state import state as state_commands
 
 EXIT_USAGE = 2
@@ -107,7 +108,7 @@ class _Watching:
         self.app, self.shown = app, shown
         self._looked_s = 0.0
 
-    def __call__(self, step: str) -> None:
+    def __call__(self, step: Step) -> None:
         now = time.monotonic()
         if step == "applied" and now - self._looked_s >= SHOWN_EVERY_S:
             self._looked_s = now

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 from ..runtime.app import App
+from ..runtime.watch.steps import Step
 from .application import ARRIVALS, PARALLELISING_FACTOR, PARALLELISING_FACTOR_ARRIVALS
 from .loader import SOURCE
 from .unrest import Unrest
@@ -27,7 +28,7 @@ class Processing:
         before: int,
         expected: int,
         *,
-        on_step: Callable[[str], None],
+        on_step: Callable[[Step], None],
         on_progress: Callable[[int], None],
         on_half: Callable[[], None],
     ) -> None:
@@ -48,7 +49,7 @@ class Processing:
         if self._disturbing is not None and self._disturbing.done() and not self._disturbing.cancelled():
             self._disturbing.result()
 
-    def _hear(self, step: str) -> None:
+    def _hear(self, step: Step) -> None:
         self._on_step(step)
         state = self._app.health().state
         if step != "applied":

@@ -28,6 +28,7 @@ from .stores.view import StoreView
 from .testing import Call, SimulatedApp
 from .threads import DaemonThreads
 from .watch.statistics import Health, Statistics
+from .watch.steps import Step
 from .watch.watchdog import LoopWatch
 
 logger = logging.getLogger("keylanes")
@@ -127,7 +128,7 @@ class App:
 
     # --- running ---------------------------------------------------------------------------------------------------
 
-    def run(self, *, until: Literal["level"] | None = None, on_step: Callable[[str], None] = unheard) -> None:
+    def run(self, *, until: Literal["level"] | None = None, on_step: Callable[[Step], None] = unheard) -> None:
         """Run until SIGTERM or SIGINT; with ``until="level"`` also until the current ends of the topics are reached.
 
         The first signal stops in order, and ``run`` returns; the second one aborts. With ``until="level"`` the records
@@ -176,7 +177,7 @@ class App:
         if self._member is not None:
             self._member.stop()
 
-    async def _run_with_signals(self, *, until_level: bool, on_step: Callable[[str], None]) -> None:
+    async def _run_with_signals(self, *, until_level: bool, on_step: Callable[[Step], None]) -> None:
         loop = asyncio.get_running_loop()
         main = asyncio.current_task()
         assert main is not None, "a coroutine runs in a task"
@@ -196,7 +197,7 @@ class App:
                 loop.add_signal_handler(number, on_signal, number)
         await self._run(self._begin(on_step), until_level=until_level)
 
-    def _begin(self, on_step: Callable[[str], None]) -> Member:
+    def _begin(self, on_step: Callable[[Step], None]) -> Member:
         if not self.handlers:
             raise SettingsError(f"application {self.name!r} has no handler")
         if self._state in ("starting", "running", "stopping"):
@@ -216,7 +217,7 @@ class App:
         finally:
             watching.cancel()
 
-    def _make_member(self, on_step: Callable[[str], None]) -> Member:
+    def _make_member(self, on_step: Callable[[Step], None]) -> Member:
         is_ours = isinstance(self.broker, str)
         broker = connect(self.broker, self.settings, self.name) if isinstance(self.broker, str) else self.broker
         return Member(

@@ -40,6 +40,7 @@ from .settings import Settings
 from .source_watch import SourceWatch
 from .stores.keeper import Keeper, OpenCopies, open_state_folder
 from .watch.statistics import Statistics
+from .watch.steps import Step
 from .watch.watchdog import StallWatch
 from .work import Work
 
@@ -54,7 +55,7 @@ SETTLE_SHARE = 0.2
 RunState: TypeAlias = Literal["starting", "running", "stopping", "stopped", "failed"]
 
 
-def unheard(step: str) -> None:
+def unheard(step: Step) -> None:
     """Nobody listens to the steps of the commit cycle."""
 
 
@@ -70,7 +71,7 @@ class Member:
         *,
         instance: str,
         wall_ms: Callable[[], int],
-        on_step: Callable[[str], None] = unheard,
+        on_step: Callable[[Step], None] = unheard,
         closes_broker: bool = True,
         open_copies: OpenCopies | None = None,
         cpu_s: Callable[[], float] = lambda: 0.0,

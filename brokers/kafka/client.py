@@ -1,16 +1,13 @@
 """aiokafka's client of connections, mended where connections are reset, or given up while they are made."""
 
-from asyncio import create_task
 from typing import Any
 
 import aiokafka.errors
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import CloseReason
 from aiokafka.protocol.metadata import MetadataRequest
-from aiokafka.structs import BrokerMetadata
 
-BOOTSTRAP = "bootstrap", ConnectionGroup.DEFAULT
-"""The connection that aiokafka asks when it knows of no broker."""
+from . import inside
 
 
 class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
@@ -24,9 +21,6 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
       also when it is cancelled itself.
     """
 
-    _sync_task: Any
-    """aiokafka's own."""
-
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._is_closed = False
@@ -39,7 +33,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         problems = []
         for host, port, _ in self.hosts:
             node = f"{host}:{port}"
-            self.cluster._brokers[node] = BrokerMetadata(node, host, port, None)
+            inside.add_server(self, node, host, port)
             connection = await self._get_conn(node)
             if connection is None:
                 problems.append(f"no connection to {node}")
@@ -53,13 +47,12 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             break
         else:
             raise aiokafka.errors.KafkaConnectionError("; ".join(problems))
-        del self._conns[node, ConnectionGroup.DEFAULT]
+        del inside.connections(self)[node, ConnectionGroup.DEFAULT]
         if self.cluster.brokers():
             connection.close()
         else:  # a cluster that has just begun
-            self._conns[BOOTSTRAP] = connection
-        if self._sync_task is None:
-            self._sync_task = create_task(self._md_synchronizer())
+            inside.connections(self)[inside.BOOTSTRAP] = connection
+        inside.keep_metadata(self)
 
     async def close(self) -> None:
         """Close the connections, those that come too late as well."""
@@ -69,14 +62,14 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
     def let_go(self) -> None:
         """The same without waiting until they are closed."""
         self._is_closed = True
-        for connection in list(self._conns.values()):
+        for connection in list(inside.connections(self).values()):
             connection.close(reason=CloseReason.SHUTDOWN)
 
     async def _get_conn(
         self, node: int | str, *, group: ConnectionGroup = ConnectionGroup.DEFAULT, no_hint: bool = False
     ) -> Any:
         """A connection that can be written to; None when there is none."""
-        close_if_reset(self._conns.get((node, group)))
+        close_if_reset(inside.connections(self).get((node, group)))
         try:
             connection = await super()._get_conn(node, group=group, no_hint=no_hint)
         except RuntimeError as error:
@@ -92,7 +85,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
 
 def close_if_reset(connection: Any) -> bool:
     """Whether the connection was reset, after which it is closed; what it had asked fails."""
-    if connection is None or connection._writer is None or not connection._writer.is_closing():
+    if connection is None or not inside.is_reset(connection):
         return False
     connection.close(reason=CloseReason.CONNECTION_BROKEN)
     return True

@@ -11,10 +11,7 @@ What is done here beside it:
 """
 
 import asyncio
-import functools
-import itertools
 import logging
-import weakref
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -33,6 +30,7 @@ from ..protocol import (
     UnknownTopic,
     Watermarks,
 )
+from . import inside
 from .client import KafkaClient, is_lost
 from .identities import TopicIdentities
 from .link import Deadline, LinkSettings
@@ -96,11 +94,11 @@ class KafkaReader:
                 fetch_max_bytes=self._fetch_bytes_max,
                 fetch_max_wait_ms=FETCH_WAIT_MS_MAX,
             )
-            consumer._client = KafkaClient(**arguments)
+            inside.set_client(consumer, KafkaClient(**arguments))
             try:
                 async with asyncio.timeout(deadline.left):
                     await consumer.start()
-                _tell_at_once(consumer._fetcher, self._wake)
+                inside.tell_at_once(consumer, self._wake)
                 self._consumer = consumer
             except BaseException as error:
                 await self._drop(consumer)
@@ -118,7 +116,7 @@ class KafkaReader:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await self._drop(consumer)
-            _let_go(consumer._fetcher)
+            inside.let_go(consumer)
 
     async def _drop(self, consumer: Any) -> None:
         """Let go of a consumer with all that it has under way; also when the caller is cancelled.
@@ -128,21 +126,22 @@ class KafkaReader:
         stop() waits for ever. And a task that has not begun, or a fetch from a broker that is away, makes stop() end
         half done, and as if *we* were cancelled.
         """
-        consumer._closed = True  # or it says, when it is freed, that nobody has stopped it
-        for task in _tasks_of(consumer):
+        inside.mark_closed(consumer)
+        for task in inside.tasks_of(consumer):
             task.cancel()
-        consumer._client.let_go()
+        inside.client_of(consumer).let_go()
         await asyncio.shield(self._ended(consumer))
 
     async def _ended(self, consumer: Any) -> None:
         limit_ms = self._settings.close_timeout_ms
         try:
             async with asyncio.timeout(limit_ms / 1000):
-                while going_on := [task for task in _tasks_of(consumer) if not task.done()]:
+                while going_on := [task for task in inside.tasks_of(consumer) if not task.done()]:
                     await asyncio.wait(going_on, timeout=TOLD_AGAIN_SECONDS)
                     for task in going_on:
                         task.cancel()
-                await asyncio.gather(*_tasks_of(consumer), consumer._client.close(), return_exceptions=True)
+                closing = inside.client_of(consumer).close()
+                await asyncio.gather(*inside.tasks_of(consumer), closing, return_exceptions=True)
         except TimeoutError:
             logger.warning("a reader did not end within %d ms; its connections are closed", limit_ms)
 
@@ -177,8 +176,8 @@ class KafkaReader:
             self._careful.clear()
             # The consumer prefetches this much of each partition, whatever all of them come to.
             share = max(PARTITION_BYTES_MIN, self._fetch_bytes_max // max(1, len(positions)))
-            self._consumer._fetcher._max_partition_fetch_bytes = min(share, PARTITION_BYTES_MAX, self._fetch_bytes_max)
-            _let_go(self._consumer._fetcher)
+            inside.set_partition_bytes(self._consumer, min(share, PARTITION_BYTES_MAX, self._fetch_bytes_max))
+            inside.let_go(self._consumer)
             self._consumer.assign(list(positions))
             for source, offset in positions.items():
                 self._consumer.seek(source, offset)
@@ -190,22 +189,20 @@ class KafkaReader:
         """
         if not asked:
             return []
-        fetcher, positions = self._consumer._fetcher, self._positions
-        if fetcher._fetch_task.done():
+        consumer, positions = self._consumer, self._positions
+        if inside.has_failed(consumer):
             raise BrokerError("the reader has failed: make a new one")
-        states = self._consumer._subscription.subscription.assignment
         wanted = {source: source for source in asked}  # aiokafka's partitions equal ours, but are not ours
         batches: list[Batch] = []
-        for source in [wanted[held] for held in fetcher._records if held in wanted]:
+        for source in [wanted[held] for held in inside.held(consumer) if held in wanted]:
             try:
-                # With a time-out of 0 this does not suspend: nothing can be assigned in between.
+                # This does not suspend: nothing can be assigned in between.
                 wanted_max = 1 if source in self._careful else records_max
-                _hand_on_as_parsed(fetcher._records[source])
-                found = await fetcher.fetched_records([source], 0, max_records=wanted_max)
+                found = await inside.take_held(consumer, source, wanted_max)
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # decompressors raise what they like
-                self._consumer.seek(source, positions[source])
+                consumer.seek(source, positions[source])
                 if source not in self._careful and _is_damage(error):
                     # Good records in front of it are handed out first, one by one.
                     self._careful[source] = records_max
@@ -215,7 +212,7 @@ class KafkaReader:
                 if batches:
                     break  # the error comes again with the next fetch
                 raise await self._meaning(error, source, positions[source]) from error
-            position = states.state_value(source).position
+            position = inside.position_of(consumer, source)
             if position != positions[source]:
                 records: Sequence[Record] = found.get(source, ())
                 if records and records[0].timestamp is None:  # as Kafka kept them before version 0.10
@@ -276,12 +273,10 @@ class KafkaReader:
         answers all the time without what it says it has: it can't read a damaged file, and does not say so.
         """
         now = asyncio.get_running_loop().time()
-        states = self._consumer._subscription.subscription
         limit_ms = self._settings.request_timeout_ms
         for source in asked:
-            state, position = states.assignment.state_value(source), self._positions[source]
-            answered = state.timestamp
-            if state.lso is None or state.lso <= position:
+            position, (answered, end) = self._positions[source], inside.answered_of(self._consumer, source)
+            if end is None or end <= position:
                 self._empty.pop(source, None)
             else:
                 empty = self._empty.get(source, EmptyAnswers(answered, 0)).heard(answered, limit_ms)
@@ -289,7 +284,7 @@ class KafkaReader:
                 if empty.ms > 2 * limit_ms:
                     raise CorruptRecord(
                         f"{source.topic}[{source.partition}] can't be read at offset {position}: it has records up to "
-                        f"{state.lso}, and for {2 * limit_ms} ms the broker gave none. Its file is damaged there; "
+                        f"{end}, and for {2 * limit_ms} ms the broker gave none. Its file is damaged there; "
                         "nothing was skipped"
                     )
             seen, since = self._heard.setdefault(source, (answered, now))
@@ -298,7 +293,7 @@ class KafkaReader:
             elif (now - since) * 1000 > self._settings.request_timeout_ms:
                 await self._identities.check([source])
                 raise BrokerTimeout(f"no answer to reads of {source.topic}[{source.partition}] for {limit_ms} ms")
-        gone = [source for source in asked if self._consumer._client.cluster.leader_for_partition(source) is None]
+        gone = [source for source in asked if not inside.leader_known(self._consumer, source)]
         await self._identities.check(gone)
 
     def _look_at_topics(self, now: float) -> None:
@@ -339,68 +334,6 @@ class _Old(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
-
-
-def _tasks_of(consumer: Any) -> "list[asyncio.Task[Any]]":
-    """What a consumer without a group has under way, done or not."""
-    tasks = [consumer._client._sync_task]
-    if consumer._coordinator is not None:
-        tasks.append(consumer._coordinator._reset_committed_task)
-    if consumer._fetcher is not None:
-        tasks += [consumer._fetcher._fetch_task, *consumer._fetcher._pending_tasks]
-    return [task for task in tasks if task is not None]
-
-
-def _tell_at_once(fetcher: Any, wake: Callable[[], None]) -> None:
-    """Call ``wake`` as soon as an answer has brought something. The consumer's own signal comes three turns of the loop
-    later, after a look for what to ask next, which finds that nothing was taken yet and has to be made again.
-    """
-    ask = fetcher._proc_fetch_request
-
-    async def ask_and_tell(*request: Any) -> bool:
-        has_news: bool = await ask(*request)
-        if has_news:
-            wake()
-        return has_news
-
-    fetcher._proc_fetch_request = ask_and_tell
-
-
-def _hand_on_as_parsed(fetched: Any) -> None:
-    """Leave out the consumer's own records, and its steps for each; what it fetched may be an error, or at its end."""
-    parsed = getattr(fetched, "_partition_records", None)
-    if parsed is not None:
-        parsed._consumer_record = _as_parsed
-        # By a weak reference: a circle would wait for a garbage collection, and thousands make that stand still.
-        fetched.getall = functools.partial(_all_at_once, weakref.ref(fetched))
-
-
-def _all_at_once(held: "weakref.ref[Any]", max_records: int) -> list[Record]:
-    """The consumer's ``getall``, without a call for each record."""
-    fetched: Any = held()  # whoever calls has it
-    parsed = fetched._partition_records
-    if not fetched.check_assignment(fetched._topic_partition) or not fetched.has_more():
-        return []
-    records = list(itertools.islice(parsed._records_iterator, max_records))
-    fetched._update_position()
-    if len(records) < max_records:
-        fetched._partition_records = None
-    return records
-
-
-def _let_go(fetcher: Any) -> None:
-    """Give back what was fetched ahead, up to some MiB of each partition: it will not be read any more. An answer that
-    was not read to its end is a circle with its own iterator, and would wait for a garbage collection.
-    """
-    for fetched in fetcher._records.values():
-        parsed = getattr(fetched, "_partition_records", None)
-        if parsed is not None:
-            parsed._records_iterator.close()
-            fetched._partition_records = None
-
-
-def _as_parsed(_source: TopicPartition, record: Record) -> Record:
-    return record
 
 
 def _is_damage(error: Exception) -> bool:

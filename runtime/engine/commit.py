@@ -16,6 +16,7 @@ from ..partition.cut import Change
 from ..partition.generation import Generation, take
 from ..settings import Settings
 from ..stores.keeper import Keeper
+from ..watch.steps import Step
 from .partition_run import PartitionRun
 from .reshape import Arriving, Reshape, share_buffer
 from .slots import Slots
@@ -35,7 +36,7 @@ class CommitCycle:
         slots: Slots,
         keeper: Keeper,
         settings: Settings,
-        on_step: Callable[[str], None],
+        on_step: Callable[[Step], None],
     ) -> None:
         self.standing, self.transactions, self.runs = standing, transactions, runs
         self.keeper, self.settings = keeper, settings

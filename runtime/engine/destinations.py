@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from typing import Any
 
-from ...brokers.protocol import Broker, BrokerTimeout, TopicDescription, TopicSpec
-from ...brokers.waiting import Patience
+from ...brokers.protocol import Broker, TopicDescription, TopicSpec
+from ...brokers.waiting import Patience, until_answered
 from ...errors import OutputRefused, SettingsError
 from ..handlers.handler import check_topic_name
 from ..handlers.outputs import Destination, destination_of
@@ -35,15 +35,15 @@ class Destinations:
         except SettingsError as error:
             raise OutputRefused(str(error)) from None
         patience = Patience(self.settings.broker_retry_ms, f"looking up {topic}")
-        while True:
-            try:
-                found = await self.broker.describe([topic])
-                if topic not in found and self.settings.create_topics:
-                    await self.broker.create([TopicSpec(topic, partitions, {})])
-                    found = await self.broker.describe([topic])
-                break
-            except BrokerTimeout as error:
-                await patience.wait(error)
+        found = await until_answered(lambda: self._described(topic, partitions), patience)
         if topic not in found:
             raise OutputRefused(f"topic {topic!r} does not exist and create_topics is off")
         self.learn(found[topic])
+
+    async def _described(self, topic: str, partitions: int) -> dict[str, TopicDescription]:
+        """What the broker says of a topic. One that is missing is made first, where that is allowed."""
+        found = await self.broker.describe([topic])
+        if topic not in found and self.settings.create_topics:
+            await self.broker.create([TopicSpec(topic, partitions, {})])
+            found = await self.broker.describe([topic])
+        return found

@@ -4,27 +4,24 @@ The main reader waits while the workers, not the reading, are what is slow; it g
 others. One pass per partition then serves all workers that were passed, from the least place on; it never waits for one
 full worker, and stops at the front. Where it would have to wait and a worker that it left behind has room, it begins
 anew: the one that is furthest behind is the bottleneck, and must not be idle while others are served. What decides all
-this is in dispatch.py; here is only the fetching.
+this is in dispatch.py and room.py; here is only the fetching.
 """
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from ...brokers.protocol import Batch, Broker, BrokerTimeout, Reader, Record, TopicPartition
-from ...brokers.waiting import Patience
+from ...brokers.waiting import Patience, closed_within, until_answered
 from ...errors import InvariantBroken
 from ...state.overlay import Cell
 from ..partition.dispatch import Blocked, PartitionDispatch
+from ..partition.room import Standing, Verdict
 from ..partition.worker import Worker
 from ..settings import Settings
 from .partition_run import PartitionRun
 from .slots import Slots
-
-STUCK_MS = 100
-"""A full worker that is at one record for so long makes no room soon."""
 
 STARTED_MS = 20
 """So long at most a reader waits for workers to begin that the loop has had no time for."""
@@ -77,18 +74,16 @@ class MainReader:
         """Read until stopped or cancelled; a broker that is away is waited for."""
         patience = Patience(self.settings.broker_retry_ms, "reading")
         try:
-            while not self.is_stopped:
-                try:
-                    await self._read(patience)
-                except BrokerTimeout as error:
-                    await patience.wait(error)
+            await until_answered(lambda: self._read(patience), patience)
         finally:
             self._has_ended = True
             for task in list(self._standing.values()):
                 task.cancel()
 
     async def _read(self, patience: Patience) -> None:
-        """Read on one connection, from behind what was fetched last."""
+        """Read on one connection, from behind what was fetched last, until stopped."""
+        if self.is_stopped:
+            return
         reader = await self.broker.reader(self._positions)
         try:
             while not self.is_stopped:
@@ -317,37 +312,19 @@ async def wait_for_room(
 ) -> bool:
     """Wait until the full worker has room (True), or until its reader should go on without it or is over (False)."""
     loop = asyncio.get_running_loop()
-    worker, size = blocked.worker, blocked.size
-    until = loop.time() + full_wait_ms / 1000
-    running, stuck_from = worker.running, _stuck_from(worker, loop.time())
-    queued_least, still_from = math.inf, until
-    while not run.dispatch.has_room_again(worker, size) and not worker.retired:
-        worker.awaited_bytes = size
+    standing = Standing(run.dispatch, blocked, loop.time(), full_wait_ms)
+    verdict: Verdict = "go" if standing.may_go_on() else "wait"
+    while verdict == "wait":
+        blocked.worker.awaited_bytes = blocked.size
         room.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BLOCKED_CHECK_MS / 1000):
                 await room.wait()
-        if run.dispatch.has_room_again(worker, size) or worker.retired:
-            break
-        now = loop.time()
-        if worker.running is not running:
-            running, stuck_from = worker.running, _stuck_from(worker, now)
-        workers = fed()
-        queued = sum(len(other.queue) for other in workers)
-        if queued < queued_least:
-            queued_least, still_from = queued, now + full_wait_ms / 1000
-        waits = {"waited_long": now >= until, "is_stuck": now >= stuck_from, "stands_still": now >= still_from}
-        if is_over() or run.dispatch.may_drop(worker, workers, **waits):
+        verdict = standing.look(loop.time(), fed)
+        if verdict != "go" and is_over():
             return False
-    return True
-
-
-def _stuck_from(worker: Worker, now: float) -> float:
-    """From when on a worker that stays at its record is stuck at it: it may be so already."""
-    return (now if worker.running is None else min(worker.started_s, now)) + STUCK_MS / 1000
+    return verdict == "go"
 
 
 async def _close(reader: Reader, settings: Settings) -> None:
-    with contextlib.suppress(Exception):  # it is being closed: nothing depends on how that ends
-        async with asyncio.timeout(settings.close_timeout_ms / 1000):
-            await reader.close()
+    await closed_within(settings.close_timeout_ms, reader.close(), "closing a reader")

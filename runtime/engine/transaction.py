@@ -46,6 +46,7 @@ from ..partition.generation import Generation, committed
 from ..partition.taking_apart import Apart, Failed, Replaced, Unblamed, take_apart
 from ..settings import Settings
 from ..stores.keeper import Keeper
+from ..watch.steps import Step
 from .ends import Level
 from .slots import Slots
 
@@ -70,7 +71,7 @@ class Transactions:
         snapshots: Snapshots,
         policies: Mapping[str, DeadLetter | Stop],
         settings: Settings,
-        on_step: Callable[[str], None],
+        on_step: Callable[[Step], None],
     ) -> None:
         self.standing, self.slots, self.keeper, self.snapshots = standing, slots, keeper, snapshots
         self.policies, self.settings = policies, settings

@@ -23,8 +23,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from ...brokers.protocol import BrokerTimeout, Outgoing, Producer, ProducerFenced, TopicPartition, Watermarks
-from ...brokers.waiting import Patience, bounded
+from ...brokers.protocol import (
+    BrokerError,
+    BrokerTimeout,
+    Outgoing,
+    Producer,
+    ProducerFenced,
+    TopicPartition,
+    Watermarks,
+)
+from ...brokers.waiting import Patience, bounded, closed_within, until_answered
 from ...errors import FencedError, LogError, SettingsError, SourceError
 from ...keyrange.hashing import HASH_NAME
 from ...keyrange.ranges import WHOLE, KeyRange
@@ -92,7 +100,9 @@ class Coordinator:
             ledger = await self.logs.read_control(ledger)
             self.identity.check_in_office(ledger, incarnation)
         except BaseException:
-            await asyncio.shield(bounded(producer.close(), self.settings.close_timeout_ms, "closing a producer"))
+            limit = self.settings.close_timeout_ms
+            # An error of the close would stand for what is raised, a cancellation too.
+            await asyncio.shield(closed_within(limit, producer.close(), "closing a producer", excused=BrokerError))
             raise
         return Office(incarnation, producer, ledger, before, transaction)
 
@@ -103,12 +113,8 @@ class Coordinator:
         """
         events = decide_grant(ledger, self.term, place, incarnation, within)
         patience = Patience(self.settings.broker_retry_ms, f"granting {within} of {place[0]}[{place[1]}]")
-        while True:
-            try:
-                await self._append(events)
-                return ledger.partition(place).epoch_next
-            except BrokerTimeout as error:
-                await patience.wait(error)
+        await until_answered(lambda: self._append(events), patience)
+        return ledger.partition(place).epoch_next
 
     async def _elect(
         self, sources: Iterable[Place], stores: Sequence[StoreSpec], identities: Mapping[str, str]
@@ -162,11 +168,7 @@ class Coordinator:
         limit = self.settings.request_timeout_ms + self.settings.transaction_timeout_ms
         what = f"fencing {transactional_id}"
         patience = Patience(self.settings.broker_retry_ms, what)
-        while True:
-            try:
-                return await bounded(self.broker.fence(transactional_id), limit, what)
-            except BrokerTimeout as error:
-                await patience.wait(error)
+        await until_answered(lambda: bounded(self.broker.fence(transactional_id), limit, what), patience)
 
     async def _open_logs(self, ledger: Ledger, producer: Producer, incarnation: int) -> int:
         """The first event of each empty partition of the offset log; the number of the last transaction used."""
@@ -215,12 +217,7 @@ class Coordinator:
         if place not in ledger.control.started:
             started = PartitionStarted(self.term, *place, marks.start)
             patience = Patience(self.settings.broker_retry_ms, f"starting {place[0]}[{place[1]}]")
-            while True:
-                try:
-                    await self._append([started])
-                    break
-                except BrokerTimeout as error:
-                    await patience.wait(error)
+            await until_answered(lambda: self._append([started]), patience)
             ledger = evolve(ledger, started)
         check_source(ledger, place, marks)
         return await self.grant(ledger, place, incarnation, WHOLE)

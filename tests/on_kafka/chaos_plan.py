@@ -6,6 +6,8 @@ from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
+from keylanes.runtime.watch.steps import Step
+
 from ..stage.proxy import Fault
 
 PRODUCER = "keylanes.brokers.kafka.producer:KafkaProducer"
@@ -22,7 +24,7 @@ POINTS = (
 )
 """Where a process kills itself: on both sides of every step of a commit, and of a write to its copy of the state."""
 
-STEPS = ("transact", "transact", "transact", "take", "committed", "applied")
+STEPS: tuple[Step, ...] = ("transact", "transact", "transact", "take", "committed", "applied")
 TRANSACTIONS_MAX = 12
 ARMED_TIMES = 3
 MORE_MAX = 12

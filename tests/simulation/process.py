@@ -4,12 +4,13 @@ import asyncio
 import math
 import random
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from keylanes.brokers.simulated.broker import EPOCH_MS
 from keylanes.runtime.handlers.context import Context
 from keylanes.runtime.handlers.sizes import bytes_of
 from keylanes.runtime.member import Member
+from keylanes.runtime.watch.steps import Step
 
 from .folders import LivingCopies, disk_full
 from .loop import PausingLoop, context_of
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 APP = "sim"
 FACTORS: Final = (1, 1, 2, 3, 4, 7, 12, 24)
-STEPS: Final = ("take", "transact", "committed", "applied", "write", "write", "write")
+Death: TypeAlias = Step | Literal["write"]
+STEPS: Final[tuple[Death, ...]] = ("take", "transact", "committed", "applied", "write", "write", "write")
 """Where a process may die: steps of the commit cycle, and between two writes to its folder."""
 
 
@@ -105,7 +107,7 @@ class Process:
             raise disk_full()
         return not self.was_killed
 
-    def _reach(self, step: str) -> None:
+    def _reach(self, step: Death) -> None:
         """A process that was drawn to die at this step dies when it has come to it often enough."""
         if step == self.dies_at and not self.was_killed and self.world.is_happening:
             self.dies_after -= 1
@@ -116,7 +118,7 @@ class Process:
                 self.connection.sever()
                 self.loop.call_soon(self.task.cancel)
 
-    def hears(self, step: str) -> None:
+    def hears(self, step: Step) -> None:
         """A step of the commit cycle. What is held in memory is within its limits."""
         self._reach(step)
         self._check_memory()

@@ -1,0 +1,220 @@
+"""What is used of aiokafka that its documentation does not promise: each private thing, and why.
+
+Written for aiokafka 0.14. Of a new minor version this page is what there is to check. No other module here touches a
+private attribute of aiokafka's objects, but for ``client.KafkaClient``: it overrides ``_get_conn``, which every request
+goes through.
+
+A consumer is an ``AIOKafkaConsumer`` without a group, a client an ``AIOKafkaClient``. What is imported by name from
+``aiokafka.protocol``, ``aiokafka.record`` and ``aiokafka.conn`` is not listed: it fails at the import.
+"""
+
+import asyncio
+import functools
+import itertools
+import weakref
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from aiokafka.client import ConnectionGroup
+from aiokafka.structs import BrokerMetadata
+
+from ..protocol import Record, TopicPartition
+
+USED: Final[Mapping[str, tuple[str, ...]]] = {
+    "aiokafka.consumer.consumer.AIOKafkaConsumer": ("_client", "_closed", "_coordinator", "_fetcher", "_subscription"),
+    "aiokafka.consumer.group_coordinator.NoGroupCoordinator": ("_reset_committed_task",),
+    "aiokafka.consumer.fetcher.Fetcher": (
+        "_fetch_task",
+        "_max_partition_fetch_bytes",
+        "_pending_tasks",
+        "_proc_fetch_request",
+        "_records",
+        "fetched_records",
+    ),
+    "aiokafka.consumer.fetcher.FetchResult": (
+        "_partition_records",
+        "_topic_partition",
+        "_update_position",
+        "check_assignment",
+        "getall",
+        "has_more",
+    ),
+    "aiokafka.consumer.fetcher.PartitionRecords": ("_consumer_record", "_records_iterator"),
+    "aiokafka.consumer.subscription_state.SubscriptionState": ("subscription",),
+    "aiokafka.consumer.subscription_state.Subscription": ("assignment",),
+    "aiokafka.consumer.subscription_state.Assignment": ("state_value",),
+    "aiokafka.consumer.subscription_state.TopicPartitionState": ("lso", "position", "timestamp"),
+    "aiokafka.client.AIOKafkaClient": ("_conns", "_get_conn", "_md_synchronizer", "_sync_task"),
+    "aiokafka.cluster.ClusterMetadata": ("_brokers", "leader_for_partition"),
+    "aiokafka.conn.AIOKafkaConnection": ("_writer",),
+}
+"""By class: names that have to be there. Those without an underscore are reached only through private ones."""
+
+Connections: TypeAlias = dict[tuple[int | str, ConnectionGroup], Any]
+
+BOOTSTRAP: Final = "bootstrap", ConnectionGroup.DEFAULT
+"""The key of the connection that a client asks when it knows of no broker."""
+
+# --- a client --------------------------------------------------------------------------------------------------------
+
+
+def connections(client: Any) -> Connections:
+    """The client's own connections by node and group. To close all, also one whose ``bootstrap`` was cancelled, and to
+    look at one before it is used.
+    """
+    found: Connections = client._conns
+    return found
+
+
+def add_server(client: Any, node: str, host: str, port: int) -> None:
+    """Have the client know a bootstrap server as a broker, so that it connects to it as to any other."""
+    client.cluster._brokers[node] = BrokerMetadata(node, host, port, None)
+
+
+def keep_metadata(client: Any) -> None:
+    """Begin the client's task that keeps up its metadata, as its own ``bootstrap`` does, which ours replaces."""
+    if client._sync_task is None:
+        client._sync_task = asyncio.create_task(client._md_synchronizer())
+
+
+def is_reset(connection: Any) -> bool:
+    """Whether the transport of a connection is closed, of which the connection itself may hear some turns later."""
+    return connection._writer is not None and connection._writer.is_closing()
+
+
+# --- a consumer: its connections, its tasks --------------------------------------------------------------------------
+
+
+def set_client(consumer: Any, client: Any) -> None:
+    """Before its start: give a consumer a client of ours, whose connections are mended."""
+    consumer._client = client
+
+
+def client_of(consumer: Any) -> Any:
+    """That client: to close its connections whatever its consumer is at."""
+    return consumer._client
+
+
+def leader_known(consumer: Any, source: TopicPartition) -> bool:
+    """Whether the consumer knows a leader: it asks nobody for a partition without one, and does not say so."""
+    return consumer._client.cluster.leader_for_partition(source) is not None
+
+
+def mark_closed(consumer: Any) -> None:
+    """Or it says, when it is freed, that nobody has stopped it: its ``stop`` is not used."""
+    consumer._closed = True
+
+
+def tasks_of(consumer: Any) -> list[asyncio.Task[Any]]:
+    """What a consumer without a group has under way, done or not; to end it without its ``stop``."""
+    tasks = [consumer._client._sync_task]
+    if consumer._coordinator is not None:
+        tasks.append(consumer._coordinator._reset_committed_task)
+    if consumer._fetcher is not None:
+        tasks += [consumer._fetcher._fetch_task, *consumer._fetcher._pending_tasks]
+    return [task for task in tasks if task is not None]
+
+
+# --- a consumer: what it fetches -------------------------------------------------------------------------------------
+
+
+def position_of(consumer: Any, source: TopicPartition) -> int:
+    """The offset to be read next. The consumer's public method tells it only after an await."""
+    position: int = _state_of(consumer, source).position
+    return position
+
+
+class Answered(NamedTuple):
+    """What the answers to reads of a partition told. Both are None as long as none came."""
+
+    at_ms: Any  # when the last one came, by the wall clock
+    stable_end: int | None  # the last stable offset
+
+
+def answered_of(consumer: Any, source: TopicPartition) -> Answered:
+    """Whether the broker is silent, or answers without the records that it says it has."""
+    state = _state_of(consumer, source)
+    return Answered(state.timestamp, state.lso)
+
+
+def _state_of(consumer: Any, source: TopicPartition) -> Any:
+    return consumer._subscription.subscription.assignment.state_value(source)
+
+
+def has_failed(consumer: Any) -> bool:
+    """Whether the task that fetches has ended: nothing would come any more."""
+    return bool(consumer._fetcher._fetch_task.done())
+
+
+def tell_at_once(consumer: Any, wake: Callable[[], None]) -> None:
+    """Call ``wake`` as soon as an answer has brought something. The consumer's own signal comes three turns of the loop
+    later, after a look for what to ask next, which finds that nothing was taken yet and has to be made again.
+    """
+    fetcher = consumer._fetcher
+    ask = fetcher._proc_fetch_request
+
+    async def ask_and_tell(*request: Any) -> bool:
+        has_news: bool = await ask(*request)
+        if has_news:
+            wake()
+        return has_news
+
+    fetcher._proc_fetch_request = ask_and_tell
+
+
+def set_partition_bytes(consumer: Any, bytes_max: int) -> None:
+    """How much is asked of a partition at once: it depends on how many are assigned, which changes."""
+    consumer._fetcher._max_partition_fetch_bytes = bytes_max
+
+
+def held(consumer: Any) -> Collection[TopicPartition]:
+    """The partitions of which an answer is there, in the order in which they came. They are aiokafka's partitions."""
+    found: Collection[TopicPartition] = consumer._fetcher._records
+    return found
+
+
+async def take_held(consumer: Any, source: TopicPartition, records_max: int) -> Mapping[TopicPartition, list[Record]]:
+    """What is there of one partition, as it was parsed; raises what the answer was, if that is an error. It does not
+    suspend. ``getmany`` would wait a turn, and make an object of each record.
+    """
+    _hand_on_as_parsed(consumer._fetcher._records[source])
+    found: Mapping[TopicPartition, list[Record]]
+    found = await consumer._fetcher.fetched_records([source], 0, max_records=records_max)
+    return found
+
+
+def let_go(consumer: Any) -> None:
+    """Give back what was fetched ahead, up to some MiB of each partition: it will not be read any more. An answer that
+    was not read to its end is a circle with its own iterator, and would wait for a garbage collection.
+    """
+    for fetched in consumer._fetcher._records.values():
+        parsed = getattr(fetched, "_partition_records", None)
+        if parsed is not None:
+            parsed._records_iterator.close()
+            fetched._partition_records = None
+
+
+def _hand_on_as_parsed(fetched: Any) -> None:
+    """Leave out the consumer's own records, and its steps for each; what it fetched may be an error, or at its end."""
+    parsed = getattr(fetched, "_partition_records", None)
+    if parsed is not None:
+        parsed._consumer_record = _as_parsed
+        # By a weak reference: a circle would wait for a garbage collection, and thousands make that stand still.
+        fetched.getall = functools.partial(_all_at_once, weakref.ref(fetched))
+
+
+def _all_at_once(fetched_here: "weakref.ref[Any]", max_records: int) -> list[Record]:
+    """The consumer's ``getall``, without a call for each record."""
+    fetched: Any = fetched_here()  # whoever calls has it
+    parsed = fetched._partition_records
+    if not fetched.check_assignment(fetched._topic_partition) or not fetched.has_more():
+        return []
+    records = list(itertools.islice(parsed._records_iterator, max_records))
+    fetched._update_position()
+    if len(records) < max_records:
+        fetched._partition_records = None
+    return records
+
+
+def _as_parsed(_source: TopicPartition, record: Record) -> Record:
+    return record

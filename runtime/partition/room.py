@@ -1,0 +1,61 @@
+"""PURE. How long a reader waits for room at a full worker, and when it goes on without that worker.
+
+Three clocks run while it waits. ``PartitionDispatch.may_drop`` decides by them:
+
+- It has waited for long: ``full_wait_ms`` since it came to stand.
+- The worker is stuck: at one record for ``STUCK_MS``, counted from when that record began.
+- All stands still: for ``full_wait_ms`` the queues of the workers that the reader feeds have not held fewer records
+  together than at any look before.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, TypeAlias
+
+from .dispatch import Blocked, PartitionDispatch
+from .worker import Worker
+
+STUCK_MS: Final = 100
+"""A full worker that is at one record for so long makes no room soon."""
+
+Verdict: TypeAlias = Literal["wait", "go", "drop"]
+"""What a reader does next: it waits, it hands over the record, or it goes on without the worker."""
+
+
+class Standing:
+    """A reader that stands at a full worker from ``now_s`` on."""
+
+    def __init__(self, dispatch: PartitionDispatch, blocked: Blocked, now_s: float, full_wait_ms: int) -> None:
+        self._dispatch, self._worker, self._size = dispatch, blocked.worker, blocked.size
+        self._full_wait_s = full_wait_ms / 1000
+        self._long_from_s = now_s + self._full_wait_s
+        self._running, self._stuck_from_s = self._worker.running, _stuck_from_s(self._worker, now_s)
+        self._queued_least, self._still_from_s = math.inf, self._long_from_s
+
+    def may_go_on(self) -> bool:
+        """Whether there is room, or the worker is no more: then the record has another owner."""
+        return self._worker.retired or self._dispatch.has_room_again(self._worker, self._size)
+
+    def look(self, now_s: float, fed: Callable[[], Sequence[Worker]]) -> Verdict:
+        """What the reader does now. ``fed``: the workers that it feeds, asked for only where there is no room."""
+        if self.may_go_on():
+            return "go"
+        if self._worker.running is not self._running:
+            self._running, self._stuck_from_s = self._worker.running, _stuck_from_s(self._worker, now_s)
+        workers = fed()
+        queued = sum(len(worker.queue) for worker in workers)
+        if queued < self._queued_least:
+            self._queued_least, self._still_from_s = queued, now_s + self._full_wait_s
+        may_drop = self._dispatch.may_drop(
+            self._worker,
+            workers,
+            waited_long=now_s >= self._long_from_s,
+            is_stuck=now_s >= self._stuck_from_s,
+            stands_still=now_s >= self._still_from_s,
+        )
+        return "drop" if may_drop else "wait"
+
+
+def _stuck_from_s(worker: Worker, now_s: float) -> float:
+    """From when on a worker that stays at its record is stuck at it: it may be so already."""
+    return (now_s if worker.running is None else min(worker.started_s, now_s)) + STUCK_MS / 1000
