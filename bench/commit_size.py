@@ -20,31 +20,16 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from typing import Any
 
-from _measure import (
-    SEED,
-    VALUE_BYTES,
-    Witness,
-    arguments,
-    committed_events,
-    connected,
-    fill,
-    in_child,
-    key_bytes,
-    keys_of,
-    print_table,
-    run_coroutine,
-    running_broker,
-    source_records,
-    spread,
-    surroundings,
-    verdict,
-    write_result,
-)
-
 from keylanes import App, Context, Settings
 from keylanes.brokers.protocol import TopicSpec
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.offsets.events import Committed
+from rig.broker import committed_events, connected, fill, running_broker
+from rig.child import in_child, run_coroutine
+from rig.machine import surroundings
+from rig.records import SEED, VALUE_BYTES, key_bytes, keys_of, source_records
+from rig.results import arguments, print_table, spread, verdict, write_result
+from rig.witness import Witness
 
 BACKLOG = "commit-size-backlog"
 LOADS = ("backlog", "paced")

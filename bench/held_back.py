@@ -20,34 +20,16 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
-from _measure import (
-    SEED,
-    VALUE_BYTES,
-    Witness,
-    WrongRun,
-    all_records,
-    arguments,
-    committed_events,
-    connected,
-    fill,
-    in_child,
-    key_and_number,
-    key_bytes,
-    keys_of,
-    print_table,
-    resident_bytes,
-    run_coroutine,
-    running_broker,
-    spread,
-    surroundings,
-    verdict,
-    write_result,
-)
-
 from keylanes import App, Settings
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.events import Committed
+from rig.broker import all_records, committed_events, connected, fill, running_broker
+from rig.child import in_child, resident_bytes, run_coroutine
+from rig.machine import surroundings
+from rig.records import SEED, VALUE_BYTES, key_and_number, key_bytes, keys_of
+from rig.results import arguments, print_table, spread, verdict, write_result
+from rig.witness import Witness, WrongRun
 
 TOPIC = "held-back-source"
 ARMS = ("without", "held back")

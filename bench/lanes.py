@@ -11,26 +11,14 @@ import sys
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from _measure import (
-    SEED,
-    VALUE_BYTES,
-    Witness,
-    arguments,
-    connected,
-    fill,
-    in_child,
-    keys_of,
-    print_table,
-    run_coroutine,
-    running_broker,
-    spread,
-    surroundings,
-    verdict,
-    write_result,
-)
-
 from keylanes import App
 from keylanes.brokers.protocol import TopicPartition
+from rig.broker import connected, fill, running_broker
+from rig.child import in_child, run_coroutine
+from rig.machine import surroundings
+from rig.records import SEED, VALUE_BYTES, keys_of
+from rig.results import arguments, print_table, spread, verdict, write_result
+from rig.witness import Witness
 
 TOPIC = "lanes-source"
 FETCH_RECORDS = 2_000

@@ -22,24 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import rocksdict
-from _measure import (
-    FOLDER,
-    LOAD_RECORDS,
-    SEED,
-    VALUE_BYTES,
-    WrongRun,
-    arguments,
-    connected,
-    in_child,
-    print_table,
-    resident_bytes,
-    run_coroutine,
-    running_broker,
-    spread,
-    surroundings,
-    verdict,
-    write_result,
-)
 from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition as KafkaPartition
 
@@ -53,6 +35,13 @@ from keylanes.state.changelog import BEACON_KEY, CHANGELOG_CONFIG, Beacon, encod
 from keylanes.state.copies import open_copies
 from keylanes.state.keys import state_key
 from keylanes.state.rocks import CACHE_BYTES, _cache, _options  # the options of all arms are those of ours
+from rig.broker import LOAD_RECORDS, connected, running_broker
+from rig.child import in_child, resident_bytes, run_coroutine
+from rig.machine import surroundings
+from rig.places import FOLDER
+from rig.records import SEED, VALUE_BYTES
+from rig.results import arguments, print_table, spread, verdict, write_result
+from rig.witness import WrongRun
 
 TOPIC = "restore-changelog"
 SOURCE = "restore-source"

@@ -23,28 +23,15 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from _measure import (
-    SEED,
-    VALUE_BYTES,
-    Witness,
-    WrongRun,
-    arguments,
-    connected,
-    in_child,
-    key_bytes,
-    print_table,
-    run_coroutine,
-    running_broker,
-    source_records,
-    spread,
-    surroundings,
-    verdict,
-    write_result,
-)
-
 from keylanes import App, Context, Settings
 from keylanes.brokers.protocol import TopicSpec
 from keylanes.keyrange.hashing import point_of_key
+from rig.broker import connected, running_broker
+from rig.child import in_child, run_coroutine
+from rig.machine import surroundings
+from rig.records import SEED, VALUE_BYTES, key_bytes, source_records
+from rig.results import arguments, print_table, spread, verdict, write_result
+from rig.witness import Witness, WrongRun
 
 ARMS = ("without", "slow key", "slow key, splitting off")
 REQUIRED = 2.0

@@ -16,23 +16,13 @@ from array import array
 from itertools import accumulate
 from typing import Any
 
-from _measure import (
-    SEED,
-    VALUE_BYTES,
-    Witness,
-    arguments,
-    fill,
-    in_child,
-    print_table,
-    run_coroutine,
-    running_broker,
-    spread,
-    surroundings,
-    verdict,
-    write_result,
-)
-
 from keylanes import App, Settings
+from rig.broker import fill, running_broker
+from rig.child import in_child, run_coroutine
+from rig.machine import surroundings
+from rig.records import SEED, VALUE_BYTES
+from rig.results import arguments, print_table, spread, verdict, write_result
+from rig.witness import Witness
 
 TOPIC = "zipf-source"
 ARMS = ("splitting on", "splitting off")

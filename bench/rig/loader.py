@@ -1,4 +1,4 @@
-"""Writes the bench's source records: all at once, or in an open loop at one rate. Called as ``_loader.py ORDER.json``.
+"""Writes source records: all at once, or in an open loop at one rate. Called as ``-m rig.loader ORDER.json``.
 
 The records are the same in every run: keys are drawn with a seed (uniform, Zipf(1.0) by rank), all distinct, or each in
 turn (even), and the filler does not compress, as keys and values of real systems mostly do not.
