@@ -40,7 +40,8 @@ from rig.child import in_child, resident_bytes, run_coroutine
 from rig.machine import surroundings
 from rig.places import FOLDER
 from rig.records import SEED, VALUE_BYTES
-from rig.results import arguments, print_table, spread, verdict, write_result
+from rig.results import print_table, spread, verdict, write_result
+from rig.rounds import arguments, rate_said, run_rounds
 from rig.witness import WrongRun
 
 TOPIC = "restore-changelog"
@@ -268,16 +269,15 @@ def main() -> int:
         "seed": SEED,
     }
     where = surroundings()
-    rounds: list[dict[str, Any]] = []
     try:
         with running_broker("kafka", "restore") as address:
             filled_s = in_child(run_fill, address, options, options["records"], 0, limit_s=3_600)
             print(f"{options['records']:,} records in {options['partitions']} partitions, written in {filled_s:.0f} s")
-            for number in range(parsed.rounds):
-                for arm in ARMS:
-                    figures = in_child(run_arm, address, arm, options)
-                    rounds.append({"round": number, "arm": arm, **figures})
-                    print(f"  round {number}: {arm}: {figures['per_second']:,.0f} records/s", flush=True)
+
+            def run(arm: str, _: str) -> dict[str, float]:
+                return in_child(run_arm, address, arm, options)
+
+            rounds = run_rounds(parsed.rounds, ARMS, run, rate_said)
             unchanged = in_child(run_warm, address, options, 0)
             in_child(run_fill, address, options, options["tail"], 1)
             warm = in_child(run_warm, address, options, 1)

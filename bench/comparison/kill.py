@@ -26,8 +26,8 @@ from keylanes.offsets.events import Committed, Tile
 from rig.counts import read_counts, write_counts
 from rig.drivers import READY_SECONDS_MAX, Driver
 from rig.ground import Ground
-from rig.loader import key_bytes
 from rig.outputs import COMMIT_MS, WRONG_OUTPUTS, read_output
+from rig.records import key_bytes
 from rig.witness import WrongRun
 
 KILL_SHARE = 0.75

@@ -54,6 +54,16 @@ async def connected(address: str) -> AsyncIterator[Broker]:
         await broker.close()
 
 
+def create(address: str, topic: str) -> None:
+    """Make an empty topic of one partition."""
+
+    async def work() -> None:
+        async with connected(address) as broker:
+            await broker.create([TopicSpec(topic, 1, {})])
+
+    run_coroutine(work())
+
+
 async def load(broker: Broker, topic: str, keys: Sequence[int]) -> None:
     """Create a topic of one partition and fill it."""
     await broker.create([TopicSpec(topic, 1, {})])

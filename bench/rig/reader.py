@@ -21,7 +21,8 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from rig.counts import read_counts
-from rig.loader import key_bytes, keys_of, value_of
+from rig.loader import keys_of, value_of
+from rig.records import key_bytes
 
 HEAD_BYTES = 16
 _head = Struct("<IIQ").unpack_from

@@ -11,10 +11,10 @@ VALUE_BYTES = 100
 SEED = 7
 PLACE = Struct("<II")
 """What a value begins with: the number of its key, and its own number within the key."""
-_filler = random.Random(SEED).randbytes(4_096)  # does not compress, as keys and values of real systems mostly do not
+FILLER = random.Random(SEED).randbytes(4_096)  # does not compress, as keys and values of real systems mostly do not
 
 
-def keys_of(count: int, keys: int) -> "array[int]":
+def uniform_keys(count: int, keys: int) -> "array[int]":
     """Which key each of ``count`` records has: drawn at random, the same in every process and run."""
     draw = random.Random(SEED).random
     return array("I", (int(draw() * keys) for _ in range(count)))
@@ -29,8 +29,8 @@ def source_records(topic: str, keys: Sequence[int]) -> Iterator[Outgoing]:
     """Records for partition 0: a value starts with the number of its key and with its own number within the key."""
     numbers = [0] * (max(keys) + 1)
     for i, key in enumerate(keys):
-        start = i % (len(_filler) - VALUE_BYTES)
-        value = PLACE.pack(key, numbers[key]) + _filler[start : start + VALUE_BYTES - PLACE.size]
+        start = i % (len(FILLER) - VALUE_BYTES)
+        value = PLACE.pack(key, numbers[key]) + FILLER[start : start + VALUE_BYTES - PLACE.size]
         numbers[key] += 1
         yield Outgoing(topic, 0, key_bytes(key), value)
 

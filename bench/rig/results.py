@@ -1,6 +1,5 @@
-"""What a benchmark is asked, and what it shows and writes of its figures."""
+"""What a benchmark shows and writes of its figures."""
 
-import argparse
 import contextlib
 import importlib
 import json
@@ -11,15 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from rig.places import FOLDER, ROOT
-
-
-def arguments(doc: str | None, *, rounds: int) -> argparse.ArgumentParser:
-    """The options that all benchmarks share."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--broker", choices=("kafka", "embedded"), default="kafka", help="default: a real Kafka")
-    parser.add_argument("--rounds", type=int, default=rounds, help=f"how often each arm runs (default {rounds})")
-    parser.add_argument("--full", action="store_true", help="larger, longer, more arms")
-    return parser
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
