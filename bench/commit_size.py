@@ -16,35 +16,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from multiprocessing.process import BaseProcess
+from itertools import product
 from multiprocessing.synchronize import Event
 from typing import Any
 
-from _measure import (
-    SEED,
-    VALUE_BYTES,
-    Witness,
-    arguments,
-    committed_events,
-    connected,
-    fill,
-    in_child,
-    key_bytes,
-    keys_of,
-    print_table,
-    run_coroutine,
-    running_broker,
-    source_records,
-    spread,
-    surroundings,
-    verdict,
-    write_result,
-)
-
 from keylanes import App, Context, Settings
-from keylanes.brokers.protocol import TopicSpec
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.offsets.events import Committed
+from rig.broker import committed_events, connected, create, fill, running_broker
+from rig.child import beside, in_child, run_coroutine
+from rig.machine import surroundings
+from rig.records import SEED, VALUE_BYTES, key_bytes, source_records, uniform_keys
+from rig.results import print_table, spread, verdict, write_result
+from rig.rounds import arguments, run_rounds
+from rig.witness import Witness
 
 BACKLOG = "commit-size-backlog"
 LOADS = ("backlog", "paced")
@@ -79,7 +64,7 @@ class Observed:
 
 def run_arm(address: str, app_name: str, load_kind: str, options: dict[str, Any]) -> dict[str, Any]:
     """One run of all records."""
-    keys, workers = keys_of(options["records"], options["keys"]), options["workers"]
+    keys, workers = uniform_keys(options["records"], options["keys"]), options["workers"]
     topic = f"{app_name}-source" if load_kind == "paced" else BACKLOG
     witness = Witness(keys)
     names = ("commit_lead_ms", "commit_interval_ms", "buffer_bytes_max")
@@ -166,34 +151,20 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 @contextlib.contextmanager
 def paced(address: str, topic: str, observed: Observed, options: dict[str, Any]) -> Iterator[None]:
-    """A producer that begins when the application commits for the first time.
-
-    In a process of its own, or in a thread beside the embedded broker, which one process has to itself.
-    """
-    run_coroutine(create(address, topic))
-    producer: threading.Thread | BaseProcess
-    if address.startswith("embedded:"):
-        producer = threading.Thread(target=produce, args=(address, topic, observed.may_begin, options), daemon=True)
-    else:
-        context = multiprocessing.get_context("spawn")
-        observed.may_begin = context.Event()
-        producer = context.Process(target=produce, args=(address, topic, observed.may_begin, options), daemon=True)
-    producer.start()
+    """A producer that begins when the application commits for the first time."""
+    create(address, topic)
+    if not address.startswith("embedded:"):
+        observed.may_begin = multiprocessing.get_context("spawn").Event()
+    producer = beside(address, produce, topic, observed.may_begin, options)
     try:
         yield
     finally:
         producer.join()
 
 
-async def create(address: str, topic: str) -> None:
-    """Make the empty source topic."""
-    async with connected(address) as broker:
-        await broker.create([TopicSpec(topic, 1, {})])
-
-
 def produce(address: str, topic: str, begin: threading.Event | Event, options: dict[str, Any]) -> None:
     """Write all records at ``options["rate"]`` a second, however long it takes to handle them."""
-    records = list(source_records(topic, keys_of(options["records"], options["keys"])))
+    records = list(source_records(topic, uniform_keys(options["records"], options["keys"])))
 
     async def work() -> None:
         async with connected(address) as broker:
@@ -235,32 +206,33 @@ def main() -> int:
         "broker": parsed.broker,
     }
     handler_ms = parsed.handler_ms or ([5.0, 50.0] if parsed.full else [5.0])
+    arms = [
+        {"workers": workers, "handler_ms": pause, "load": load}
+        for workers, pause, load in product(parsed.workers, handler_ms, LOADS)
+    ]
     where = surroundings()
-    rounds: list[dict[str, Any]] = []
     with running_broker(parsed.broker, "commit_size") as address:
-        in_child(fill, address, BACKLOG, keys_of(options["records"], options["keys"]))
-        for number in range(parsed.rounds):
-            for workers in parsed.workers:
-                for pause in handler_ms:
-                    arm = {"workers": workers, "handler_ms": pause, "rate": parsed.rate}
-                    rounds += run_pair(address, number, {**options, **arm})
+        in_child(fill, address, BACKLOG, uniform_keys(options["records"], options["keys"]))
+        rounds = run_arms(address, parsed.rounds, arms, {**options, "rate": parsed.rate})
     summary = summarise(rounds)
     write_result("commit_size", {**where, "settings": options, "rounds": rounds, "summary": summary})
     return report(options, rounds, summary)
 
 
-def run_pair(address: str, number: int, options: dict[str, Any]) -> list[dict[str, Any]]:
-    """A backlog, then a producer at a part of the pace that it was worked off with."""
-    pair: list[dict[str, Any]] = []
-    for kind in LOADS:
-        if kind == "paced" and not options["rate"]:
-            options = {**options, "rate": PACE * pair[0]["per_second"]}
-        name = f"commit-size-{number}-{options['workers']}-{options['handler_ms']:g}-{kind}"
-        figures = in_child(run_arm, address, name, kind, options)
-        arm = {"workers": options["workers"], "handler_ms": options["handler_ms"], "load": kind}
-        pair.append({"round": number, **arm, "rate": options["rate"] if kind == "paced" else None, **figures})
-        print(f"  round {number}: {arm_name(pair[-1])}: {figures['tiles_median']:,.0f} tiles per commit", flush=True)
-    return pair
+def run_arms(address: str, count: int, arms: Sequence[dict[str, Any]], options: dict[str, Any]) -> list[dict[str, Any]]:
+    """All rounds. A producer without a rate gets a part of the one at which the backlog before it was worked off."""
+    by_name = {arm_name(arm): arm for arm in arms}
+    of_backlog = 0.0
+
+    def run(name: str, suffix: str) -> dict[str, Any]:
+        nonlocal of_backlog
+        arm = by_name[name]
+        rate = (options["rate"] or PACE * of_backlog) if arm["load"] == "paced" else None
+        figures = in_child(run_arm, address, f"commit-size-{suffix}", arm["load"], {**options, **arm, "rate": rate})
+        of_backlog = figures["per_second"]
+        return {**arm, "rate": rate, **figures}
+
+    return run_rounds(count, list(by_name), run, lambda seen: f"{seen['tiles_median']:,.0f} tiles per commit")
 
 
 def arm_name(figures: dict[str, Any]) -> str:
@@ -270,10 +242,8 @@ def arm_name(figures: dict[str, Any]) -> str:
 
 def summarise(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     """Median and spread of the main figures per arm."""
-    arms = dict.fromkeys(arm_name(r) for r in rounds)
-    return {
-        arm: {figure: spread([r[figure] for r in rounds if arm_name(r) == arm]) for figure in FIGURES} for arm in arms
-    }
+    arms = dict.fromkeys(r["arm"] for r in rounds)
+    return {arm: {figure: spread([r[figure] for r in rounds if r["arm"] == arm]) for figure in FIGURES} for arm in arms}
 
 
 def report(options: dict[str, Any], rounds: list[dict[str, Any]], summary: dict[str, Any]) -> int:
@@ -282,7 +252,7 @@ def report(options: dict[str, Any], rounds: list[dict[str, Any]], summary: dict[
     columns += ["tiles per record", "log bytes per record", "latency ms, p99"]
     rows = []
     for arm in summary:
-        mine = [r for r in rounds if arm_name(r) == arm]
+        mine = [r for r in rounds if r["arm"] == arm]
 
         def of(figure: str, mine: list[dict[str, Any]] = mine) -> float:
             return float(statistics.median(r[figure] for r in mine))
@@ -294,7 +264,7 @@ def report(options: dict[str, Any], rounds: list[dict[str, Any]], summary: dict[
     lead, interval = options["commit_lead_ms"], options["commit_interval_ms"]
     title = f"{options['keys']:,} keys, {options['broker']}; commits every {interval} ms, line {lead} ms before"
     print_table(title, columns, rows)
-    late = sorted({arm_name(r) for r in rounds if r["load"] == "paced" and r["latency_ms_last_tenth"] > KEPT_UP_MS})
+    late = sorted({r["arm"] for r in rounds if r["load"] == "paced" and r["latency_ms_last_tenth"] > KEPT_UP_MS})
     verdict("paced workers kept up with their producer" + "".join(f"; not: {arm}" for arm in late), not late)
     return 0
 

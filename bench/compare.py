@@ -15,17 +15,19 @@ import sys
 import time
 from typing import Any
 
-import _kill
-import _latency
-import _rate
-from _arms import ARMS, ready
-from _book import Book, alone
-from _drive import Ground
-from _markdown import benchmark_tables, figures_page, summary_table, write_between
-from _measure import FOLDER, ROOT, Processors, WrongRun, picture, print_table, running_broker
-from _report import latency_rate, report
-from _steps import Steps
-from _workloads import WORKLOADS, Workload, chosen
+from comparison import kill, latency, rate
+from comparison.arms import ARMS, ready
+from comparison.markdown import benchmark_tables, figures_page, summary_table, write_between
+from comparison.report import latency_rate, report
+from comparison.workloads import WORKLOADS, Workload, chosen
+from rig.book import Book, alone
+from rig.broker import running_broker
+from rig.ground import Ground
+from rig.machine import Processors
+from rig.places import FOLDER, ROOT
+from rig.results import picture, print_table
+from rig.steps import Steps
+from rig.witness import WrongRun
 
 
 def main() -> int:
@@ -48,7 +50,7 @@ def main() -> int:
             rounds = {w.name: parsed.rounds or w.rounds_at(size) for w in workloads}
             run_missing(book, plan(book, workloads, parsed.arms, rounds), size)
     fails = report(book.content, workloads, print_table)
-    picture("_plot", book.content, book.path.with_suffix(".png"))
+    picture("comparison.plot", book.content, book.path.with_suffix(".png"))
     if parsed.docs:
         write_between(ROOT / "README.md", summary_table(book.content))
         write_between(ROOT / "docs" / "benchmarks.md", benchmark_tables(book.content))
@@ -145,9 +147,9 @@ def figures_of(book: Book, ground: Ground, workload: Workload, arm: str, size: s
             per_second = latency_rate(book.content)
         except ValueError as error:
             raise WrongRun(str(error)) from error
-        return _latency.run(workload, arm, size, ground, per_second)
-    _rate.prepare(workload, size, ground)
-    run = _kill.run if workload.kind == "kill" else _rate.run
+        return latency.run(workload, arm, size, ground, per_second)
+    rate.prepare(workload, size, ground)
+    run = kill.run if workload.kind == "kill" else rate.run
     return run(workload, arm, size, ground)
 
 

@@ -16,14 +16,17 @@ import sys
 import time
 from typing import Any
 
-import _grow_run
-from _bars import Content
-from _book import Book, alone
-from _drive import Ground
-from _grow_bends import bends, doubtful
-from _grow_points import AXES, Axis, Point, points
-from _measure import FOLDER, ROOT, WrongRun, picture, print_table, running_broker
-from _steps import Steps
+from growing.bends import bends, doubtful
+from growing.points import AXES, Axis, Point, points
+from growing.run import run_point
+from rig.book import Book, alone
+from rig.broker import running_broker
+from rig.figures import Content
+from rig.ground import Ground
+from rig.places import FOLDER, ROOT
+from rig.results import picture, print_table
+from rig.steps import Steps
+from rig.witness import WrongRun
 
 MIB = 1024 * 1024
 RUNS = 3
@@ -50,7 +53,7 @@ def main() -> int:
             print(f"{'goes on with' if goes_on else 'begins'} {book.path.relative_to(ROOT)}", flush=True)
             run_missing(book, [point for axis in axes for point in points(axis, size)])
     is_good = report(book.content, axes)
-    picture("_grow_plot", book.content, book.path.with_suffix(".png"))
+    picture("growing.plot", book.content, book.path.with_suffix(".png"))
     return 0 if is_good else 1
 
 
@@ -97,7 +100,7 @@ def run_one(book: Book, ground: Ground, point: Point, is_last_of_topic: bool) ->
     """Run a point and write it down; what came of it, for a person."""
     began_s = time.monotonic()
     try:
-        figures = _grow_run.run(point, ground, is_last_of_topic)
+        figures = run_point(point, ground, is_last_of_topic)
     except WrongRun as error:
         book.add(point.axis, point.handler, point.x, failed=str(error))
         return f"FAILED: {error}"
@@ -112,7 +115,7 @@ def settle(book: Book, ground: Ground, again: list[Point], steps: Steps) -> None
         for point, seen in zip(again, runs, strict=True):
             steps.begin(str(point))
             try:
-                seen.append(_grow_run.run(point, ground, is_last_of_topic=False))
+                seen.append(run_point(point, ground, is_last_of_topic=False))
             except WrongRun as error:
                 book.add(point.axis, point.handler, point.x, failed=str(error), rates=rates_seen(seen))
                 steps.end(f"FAILED: {error}")

@@ -20,34 +20,17 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
-from _measure import (
-    SEED,
-    VALUE_BYTES,
-    Witness,
-    WrongRun,
-    all_records,
-    arguments,
-    committed_events,
-    connected,
-    fill,
-    in_child,
-    key_and_number,
-    key_bytes,
-    keys_of,
-    print_table,
-    resident_bytes,
-    run_coroutine,
-    running_broker,
-    spread,
-    surroundings,
-    verdict,
-    write_result,
-)
-
 from keylanes import App, Settings
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.events import Committed
+from rig.broker import all_records, committed_events, connected, fill, running_broker
+from rig.child import in_child, resident_bytes, run_coroutine
+from rig.machine import surroundings
+from rig.records import SEED, VALUE_BYTES, key_and_number, key_bytes, uniform_keys
+from rig.results import print_table, spread, verdict, write_result
+from rig.rounds import arguments, rate_said, run_rounds
+from rig.witness import Witness, WrongRun
 
 TOPIC = "held-back-source"
 ARMS = ("without", "held back")
@@ -90,7 +73,7 @@ def source_keys(options: dict[str, Any]) -> "array[int]":
     is_other = other_keys(options)
     keys = array("I", [next(iter(held_places(options)))])
     others = 0
-    for key in keys_of(2 * options["others"] + 100, options["keys"]):
+    for key in uniform_keys(2 * options["others"] + 100, options["keys"]):
         keys.append(key)
         others += is_other[key]
         if others == options["others"]:
@@ -255,16 +238,14 @@ def main() -> int:
         "broker": parsed.broker,
     }
     where = surroundings()
-    rounds: list[dict[str, Any]] = []
     with running_broker(parsed.broker, "held_back") as address:
         in_child(fill, address, TOPIC, source_keys(options))
         count = max(parsed.rounds, 5) if parsed.full else parsed.rounds
-        for number in range(count):
-            for arm in ARMS if number % 2 == 0 else ARMS[::-1]:
-                name = f"held-back-{number}-{ARMS.index(arm)}"
-                figures = in_child(run_arm, address, name, arm == "held back", options)
-                rounds.append({"round": number, "arm": arm, **figures})
-                print(f"  round {number}: {arm}: {figures['per_second']:,.0f} records/s", flush=True)
+
+        def run(arm: str, suffix: str) -> dict[str, Any]:
+            return in_child(run_arm, address, f"held-back-{suffix}", arm == "held back", options)
+
+        rounds = run_rounds(count, ARMS, run, rate_said, turned=True)
     summary = summarise(rounds)
     write_result("held_back", {**where, "settings": options, "rounds": rounds, "summary": summary})
     return report(options, rounds, summary)
@@ -272,16 +253,12 @@ def main() -> int:
 
 def summarise(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     """Medians and spread per arm, and of the ratio within each round."""
-    rates = {arm: [r["per_second"] for r in sorted(rounds, key=_round) if r["arm"] == arm] for arm in ARMS}
+    rates = {arm: [r["per_second"] for r in rounds if r["arm"] == arm] for arm in ARMS}
     ratios = [held / free for free, held in zip(*rates.values(), strict=True)]
     growth = [r["event_bytes_last_tenth"] / r["event_bytes_first_tenth"] for r in rounds if r["arm"] == "held back"]
     cpu = {a: spread([r["cpu_us_per_record"] for r in rounds if r["arm"] == a]) for a in ARMS}
     by_arm = {a: spread(v) for a, v in rates.items()}
     return {**by_arm, "cpu_us_per_record": cpu, "ratio": spread(ratios), "event_growth": spread(growth)}
-
-
-def _round(figures: dict[str, Any]) -> int:
-    return int(figures["round"])
 
 
 def report(options: dict[str, Any], rounds: list[dict[str, Any]], summary: dict[str, Any]) -> int:

@@ -11,26 +11,15 @@ import sys
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from _measure import (
-    SEED,
-    VALUE_BYTES,
-    Witness,
-    arguments,
-    connected,
-    fill,
-    in_child,
-    keys_of,
-    print_table,
-    run_coroutine,
-    running_broker,
-    spread,
-    surroundings,
-    verdict,
-    write_result,
-)
-
 from keylanes import App
 from keylanes.brokers.protocol import TopicPartition
+from rig.broker import connected, fill, running_broker
+from rig.child import in_child, run_coroutine
+from rig.machine import surroundings
+from rig.records import SEED, VALUE_BYTES, uniform_keys
+from rig.results import print_table, spread, verdict, write_result
+from rig.rounds import arguments, rate_said, run_rounds
+from rig.witness import Witness
 
 TOPIC = "lanes-source"
 FETCH_RECORDS = 2_000
@@ -40,7 +29,7 @@ PLAIN_SECONDS_MAX = 20.0
 
 def keylanes_arm(address: str, app_name: str, options: dict[str, Any]) -> dict[str, float]:
     """All records, through an application."""
-    keys = keys_of(options["records"], options["keys"])
+    keys = uniform_keys(options["records"], options["keys"])
     witness, app = Witness(keys), App(app_name, broker=address)
     seconds, cpu_us = options["handler_ms"] / 1_000, 0.0
 
@@ -70,7 +59,7 @@ def keylanes_arm(address: str, app_name: str, options: dict[str, Any]) -> dict[s
 def plain_arm(address: str, app_name: str, options: dict[str, Any]) -> dict[str, float]:
     """A prefix of the records, each awaited before the next one."""
     del app_name
-    keys = keys_of(options["records"], options["keys"])[: options["prefix"]]
+    keys = uniform_keys(options["records"], options["keys"])[: options["prefix"]]
     witness = Witness(keys)
     seconds = options["handler_ms"] / 1_000
 
@@ -136,14 +125,13 @@ def main() -> int:
         "broker": parsed.broker,
     }
     where = surroundings()
-    rounds: list[dict[str, Any]] = []
     with running_broker(parsed.broker, "lanes") as address:
-        in_child(fill, address, TOPIC, keys_of(options["records"], options["keys"]))
-        for number in range(parsed.rounds):
-            for arm, run in ARMS.items():
-                figures = in_child(run, address, f"lanes-{number}", options)
-                rounds.append({"round": number, "arm": arm, **figures})
-                print(f"  round {number}: {arm}: {figures['per_second']:,.0f} records/s", flush=True)
+        in_child(fill, address, TOPIC, uniform_keys(options["records"], options["keys"]))
+
+        def run(arm: str, suffix: str) -> dict[str, float]:
+            return in_child(ARMS[arm], address, f"lanes-{suffix}", options)
+
+        rounds = run_rounds(parsed.rounds, list(ARMS), run, rate_said)
     summary = summarise(rounds)
     write_result("lanes", {**where, "settings": options, "rounds": rounds, "summary": summary})
     return report(options, rounds, summary)

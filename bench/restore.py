@@ -22,24 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import rocksdict
-from _measure import (
-    FOLDER,
-    LOAD_RECORDS,
-    SEED,
-    VALUE_BYTES,
-    WrongRun,
-    arguments,
-    connected,
-    in_child,
-    print_table,
-    resident_bytes,
-    run_coroutine,
-    running_broker,
-    spread,
-    surroundings,
-    verdict,
-    write_result,
-)
 from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition as KafkaPartition
 
@@ -53,6 +35,14 @@ from keylanes.state.changelog import BEACON_KEY, CHANGELOG_CONFIG, Beacon, encod
 from keylanes.state.copies import open_copies
 from keylanes.state.keys import state_key
 from keylanes.state.rocks import CACHE_BYTES, _cache, _options  # the options of all arms are those of ours
+from rig.broker import LOAD_RECORDS, connected, running_broker
+from rig.child import in_child, resident_bytes, run_coroutine
+from rig.machine import surroundings
+from rig.places import FOLDER
+from rig.records import SEED, VALUE_BYTES
+from rig.results import print_table, spread, verdict, write_result
+from rig.rounds import arguments, rate_said, run_rounds
+from rig.witness import WrongRun
 
 TOPIC = "restore-changelog"
 SOURCE = "restore-source"
@@ -279,16 +269,15 @@ def main() -> int:
         "seed": SEED,
     }
     where = surroundings()
-    rounds: list[dict[str, Any]] = []
     try:
         with running_broker("kafka", "restore") as address:
             filled_s = in_child(run_fill, address, options, options["records"], 0, limit_s=3_600)
             print(f"{options['records']:,} records in {options['partitions']} partitions, written in {filled_s:.0f} s")
-            for number in range(parsed.rounds):
-                for arm in ARMS:
-                    figures = in_child(run_arm, address, arm, options)
-                    rounds.append({"round": number, "arm": arm, **figures})
-                    print(f"  round {number}: {arm}: {figures['per_second']:,.0f} records/s", flush=True)
+
+            def run(arm: str, _: str) -> dict[str, float]:
+                return in_child(run_arm, address, arm, options)
+
+            rounds = run_rounds(parsed.rounds, ARMS, run, rate_said)
             unchanged = in_child(run_warm, address, options, 0)
             in_child(run_fill, address, options, options["tail"], 1)
             warm = in_child(run_warm, address, options, 1)

@@ -20,31 +20,17 @@ import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from multiprocessing.process import BaseProcess
 from typing import Any
 
-from _measure import (
-    SEED,
-    VALUE_BYTES,
-    Witness,
-    WrongRun,
-    arguments,
-    connected,
-    in_child,
-    key_bytes,
-    print_table,
-    run_coroutine,
-    running_broker,
-    source_records,
-    spread,
-    surroundings,
-    verdict,
-    write_result,
-)
-
 from keylanes import App, Context, Settings
-from keylanes.brokers.protocol import TopicSpec
 from keylanes.keyrange.hashing import point_of_key
+from rig.broker import connected, create, running_broker
+from rig.child import beside, in_child, run_coroutine
+from rig.machine import surroundings
+from rig.records import SEED, VALUE_BYTES, key_bytes, source_records
+from rig.results import print_table, spread, verdict, write_result
+from rig.rounds import arguments, run_rounds
+from rig.witness import Witness, WrongRun
 
 ARMS = ("without", "slow key", "slow key, splitting off")
 REQUIRED = 2.0
@@ -116,14 +102,8 @@ def generate(address: str, topic: str, start: Start, options: dict[str, Any], ha
 
 @contextlib.contextmanager
 def generator(address: str, topic: str, start: Start, options: dict[str, Any], has_slow: bool) -> Iterator[None]:
-    """A generator that waits for the start; in a thread beside the embedded broker, which one process has to itself."""
-    given = (address, topic, start, options, has_slow)
-    running: threading.Thread | BaseProcess
-    if address.startswith("embedded:"):
-        running = threading.Thread(target=generate, args=given, daemon=True)
-    else:
-        running = multiprocessing.get_context("spawn").Process(target=generate, args=given, daemon=True)
-    running.start()
+    """A generator that waits for the start."""
+    running = beside(address, generate, topic, start, options, has_slow)
     try:
         yield
     finally:
@@ -216,7 +196,7 @@ def run_arm(address: str, app_name: str, arm: str, options: dict[str, Any]) -> d
         if witness.handled == len(timetable.keys):
             app.stop()
 
-    run_coroutine(create(address, topic))
+    create(address, topic)
     with generator(address, topic, start, options, has_slow):
         app.run(on_step=latencies.on_step)
     witness.check()
@@ -233,12 +213,6 @@ def run_arm(address: str, app_name: str, arm: str, options: dict[str, Any]) -> d
         "commits": seen.commits,
         "dropped": seen.partitions[0].dropped,
     }
-
-
-async def create(address: str, topic: str) -> None:
-    """Make the empty source topic."""
-    async with connected(address) as broker:
-        await broker.create([TopicSpec(topic, 1, {})])
 
 
 # --- the rounds ----------------------------------------------------------------------------------------------------
@@ -274,17 +248,20 @@ def main() -> int:
         "broker": parsed.broker,
     }
     where = surroundings()
-    rounds: list[dict[str, Any]] = []
     with running_broker(parsed.broker, "slow_key") as address:
-        for number in range(parsed.rounds):
-            for arm in ARMS if number % 2 == 0 else ARMS[::-1]:
-                figures = in_child(run_arm, address, f"slow-key-{number}-{ARMS.index(arm)}", arm, options)
-                rounds.append({"round": number, "arm": arm, **figures})
-                p99 = ", ".join(f"{phase} {figures[phase]['done']['p99']:.1f} ms" for phase in PHASES)
-                print(f"  round {number}: {arm}: p99 {p99}", flush=True)
+
+        def run(arm: str, suffix: str) -> dict[str, Any]:
+            return in_child(run_arm, address, f"slow-key-{suffix}", arm, options)
+
+        rounds = run_rounds(parsed.rounds, ARMS, run, p99_said, turned=True)
     summary = summarise(rounds)
     write_result("slow_key", {**where, "settings": options, "rounds": rounds, "summary": summary})
     return report(options, rounds, summary)
+
+
+def p99_said(figures: dict[str, Any]) -> str:
+    """The p99 of each phase, for a person."""
+    return "p99 " + ", ".join(f"{phase} {figures[phase]['done']['p99']:.1f} ms" for phase in PHASES)
 
 
 def summarise(rounds: list[dict[str, Any]]) -> dict[str, Any]:
@@ -292,7 +269,7 @@ def summarise(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     summary: dict[str, Any] = {}
     for phase in PHASES:
         for until in ("done", "committed"):
-            by_arm = {arm: [r[phase][until] for r in sorted(rounds, key=_round) if r["arm"] == arm] for arm in ARMS}
+            by_arm = {arm: [r[phase][until] for r in rounds if r["arm"] == arm] for arm in ARMS}
             summary[f"{phase}, {until}"] = {
                 arm: {
                     **{name: spread([s[name] for s in seen]) for name in ("p50", "p99", "p99.9", "max")},
@@ -301,10 +278,6 @@ def summarise(rounds: list[dict[str, Any]]) -> dict[str, Any]:
                 for arm, seen in by_arm.items()
             }
     return summary
-
-
-def _round(figures: dict[str, Any]) -> int:
-    return int(figures["round"])
 
 
 def report(options: dict[str, Any], rounds: list[dict[str, Any]], summary: dict[str, Any]) -> int:
@@ -324,7 +297,7 @@ def report(options: dict[str, Any], rounds: list[dict[str, Any]], summary: dict[
     print_table(
         f"{options['rate']:,.0f} records/s of {options['keys']:,} keys, handler {options['handler_ms']:g} ms; the slow "
         f"key {options['slow_rate']:g}/s, {options['slow_ms']:g} ms; {options['workers']} workers declared, "
-        f"{options['broker']}: ms after a record was due, medians of {max(map(_round, rounds)) + 1} rounds",
+        f"{options['broker']}: ms after a record was due, medians of {rounds[-1]['round'] + 1} rounds",
         ["until, arm", "p50", "p99", "p99 of rounds", "p99.9", "max", "p99 ratio", "ratio of rounds"],
         rows,
     )

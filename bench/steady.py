@@ -16,16 +16,21 @@ import time
 from pathlib import Path
 from typing import Any
 
-from _book import alone
-from _drive import READY_SECONDS_MAX, Driver, Ground, checked, own, write_counts
-from _loader import counts_of, keys_of
-from _measure import FOLDER, WrongRun, picture, print_table, running_broker, surroundings, write_result
-from _rate import COMMIT_MS, HEADERS, check_output
-from _steady_slopes import MIB, Verdict, Written, judge, of_intervals
-from _steps import Steps
-
 from keylanes.runtime.logs.reader import offsets_topic
 from keylanes.state.changelog import changelog_topic
+from rig.book import alone
+from rig.broker import running_broker
+from rig.counts import write_counts
+from rig.drivers import READY_SECONDS_MAX, Driver, checked, run_peer
+from rig.ground import Ground
+from rig.loader import counts_of, keys_of
+from rig.machine import surroundings
+from rig.outputs import COMMIT_MS, HEADERS, check_output
+from rig.places import FOLDER
+from rig.results import picture, print_table, write_result
+from rig.steps import Steps
+from rig.witness import WrongRun
+from steadiness.slopes import MIB, Verdict, Written, judge, of_intervals
 
 NAME = "steady"
 KEYS, WORKERS = 10_000, 1_000
@@ -63,7 +68,7 @@ def main() -> int:
         return 1
     result = {**where, "settings": settings, **found}
     write_result(NAME, result)
-    picture("_steady_plot", result, FOLDER / f"{NAME}.png")
+    picture("steadiness.plot", result, FOLDER / f"{NAME}.png")
     return report(result)
 
 
@@ -111,7 +116,7 @@ def run(ground: Ground, settings: dict[str, Any]) -> dict[str, Any]:
         looks = Looks(order, FOLDER / f"{NAME}-kafka" / "data")
         with ground.loader(load) as loader:
             loader.event("backlog", settings["backlog_s"] + READY_SECONDS_MAX)
-            with own("peers/growth_app.py", order, folder) as running:
+            with run_peer("growth_app.py", order, folder) as running:
                 running.event("ready", READY_SECONDS_MAX)
                 result = watch(running, looks, settings)
                 running.end()

@@ -16,23 +16,14 @@ from array import array
 from itertools import accumulate
 from typing import Any
 
-from _measure import (
-    SEED,
-    VALUE_BYTES,
-    Witness,
-    arguments,
-    fill,
-    in_child,
-    print_table,
-    run_coroutine,
-    running_broker,
-    spread,
-    surroundings,
-    verdict,
-    write_result,
-)
-
 from keylanes import App, Settings
+from rig.broker import fill, running_broker
+from rig.child import in_child, run_coroutine
+from rig.machine import surroundings
+from rig.records import SEED, VALUE_BYTES
+from rig.results import print_table, spread, verdict, write_result
+from rig.rounds import arguments, run_rounds
+from rig.witness import Witness
 
 TOPIC = "zipf-source"
 ARMS = ("splitting on", "splitting off")
@@ -152,15 +143,13 @@ def main() -> int:
         "broker": parsed.broker,
     }
     where = surroundings()
-    rounds: list[dict[str, Any]] = []
     with running_broker(parsed.broker, "zipf") as address:
         in_child(fill, address, TOPIC, zipf_keys(options))
-        for number in range(parsed.rounds):
-            for arm in ARMS if number % 2 == 0 else ARMS[::-1]:
-                name = f"zipf-{number}-{ARMS.index(arm)}"
-                figures = in_child(run_arm, address, name, arm == ARMS[0], options)
-                rounds.append({"round": number, "arm": arm, **figures})
-                print(f"  round {number}: {arm}: {figures['ratio']:.3f} of the bound", flush=True)
+
+        def run(arm: str, suffix: str) -> dict[str, Any]:
+            return in_child(run_arm, address, f"zipf-{suffix}", arm == ARMS[0], options)
+
+        rounds = run_rounds(parsed.rounds, ARMS, run, lambda seen: f"{seen['ratio']:.3f} of the bound", turned=True)
     summary = summarise(rounds)
     write_result("zipf", {**where, "settings": options, "rounds": rounds, "summary": summary})
     return report(options, rounds, summary)

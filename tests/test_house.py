@@ -23,6 +23,8 @@ FUNCTION_LINES_MAX = 60
 MODULE_LINES_MAX = 500
 TEST_LINES_MAX = 600
 """Tests may be longer: a module of them is read case by case."""
+BENCH_SEES = {"rig": (), "comparison": ("rig",), "growing": ("rig",), "steadiness": ("rig",), "peers": ()}
+"""The rooms of ``bench/``, and what each may import of the others."""
 LONGER = {
     "tests/brokers/test_conformance.py": "one suite for every adapter, read as what a broker is",
 }
@@ -148,6 +150,21 @@ def bare_rooms(files: Files) -> Iterator[str]:
                 yield f"{path}:{line_of(node)} imports {name}: inside the package imports are relative"
 
 
+def rooms_of_the_bench(files: Files) -> Iterator[str]:
+    """What benchmarks share is in the rig, which sees no other room; rooms see the rig alone, and nobody a script."""
+    in_bench = {path: path.split("/")[1:] for path in files if path.startswith("bench/")}
+    scripts = {parts[0].removesuffix(".py") for parts in in_bench.values() if len(parts) == 1}
+    for path, node in nodes({path: files[path] for path in in_bench}):
+        room, *inside = in_bench[path]
+        if isinstance(node, ast.Module) and inside and room not in BENCH_SEES:
+            yield f"{path} is in a room of the bench that is not listed"
+        seen = (room, *BENCH_SEES.get(room, ())) if inside else tuple(BENCH_SEES)
+        for name in imported(node):
+            first = name.split(".")[0]
+            if first in {*BENCH_SEES, *scripts} and first not in seen:
+                yield f"{path}:{line_of(node)} imports {name}, which is not for {room}"
+
+
 def pure_hearts(files: Files) -> Iterator[str]:
     """What calls itself PURE or lies in a pure room waits for nothing, and imports no loop, clock, chance or I/O."""
     outside = {
@@ -262,6 +279,11 @@ _PLANTED: list[tuple[Callable[[Files], Iterator[str]], str, str]] = [
     (bare_rooms, "tests/test_x.py", "import state"),
     (bare_rooms, "bench/x.py", "from runtime.errors import FatalError"),
     (bare_rooms, "runtime/x.py", "from keylanes.keyrange import ranges"),
+    (rooms_of_the_bench, "bench/rig/x.py", "from comparison.arms import ARMS"),
+    (rooms_of_the_bench, "bench/growing/x.py", "from steadiness import slopes"),
+    (rooms_of_the_bench, "bench/peers/x.py", "import rig.records"),
+    (rooms_of_the_bench, "bench/rig/x.py", "import lanes"),
+    (rooms_of_the_bench, "bench/fresh/x.py", ""),
     (portable_at_the_top, "state/x.py", "import fcntl"),
     (pure_hearts, "runtime/x.py", '"""PURE. Edges."""\nfrom time import monotonic'),
     (pure_hearts, "runtime/x.py", '"""PURE. Edges."""\nasync def f(): ...'),
@@ -293,6 +315,7 @@ def test_the_house_is_in_order(rule: Callable[[Files], Iterator[str]]) -> None:
 def test_a_planted_violation_is_found(rule: Callable[[Files], Iterator[str]], path: str, source: str) -> None:
     """Each rule complains about a file that breaks it, and names the file or its folder."""
     clean = {"__init__.py": "", **{f"{name}/__init__.py": "" for name in ROOMS}, **dict.fromkeys(BELOW, "")}
+    clean["bench/lanes.py"] = "from rig.records import SEED"
     assert not list(rule(clean))
     complaints = list(rule({**clean, path: source}))
     assert complaints

@@ -12,9 +12,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from typing import Any
 
 import uvloop
-from _driver import Spec, Tally, read_spec, say, spin, versions
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from xxhash import xxh64_intdigest
+
+from _driver import Spec, Tally, read_spec, say, spin, versions
 
 FETCH_RECORDS = 2_000
 PARTITION_BYTES, ALL_BYTES = 4 * 1024 * 1024, 16 * 1024 * 1024

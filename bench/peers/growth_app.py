@@ -13,10 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from _driver import Spec, Tally, read_spec, rss_bytes, rss_peak_bytes, say, transform
-from keylanes_app import Wrong, app_of, counting_handler, figures_of, stop_in_order, tell_ready
-
 from keylanes import App
 from keylanes.runtime.handlers.stores import State
+from keylanes_app import Wrong, app_of, counting_handler, figures_of, stop_in_order, tell_ready
 
 DUE_NS = slice(8, 16)
 """Of a value: when it was to be sent."""

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from _driver import Spec, Tally, read_spec, rss_bytes, say, spin, transform, versions
-
 from keylanes import IS_COMPILED, App, Settings, __version__
 from keylanes.runtime.handlers.stores import State
 

@@ -2,7 +2,6 @@
 
 import asyncio
 
-from _driver import Spec, Tally, read_spec, say, versions
 from pyrallel_consumer import (
     ExecutionConfig,
     ExecutionMode,
@@ -12,6 +11,8 @@ from pyrallel_consumer import (
     PyrallelConsumer,
     WorkItem,
 )
+
+from _driver import Spec, Tally, read_spec, say, versions
 
 QUEUED_PER_SLOT = 5
 POLL_RECORDS = 250

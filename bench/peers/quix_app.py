@@ -5,9 +5,10 @@ Exactly once commits every ``commit_ms``; at least once at Quix's own default.
 
 from typing import Any
 
-from _driver import Spec, Tally, read_spec, say, transform, versions
 from quixstreams import Application
 from quixstreams.state import State
+
+from _driver import Spec, Tally, read_spec, say, transform, versions
 
 
 class Told(Application):  # type: ignore[misc]  # its types are not seen where this is checked

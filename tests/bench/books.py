@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from _driver import transform
-from _loader import key_bytes
+from rig.records import key_bytes
 
 
 def run(workload: str, arm: str, number: int = 0, /, **figures: Any) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 import shutil
 from pathlib import Path
 
-import _arms
 import pytest
-from _arms import ARMS, Skipped, command, find_python, java_command, ready, run_step
-from _workloads import WORKLOADS
 
+from comparison import arms
+from comparison.arms import ARMS, Skipped, command, find_python, java_command, ready, run_step
+from comparison.workloads import WORKLOADS
 from keylanes.devkafka.jars import KafkaServerError
 from keylanes.devkafka.java import JavaHome
 
@@ -18,9 +18,9 @@ def java_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     source = tmp_path / "peers" / "java"
     source.mkdir(parents=True)
     (source / "pom.xml").write_text("<project/>")
-    monkeypatch.setattr(_arms, "PEERS", tmp_path / "peers")
-    monkeypatch.setattr(_arms, "JAVA_BUILD", tmp_path / "build")
-    monkeypatch.setattr(_arms, "java_home", lambda: JavaHome(tmp_path, 17, "a test"))
+    monkeypatch.setattr(arms, "PEERS", tmp_path / "peers")
+    monkeypatch.setattr(arms, "JAVA_BUILD", tmp_path / "build")
+    monkeypatch.setattr(arms, "java_home", lambda: JavaHome(tmp_path, 17, "a test"))
     java_command.cache_clear()
     return source
 
@@ -38,7 +38,7 @@ def test_without_java_the_java_arms_are_skipped(java_source: Path, monkeypatch: 
     def fail() -> JavaHome:
         raise KafkaServerError("none is 17 or newer")
 
-    monkeypatch.setattr(_arms, "java_home", fail)
+    monkeypatch.setattr(arms, "java_home", fail)
     with pytest.raises(Skipped, match="no Java: none is 17 or newer"):
         java_command()
 
@@ -46,7 +46,7 @@ def test_without_java_the_java_arms_are_skipped(java_source: Path, monkeypatch: 
 def test_java_drivers_are_built_once(java_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Again only when their sources have changed."""
     built: list[list[str]] = []
-    monkeypatch.setattr(_arms, "run_step", lambda what, call: built.append(call))
+    monkeypatch.setattr(arms, "run_step", lambda what, call: built.append(call))
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
     for content in ("<project/>", "<project/>", "<project></project>"):
         (java_source / "pom.xml").write_text(content)
@@ -59,7 +59,7 @@ def test_java_drivers_are_built_once(java_source: Path, tmp_path: Path, monkeypa
 
 def test_without_a_python_that_is_new_enough_an_arm_is_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Neither the path nor pyenv nor uv has one."""
-    monkeypatch.setattr(_arms, "find_uv", lambda: None)
+    monkeypatch.setattr(arms, "find_uv", lambda: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
     with pytest.raises(Skipped, match=r"needs Python 3\.99 or newer"):

@@ -2,8 +2,8 @@
 full size.
 """
 
-from _bars import BARS, against, best, judge, ratios, worst
-from _workloads import WORKLOADS, chosen
+from comparison.bars import BARS, against, best, judge, ratios, worst
+from comparison.workloads import WORKLOADS, chosen
 
 from .books import W5, book, run, thrice
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from _book import Book
-from _workloads import WORKLOADS
 from compare import plan
+from comparison.workloads import WORKLOADS
+from rig.book import Book
 
 SETTINGS = {"size": "quick"}
 

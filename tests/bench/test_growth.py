@@ -4,15 +4,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import _grow_bends
 import pytest
-from _book import Book
-from _grow_bends import MEMORY, START, THROUGHPUT, Reason, bends, doubtful
-from _grow_points import AXES, COUNT, PLAIN, Point, points
-from _grow_run import figures_of
-from _loader import counts_of, keys_of_order
-from _measure import WrongRun
+
+from growing.bends import MEMORY, START, THROUGHPUT, Reason, bends, doubtful
+from growing.points import AXES, COUNT, PLAIN, Point, points
+from growing.run import figures_of
 from growth import COLUMNS, COLUMNS_OF, MORE_COLUMNS, median_run, missing, report, table, unsettled
+from rig.book import Book
+from rig.loader import counts_of, keys_of_order
+from rig.witness import WrongRun
 
 from .books import book, run
 
@@ -110,7 +110,7 @@ def test_a_curve_that_falls_bends_where_it_falls() -> None:
 def test_what_decides_that_a_curve_bends_is_run_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The point below its share and the best one, once; not where the reason is known, nor what was run again."""
     far = Reason(axis="workers", handlers=(PLAIN,), what=THROUGHPUT, worst=0.1, x_min=256, text="the moon")
-    monkeypatch.setattr(_grow_bends, "EXPLAINED", (far,))
+    monkeypatch.setattr("growing.bends.EXPLAINED", (far,))
     kept = Book(tmp_path / "book.json")
     kept.open({"size": "full"})
     wanted = [one for one in points(WORKERS, "full") if one.handler == PLAIN and one.x <= 256]
@@ -126,7 +126,7 @@ def test_what_decides_that_a_curve_bends_is_run_again(monkeypatch: pytest.Monkey
 
 def test_the_best_of_smaller_values_decides_for_a_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Larger values may well pass more bytes."""
-    monkeypatch.setattr(_grow_bends, "EXPLAINED", ())
+    monkeypatch.setattr("growing.bends.EXPLAINED", ())
     rates = {10: 1e9, 1_000: 1e8, 100_000: 1e5, 1_000_000: 1e6}
     content = book(*(point("size", PLAIN, x, rate) for x, rate in rates.items()))
     assert doubtful(content) == {("size", PLAIN, 1_000), ("size", PLAIN, 100_000)}
@@ -164,12 +164,12 @@ def test_a_start_bends_when_it_takes_times_as_long_and_seconds_more() -> None:
 def test_a_bend_with_a_reason_is_no_defect(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The report says it, and is content; without the reason it is not."""
     content = book(point("drift", PLAIN, 0, 100.0), point("drift", PLAIN, 10_000, 10.0))
-    monkeypatch.setattr(_grow_bends, "EXPLAINED", ())
+    monkeypatch.setattr("growing.bends.EXPLAINED", ())
     assert not report(content, list(AXES))
     far = Reason(axis="drift", handlers=(PLAIN,), what=THROUGHPUT, worst=0.1, x_min=100_000, text="the moon")
-    monkeypatch.setattr(_grow_bends, "EXPLAINED", (far,))
+    monkeypatch.setattr("growing.bends.EXPLAINED", (far,))
     assert not report(content, list(AXES))
-    monkeypatch.setattr(_grow_bends, "EXPLAINED", (far, replace(far, x_min=10_000)))
+    monkeypatch.setattr("growing.bends.EXPLAINED", (far, replace(far, x_min=10_000)))
     assert report(content, list(AXES))
     assert "the moon" in capsys.readouterr().out
 
@@ -178,7 +178,7 @@ def test_a_reason_goes_only_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     """Throughput that falls below what it explains, or memory that rises above, is a defect again."""
     falls = Reason(axis="drift", handlers=(PLAIN,), what=THROUGHPUT, worst=0.3, text="the moon")
     rises = Reason(axis="keys", handlers=(COUNT,), what=MEMORY, worst=4.0, text="the tide")
-    monkeypatch.setattr(_grow_bends, "EXPLAINED", (falls, rises))
+    monkeypatch.setattr("growing.bends.EXPLAINED", (falls, rises))
     for x, per_second, mib in ((1, 30.0, 400), (2, 29.0, 401)):
         drift = [point("drift", PLAIN, 0, 100.0), point("drift", PLAIN, x, per_second)]
         keys = [point("keys", COUNT, 0, 100.0, 140 * MIB), point("keys", COUNT, x, 100.0, (40 + mib) * MIB)]

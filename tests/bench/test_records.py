@@ -6,14 +6,13 @@ from array import array
 from pathlib import Path
 
 from _driver import Spec, Tally
-from _kill import covered, grown
-from _latency import percentiles_ms
-from _loader import counts_of, keys_of, records_of, value_of
-from _reader import Found, Turns, count_of_keylanes, count_of_quix, count_of_streams, source_of, wrong_keys
-
+from comparison.kill import covered, grown
+from comparison.latency import percentiles_ms
 from keylanes.offsets.events import Tile
 from keylanes.state.changelog import BEACON_KEY, Beacon, encode_beacon, encode_stored
 from keylanes.state.keys import state_key
+from rig.loader import counts_of, keys_of, records_of, value_of
+from rig.reader import Found, Turns, count_of_keylanes, count_of_quix, count_of_streams, source_of, wrong_keys
 
 from .books import output
 

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
-from _markdown import BEGIN, END, benchmark_tables, figures_page, summary_table, write_between
-from _report import latency_rate, notes, report, table
-from _workloads import WORKLOADS, chosen
+
+from comparison.markdown import BEGIN, END, benchmark_tables, figures_page, summary_table, write_between
+from comparison.report import latency_rate, notes, report, table
+from comparison.workloads import WORKLOADS, chosen
 
 from .books import W5, book, run, thrice
 

@@ -4,9 +4,10 @@ import random
 from typing import Any
 
 import pytest
-from _loader import value_of
-from _reader import Turns
-from _steady_slopes import BOUNDS, Verdict, Written, fitted, judge, of_intervals
+
+from rig.loader import value_of
+from rig.reader import Turns
+from steadiness.slopes import BOUNDS, Verdict, Written, fitted, judge, of_intervals
 from steady import exit_code, table
 
 from .books import output

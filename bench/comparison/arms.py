@@ -11,16 +11,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from _measure import FOLDER, ROOT
+from typing import Any
 
 from keylanes.devkafka.java import java_home
 from keylanes.errors import KeylanesError
+from rig.drivers import Driver
+from rig.places import FOLDER, PEERS, ROOT
 
-PEERS = ROOT / "bench" / "peers"
 ENVIRONMENTS = FOLDER / "env"
 JAVA_BUILD = FOLDER / "java"
 JAVA_OPTIONS = ("-Xmx2g", "-XX:+UseParallelGC")
@@ -69,6 +69,13 @@ def command(arm: Arm) -> list[str]:
         return java_command()
     python = python_of(arm.environment, arm.python_min) if arm.environment else sys.executable
     return [python, str(PEERS / arm.program)]
+
+
+def driver(arm: str, order: Mapping[str, Any]) -> Driver:
+    """Start an arm. The folder that its order names is its own; what the harness keeps is beside it."""
+    own_folder = Path(order["folder"])
+    own_folder.mkdir(parents=True, exist_ok=True)
+    return Driver(command(ARMS[arm]), {**order, "arm": arm}, own_folder.parent)
 
 
 def ready(names: Sequence[str]) -> Iterator[tuple[str, str]]:

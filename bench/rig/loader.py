@@ -1,4 +1,4 @@
-"""Writes the bench's source records: all at once, or in an open loop at one rate. Called as ``_loader.py ORDER.json``.
+"""Writes source records: all at once, or in an open loop at one rate. Called as ``-m rig.loader ORDER.json``.
 
 The records are the same in every run: keys are drawn with a seed (uniform, Zipf(1.0) by rank), all distinct, or each in
 turn (even), and the filler does not compress, as keys and values of real systems mostly do not.
@@ -17,15 +17,14 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-SEED = 7
-VALUE_BYTES = 100
+from rig.records import FILLER, SEED, VALUE_BYTES, key_bytes, uniform_keys
+
 BATCH_BYTES = 64 * 1024
 TICK_S = 0.001
 START_S = 0.5
 """From the loader's start to the first scheduled time of an open loop."""
 
 _head = Struct("<IIQ")
-_filler = random.Random(SEED).randbytes(4_096)
 
 
 def keys_of(distribution: str, records: int, keys: int) -> "array[int]":
@@ -37,8 +36,7 @@ def keys_of(distribution: str, records: int, keys: int) -> "array[int]":
     if distribution == "zipf":
         weights = list(accumulate(1 / (rank + 1) for rank in range(keys)))
         return array("I", random.Random(SEED).choices(range(keys), cum_weights=weights, k=records))
-    draw = random.Random(SEED).random
-    return array("I", (int(draw() * keys) for _ in range(records)))
+    return uniform_keys(records, keys)
 
 
 def keys_of_order(order: dict[str, Any]) -> "array[int]":
@@ -58,11 +56,6 @@ def counts_of(keys: "array[int]", distinct: int) -> "array[int]":
     return counts
 
 
-def key_bytes(key: int) -> bytes:
-    """A key as it is on the wire."""
-    return b"key-%06d" % key
-
-
 def partition_of(key: bytes, partitions: int) -> int:
     """Where a key's records go."""
     return zlib.crc32(key) % partitions
@@ -70,9 +63,9 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 def value_of(key: int, number: int, third: int, place: int, size: int = VALUE_BYTES) -> bytes:
     """A value: its head, and filler that differs from record to record; below 16 bytes a part of the head."""
-    start = place % (len(_filler) - VALUE_BYTES)
+    start = place % (len(FILLER) - VALUE_BYTES)
     rest = max(size - _head.size, 0)
-    filler = _filler[start : start + rest] if rest <= VALUE_BYTES else (_filler * (rest // len(_filler) + 1))[:rest]
+    filler = FILLER[start : start + rest] if rest <= VALUE_BYTES else (FILLER * (rest // len(FILLER) + 1))[:rest]
     return (_head.pack(key, number, third) + filler)[:size]
 
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from _bars import Content, values
-from _grow_points import AXES, COUNT, PLAIN, Axis
+from growing.points import AXES, COUNT, PLAIN, Axis
+from rig.figures import Content, values
 
 LEAST_SHARE = 0.7
 TIMES = 2.0

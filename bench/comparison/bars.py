@@ -10,23 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from _workloads import PC, WORKLOADS, Workload
-
-Content = dict[str, Any]
-"""A book: see ``_book.py``."""
+from comparison.workloads import PC, WORKLOADS, Workload
+from rig.figures import Content, values
 
 OURS = "keylanes"
 ROUNDS_MIN = 3
 """Fewer say nothing about the spread."""
-
-
-def values(content: Content, workload: str, arm: str, name: str = "per_second") -> dict[int, float]:
-    """One figure of an arm's runs, by round; empty when it has none."""
-    return {
-        run["round"]: run["figures"][name]
-        for run in content["runs"]
-        if run["workload"] == workload and run["arm"] == arm and run.get("figures", {}).get(name) is not None
-    }
 
 
 def median(content: Content, workload: str, arm: str, name: str = "per_second") -> float | None:

@@ -12,10 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from _drive import READY_SECONDS_MAX, Ground, checked, driver, own, write_counts
-from _loader import counts_of
-from _rate import RESULT_SECONDS_MAX, check_output, order_of, source_keys
-from _workloads import Workload
+from comparison.arms import driver
+from comparison.rate import RESULT_SECONDS_MAX, order_of, source_keys
+from comparison.workloads import Workload
+from rig.counts import write_counts
+from rig.drivers import READY_SECONDS_MAX, checked, run_module
+from rig.ground import Ground
+from rig.loader import counts_of
+from rig.outputs import check_output
 
 SECONDS = {"full": 20.0, "quick": 5.0}
 WARM_UP_SHARE = 0.25
@@ -57,7 +61,7 @@ def _run_beside_loader(
         else:
             asked = {"topic": order["output"], "bootstrap": ground.bootstrap, "records": order["records"]}
             asked |= {"live": True, "latency_ns": str(folder.with_name("visible"))}
-            with own("_reader.py", asked, folder.with_name("reader")) as reader:
+            with run_module("rig.reader", asked, folder.with_name("reader")) as reader:
                 reader.event("ready", READY_SECONDS_MAX)
                 with ground.loader(load) as loader:
                     result = checked(running.event("result", limit))

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from _plot import panels_of, plain, saved
-from _steady_slopes import BOUNDS, FIRST_SHARE, Bound, fitted
+from rig.panels import panels_of, plain, saved
+from steadiness.slopes import BOUNDS, FIRST_SHARE, Bound, fitted
 
 COLUMNS = 2
 PANEL_INCHES = (6.2, 2.3)

@@ -4,9 +4,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from _bars import Content, values
-from _grow_points import AXES, COUNT, PLAIN, Axis
-from _plot import panels_of, plain, saved
+from growing.points import AXES, COUNT, PLAIN, Axis
+from rig.figures import Content, values
+from rig.panels import panels_of, plain, saved
 
 MIB = 1024 * 1024
 PANEL_INCHES = (4.2, 3.0)

@@ -14,18 +14,21 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-from _arms import ARMS
-from _drive import READY_SECONDS_MAX, Driver, Ground, driver, read_counts, write_counts
-from _loader import key_bytes
-from _measure import WrongRun
-from _rate import COMMIT_MS, OUTPUT_SETTINGS, RESULT_SECONDS_MAX, WRONG_OUTPUTS, order_of, read_output
-from _workloads import PC, Workload
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from comparison.arms import ARMS, driver
+from comparison.rate import OUTPUT_SETTINGS, RESULT_SECONDS_MAX, order_of
+from comparison.workloads import PC, Workload
 from keylanes import Settings
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.offsets.codec import decode
 from keylanes.offsets.events import Committed, Tile
+from rig.counts import read_counts, write_counts
+from rig.drivers import READY_SECONDS_MAX, Driver
+from rig.ground import Ground
+from rig.outputs import COMMIT_MS, WRONG_OUTPUTS, read_output
+from rig.records import key_bytes
+from rig.witness import WrongRun
 
 KILL_SHARE = 0.75
 POLL_S = 0.01

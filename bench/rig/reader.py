@@ -1,4 +1,4 @@
-"""What a committed reader sees of a topic of one partition. Called as ``_reader.py ORDER.json``.
+"""What a committed reader sees of a topic of one partition. Called as ``-m rig.reader ORDER.json``.
 
 With ``live`` it reads ``records`` records of an output as they come and writes how long after their scheduled time it
 saw each (u64 nanoseconds). With ``changelog_of`` it reads a changelog and says how many keys have another last count
@@ -18,9 +18,11 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from _drive import read_counts
-from _loader import key_bytes, keys_of, value_of
 from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from rig.counts import read_counts
+from rig.loader import keys_of, value_of
+from rig.records import key_bytes
 
 HEAD_BYTES = 16
 _head = Struct("<IIQ").unpack_from

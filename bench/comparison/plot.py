@@ -4,12 +4,10 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-from _bars import OURS, Content, values
-from _workloads import WORKLOADS, Workload
-
-mpl.use("Agg")  # there may be no screen
-from matplotlib import pyplot as plt
+from comparison.bars import OURS
+from comparison.workloads import WORKLOADS, Workload
+from rig.figures import Content, values
+from rig.panels import panels_of, plain, saved
 
 COLUMNS = 3
 PANEL_INCHES = (6.2, 2.6)
@@ -32,27 +30,6 @@ def draw(content: Content, path: Path) -> Path:
     size_name, cores = content["settings"]["size"], content["machine"]["cores"]
     figure.suptitle(f"keylanes beside the others: {size_name} sizes, {cores} cores; each panel on one topic")
     return saved(figure, path)
-
-
-def panels_of(rows: int, columns: int, inches: tuple[float, float]) -> tuple[Any, Any]:
-    """A figure, and its panels in rows, each so large."""
-    size = (inches[0] * columns, inches[1] * rows + 0.6)
-    figure, panels = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
-    return figure, panels
-
-
-def saved(figure: Any, path: Path) -> Path:
-    """Write the PNG; its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-    return path
-
-
-def plain(panel: Any) -> None:
-    """Small ticks, and no frame."""
-    panel.tick_params(labelsize=8)
-    panel.spines[["top", "right"]].set_visible(False)
 
 
 def _rate_panel(axis: Any, content: Content, workload: Workload) -> None:

@@ -6,23 +6,20 @@ from array import array
 from pathlib import Path
 from typing import Any
 
-from _arms import ARMS
-from _drive import READY_SECONDS_MAX, Ground, checked, driver, own, write_counts
-from _loader import counts_of, keys_of
-from _measure import WrongRun
-from _reader import changelog_of
-from _workloads import Workload
+from comparison.arms import ARMS, driver
+from comparison.workloads import Workload
+from rig.counts import write_counts
+from rig.drivers import READY_SECONDS_MAX, checked
+from rig.ground import Ground
+from rig.loader import counts_of, keys_of
+from rig.outputs import COMMIT_MS, HEADERS, ask_reader, check_output
+from rig.reader import changelog_of
+from rig.witness import WrongRun
 
 RESULT_SECONDS_MAX = {"full": 300.0, "quick": 120.0}
-READ_SECONDS_MAX = 120.0
-WRONG_OUTPUTS = ("doubled", "missing", "out_of_order", "damaged")
-"""What a reader counts, all of which should be 0."""
-COMMIT_MS = 100
 IN_FLIGHT = 1_000
 OUTPUT_SETTINGS = {"message.timestamp.type": "LogAppendTime"}
 """Of outputs whose end is of interest: the broker's own clock says when it wrote the last record."""
-HEADERS = {"keylanes": "kl"}
-"""What an arm's outputs must carry: keylanes' say where they come from."""
 
 
 @functools.cache
@@ -88,40 +85,10 @@ def run(workload: Workload, arm: str, size: str, ground: Ground) -> dict[str, An
     return figures
 
 
-def check_output(
-    order: dict[str, Any], distribution: str, ground: Ground, seconds_max: float = READ_SECONDS_MAX
-) -> dict[str, Any]:
-    """Read an arm's output as a committed reader. Raises WrongRun unless all is there once and in order."""
-    seen = read_output(order, distribution, ground, seconds_max)
-    wrong = {name: seen[name] for name in WRONG_OUTPUTS if seen.get(name)}
-    if wrong:
-        raise WrongRun(f"the committed output is wrong: {wrong}")
-    return seen
-
-
-def read_output(
-    order: dict[str, Any], distribution: str, ground: Ground, seconds_max: float = READ_SECONDS_MAX
-) -> dict[str, Any]:
-    """What a committed reader sees of an arm's output; of a paced one by the turns of each key alone."""
-    names = ("records", "keys", "stuck", "expected", "is_paced", "header")
-    asked = {name: order[name] for name in names if name in order}
-    return _read({**asked, "topic": order["output"], "distribution": distribution}, order, ground, seconds_max)
-
-
 def check_changelog(order: dict[str, Any], arm: str, ground: Ground) -> None:
     """W3: raises WrongRun unless the last count of each key in the changelog is the number of its records."""
     topic = changelog_of(arm, order["group"], order["topic"])
     asked = {"changelog_of": arm, "topic": topic, "expected": order["expected"]}
-    wrong = _read(asked, order, ground)["wrong_keys"]
+    wrong = ask_reader(asked, order, ground)["wrong_keys"]
     if wrong:
         raise WrongRun(f"{wrong} keys have a wrong last count in the changelog")
-
-
-def _read(
-    asked: dict[str, Any], order: dict[str, Any], ground: Ground, seconds_max: float = READ_SECONDS_MAX
-) -> dict[str, Any]:
-    folder = Path(order["folder"]).with_name("check")
-    with own("_reader.py", {**asked, "bootstrap": ground.bootstrap}, folder) as reader:
-        found = reader.event("result", seconds_max)
-        reader.end()
-    return found

@@ -4,9 +4,10 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from _bars import OURS, Content, best, judge, median, ratios, values, why_not
-from _report import KILL_COLUMNS, LATENCY_COLUMNS, kill_row, notes, sizes, table
-from _workloads import PC, WORKLOADS, Workload
+from comparison.bars import OURS, best, judge, median, ratios, why_not
+from comparison.report import KILL_COLUMNS, LATENCY_COLUMNS, kill_row, notes, sizes, table
+from comparison.workloads import PC, WORKLOADS, Workload
+from rig.figures import Content, values
 
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 _SERIAL_PEERS = ("streams-eos", "quix-eos")

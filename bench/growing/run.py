@@ -5,11 +5,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from _drive import READY_SECONDS_MAX, Ground, checked, own, write_counts
-from _grow_points import COUNT, Point
-from _loader import counts_of, keys_of_order
-from _measure import WrongRun
-from _rate import COMMIT_MS
+from growing.points import COUNT, Point
+from rig.counts import write_counts
+from rig.drivers import READY_SECONDS_MAX, checked, run_peer
+from rig.ground import Ground
+from rig.loader import counts_of, keys_of_order
+from rig.outputs import COMMIT_MS
+from rig.witness import WrongRun
 
 RECORDS_PER_SECOND_MIN = 2_000
 """Slower than that a point is given up."""
@@ -44,17 +46,17 @@ def seconds_max(point: Point) -> float:
     return CLOSE_S + point.records / RECORDS_PER_SECOND_MIN + mebibytes / MEBIBYTES_PER_SECOND_MIN
 
 
-def run(point: Point, ground: Ground, is_last_of_topic: bool) -> dict[str, Any]:
+def run_point(point: Point, ground: Ground, is_last_of_topic: bool) -> dict[str, Any]:
     """The figures of a point. Raises WrongRun. Its topic goes with the last point that asks for it."""
     ground.fill(point.topic, point.source)
-    program = "peers/growth_app.py" if point.axis == "drift" else "peers/keylanes_app.py"
+    program = "growth_app.py" if point.axis == "drift" else "keylanes_app.py"
     if is_last_of_topic:
         ground.kept.discard(point.topic)  # the run's end removes what is not kept
     with ground.scratch(f"grow-{point.axis}-{point.x}") as folder:
         order = order_of(point, ground, folder)
         Path(order["folder"]).mkdir()
         began_s = time.monotonic()
-        with own(program, order, folder) as running:
+        with run_peer(program, order, folder) as running:
             running.event("ready", READY_SECONDS_MAX)
             start_s = time.monotonic() - began_s
             result = checked(running.event("result", seconds_max(point)))

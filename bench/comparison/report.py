@@ -4,8 +4,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from _bars import OURS, Content, Verdict, judge, median, ratios, values
-from _workloads import WORKLOADS, Workload
+from comparison.bars import OURS, Verdict, judge, median, ratios
+from comparison.workloads import WORKLOADS, Workload
+from rig.figures import Content, values
 
 Printer = Callable[[str, Sequence[str], Sequence[Sequence[Any]]], None]
 MIB = 1024 * 1024
@@ -50,6 +51,7 @@ def report(content: Content, workloads: Sequence[Workload], show: Printer) -> li
 
 
 def sizes(content: Content, workload: Workload) -> str:
+    """How large a workload is in this book, for the title of its table."""
     size = content["settings"]["size"]
     partitions = "1 partition" if workload.partitions == 1 else f"{workload.partitions} partitions"
     keys = "distinct keys" if workload.distribution == "distinct" else f"{workload.keys:,} keys"
@@ -93,6 +95,7 @@ def _costs(content: Content, workload: Workload, arm: str) -> list[str]:
 
 
 def kill_row(content: Content, workload: Workload, arm: str) -> list[Any]:
+    """An arm in the table of the kill, behind its name."""
     names = ["per_second", "again", "committed_again", "bound", "again_quiet", "stuck_left_out"]
     names += ["outputs_doubled", "outputs_missing"]
     found = [median(content, workload.name, arm, name) for name in names]

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from _measure import FOLDER, git, surroundings
-
 from keylanes import IS_COMPILED
+from rig.machine import git, surroundings
+from rig.places import FOLDER
 
 CODE = ("*.py", "*.java", "pom.xml", "bench/peers/requirements")
 

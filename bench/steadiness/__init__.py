@@ -1,0 +1,1 @@
+"""Whether anything grows under a steady load (``steady.py``): lines through the samples."""
