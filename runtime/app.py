@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from ..brokers.protocol import Broker
+from ..brokers.threads import DaemonThreads
 from ..errors import HandlerFailed, KeylanesError, SettingsError, StateNotReady
 from ..keyrange.ranges import KeyRange
 from ..offsets.ledger import Place
@@ -26,7 +27,6 @@ from .process import keep_memory
 from .settings import Settings
 from .stores.view import StoreView
 from .testing import SimulatedApp
-from .threads import DaemonThreads
 from .watch.statistics import Health, PartitionStatistics, Statistics
 from .watch.watchdog import LoopWatch
 

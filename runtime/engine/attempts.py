@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ...brokers.protocol import Broker, BrokerError, BrokerTimeout, Record, TopicSpec
+from ...brokers.threads import DaemonThreads
 from ...brokers.waiting import Patience, fatal_of
 from ...errors import (
     DecodeFailed,
@@ -40,7 +41,6 @@ from ..handlers.sizes import bytes_of
 from ..handlers.stores import Binding
 from ..partition.worker import Worker
 from ..settings import Settings
-from ..threads import DaemonThreads
 from .partition_run import Attempt, PartitionRun
 
 logger = logging.getLogger("keylanes")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
 from ...brokers.protocol import Broker, Outgoing, Record, TopicDescription, TopicPartition
+from ...brokers.threads import DaemonThreads
 from ...errors import SettingsError, StateError, StateNotReady, StoreError
 from ...keyrange.ranges import WHOLE, KeyRange
 from ...offsets.decide import StoreSpec
@@ -30,7 +31,6 @@ from ..handlers.partition_state import PartitionState
 from ..handlers.store_declarations import codec_of
 from ..handlers.stores import Binding, Bindings, looked_up
 from ..settings import Settings
-from ..threads import DaemonThreads
 from ..watch.statistics import Progress
 from .restore import Restore, Restoring
 
