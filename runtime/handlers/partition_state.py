@@ -95,7 +95,7 @@ class Scope:
     def __init__(self, state: PartitionState, record: Record) -> None:
         self.state, self.writes = state, Writes()
         self._written: dict[bytes, Cell] = {}
-        """The cells of what it wrote that is found by its key each time; they may be given up meanwhile."""
+        """The cells of what it wrote that is found by its key each time; they may be evicted meanwhile."""
         self.begin(record)
 
     def begin(self, record: Record) -> None:
