@@ -276,7 +276,7 @@ class CommitCycle:
         committed(generation)
         for event in generation.structure:
             if isinstance(event, RangeReleased):
-                self.keeper.give_up((event.topic, event.partition), KeyRange(event.first, event.end))
+                self.keeper.release((event.topic, event.partition), KeyRange(event.first, event.end))
         self.slots.done_bytes -= generation.size
         self.slots.resume()
         self.commits += 1

@@ -5,7 +5,7 @@ table. An attempt sees its own writes, then what is in memory: what is done, or 
 Left out on purpose: locks. A key belongs to one worker, and a worker runs one record at a time.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from ...brokers.protocol import Record
@@ -37,6 +37,15 @@ class PartitionState:
         self.overlay = Overlay(ahead_bytes_max)
         self.ready: Steps[bool] = Steps()
         """Points whose state is here in full."""
+
+    def make_ready(self, ranges: Iterable[KeyRange]) -> None:
+        """The state of these ranges is in the table in full; what was read of it before counts no more."""
+        self.overlay.forget()  # records of a range that is being restored are read ahead, too
+        self.ready = self.ready.replace((within.first, within.end, True) for within in ranges)
+
+    def release(self, within: KeyRange) -> None:
+        """The state of a range is somebody else's from here on."""
+        self.ready = self.ready.replace([(within.first, within.end, None)])
 
     # --- what handlers see -------------------------------------------------------------------------------------------
 
