@@ -28,6 +28,7 @@ from ..settings import Settings
 from ..watch.statistics import Progress
 from .follower import BrokerTable, CopyTable, Follower, StateThreads, Storage
 from .restore import Restore, Restoring
+from .view import Found
 
 OpenCopies: TypeAlias = Callable[[str], Copies]
 """From the birth of an application's logs to its copies; blocks, raises RocksError."""
@@ -178,13 +179,14 @@ class Keeper:
     def _hear(self, progress: Progress) -> None:
         self.restoring = progress
 
-    def find(self, name: str) -> tuple[str, Binding, Mapping[Place, PartitionState]]:
-        """The topic of a store, the store, and the states of all partitions; raises StateNotReady."""
+    def find(self, name: str) -> Found:
+        """A store, and the states of all partitions; raises StateNotReady."""
         info = self.infos.get(name)
         if info is None:
             raise StateNotReady(f"store {name!r} can't be read yet: the application is starting")
         declared = next(d for d in self.handlers[info.topic].stores if d.name == name)
-        return info.topic, Binding(info.number, declared), {at: held.state for at, held in self.storages.items()}
+        states = {place: storage.state for place, storage in self.storages.items()}
+        return Found(info, Binding(info.number, declared), states)
 
     # --- while it runs -----------------------------------------------------------------------------------------------
 
