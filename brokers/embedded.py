@@ -37,6 +37,7 @@ from .protocol import (
     Watermarks,
 )
 from .refusal import checked, describe_refusals, refusals
+from .threads import DaemonThreads
 
 T = TypeVar("T")
 
@@ -45,6 +46,7 @@ INLINE_BYTES_MAX: Final = 256 * 1024
 READ_RECORDS_MAX: Final = 2_000  # at a time; then the loop has its turn
 READ_BYTES_MAX: Final = 4 * 1024 * 1024
 BITES_MAX: Final = 8  # in one fetch, and one more per partition: its memory is bounded
+THREADS: Final = 4  # of each broker, made when there is work; the store takes one write after the other
 
 
 class _Shared:
@@ -88,6 +90,10 @@ _shared: dict[Path, _Shared] = {}
 _shared_lock = threading.Lock()
 
 
+def _threads() -> DaemonThreads:
+    return DaemonThreads(THREADS, "keylanes-embedded")
+
+
 def _acquire(folder: Path) -> _Shared:
     with _shared_lock:
         shared = _shared.get(folder)
@@ -118,26 +124,32 @@ class EmbeddedBroker:
         self.folder = Path(os.path.abspath(folder))
         self._clock_ms = clock_ms
         self._held: _Shared | None = None
+        self._threads = _threads()
 
     async def open(self) -> None:
         """Open the folder, make it if there is none. Raises StoreError, above all when another process holds it."""
         if self._held is not None:
             return
-        opening = asyncio.ensure_future(_in_thread(functools.partial(_acquire, self.folder)))
+        opening = asyncio.ensure_future(self._in_thread(functools.partial(_acquire, self.folder)))
         try:
-            shared = await asyncio.shield(opening)
+            self._held = await asyncio.shield(opening)
         except asyncio.CancelledError:
             # The thread goes on; what it will have opened is nobody's.
             opening.add_done_callback(functools.partial(_release_unwanted, self.folder))
             raise
-        self._held = shared
+        finally:
+            if self._held is None:
+                self._end_threads()
 
     async def close(self) -> None:
         """Let go; a second call does nothing. Whoever waits in a fetch of this folder looks again."""
         shared, self._held = self._held, None
         if shared is not None:
             shared.wake()
-            await _in_thread(functools.partial(_release, self.folder, shared))
+            try:
+                await self._in_thread(functools.partial(_release, self.folder, shared))
+            finally:
+                self._end_threads()
 
     async def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         """The topics among these that exist."""
@@ -205,8 +217,16 @@ class EmbeddedBroker:
     async def _write(self, step: Callable[[], T], *, large: bool = False) -> T:
         """Do a step of the store; in a thread when it is large or would wait for one that is."""
         if large or self._store.writing:
-            return await _in_thread(step)
+            return await self._in_thread(step)
         return _translated(step)
+
+    async def _in_thread(self, step: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _translated, step)
+
+    def _end_threads(self) -> None:
+        """They end when they are through; the broker may be opened again."""
+        threads, self._threads = self._threads, _threads()
+        threads.shutdown(wait=False)
 
 
 class EmbeddedReader:
@@ -347,10 +367,6 @@ def _check_and_append(
 
 def _value_bytes(records: Sequence[Outgoing]) -> int:
     return sum(len(record.value) for record in records if record.value is not None)
-
-
-async def _in_thread(step: Callable[[], T]) -> T:
-    return await asyncio.to_thread(_translated, step)
 
 
 def _translated(step: Callable[[], T]) -> T:

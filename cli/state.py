@@ -14,20 +14,20 @@ from typing import Annotated, Any, Final, NamedTuple, Protocol
 import msgspec
 import typer
 
-from ..errors import LogError, SettingsError, StateError, StoreError
+from ..errors import LogError, SettingsError, StoreError
 from ..keyrange.hashing import point_of_key
 from ..keyrange.ranges import WHOLE, KeyRange
 from ..offsets.codec import EventError, decode
 from ..offsets.ledger import Ledger, evolve_all
 from ..runtime.logs.reader import control_topic
-from ..state.changelog import BEACON_KEY, changelog_topic, decode_stored
+from ..state.changelog import changelog_topic
 from ..state.copies import RocksCopies, open_copies
-from ..state.keys import bounds_of, decode_map_key, encode_map_key, is_state_key, parse_key, prefix_end, state_key
+from ..state.keys import bounds_of, encode_map_key
+from ..state.lookup import Entry, KeyInSeveral, entries_of_key, entries_of_store, walked
 from ..state.rocks import MARKER, RocksError
 from ..state.tables import StoreInfo, Table
 from ..state.topics import TopicStore
 
-PAGE_ENTRIES: Final = 1_000
 READ_RECORDS_MAX: Final = 10_000
 EXIT_NOTHING: Final = 1
 
@@ -37,10 +37,23 @@ state = typer.Typer(
 
 
 class Held(NamedTuple):
-    """The state of one source partition, and the ranges of which it has any."""
+    """The state of one source partition, all of it committed, and the ranges of which it has any."""
 
     table: Table
     ranges: Sequence[KeyRange]
+
+    def read_committed(self, key: bytes, point: int) -> bytes | None:  # noqa: ARG002  # the caller has looked
+        """The stored value of a state key."""
+        return self.table.get(key)
+
+    def span_committed(
+        self,
+        first: bytes,
+        end: bytes | None,
+        within: KeyRange,  # noqa: ARG002  # the caller has looked whether it is held
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The entries of ``[first, end)`` in order."""
+        return walked(self.table, first, end)
 
 
 class Kept(Protocol):
@@ -178,28 +191,22 @@ def entries_of(
     """
     store, partitions = chosen(kept, name, partition)
     point = point_of_key(key)
-    places = {p: held.table for p, held in partitions.items() if any(r.first <= point < r.end for r in held.ranges)}
-    if not places:
+    holding = {p: held for p, held in partitions.items() if any(r.first <= point < r.end for r in held.ranges)}
+    if not holding:
         raise SettingsError(f"no partition of {store.topic!r} here holds the state of this key: it is not restored")
-    prefix = state_key(point, store.number, key)
-    found: dict[int, list[tuple[bytes, bytes]]] = {}
-    for number, table in places.items():
-        if map_key is None and store.kind == "map":
-            found[number] = list(_walk(table, prefix, prefix_end(prefix)))
-        else:
-            at = prefix + _map_key_bytes(store, map_key)
-            value = table.get(at)
-            found[number] = [] if value is None else [(at, value)]
-    holding = {number: entries for number, entries in found.items() if entries}
-    if len(holding) > 1:
-        raise SettingsError(f"partitions {sorted(holding)} of {store.topic!r} have this key; name one with --partition")
-    return [shown(store, number, at, value) for number, entries in holding.items() for at, value in entries]
+    try:
+        entries = entries_of_key(store, key, _map_key_bytes(store, map_key), holding.items())
+    except KeyInSeveral as error:
+        raise SettingsError(
+            f"partitions {error.partitions} of {store.topic!r} have this key; name one with --partition"
+        ) from None
+    return [shown(store, entry) for entry in entries]
 
 
-def _map_key_bytes(store: StoreInfo, map_key: str | None) -> bytes:
+def _map_key_bytes(store: StoreInfo, map_key: str | None) -> bytes | None:
     """A map's key as it was typed; raises SettingsError."""
     if map_key is None:
-        return b""
+        return None
     if store.kind != "map":
         raise SettingsError(f"--map-key: store {store.name!r} has one value for each key, no map")
     if store.key_type == "bytes":
@@ -215,38 +222,21 @@ def all_entries(kept: Kept, name: str, partition: int | None) -> Iterator[dict[s
     store, partitions = chosen(kept, name, partition)
     for number, held in partitions.items():
         for within in held.ranges:
-            for at, value in _walk(held.table, *bounds_of(within)):
-                if at == BEACON_KEY:
-                    continue
-                if not is_state_key(at):
-                    raise StateError(f"{store.topic}[{number}] holds the key {at[:40]!r}, which is none of a state")
-                if parse_key(at).store == store.number:
-                    yield shown(store, number, at, value)
+            for entry in entries_of_store(store, number, walked(held.table, *bounds_of(within))):
+                yield shown(store, entry)
 
 
-def _walk(table: Table, first: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-    while page := table.page(first, end, PAGE_ENTRIES):
-        yield from page
-        first = page[-1][0] + b"\x00"
-
-
-def shown(store: StoreInfo, partition: int, at: bytes, data: bytes) -> dict[str, object]:
-    """An entry as it is printed; what is no text or can't be decoded is base64. Raises StateError."""
-    place = parse_key(at)
+def shown(store: StoreInfo, found: Entry) -> dict[str, object]:
+    """An entry as it is printed; what is no text or can't be decoded is base64."""
+    entry: dict[str, object] = {"partition": found.partition, **_text("key", found.key)}
+    if found.map_key is not None:
+        entry |= _text("map_key", found.map_key) if isinstance(found.map_key, bytes) else {"map_key": found.map_key}
     try:
-        stored = decode_stored(data)
-        map_key = decode_map_key(place.map_key, store.key_type) if store.kind == "map" else None
-    except ValueError as error:
-        raise StateError(f"the state of store {store.name!r} is damaged: {error}") from None
-    entry: dict[str, object] = {"partition": partition, **_text("key", place.key)}
-    if map_key is not None:
-        entry |= _text("map_key", map_key) if isinstance(map_key, bytes) else {"map_key": map_key}
-    try:
-        entry |= _value(store, stored.payload)
+        entry |= _value(store, found.payload)
     except (ValueError, TypeError):  # written by other code, or with what JSON does not know
-        entry["value_base64"] = base64.b64encode(stored.payload).decode()
-    if stored.deadline_ms is not None:
-        entry["deadline_ms"] = stored.deadline_ms
+        entry["value_base64"] = base64.b64encode(found.payload).decode()
+    if found.deadline_ms is not None:
+        entry["deadline_ms"] = found.deadline_ms
     return entry
 
 

@@ -8,25 +8,22 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from ..brokers.protocol import Broker
+from ..brokers.threads import DaemonThreads
 from ..errors import HandlerFailed, KeylanesError, SettingsError, StateNotReady
 from ..keyrange.ranges import KeyRange
-from ..offsets.ledger import Place
 from .connect import connect
 from .handlers.handler import PARALLELISING_FACTOR, DeadLetter, Handler, Retry, Stop, check_topic_name, declare
-from .handlers.partition_state import PartitionState
-from .handlers.stores import Binding
 from .handlers.values import Codec
 from .member import Member, unheard
 from .process import keep_memory
 from .settings import Settings
-from .stores.view import StoreView
+from .stores.view import Found, StoreView
 from .testing import Call, SimulatedApp
-from .threads import DaemonThreads
 from .watch.statistics import Health, Statistics
 from .watch.steps import Step
 from .watch.watchdog import LoopWatch
@@ -263,7 +260,7 @@ class App:
         if name not in declared:
             raise SettingsError(f"application {self.name!r} has no store {name!r}; it has {sorted(declared)}")
 
-        def find() -> tuple[str, Binding, Mapping[Place, PartitionState]]:
+        def find() -> Found:
             if self._member is None:
                 raise StateNotReady(f"store {name!r} can't be read: the application does not run")
             return self._member.keeper.find(name)

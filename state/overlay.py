@@ -3,10 +3,10 @@ that come again.
 
 Each state key in memory has one *cell*. A record's writes come into their cells when it is done, and into a *layer*,
 alone or together with those of its neighbours; they become visible outside when their transaction is committed
-(``commit``). A cell may be given up when the table holds all layers that it is in (``settle``); until memory gets
+(``commit``). A cell may be evicted when the table holds all layers that it is in (``settle``); until memory gets
 scarce it stays, and says what the table holds. Handlers see the newest value that is done; readers from outside see the
 newest that is committed. Ranges are disjoint and a worker runs one record at a time, so there is no lock: of a
-cell nobody but its worker's record writes, and the table holds a value before its cell is given up.
+cell nobody but its worker's record writes, and the table holds a value before its cell is evicted.
 """
 
 from collections import deque
@@ -124,7 +124,7 @@ class Overlay:
         self._bytes_max, self._bytes = bytes_max, 0
         self._cells: dict[bytes, Cell] = {}
         self._queue: deque[Cell] = deque()
-        """Cells in the order in which they are given up; one that is in a layer when its turn comes is queued anew when
+        """Cells in the order in which they are evicted; one that is in a layer when its turn comes is queued anew when
         that is settled."""
         self._maps: dict[bytes, dict[bytes, Cell]] = {}
         """Map entries in layers, by what the entries of one map begin with."""
@@ -156,7 +156,7 @@ class Overlay:
 
     def learn(self, cells: Sequence[Cell], values: Sequence[bytes | None]) -> None:
         """What the table held of cells that it had to be asked for. One that was written meanwhile knows better, and so
-        does the next one of a key whose cell was given up.
+        does the next one of a key whose cell was evicted.
         """
         for cell, value in zip(cells, values, strict=True):
             if cell.is_here and isinstance(cell.value, Absent):
@@ -165,16 +165,16 @@ class Overlay:
         self.keep_bound()
 
     def keep_bound(self) -> None:
-        """Give up cells as long as they take too much; those that came first go first."""
+        """Evict cells as long as they take too much; those that came first go first."""
         while self._bytes > self._bytes_max and self._queue:
-            self._give_up_first()
+            self._evict_first()
 
     def forget(self) -> None:
         """The table is being written by somebody else: what it held is to be asked for again."""
         while self._queue:
-            self._give_up_first()
+            self._evict_first()
 
-    def _give_up_first(self) -> None:
+    def _evict_first(self) -> None:
         cell = self._queue.popleft()
         cell.is_queued = False
         self._bytes -= cell.size
@@ -272,7 +272,7 @@ class Overlay:
     def entries(self, prefix: bytes) -> list[Change]:
         """What is done of the map whose keys begin with a prefix (see ``map_prefix``), in order."""
         found = [(key, cell.value) for key, cell in sorted(self._maps.get(prefix, {}).items(), key=_first)]
-        # A handler looks from a thread: what was given up in between is in the table.
+        # A handler looks from a thread: what was evicted in between is in the table.
         return [(key, value) for key, value in found if not isinstance(value, Absent)]
 
     def committed_within(self, first: bytes, end: bytes | None) -> list[Change]:

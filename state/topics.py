@@ -6,7 +6,6 @@ One column family, these keys (integers big-endian, so that they sort as numbers
     "w" topic id (4) partition (4)             watermarks: msgpack [start, high]
     "r" topic id (4) partition (4) base (8)    a chunk: msgpack [[offset, timestamp, key, value, [[name, value]…]]…]
     "e" transactional id                       its producer epoch: msgpack
-    "m" name                                   small values of the embedded broker
 
     "s" topic id (4) partition (4) record key  of a topic kept by key: the newest value
 
@@ -319,17 +318,6 @@ class TopicStore:
             writes.put(b"e" + transactional_id.encode(), _encode(epoch))
             self._rocks.write(writes)
             return epoch
-
-    def meta_get(self, name: str) -> bytes | None:
-        """A small value, or None."""
-        return self._rocks.get(b"m" + name.encode())
-
-    def meta_put(self, name: str, value: bytes) -> None:
-        """Set a small value."""
-        with self._writing:
-            writes = self._writes()
-            writes.put(b"m" + name.encode(), value)
-            self._rocks.write(writes)
 
     def close(self) -> None:
         """Let go of the folder, after a write that is going on; a second call does nothing."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ...brokers.protocol import BrokerError, Record
+from ...brokers.threads import DaemonThreads
 from ...brokers.waiting import fatal_of
 from ...errors import (
     DecodeFailed,
@@ -37,7 +38,6 @@ from ..handlers.sizes import bytes_of
 from ..handlers.stores import Binding
 from ..partition.worker import Worker
 from ..settings import Settings
-from ..threads import DaemonThreads
 from .destinations import Destinations
 from .partition_run import Attempt, PartitionRun
 

@@ -164,7 +164,7 @@ class Transactions:
         committed(generation)
         for change in generation.structure:
             if isinstance(change, Released):
-                self.keeper.give_up(change.dispatch.place, KeyRange(change.first, change.end))
+                self.keeper.release(change.dispatch.place, KeyRange(change.first, change.end))
         self.slots.committed(generation.size)
         self.commits += 1
         self.snapshots.committed(has_snapshot=has_snapshot)

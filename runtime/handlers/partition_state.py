@@ -5,7 +5,7 @@ table. An attempt sees its own writes, then what is in memory: what is done, or 
 Left out on purpose: locks. A key belongs to one worker, and a worker runs one record at a time.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 from ...brokers.protocol import Record
@@ -14,13 +14,13 @@ from ...keyrange.ranges import KeyRange
 from ...keyrange.steps import Steps
 from ...state.changelog import STAYS, Stored, decode_stored, encode_stored
 from ...state.keys import bounds_of, prefix_end
-from ...state.overlay import Absent, Cell, Overlay, Writes, laid_over
-from ...state.tables import Change, Table
+from ...state.lookup import walked
+from ...state.overlay import Absent, Cell, Overlay, Writes
+from ...state.tables import Table
 
 A = TypeVar("A")
 T = TypeVar("T")
 
-PAGE_ENTRIES: Final = 256
 _STAYS: Final = STAYS[0]
 
 
@@ -38,27 +38,22 @@ class PartitionState:
         self.ready: Steps[bool] = Steps()
         """Points whose state is here in full."""
 
+    def make_ready(self, ranges: Iterable[KeyRange]) -> None:
+        """The state of these ranges is in the table in full; what was read of it before counts no more."""
+        self.overlay.forget()  # records of a range that is being restored are read ahead, too
+        self.ready = self.ready.replace((within.first, within.end, True) for within in ranges)
+
+    def release(self, within: KeyRange) -> None:
+        """The state of a range is somebody else's from here on."""
+        self.ready = self.ready.replace([(within.first, within.end, None)])
+
     # --- what handlers see -------------------------------------------------------------------------------------------
 
     def walk(self, prefix: bytes, own: Writes) -> Iterator[tuple[bytes, bytes]]:
         """Entries with a prefix in order of keys, as they were when it began: what is done, and ``own`` over it."""
         over = dict(self.overlay.entries(prefix))
         over.update((cell.key, cell.own) for cell in own.cells if cell.key.startswith(prefix))
-        return self._walk(prefix, prefix_end(prefix), sorted(over.items()))
-
-    def _walk(self, first: bytes, end: bytes | None, over: Sequence[Change]) -> Iterator[tuple[bytes, bytes]]:
-        """The table's entries in pages, with changes laid over them; a page is in memory, not the whole."""
-        at, i = first, 0
-        while True:
-            page = self.table.page(at, end, PAGE_ENTRIES)
-            is_last = len(page) < PAGE_ENTRIES
-            stop = i
-            while stop < len(over) and (is_last or over[stop][0] <= page[-1][0]):
-                stop += 1
-            yield from laid_over(page, over[i:stop])
-            if is_last:
-                return
-            at, i = page[-1][0] + b"\x00", stop
+        return walked(self.table, prefix, prefix_end(prefix), sorted(over.items()))
 
     # --- what readers outside see ------------------------------------------------------------------------------------
 
@@ -77,7 +72,7 @@ class PartitionState:
         """The committed entries of ``[first, end)``, which lies in a key range; raises StateNotReady."""
         if not self.ready.is_constant(within.first, within.end, True):
             raise StateNotReady(f"{self.label}: not all of {within} is restored, or held here")
-        return self._walk(first, end, self.overlay.committed_within(first, end))
+        return walked(self.table, first, end, self.overlay.committed_within(first, end))
 
 
 def _following(entries: Iterator[tuple[bytes, bytes]]) -> tuple[bytes, bytes] | None:
@@ -95,7 +90,7 @@ class Scope:
     def __init__(self, state: PartitionState, record: Record) -> None:
         self.state, self.writes = state, Writes()
         self._written: dict[bytes, Cell] = {}
-        """The cells of what it wrote that is found by its key each time; they may be given up meanwhile."""
+        """The cells of what it wrote that is found by its key each time; they may be evicted meanwhile."""
         self.begin(record)
 
     def begin(self, record: Record) -> None:

@@ -23,8 +23,6 @@ T = TypeVar("T")
 K = TypeVar("K", str, bytes, int)
 V = TypeVar("V")
 
-TTL_MS_MAX: Final = 100 * 366 * 86_400_000
-NAME_CHARS_MAX: Final = 100
 KEYS_REMEMBERED: Final = 65_536
 
 

@@ -1,47 +1,37 @@
-"""The state of all partitions of a process: where it is kept, and what a transaction does to it.
+"""The state of all partitions of a process: opened, restored, read ahead, and written behind the commits.
 
-Two ways, behind one face. A broker that keeps tables by itself (embedded) writes the changelog's records into them with
-the transaction: when it is committed, the table holds the changes. Beside any other broker there are local copies: they
-are restored from the changelog before the first record, and written after the commit, in slices between which the loop
-has its turns; the markers come with the last slice. What a copy holds above its marker is committed all the same, so a
-crash in the middle costs nothing but reading that again.
+How one partition's state is kept is in ``follower.py``; here is when which of them has its turn.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 from ...brokers.protocol import Broker, Outgoing, Record, TopicDescription, TopicPartition
-from ...errors import SettingsError, StateError, StateNotReady, StoreError
+from ...errors import SettingsError, StateNotReady
 from ...keyrange.ranges import WHOLE, KeyRange
 from ...offsets.decide import StoreSpec
 from ...offsets.events import StateChanged
 from ...offsets.ledger import Ledger, Place, birth
-from ...state.changelog import BEACON_KEY, Beacon, changelog_topic, decode_beacon, encode_beacon
+from ...state.changelog import BEACON_KEY, Beacon, changelog_topic, encode_beacon
 from ...state.changes import StateChanges
-from ...state.overlay import Cell, Changes, Layer
-from ...state.restore import ChangelogUnfit, check_beacon
-from ...state.rocks import RocksError
-from ...state.tables import Copies, Copy, Mark, Marker, StoreInfo, Table
+from ...state.overlay import Cell
+from ...state.tables import Copies, Copy, StoreInfo
 from ..handlers.handler import Handler
 from ..handlers.outputs import RECORD_FRAME_BYTES, destination_of
 from ..handlers.partition_state import PartitionState
 from ..handlers.store_declarations import codec_of
 from ..handlers.stores import Binding, Bindings, looked_up
 from ..settings import Settings
-from ..threads import DaemonThreads
 from ..watch.statistics import Progress
+from .follower import BrokerTable, CopyTable, Follower, StateThreads, Storage
 from .restore import Restore, Restoring
-
-T = TypeVar("T")
+from .view import Found
 
 OpenCopies: TypeAlias = Callable[[str], Copies]
 """From the birth of an application's logs to its copies; blocks, raises RocksError."""
-
-SLICE_CHANGES: Final = 200
-SLICE_BYTES: Final = 1024 * 1024
-"""What is written to a copy at a stroke: about a millisecond."""
 
 AHEAD_KEYS_MAX: Final = 2_000
 """Read ahead at a stroke."""
@@ -64,26 +54,19 @@ class Keeper:
     ) -> None:
         self.app, self.broker, self.settings, self.wall_ms = app, broker, settings, wall_ms
         self.handlers = {handler.topic: handler for handler in handlers if handler.stores}
-        self.states: dict[Place, PartitionState] = {}
+        self.storages: dict[Place, Storage] = {}
         self.infos: dict[str, StoreInfo] = {}
         """Stores by name."""
         self.restoring: Progress | None = None
         """How far a restore is; None when there is none."""
         self._open_copies = open_copies
         self._copies: Copies | None = None
-        self._followers: dict[Place, Copy] = {}
-        self._positions: dict[Place, int] = {}
-        """Of each changelog partition: all changes below it are in the copy."""
-        self._committed_to: dict[Place, int] = {}
-        """Of each changelog partition with committed changes that are not in the copy yet: where they end."""
-        self._unwritten: dict[Place, list[Layer]] = {}
-        """The layers of the overlay with those changes."""
-        self._unwritten_bytes = 0
+        self._behind: dict[Place, Storage] = {}
+        """Those with committed changes that they don't hold yet."""
         self._written_s = 0.0
         self._marked_s = 0.0
-        self._restores = 0
         self._asked_ms = self._in_office_ms = wall_ms()
-        self._threads = DaemonThreads(2, "keylanes-state")
+        self._threads = StateThreads()
 
     @property
     def wanted(self) -> list[StoreSpec]:
@@ -110,7 +93,7 @@ class Keeper:
                 "folder of its own for each process"
             )
         if isinstance(self._open_copies, StateFolder):
-            await self._in_thread(self._open_copies.check)
+            await self._threads.run(self._open_copies.check)
 
     async def open(self, ledger: Ledger, topics: Mapping[str, TopicDescription]) -> None:
         """Find the tables of all source partitions with stores. Raises SettingsError, StoreError, StateError."""
@@ -122,29 +105,30 @@ class Keeper:
         for topic in self.handlers:
             changelog = topics[changelog_topic(self.app, topic)]
             limit = destination_of(changelog, None).bytes_max - RECORD_FRAME_BYTES
+            ahead = max(1, self.settings.state_ahead_bytes_max // changelog.partitions)
             for partition in range(changelog.partitions):
-                table: Table | None = self.broker.table(changelog.name, partition)
-                if table is None:
-                    copy = self._followers[topic, partition] = await self._copy(ledger, infos, topic, partition)
-                    table = _CopyTable(copy)
-                self.states[topic, partition] = PartitionState(
-                    f"{topic}[{partition}]",
-                    table,
-                    entry_bytes_max=limit,
-                    ahead_bytes_max=max(1, self.settings.state_ahead_bytes_max // changelog.partitions),
-                )
+                state = partial(PartitionState, f"{topic}[{partition}]", entry_bytes_max=limit, ahead_bytes_max=ahead)
+                source = TopicPartition(changelog.name, partition)
+                table = self.broker.table(*source)
+                storage: Storage
+                if table is not None:
+                    storage = BrokerTable(source, state(table), self._threads)
+                else:
+                    copy = await self._copy(ledger, infos, topic, partition)
+                    storage = Follower(source, state(CopyTable(copy)), copy, self._threads)
+                self.storages[topic, partition] = storage
 
     async def _copy(self, ledger: Ledger, infos: Sequence[StoreInfo], topic: str, partition: int) -> Copy:
         if self._copies is None:
             assert self._open_copies is not None, "that was checked before"
-            self._copies = await self._in_thread(self._open_copies, birth(ledger))
-            await self._in_thread(self._copies.declare, infos)
-        return await self._in_thread(self._copies.copy, topic, partition)
+            self._copies = await self._threads.run(self._open_copies, birth(ledger))
+            await self._threads.run(self._copies.declare, infos)
+        return await self._threads.run(self._copies.copy, topic, partition)
 
     def attach(self, place: Place, handler: Handler) -> tuple[PartitionState, Bindings]:
         """The state of a source partition, and what its handler, which has stores, is called with behind the value."""
         bindings = tuple(None if d is None else Binding(self.infos[d.name].number, d) for d in handler.further)
-        return self.states[place], bindings
+        return self.storages[place].state, bindings
 
     async def restore(self, ledger: Ledger) -> None:
         """Make the state of all partitions whole. ``ledger``: read to the ends after the grants.
@@ -152,15 +136,10 @@ class Keeper:
         Raises StateError when a changelog is not the one that the offset log knows, StoreError, BrokerError.
         """
         restoring = []
-        for place, state in self.states.items():
+        for place, storage in self.storages.items():
             expected = ledger.partition(place).changed_by
-            copy = self._followers.get(place)
-            if copy is None:
-                await self._check_table(place, state, expected)
-                state.ready = state.ready.replace([(WHOLE.first, WHOLE.end, True)])
-            else:
-                restoring.append(self._restoring(place, copy, (WHOLE,), expected))
-        await self._restored(restoring)
+            restoring.append(await storage.restoring((WHOLE,), expected))
+        await self._restore(restoring)
         self._marked_s = asyncio.get_running_loop().time()
 
     async def take_up(self, place: Place, ranges: Sequence[KeyRange]) -> None:
@@ -168,36 +147,15 @@ class Keeper:
 
         What changes there was checked at the start and has been written by this process since.
         """
-        state, copy = self.states.get(place), self._followers.get(place)
-        if state is None:
-            return
-        if copy is None:
-            state.overlay.forget()  # it was somebody else's table
-            state.ready = state.ready.replace((within.first, within.end, True) for within in ranges)
-            return
-        await self._restored([self._restoring(place, copy, ranges, None)._replace(is_checked=False)])
+        storage = self.storages.get(place)
+        if storage is not None:
+            await self._restore([await storage.restoring(ranges, None, is_checked=False)])
 
-    def give_up(self, place: Place, within: KeyRange) -> None:
+    def release(self, place: Place, within: KeyRange) -> None:
         """A range was released: its state is somebody else's from here on."""
-        state = self.states.get(place)
-        if state is not None:
-            state.ready = state.ready.replace([(within.first, within.end, None)])
-
-    def _restoring(
-        self, place: Place, copy: Copy, ranges: Sequence[KeyRange], expected: tuple[int, int] | None
-    ) -> Restoring:
-        changelog = TopicPartition(changelog_topic(self.app, place[0]), place[1])
-        state = self.states[place]
-
-        def is_ready() -> None:
-            state.overlay.forget()  # records of a range that is restored are read ahead, too
-            state.ready = state.ready.replace((within.first, within.end, True) for within in ranges)
-            markers = copy.markers()
-            positions = [m.position for r in ranges for _, _, m in markers.pieces(r.first, r.end)]
-            # While others are worked on, what they wrote meanwhile lies above; a marker may be too low, never too high.
-            self._positions.setdefault(place, min(positions, default=0))
-
-        return Restoring(changelog, copy, tuple(ranges), expected, is_ready)
+        storage = self.storages.get(place)
+        if storage is not None:
+            storage.state.release(within)
 
     def was_in_office(self, at_ms: int) -> None:
         """Nobody but this process had changed the state when the clock (``wall_ms``) stood there.
@@ -207,31 +165,28 @@ class Keeper:
         """
         self._in_office_ms = at_ms
 
-    async def _restored(self, restoring: Sequence[Restoring]) -> None:
-        self._restores += 1
+    async def _restore(self, wanted: Iterable[Restoring | None]) -> None:
+        restoring = [one for one in wanted if one is not None]
+        if not restoring:
+            return
+        self._threads.restores += 1
         try:
             await Restore(self.broker, self.settings, self._hear, self.wall_ms).run(restoring)
         finally:
-            self._restores -= 1
+            self._threads.restores -= 1
             self.restoring = None
 
     def _hear(self, progress: Progress) -> None:
         self.restoring = progress
 
-    async def _check_table(self, place: Place, state: PartitionState, expected: tuple[int, int] | None) -> None:
-        stored = await self._in_thread(state.table.get, BEACON_KEY)
-        try:
-            check_beacon(None if stored is None else decode_beacon(stored), expected)
-        except (ChangelogUnfit, ValueError) as error:
-            raise StateError(f"{changelog_topic(self.app, place[0])}[{place[1]}]: {error}") from error
-
-    def find(self, name: str) -> tuple[str, Binding, Mapping[Place, PartitionState]]:
-        """The topic of a store, the store, and the states of all partitions; raises StateNotReady."""
+    def find(self, name: str) -> Found:
+        """A store, and the states of all partitions; raises StateNotReady."""
         info = self.infos.get(name)
         if info is None:
             raise StateNotReady(f"store {name!r} can't be read yet: the application is starting")
         declared = next(d for d in self.handlers[info.topic].stores if d.name == name)
-        return info.topic, Binding(info.number, declared), self.states
+        states = {place: storage.state for place, storage in self.storages.items()}
+        return Found(info, Binding(info.number, declared), states)
 
     # --- while it runs -----------------------------------------------------------------------------------------------
 
@@ -247,7 +202,7 @@ class Keeper:
         cells, lacking = looked_up(state.overlay, bindings, records)
         for at in range(0, len(lacking), AHEAD_KEYS_MAX):
             part = lacking[at : at + AHEAD_KEYS_MAX]
-            state.overlay.learn(part, await self._in_thread(state.table.get_many, [cell.key for cell in part]))
+            state.overlay.learn(part, await self._threads.run(state.table.get_many, [cell.key for cell in part]))
         return cells
 
     def records(
@@ -275,17 +230,10 @@ class Keeper:
         """
         self.was_in_office(self._asked_ms)
         for changed in changes:
-            self._state_of(changed).overlay.commit(changed.last)
-        for changed in changes:
-            place = changed.place
-            if place in self._followers:
-                changelog = TopicPartition(changelog_topic(self.app, place[0]), place[1])
-                known = self._committed_to.get(place, self._positions[place])
-                self._committed_to[place] = positions.get(changelog, known)
-                self._unwritten.setdefault(place, []).extend(changed.layers)
-                self._unwritten_bytes += changed.size
-            else:
-                self._state_of(changed).overlay.settle(changed.layers, changed.last)
+            storage = self.storages[changed.place]
+            storage.committed(changed, positions.get(storage.changelog))
+            if storage.unwritten_bytes is not None:
+                self._behind[changed.place] = storage
         if is_last:
             await self._write()
         else:
@@ -294,18 +242,15 @@ class Keeper:
     async def write_when_due(self) -> None:
         """Have in the copies what was committed, when the last time was long enough ago or it has become much."""
         waited_ms = (asyncio.get_running_loop().time() - self._written_s) * 1000
-        is_much = self._unwritten_bytes >= self.settings.state_unwritten_bytes_max
-        if self._committed_to and (is_much or waited_ms >= self.settings.state_write_interval_ms):
+        unwritten_bytes = sum(storage.unwritten_bytes or 0 for storage in self._behind.values())
+        is_much = unwritten_bytes >= self.settings.state_unwritten_bytes_max
+        if self._behind and (is_much or waited_ms >= self.settings.state_write_interval_ms):
             await self._write()
 
     async def _write(self) -> None:
-        for place, position in list(self._committed_to.items()):
-            state = self.states[place]
-            changes = state.overlay.committed()
-            await self._follow(place, self._followers[place], changes, position)
-            state.overlay.settle(self._unwritten.pop(place), changes)
-            del self._committed_to[place]
-        self._unwritten_bytes = 0
+        for place, storage in list(self._behind.items()):
+            await storage.write(self._in_office_ms)
+            del self._behind[place]
         self._written_s = asyncio.get_running_loop().time()
 
     def renew_marks_when_due(self) -> None:
@@ -321,82 +266,13 @@ class Keeper:
                 await self._write()
                 self._renew_marks()
             finally:
-                await self._in_thread(copies.close)
-        self._threads.shutdown(wait=False)
-
-    def _state_of(self, changed: StateChanges) -> PartitionState:
-        return self.states[changed.place]
-
-    async def _follow(self, place: Place, copy: Copy, last: Changes, position: int) -> None:
-        """Write what was committed, in slices; the marker of what is held comes with the last one."""
-        part: list[tuple[bytes, bytes | None]] = []
-        size = 0
-        for cell, value in last.items():
-            if len(part) >= SLICE_CHANGES or size >= SLICE_BYTES:
-                await self._slice(copy, part, ())
-                await asyncio.sleep(0)
-                part, size = [], 0
-            part.append((cell.key, value))
-            size += len(cell.key) + len(value or b"")
-        await self._slice(copy, part, self._marks(place, position))
-        self._positions[place] = position
-
-    async def _slice(self, copy: Copy, part: Sequence[tuple[bytes, bytes | None]], marks: Sequence[Mark]) -> None:
-        """A thread is worth its while only beside a restore: RocksDB takes one write after the other, and its batches
-        are large.
-        """
-        if self._restores:
-            await self._in_thread(_written, copy, part, marks)
-        else:
-            _written(copy, part, marks)
-
-    def _marks(self, place: Place, position: int) -> list[Mark]:
-        marker = Marker(position, self._in_office_ms)
-        return [(first, end, marker) for first, end, _ in self.states[place].ready.pieces()]
+                await self._threads.run(copies.close)
+        self._threads.shutdown()
 
     def _renew_marks(self) -> None:
         self._marked_s = asyncio.get_running_loop().time()
-        for place, copy in self._followers.items():
-            if place in self._positions:
-                _written(copy, (), self._marks(place, self._positions[place]))
-
-    async def _in_thread(self, step: Callable[..., T], *arguments: object) -> T:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, step, *arguments)
-        except RocksError as error:
-            raise StoreError(str(error)) from error
-
-
-class _CopyTable:
-    """A copy as handlers and readers outside see it. Raises StoreError, which no handler's policy passes over."""
-
-    def __init__(self, copy: Copy) -> None:
-        self._copy = copy
-
-    def get(self, key: bytes) -> bytes | None:
-        try:
-            return self._copy.get(key)
-        except RocksError as error:
-            raise StoreError(str(error)) from error
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        try:
-            return self._copy.get_many(keys)
-        except RocksError as error:
-            raise StoreError(str(error)) from error
-
-    def page(self, first: bytes, end: bytes | None, entries_max: int) -> list[tuple[bytes, bytes]]:
-        try:
-            return self._copy.page(first, end, entries_max)
-        except RocksError as error:
-            raise StoreError(str(error)) from error
-
-
-def _written(copy: Copy, changes: Sequence[tuple[bytes, bytes | None]], marks: Sequence[Mark] = ()) -> None:
-    try:
-        copy.write(changes, marks)
-    except RocksError as error:
-        raise StoreError(str(error)) from error
+        for storage in self.storages.values():
+            storage.renew_marks(self._in_office_ms)
 
 
 class StateFolder:

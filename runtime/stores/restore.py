@@ -27,6 +27,7 @@ from ...brokers.protocol import (
     UnknownTopic,
     Watermarks,
 )
+from ...brokers.threads import DaemonThreads
 from ...brokers.waiting import Patience
 from ...errors import StateError, StoreError
 from ...keyrange.ranges import KeyRange
@@ -69,7 +70,7 @@ class Restoring(NamedTuple):
 
 
 class Restore:
-    """One restore after the other; ``run`` is called by one task at a time."""
+    """One restore; ``run`` is called once."""
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class Restore:
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         self.broker, self.settings, self.on_progress, self.now_ms = broker, settings, on_progress, now_ms
+        self._threads = DaemonThreads(settings.restore_partitions_max, "keylanes-restore")
 
     async def run(self, sources: Sequence[Restoring]) -> None:
         """Make the copies whole. What it wrote stays when it ends early, and the next one goes on from there.
@@ -88,6 +90,12 @@ class Restore:
         """
         if not sources:
             return
+        try:
+            await self._run(sources)
+        finally:
+            self._threads.shutdown(wait=False)
+
+    async def _run(self, sources: Sequence[Restoring]) -> None:
         planned = await self._plan(sources)
         await self._check_beacons(planned)
         plans = deque(sorted(planned, key=lambda pair: pair[1].offsets))
@@ -113,7 +121,7 @@ class Restore:
         for source in sources:
             start, high = marks[source.changelog]
             with _of(source.changelog):
-                markers = await self._settled(_in_thread(source.copy.markers))
+                markers = await self._settled(self._in_thread(source.copy.markers))
                 plan = plan_restore(source.held, markers, start, high, now_ms, retention_ms[source.changelog.topic])
             plans.append((source, plan))
         return plans
@@ -178,12 +186,12 @@ class Restore:
                 logger.warning(
                     "%s[%d]: the local copy of %s is thrown away and made anew: %s", *source.changelog, within, reason
                 )
-            await self._settled(_in_thread(source.copy.clear, within))
+            await self._settled(self._in_thread(source.copy.clear, within))
 
     async def _restore(self, source: Restoring, plan: Plan, progress: "_Progress") -> None:
         """The reading pass. A batch is fetched while the one before it is written."""
         if plan.position >= plan.high:
-            await self._settled(_in_thread(source.copy.write, (), plan.marks(plan.high)))
+            await self._settled(self._in_thread(source.copy.write, (), plan.marks(plan.high)))
             return
         position = plan.position
         span = {source.changelog: (position, plan.high)}
@@ -193,7 +201,7 @@ class Restore:
                 async for batch in batches:
                     if writing is not None:
                         progress.bytes += await self._settled(writing)
-                    writing = _in_thread(_write, source.copy, plan, batch)
+                    writing = self._in_thread(_write, source.copy, plan, batch)
                     progress.records += len(batch.records)
                     progress.offsets += min(batch.offset_next, plan.high) - position
                     position = min(batch.offset_next, plan.high)
@@ -204,6 +212,9 @@ class Restore:
             if writing is not None:
                 with contextlib.suppress(Exception):  # raised above, or behind what is being raised
                     await self._settled(writing)
+
+    def _in_thread(self, function: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
+        return asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     async def _settled(self, writing: "asyncio.Future[T]") -> T:
         """What a thread returns. Also who is cancelled waits for it: the copy may be closed next."""
@@ -337,10 +348,6 @@ def _write(copy: Copy, plan: Plan, batch: Batch) -> int:
     changes = plan.apply(batch.records)
     copy.write(changes, plan.marks(batch.offset_next))
     return sum([len(key) + len(value) if value is not None else len(key) for key, value in changes])
-
-
-def _in_thread(function: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
-    return asyncio.get_running_loop().run_in_executor(None, function, *arguments)
 
 
 _WHAT_TO_DO: Final = "Restore the topic from a copy, or start under a new application name."

@@ -121,6 +121,26 @@ async def test_opening_that_is_cancelled_holds_nothing(tmp_path: Path) -> None:
             await asyncio.sleep(0)
 
 
+async def test_threads_end_with_the_broker_and_hold_no_process(tmp_path: Path) -> None:
+    """Its threads are daemons, which no interpreter waits for; none is left once it is closed or was refused."""
+
+    def mine() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name.startswith("keylanes-embedded")]
+
+    broker = await opened(tmp_path / "data")
+    assert mine()
+    assert all(thread.daemon for thread in mine())
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError):
+        await EmbeddedBroker(tmp_path / "file").open()
+    await broker.close()
+    await broker.open()
+    await broker.close()
+    for thread in mine():
+        await asyncio.to_thread(thread.join, PATIENCE_S)
+    assert not mine()
+
+
 async def test_epochs_survive_a_restart(tmp_path: Path) -> None:
     """A producer from before the folder was closed and opened again is fenced by its successor."""
     broker = await opened(tmp_path / "data")

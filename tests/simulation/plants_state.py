@@ -8,7 +8,8 @@ from keylanes.brokers.protocol import Record
 from keylanes.brokers.simulated.broker import EPOCH_MS
 from keylanes.brokers.simulated.log import SimulatedRecord
 from keylanes.runtime.handlers.partition_state import PartitionState, Scope
-from keylanes.runtime.stores import keeper, restore
+from keylanes.runtime.stores import restore
+from keylanes.runtime.stores.follower import Follower
 from keylanes.runtime.stores.keeper import Keeper
 from keylanes.state import keys
 from keylanes.state.overlay import Absent, Layer, Overlay
@@ -32,9 +33,10 @@ def written_before_the_commit(patch: Planting) -> None:
 
     def write_first(self: Keeper, changes: Any, incarnation: int, transaction: int) -> Any:
         for changed_now in changes:
-            place = changed_now.dispatch.topic, changed_now.dispatch.partition
             written = [(cell.key, value) for cell, value in changed_now.last.items()]
-            keeper._written(self._followers[place], written)
+            storage = self.storages[changed_now.place]
+            assert isinstance(storage, Follower), "it is planted where there are copies"
+            storage.copy.write(written)
         return records(self, changes, incarnation, transaction)
 
     patch.setattr(Keeper, "records", write_first)
@@ -42,13 +44,13 @@ def written_before_the_commit(patch: Planting) -> None:
 
 def marker_with_the_first_slice(patch: Planting) -> None:
     """The copy's marker is written ahead of the data that it speaks of."""
-    follow = Keeper._follow
+    follow = Follower._follow
 
-    async def mark_first(self: Keeper, place: Any, copy: Any, last: Any, position: int) -> None:
-        copy.write((), self._marks(place, position))
-        await follow(self, place, copy, last, position)
+    async def mark_first(self: Follower, last: Any, position: int, time_ms: int) -> None:
+        self.copy.write((), self.marks(position, time_ms))
+        await follow(self, last, position, time_ms)
 
-    patch.setattr(Keeper, "_follow", mark_first)
+    patch.setattr(Follower, "_follow", mark_first)
 
 
 def map_of_all_keys(patch: Planting) -> None:
@@ -132,7 +134,7 @@ def one_beacon(patch: Planting) -> None:
         "records",
         (
             "records.append(Outgoing(topic, partition, BEACON_KEY, beacon))",
-            "records.append(Outgoing(topic, changes[0].dispatch.partition, BEACON_KEY, beacon))",
+            "records.append(Outgoing(topic, changes[0].place[1], BEACON_KEY, beacon))",
         ),
     )
 
@@ -159,7 +161,7 @@ def copy_trusted_after_a_grant(patch: Planting) -> None:
     """A range that comes back is worked with whatever the copy holds of it."""
 
     async def trust(self: Keeper, place: Any, ranges: Any) -> None:
-        state = self.states[place]
+        state = self.storages[place].state
         state.ready = state.ready.replace((within.first, within.end, True) for within in ranges)
 
     patch.setattr(Keeper, "take_up", trust)
@@ -215,9 +217,9 @@ PLANTS = [
         "marker one too far",
         "the first change behind what a copy followed is never read",
         changed(
-            Keeper,
+            Follower,
             "_follow",
-            ("self._marks(place, position)", "self._marks(place, position + 2)"),
+            ("self.marks(position, time_ms)", "self.marks(position + 2, time_ms)"),
         ),
         stateful=True,
         finding=WRONG_STATE,

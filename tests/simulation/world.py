@@ -20,7 +20,7 @@ from keylanes.brokers.simulated.log import Transaction
 from keylanes.errors import BrokerUnavailable, FencedError, StoreError
 from keylanes.runtime import source_watch
 from keylanes.runtime.member import Member
-from keylanes.runtime.stores import keeper, restore
+from keylanes.runtime.stores import follower, restore
 
 from ..stage.cluster import Cluster, fold_of
 from .folders import Folders
@@ -337,7 +337,7 @@ def is_quiet(member: Member) -> bool:
 def limits_of(mix: Mix) -> Iterator[None]:
     """The runtime's constants as a mix has them: small, so that something may fall between two steps."""
     limits = {
-        (keeper, "SLICE_CHANGES"): mix.slice_changes,
+        (follower, "SLICE_CHANGES"): mix.slice_changes,
         (restore, "FETCH_RECORDS_MAX"): mix.restore_records_max,
         (source_watch, "SOURCES_CHECK_MS"): mix.sources_check_ms,
     }

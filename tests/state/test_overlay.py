@@ -144,9 +144,9 @@ def test_handlers_and_readers_see_what_a_full_account_says() -> None:
 
 DEFECTS = {
     "older read wins": ("learn", "cell.is_here and isinstance(cell.value, Absent)", "cell.is_here and not cell.layers"),
-    "read into a cell that was given up": ("learn", "cell.is_here and isinstance", "isinstance"),
-    "given up while in a layer": ("_give_up_first", "if not cell.layers:", "if True:"),
-    "written to a cell that was given up": ("move", "if not cell.is_here:", "if False:"),
+    "read into a cell that was evicted": ("learn", "cell.is_here and isinstance", "isinstance"),
+    "evicted while in a layer": ("_evict_first", "if not cell.layers:", "if True:"),
+    "written to a cell that was evicted": ("move", "if not cell.is_here:", "if False:"),
     "the same alone": ("add", "if not cell.is_here:", "if False:"),
     "another layer's place": ("move", "cell.layer == layer.number", "cell.layer"),
     "settled while a newer write waits": ("settle", "if cell.layers:", "if False:"),

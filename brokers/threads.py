@@ -1,4 +1,4 @@
-"""Threads for handlers and for a loop's own jobs that never keep a process alive.
+"""Threads for handlers, for what may wait for a disk, and for a loop's own jobs; they never keep a process alive.
 
 The interpreter joins the threads of a ``ThreadPoolExecutor`` when it ends, and so one handler that never returns would
 keep a stopped process for ever. These are daemons: a stop waits for them as long as its limits say, then leaves them.

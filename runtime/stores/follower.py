@@ -1,0 +1,247 @@
+"""Where the state of one source partition is kept, and what becomes there of what transactions change.
+
+Two ways, behind one face. ``BrokerTable``: a broker that keeps tables by itself (embedded) writes the changelog's
+records into them with the transaction: when it is committed, the table holds the changes. ``Follower``: beside any
+other broker a local copy follows the changelog. It is restored before the first record, and written after the commit,
+in slices between which the loop has its turns; the markers come with the last slice. What a copy holds above its marker
+is committed all the same, so a crash in the middle costs nothing but reading that again.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+from ...brokers.protocol import TopicPartition
+from ...brokers.threads import DaemonThreads
+from ...errors import StateError, StoreError
+from ...keyrange.ranges import KeyRange
+from ...state.changelog import BEACON_KEY, decode_beacon
+from ...state.changes import StateChanges
+from ...state.overlay import Changes, Layer
+from ...state.restore import ChangelogUnfit, check_beacon
+from ...state.rocks import RocksError
+from ...state.tables import Change, Copy, Mark, Marker
+from ..handlers.partition_state import PartitionState
+from .restore import Restoring
+
+T = TypeVar("T")
+
+SLICE_CHANGES: Final = 200
+SLICE_BYTES: Final = 1024 * 1024
+"""What is written to a copy at a stroke: about a millisecond."""
+
+THREADS: Final = 2
+
+
+class StateThreads:
+    """Threads for what may wait for a disk; what RocksDB raises leaves as StoreError."""
+
+    def __init__(self) -> None:
+        self.restores = 0
+        """How many restores are going on."""
+        self._threads = DaemonThreads(THREADS, "keylanes-state")
+
+    async def run(self, step: Callable[..., T], *arguments: object) -> T:
+        """What a step gives; raises StoreError."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, step, *arguments)
+        except RocksError as error:
+            raise StoreError(str(error)) from error
+
+    def shutdown(self) -> None:
+        """Let the threads end; a second call does nothing."""
+        self._threads.shutdown(wait=False)
+
+
+class Storage(Protocol):
+    """Where the state of one source partition is kept. Everything is called on the loop."""
+
+    @property
+    def changelog(self) -> TopicPartition:
+        """What has its changes."""
+
+    @property
+    def state(self) -> PartitionState:
+        """What handlers and readers outside see."""
+
+    @property
+    def unwritten_bytes(self) -> int | None:
+        """How much committed state waits for ``write``, about; None: none."""
+
+    async def restoring(
+        self, ranges: Sequence[KeyRange], expected: tuple[int, int] | None, *, is_checked: bool = True
+    ) -> Restoring | None:
+        """What has to be restored before the state of these ranges is ready; None: nothing, it is ready.
+
+        ``expected`` and ``is_checked``: see ``Restoring``. Raises StateError, StoreError.
+        """
+
+    def committed(self, changed: StateChanges, position: int | None) -> None:
+        """A transaction was committed. ``position``: behind its records in the changelog; None: it is not known."""
+
+    async def write(self, time_ms: int) -> None:
+        """Have in the storage what was committed. ``time_ms``: when nobody else had changed it; raises StoreError."""
+
+    def renew_marks(self, time_ms: int) -> None:
+        """Note that at this time nobody else had changed what is held; raises StoreError."""
+
+
+class BrokerTable:
+    """A ``Storage`` that the broker writes, with the transaction: there is never anything to be done later."""
+
+    unwritten_bytes: Final = None
+
+    def __init__(self, changelog: TopicPartition, state: PartitionState, threads: StateThreads) -> None:
+        self.changelog, self.state = changelog, state
+        self._threads = threads
+
+    async def restoring(
+        self, ranges: Sequence[KeyRange], expected: tuple[int, int] | None, *, is_checked: bool = True
+    ) -> None:
+        """See ``Storage``."""
+        if is_checked:
+            stored = await self._threads.run(self.state.table.get, BEACON_KEY)
+            try:
+                check_beacon(None if stored is None else decode_beacon(stored), expected)
+            except (ChangelogUnfit, ValueError) as error:
+                raise StateError(f"{self.changelog.topic}[{self.changelog.partition}]: {error}") from error
+        self.state.make_ready(ranges)
+
+    def committed(self, changed: StateChanges, position: int | None) -> None:  # noqa: ARG002  # a table has no marker
+        """See ``Storage``."""
+        self.state.overlay.commit(changed.last)
+        self.state.overlay.settle(changed.layers, changed.last)
+
+    async def write(self, time_ms: int) -> None:
+        """Nothing."""
+
+    def renew_marks(self, time_ms: int) -> None:
+        """Nothing."""
+
+
+class Follower:
+    """A ``Storage`` in a local copy, which follows the changelog.
+
+    ``position``: all changes of the changelog below it are in the copy; None: nothing was restored so far.
+    """
+
+    def __init__(self, changelog: TopicPartition, state: PartitionState, copy: Copy, threads: StateThreads) -> None:
+        """``state`` has a ``CopyTable`` of the same copy."""
+        self.changelog, self.state, self.copy = changelog, state, copy
+        self.position: int | None = None
+        self._threads = threads
+        self._committed_to: int | None = None
+        """Where committed changes end that are not in the copy yet; None: there are none."""
+        self._unwritten: list[Layer] = []
+        """The layers of the overlay with those changes."""
+        self._unwritten_bytes = 0
+
+    @property
+    def unwritten_bytes(self) -> int | None:
+        """See ``Storage``."""
+        return None if self._committed_to is None else self._unwritten_bytes
+
+    # --- what is held ------------------------------------------------------------------------------------------------
+
+    async def restoring(
+        self, ranges: Sequence[KeyRange], expected: tuple[int, int] | None, *, is_checked: bool = True
+    ) -> Restoring:
+        """See ``Storage``."""
+        held = tuple(ranges)
+        return Restoring(self.changelog, self.copy, held, expected, partial(self.restored, held), is_checked)
+
+    def restored(self, ranges: Sequence[KeyRange]) -> None:
+        """The copy of these ranges is whole."""
+        self.state.make_ready(ranges)
+        if self.position is None:
+            # While others are worked on, what they wrote meanwhile lies above; a marker may be too low, never too high.
+            markers = self.copy.markers()
+            found = [marker.position for r in ranges for _, _, marker in markers.pieces(r.first, r.end)]
+            self.position = min(found, default=0)
+
+    # --- what is written ---------------------------------------------------------------------------------------------
+
+    def committed(self, changed: StateChanges, position: int | None) -> None:
+        """See ``Storage``; it is visible outside at once, and in the copy with the next ``write``."""
+        assert self.position is not None, "what changes was restored before"
+        self.state.overlay.commit(changed.last)
+        if position is not None:
+            self._committed_to = position
+        elif self._committed_to is None:
+            self._committed_to = self.position
+        self._unwritten += changed.layers
+        self._unwritten_bytes += changed.size
+
+    async def write(self, time_ms: int) -> None:
+        """See ``Storage``. In slices; the marker of what is held comes with the last one."""
+        position = self._committed_to
+        if position is None:
+            return
+        changes = self.state.overlay.committed()
+        await self._follow(changes, position, time_ms)
+        self.state.overlay.settle(self._unwritten, changes)
+        self._committed_to, self._unwritten, self._unwritten_bytes = None, [], 0
+
+    def marks(self, position: int, time_ms: int) -> list[Mark]:
+        """The markers of what is held, at a position."""
+        marker = Marker(position, time_ms)
+        return [(first, end, marker) for first, end, _ in self.state.ready.pieces()]
+
+    def renew_marks(self, time_ms: int) -> None:
+        """See ``Storage``."""
+        if self.position is not None:
+            self._put((), self.marks(self.position, time_ms))
+
+    async def _follow(self, last: Changes, position: int, time_ms: int) -> None:
+        part: list[Change] = []
+        size = 0
+        for cell, value in last.items():
+            if len(part) >= SLICE_CHANGES or size >= SLICE_BYTES:
+                await self._slice(part, ())
+                await asyncio.sleep(0)
+                part, size = [], 0
+            part.append((cell.key, value))
+            size += len(cell.key) + len(value or b"")
+        await self._slice(part, self.marks(position, time_ms))
+        self.position = position
+
+    async def _slice(self, part: Sequence[Change], marks: Sequence[Mark]) -> None:
+        """A thread is worth its while only beside a restore: RocksDB takes one write after the other, and its batches
+        are large.
+        """
+        if self._threads.restores:
+            await self._threads.run(self._put, part, marks)
+        else:
+            self._put(part, marks)
+
+    def _put(self, changes: Sequence[Change], marks: Sequence[Mark]) -> None:
+        try:
+            self.copy.write(changes, marks)
+        except RocksError as error:
+            raise StoreError(str(error)) from error
+
+
+class CopyTable:
+    """A copy as handlers and readers outside see it. Raises StoreError, which no handler's policy passes over."""
+
+    def __init__(self, copy: Copy) -> None:
+        self._copy = copy
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            return self._copy.get(key)
+        except RocksError as error:
+            raise StoreError(str(error)) from error
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        try:
+            return self._copy.get_many(keys)
+        except RocksError as error:
+            raise StoreError(str(error)) from error
+
+    def page(self, first: bytes, end: bytes | None, entries_max: int) -> list[tuple[bytes, bytes]]:
+        try:
+            return self._copy.page(first, end, entries_max)
+        except RocksError as error:
+            raise StoreError(str(error)) from error

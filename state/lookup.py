@@ -1,0 +1,100 @@
+"""PURE. Looking values of a store up in the state of its partitions: the same inside a process and in a folder."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from ..errors import StateError, caused
+from ..keyrange.hashing import point_of_key
+from ..keyrange.ranges import KeyRange
+from .changelog import decode_stored
+from .keys import MapKey, decode_map_key, is_state_key, parse_key, prefix_end, state_key
+from .overlay import laid_over
+from .tables import Change, StoreInfo, Table
+
+PAGE_ENTRIES: Final = 256
+
+
+class Lookup(Protocol):
+    """The committed state of one partition."""
+
+    def read_committed(self, key: bytes, point: int) -> bytes | None:
+        """The stored value of a state key, which has this point."""
+
+    def span_committed(self, first: bytes, end: bytes | None, within: KeyRange) -> Iterator[tuple[bytes, bytes]]:
+        """The entries of ``[first, end)`` (None: to the last one), which lies in a key range; in order."""
+
+
+class Entry(NamedTuple):
+    """A value of a store as it lies there. ``map_key`` None: of a value store; ``deadline_ms`` None: it stays."""
+
+    partition: int
+    key: bytes
+    map_key: MapKey | None
+    payload: bytes
+    deadline_ms: int | None
+
+
+class KeyInSeveral(ValueError):
+    """Several ``partitions``, in order, hold a key: one has to be named."""
+
+    def __init__(self, partitions: Sequence[int]) -> None:
+        super().__init__(f"partitions {list(partitions)} hold this key")
+        self.partitions = list(partitions)
+
+
+def entries_of_key(
+    store: StoreInfo, key: bytes, map_key: bytes | None, partitions: Iterable[tuple[int, Lookup]]
+) -> list[Entry]:
+    """The values of a record's key: one at most, but those of the whole map, in order of its keys, where ``store`` is a
+    map and ``map_key`` (its bytes) None. Raises KeyInSeveral, StateError.
+    """
+    point = point_of_key(key)
+    at = state_key(point, store.number, key, map_key or b"")
+    found: dict[int, list[tuple[bytes, bytes]]] = {}
+    for number, partition in partitions:
+        if store.kind == "map" and map_key is None:
+            pairs = list(partition.span_committed(at, prefix_end(at), KeyRange(point, point + 1)))
+        else:
+            stored = partition.read_committed(at, point)
+            pairs = [] if stored is None else [(at, stored)]
+        if pairs:
+            found[number] = pairs
+    if len(found) > 1:
+        raise KeyInSeveral(sorted(found))
+    return [_entry(store, number, key, data) for number, pairs in found.items() for key, data in pairs]
+
+
+def entries_of_store(store: StoreInfo, partition: int, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[Entry]:
+    """The entries of one store among those of a partition; raises StateError."""
+    for at, data in pairs:
+        if not is_state_key(at):
+            raise StateError(f"{store.topic}[{partition}] holds the key {at[:40]!r}, which is none of a state")
+        if parse_key(at).store == store.number:
+            yield _entry(store, partition, at, data)
+
+
+def _entry(store: StoreInfo, partition: int, at: bytes, data: bytes) -> Entry:
+    place = parse_key(at)
+    try:
+        stored = decode_stored(data)
+        map_key = decode_map_key(place.map_key, store.key_type) if store.kind == "map" else None
+    except ValueError as error:
+        raise caused(StateError(f"the state of store {store.name!r} is damaged: {error}"), None)
+    return Entry(partition, place.key, map_key, stored.payload, stored.deadline_ms)
+
+
+def walked(table: Table, first: bytes, end: bytes | None, over: Sequence[Change] = ()) -> Iterator[tuple[bytes, bytes]]:
+    """A table's entries of ``[first, end)`` (None: to the last one) in order of keys, with changes, which are in order,
+    laid over them; a page is in memory, not the whole.
+    """
+    at, i = first, 0
+    while True:
+        page = table.page(at, end, PAGE_ENTRIES)
+        is_last = len(page) < PAGE_ENTRIES
+        stop = i
+        while stop < len(over) and (is_last or over[stop][0] <= page[-1][0]):
+            stop += 1
+        yield from laid_over(page, over[i:stop])
+        if is_last:
+            return
+        at, i = page[-1][0] + b"\x00", stop
