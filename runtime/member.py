@@ -23,7 +23,7 @@ from .engine.destinations import Destinations
 from .engine.ends import Level
 from .engine.partition_run import PartitionRun
 from .engine.readers import CatchUp, MainReader
-from .engine.reshape import cut_workers, share_buffer
+from .engine.reshaping import share_buffer
 from .engine.slots import Slots
 from .engine.transaction import Transactions
 from .handlers.handler import Handler
@@ -33,9 +33,9 @@ from .logs.reader import LogReader, offsets_topic
 from .logs.snapshots import Snapshots
 from .logs.topics import destinations_of, prepare_topics, reserved_topics
 from .membership.coordinator import Coordinator
-from .partition.cut import Change
 from .partition.dispatch import Numbers, PartitionDispatch
 from .partition.generation import Generation
+from .partition.reshape import MergeWish, ReleaseWish, SplitWish, TakeUpWish, Wish
 from .settings import Settings
 from .source_watch import SourceWatch
 from .stores.keeper import Keeper, OpenCopies, open_state_folder
@@ -183,10 +183,7 @@ class Member:
 
         Raises ValueError when not all of it is held here, CancelledError when the run ends before.
         """
-        assert self.cycle is not None, "the start is through"
-        settled = self.cycle.reshape.give_up(self._run_of(place), within)
-        self.cycle.wake()
-        await settled
+        await self._ask(ReleaseWish(self._run_of(place).dispatch, within))
 
     async def grant(self, place: Place, within: KeyRange) -> None:
         """Grant this process a range that it released, and work on it; returns when its cut into workers is committed.
@@ -198,7 +195,7 @@ class Member:
         assert self.standing is not None, "the start is through"
         run = self._run_of(place)
         async with self._granting.setdefault(place, asyncio.Lock()):
-            if (leaving := self.cycle.reshape.is_leaving(run, within)) is not None:
+            if (leaving := self.cycle.reshape.wishes.is_leaving(run.dispatch, within)) is not None:
                 raise ValueError(f"{run.label}: {within} overlaps {leaving}, which is being given up")
             # Whatever is held here is held by a grant in force: another one over it would end that one in mid-work.
             held = [w for w in run.dispatch.workers if w.first < within.end and within.first < w.end]
@@ -217,10 +214,7 @@ class Member:
 
         Raises ValueError when no worker owns the points on both sides, CancelledError when the run ends before.
         """
-        assert self.cycle is not None, "the start is through"
-        settled = self.cycle.reshape.ask_split(self._run_of(place), at)
-        self.cycle.wake()
-        await settled
+        await self._ask(SplitWish(self._run_of(place).dispatch, at))
 
     async def merge(self, place: Place, within: KeyRange) -> None:
         """Make one worker of those that make up a range; returns when that is committed.
@@ -228,10 +222,7 @@ class Member:
         They are held until they are level, at most ``merge_hold_ms``. Raises ValueError when they do not make it up,
         are of several grants, or did not get level; CancelledError when the run ends before.
         """
-        assert self.cycle is not None, "the start is through"
-        settled = self.cycle.reshape.ask_merge(self._run_of(place), within)
-        self.cycle.wake()
-        await settled
+        await self._ask(MergeWish(self._run_of(place).dispatch, within))
 
     async def take_up(self, place: Place, epoch: int) -> None:
         """Work on a grant that stands in the control log; returns when its cut into workers is committed.
@@ -239,8 +230,13 @@ class Member:
         Raises ValueError when it is no grant to this process or overlaps what it holds, CancelledError when the run
         ends before.
         """
+        run = self._run_of(place)
+        await self._ask(TakeUpWish(run.dispatch, epoch, run.cut))
+
+    async def _ask(self, wish: Wish) -> None:
+        """Have a wish fulfilled in the next commit cycles; returns when that is committed."""
         assert self.cycle is not None, "the start is through"
-        settled = self.cycle.reshape.take_up(self._run_of(place), epoch)
+        settled = self.cycle.reshape.ask(wish)
         self.cycle.wake()
         await settled
 
@@ -307,15 +303,12 @@ class Member:
     async def _set_up(self, office: Office, marks: dict[TopicPartition, Watermarks]) -> None:
         factors = {h.topic: h for h in self.handlers}
         numbers = Numbers()
-        structure: list[Change] = []
         for source in marks:
             run = self._make_run(source, factors[source.topic], office, numbers)
             if run.handler.stores:
                 run.state, run.bindings = self.keeper.attach(source, run.handler)
             run.partitions = sum(1 for other in marks if other.topic == source.topic)
-            structure += cut_workers(run, office.before)
             self.runs.append(run)
-        share_buffer(self.runs, self.settings.buffer_bytes_max)
         standing = self.standing = Standing(office, self.identity)
         transactions = Transactions(
             standing,
@@ -330,7 +323,9 @@ class Member:
         self.cycle = CommitCycle(
             standing, transactions, self.runs, self.slots, self.keeper, self.settings, self.on_step
         )
-        await self.cycle.send(Generation([], structure))
+        changes = self.cycle.reshape.begin(office.before)
+        share_buffer(self.runs, self.settings.buffer_bytes_max)
+        await self.cycle.send(Generation([], changes))
 
     def _make_run(self, source: TopicPartition, handler: Handler, office: Office, numbers: Numbers) -> PartitionRun:
         ledger = office.ledger

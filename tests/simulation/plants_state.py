@@ -168,7 +168,7 @@ def copy_trusted_after_a_grant(patch: pytest.MonkeyPatch) -> None:
 
 def granted_too_early(patch: pytest.MonkeyPatch) -> None:
     """A range is granted from the edges of before, while its release is being committed."""
-    patch.setattr("keylanes.runtime.engine.reshape.Reshape.is_leaving", lambda self, run, within: None)
+    patch.setattr("keylanes.runtime.partition.reshape.Wishes.is_leaving", lambda self, dispatch, within: None)
 
 
 def on_disk(defect: Callable[[plants_rocks.Set], None]) -> Callable[[pytest.MonkeyPatch], None]:

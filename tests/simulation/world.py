@@ -330,8 +330,8 @@ def is_quiet(member: Member) -> bool:
     """Whether nothing is sent, held or still to be merged."""
     assert member.cycle is not None, "it works"
     is_calm = member.balance is None or member.balance.calm_looks >= CALM_LOOKS
-    is_merging = member.cycle.reshape.holds or any(run.wanted_bounds for run in member.runs)
-    return is_calm and not (member.cycle.is_sending or is_merging)
+    wishes = member.cycle.reshape.wishes
+    return is_calm and not (member.cycle.is_sending or wishes.holds or wishes.wanted)
 
 
 @contextmanager
