@@ -21,7 +21,7 @@ from .engine.destinations import Destinations
 from .engine.ends import Level
 from .engine.partition_run import PartitionRun
 from .engine.readers import CatchUp, MainReader
-from .engine.reshape import cut_workers, share_buffer
+from .engine.reshaping import share_buffer
 from .engine.slots import Slots
 from .engine.transaction import Transactions
 from .handlers.handler import Handler
@@ -32,7 +32,6 @@ from .logs.snapshots import Snapshots
 from .logs.topics import destinations_of, prepare_topics, reserved_topics
 from .membership.coordinator import Coordinator
 from .membership.office_watch import OfficeWatch
-from .partition.cut import Change
 from .partition.dispatch import Numbers, PartitionDispatch
 from .partition.generation import Generation
 from .requests import Requests
@@ -238,16 +237,13 @@ class Member:
     async def _set_up(self, office: Office, marks: dict[TopicPartition, Watermarks]) -> None:
         factors = {h.topic: h for h in self.handlers}
         numbers = Numbers()
-        structure: list[Change] = []
         runs: list[PartitionRun] = []
         for source in marks:
             run = self._make_run(source, factors[source.topic], office, numbers)
             if run.handler.stores:
                 run.state, run.bindings = self.keeper.attach(source, run.handler)
             run.partitions = sum(1 for other in marks if other.topic == source.topic)
-            structure += cut_workers(run, office.before)
             runs.append(run)
-        share_buffer(runs, self.settings.buffer_bytes_max)
         standing = Standing(office, self.identity)
         transactions = Transactions(
             standing,
@@ -261,7 +257,9 @@ class Member:
         )
         cycle = CommitCycle(standing, transactions, runs, self.slots, self.keeper, self.settings, self.on_step)
         self._work = self._make_work(runs, {source: m.high for source, m in marks.items()}, standing, cycle)
-        await cycle.send(Generation([], structure))
+        changes = cycle.reshape.begin(office.before)
+        share_buffer(runs, self.settings.buffer_bytes_max)
+        await cycle.send(Generation([], changes))
 
     def _make_work(
         self, runs: list[PartitionRun], ends: dict[TopicPartition, int], standing: Standing, cycle: CommitCycle

@@ -11,6 +11,7 @@ from .engine.commit import CommitCycle
 from .engine.partition_run import PartitionRun, run_of
 from .logs.office import Standing
 from .membership.coordinator import Coordinator
+from .partition.reshape import MergeWish, ReleaseWish, SplitWish, TakeUpWish, Wish
 
 
 class Requests:
@@ -33,9 +34,7 @@ class Requests:
 
         Raises ValueError when not all of it is held here, CancelledError when the run ends before.
         """
-        settled = self.cycle.reshape.give_up(run_of(self.runs, place, self.coordinator.app), within)
-        self.cycle.wake()
-        await settled
+        await self._ask(ReleaseWish(self._run_of(place).dispatch, within))
 
     async def grant(self, place: Place, within: KeyRange) -> None:
         """Grant this process a range that it released, and work on it; returns when its cut into workers is committed.
@@ -43,9 +42,9 @@ class Requests:
         Raises ValueError when part of it is held here, or is being given up, BrokerUnavailable when the grant can't be
         written, CancelledError when the run ends before.
         """
-        run = run_of(self.runs, place, self.coordinator.app)
+        run = self._run_of(place)
         async with self._granting.setdefault(place, asyncio.Lock()):
-            if (leaving := self.cycle.reshape.is_leaving(run, within)) is not None:
+            if (leaving := self.cycle.reshape.wishes.is_leaving(run.dispatch, within)) is not None:
                 raise ValueError(f"{run.label}: {within} overlaps {leaving}, which is being given up")
             # Whatever is held here is held by a grant in force: another one over it would end that one in mid-work.
             held = [w for w in run.dispatch.workers if w.first < within.end and within.first < w.end]
@@ -64,9 +63,7 @@ class Requests:
 
         Raises ValueError when no worker owns the points on both sides, CancelledError when the run ends before.
         """
-        settled = self.cycle.reshape.ask_split(run_of(self.runs, place, self.coordinator.app), at)
-        self.cycle.wake()
-        await settled
+        await self._ask(SplitWish(self._run_of(place).dispatch, at))
 
     async def merge(self, place: Place, within: KeyRange) -> None:
         """Make one worker of those that make up a range; returns when that is committed.
@@ -74,9 +71,7 @@ class Requests:
         They are held until they are level, at most ``merge_hold_ms``. Raises ValueError when they do not make it up,
         are of several grants, or did not get level; CancelledError when the run ends before.
         """
-        settled = self.cycle.reshape.ask_merge(run_of(self.runs, place, self.coordinator.app), within)
-        self.cycle.wake()
-        await settled
+        await self._ask(MergeWish(self._run_of(place).dispatch, within))
 
     async def take_up(self, place: Place, epoch: int) -> None:
         """Work on a grant that stands in the control log; returns when its cut into workers is committed.
@@ -84,6 +79,14 @@ class Requests:
         Raises ValueError when it is no grant to this process or overlaps what it holds, CancelledError when the run
         ends before.
         """
-        settled = self.cycle.reshape.take_up(run_of(self.runs, place, self.coordinator.app), epoch)
+        run = self._run_of(place)
+        await self._ask(TakeUpWish(run.dispatch, epoch, run.cut))
+
+    async def _ask(self, wish: Wish) -> None:
+        """Have a wish fulfilled in the next commit cycles; returns when that is committed."""
+        settled = self.cycle.reshape.ask(wish)
         self.cycle.wake()
         await settled
+
+    def _run_of(self, place: Place) -> PartitionRun:
+        return run_of(self.runs, place, self.coordinator.app)

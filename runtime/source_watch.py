@@ -25,6 +25,7 @@ from .handlers.outputs import place_of
 from .logs.office import Standing
 from .membership.coordinator import Coordinator, check_identities
 from .partition.dispatch import PartitionDispatch
+from .partition.reshape import TakeUpWish
 from .settings import Settings
 
 logger = logging.getLogger("keylanes")
@@ -113,7 +114,7 @@ class SourceWatch:
             dispatch = PartitionDispatch(*place, front, quota, numbers)
             dispatch.incarnation = standing.incarnation
             run = PartitionRun(dispatch, like.handler, place_of(*place), partitions=partitions)
-            settled = cycle.reshape.take_up(run, epoch)
+            settled = cycle.reshape.ask(TakeUpWish(dispatch, epoch, run.cut))
             cycle.wake()
             await settled
             # Not before: without workers it would look released, and could be granted once more.

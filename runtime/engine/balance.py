@@ -23,11 +23,12 @@ import msgspec
 from ...keyrange.policy import FULL, Decision, Limits, Merge, Split, Unsplittable, WorkerLoad, decide, watched
 from ...keyrange.ranges import KeyRange
 from ..partition.load import SEEDS_MIN
+from ..partition.reshape import MergeWish, SplitWish, Wish
 from ..partition.worker import Worker
 from ..settings import Settings
 from ..watch.statistics import HotKey
 from .partition_run import PartitionRun
-from .reshape import Reshape
+from .reshaping import Reshaping
 
 logger = logging.getLogger("keylanes")
 
@@ -53,7 +54,7 @@ class Balance:
     def __init__(
         self,
         runs: Sequence[PartitionRun],
-        reshape: Reshape,
+        reshape: Reshaping,
         settings: Settings,
         cpu_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
@@ -122,14 +123,13 @@ class Balance:
             match decision:
                 case Split():
                     logger.info("%s: a hot range is split at %08x", run.label, decision.at)
-                    self._ask(run, partial(self.reshape.ask_split, run, decision.at), self._has_split)
+                    self._ask(run, SplitWish(run.dispatch, decision.at), self._has_split)
                 case Merge():
                     group = [by_number[number] for number in decision.workers]
                     within = KeyRange(group[0].first, group[-1].end)
                     logger.info("%s: %d workers of %s have little to do and are merged", run.label, len(group), within)
-                    self._ask(
-                        run, partial(self.reshape.ask_merge, run, within), self._has_merged, partial(_unsettle, group)
-                    )
+                    wish = MergeWish(run.dispatch, within)
+                    self._ask(run, wish, self._has_merged, partial(_unsettle, group))
                 case Unsplittable():
                     key = HotKey(run.dispatch.topic, run.dispatch.partition, decision.point, decision.share)
                     hot[key] = before.get(key.point, 0) + 1
@@ -139,7 +139,7 @@ class Balance:
     def _ask(
         self,
         run: PartitionRun,
-        ask: "Callable[[], asyncio.Future[None]]",
+        wish: Wish,
         done: Callable[[], None],
         refused: Callable[[], None] = lambda: None,
     ) -> None:
@@ -157,7 +157,7 @@ class Balance:
                 refused()
 
         try:
-            settled = ask()
+            settled = self.reshape.ask(wish)
         except ValueError as refusal:
             logger.info("not done: %s", refusal)
             refused()

@@ -14,11 +14,12 @@ from ...keyrange.ranges import KeyRange
 from ..logs.office import Standing
 from ..partition.cut import Change
 from ..partition.generation import Generation, take
+from ..partition.reshape import TakeUpWish
 from ..settings import Settings
 from ..stores.keeper import Keeper
 from ..watch.steps import Step
 from .partition_run import PartitionRun
-from .reshape import Arriving, Reshape, share_buffer
+from .reshaping import Reshaping, share_buffer
 from .slots import Slots
 from .transaction import Transactions
 
@@ -43,8 +44,8 @@ class CommitCycle:
         self.is_sending = False
         """A generation was taken and is not committed yet: no other may be taken, or a tile would be skipped."""
         self._on_step = on_step
-        self.reshape = Reshape(slots, settings)
-        self._restoring: dict[Arriving, asyncio.Task[None]] = {}
+        self.reshape = Reshaping(runs, slots, settings)
+        self._restoring: dict[TakeUpWish, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
 
     # --- the cycle -------------------------------------------------------------------------------------------------
@@ -96,7 +97,7 @@ class CommitCycle:
         generation.add(arrived)
         now = asyncio.get_running_loop().time()
         self.reshape.change(generation, now)
-        self.reshape.begin_holds(self.runs, now)
+        self.reshape.begin_holds(now)
         if generation.structure:
             share_buffer(self.runs, self.settings.buffer_bytes_max)
         if generation:
@@ -106,48 +107,44 @@ class CommitCycle:
 
     async def _arrive(self) -> list[Change]:
         """Workers for the grants that arrived; the ledger must know their epochs before anything is committed there."""
-        waiting = self.reshape.arriving
+        # Not those that are asked for from here on: they may be written behind what is read now.
+        waiting = list(self.reshape.wishes.arriving)
         if all(a in self._restoring and not self._restoring[a].done() for a in waiting):
             return []
-        self.reshape.arriving = []  # one that is asked for from here on may be written behind what is read now
-        whole: list[Arriving] = []
-        try:
-            if not all(map(self._knows, waiting)):
-                try:
-                    await self.standing.read()
-                except BrokerError as error:
-                    logger.warning("grants that arrived wait: %s", error)
-                    return []
-            whole = [arrival for arrival in waiting if self._is_whole(arrival)]
-        finally:  # also of a run that ends here: whoever waits for a grant is told
-            self.reshape.arriving = [*(a for a in waiting if a not in whole), *self.reshape.arriving]
-        return self.reshape.arrive(whole, self.standing.ledger, self.standing.incarnation)
+        if not all(map(self._knows, waiting)):
+            try:
+                await self.standing.read()
+            except BrokerError as error:
+                logger.warning("grants that arrived wait: %s", error)
+                return []
+        whole = [wish for wish in waiting if self._is_whole(wish)]
+        return self.reshape.take_up(whole, self.standing.ledger, self.standing.incarnation)
 
-    def _knows(self, arrival: Arriving) -> bool:
+    def _knows(self, wish: TakeUpWish) -> bool:
         """Whether the ledger has the epoch of a grant."""
-        place = arrival.run.dispatch.place
-        return arrival.epoch in self.standing.ledger.partition(place).parts
+        place = wish.dispatch.place
+        return wish.epoch in self.standing.ledger.partition(place).parts
 
-    def _is_whole(self, arrival: Arriving) -> bool:
+    def _is_whole(self, wish: TakeUpWish) -> bool:
         """Whether the state of what arrives is here; it is restored beside the work on everything else."""
-        if (restoring := self._restoring.get(arrival)) is not None:
+        if (restoring := self._restoring.get(wish)) is not None:
             if not restoring.done():
                 return False
-            del self._restoring[arrival]
+            del self._restoring[wish]
             restoring.result()
             return True
-        if any(other.run is arrival.run for other in self._restoring):
+        if any(other.dispatch is wish.dispatch for other in self._restoring):
             # Of a grant that nobody waits for any more, maybe over the same points: what it reads of the changelog must
             # not be written behind what is committed under this one.
             return False
-        place = arrival.run.dispatch.place
-        part = self.standing.ledger.partition(place).parts.get(arrival.epoch)
-        if arrival.run.state is None or part is None or part.incarnation != self.standing.incarnation:
+        place = wish.dispatch.place
+        part = self.standing.ledger.partition(place).parts.get(wish.epoch)
+        if place.topic not in self.keeper.handlers or part is None or part.incarnation != self.standing.incarnation:
             return True
         ranges = [KeyRange(first, end) for first, end, _ in part.froms.pieces()]
         task = asyncio.get_running_loop().create_task(self.keeper.take_up(place, ranges))
         task.add_done_callback(lambda _: self.wake())
-        self._restoring[arrival] = task
+        self._restoring[wish] = task
         return False
 
     async def send(self, generation: Generation) -> None:

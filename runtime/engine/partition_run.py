@@ -44,11 +44,8 @@ class PartitionRun:
     """What the handler is called with behind the value; None: the context."""
     partitions: int = 1
     """Of the source topic: what a missing output topic is made with."""
-    wanted_bounds: tuple[int, ...] = ()
     room: asyncio.Event = field(default_factory=asyncio.Event)
     catch_up_room: asyncio.Event = field(default_factory=asyncio.Event)
-    hold_after_s: float = 0.0
-    """Neighbours are held to be merged from then on."""
     _spare: Attempt | None = None
 
     def __post_init__(self) -> None:
@@ -96,7 +93,7 @@ class PartitionRun:
     @property
     def label(self) -> str:
         """The source partition, for people."""
-        return f"{self.dispatch.topic}[{self.dispatch.partition}]"
+        return self.dispatch.label
 
 
 def run_of(runs: Iterable[PartitionRun], place: tuple[str, int], app: str) -> PartitionRun:

@@ -92,6 +92,11 @@ class PartitionDispatch:
         self._stretch: Stretch | None = None
         self._owners: Lookup[Worker | None] = Lookup([0], [None])
 
+    @property
+    def label(self) -> str:
+        """The source partition, for people."""
+        return f"{self.topic}[{self.partition}]"
+
     # --- who owns what ---------------------------------------------------------------------------------------------
 
     def add_workers(self, bounds: Sequence[int], edges: Callable[[int], int]) -> list[Worker]:

@@ -3,7 +3,7 @@
 fencing_model.py has one range, whose owner changes as a whole. Here the key space is two points or three, ``a``, ``b``
 and ``c``: the least number with a border inside. A worker owns a run of them. range_steps.py says what processes do.
 
-What is modelled, as runtime/engine/reshape.py, structure.py, commit.py and coordinator.py do it:
+What is modelled, as runtime/partition's reshape.py and cut.py, commit.py and coordinator.py do it:
 
 - a generation is taken at once: worker edges move, splits, merges and releases change the workers, and all of it is the
   member's *pending* transaction, whose tiles come before its changes of structure. Nothing else is taken until its

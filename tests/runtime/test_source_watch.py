@@ -96,7 +96,7 @@ def test_an_added_partition_is_shown_when_it_is_whole(monkeypatch: pytest.Monkey
         member = await engine.start()
         cycle = member.work.cycle
         cluster.grow(SOURCE)
-        await reached(lambda: bool(cycle.reshape.arriving))
+        await reached(lambda: bool(cycle.reshape.wishes.arriving))
         with pytest.raises(ValueError, match="is no source partition of"):
             await member.work.requests.grant(ADDED, WHOLE)
         await reached(lambda: len(member.runs) == 2)

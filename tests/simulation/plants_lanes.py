@@ -5,12 +5,11 @@ from typing import Any
 from keylanes.brokers.protocol import Batch
 from keylanes.errors import DecodeFailed
 from keylanes.keyrange import ranges
-from keylanes.runtime.engine import reshape
 from keylanes.runtime.engine.readers import MainReader
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.handlers.context import Context
 from keylanes.runtime.partition import cut as structure
-from keylanes.runtime.partition import generation
+from keylanes.runtime.partition import generation, reshape
 from keylanes.runtime.partition.dispatch import PartitionDispatch
 from keylanes.runtime.partition.worker import Worker
 

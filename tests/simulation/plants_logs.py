@@ -4,9 +4,9 @@ from typing import Any
 
 from keylanes.offsets import codec, ledger, snapshots
 from keylanes.offsets.events import MemberFenced
-from keylanes.runtime.engine.reshape import Reshape
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.logs.trimming import History
+from keylanes.runtime.partition.reshape import Wishes
 
 from ..offsets import test_codec, test_ledger, test_snapshots
 from ..runtime.engine import test_grants
@@ -123,7 +123,7 @@ PLANTS = [
     Plant(
         "grant to somebody else taken up",
         "two processes work on one range",
-        changed(Reshape, "arrive", ("if part is None or part.incarnation != incarnation:", "if part is None:")),
+        changed(Wishes, "take_up", ("if part is None or part.incarnation != incarnation:", "if part is None:")),
         (test_grants.test_a_grant_to_another_process_is_not_taken_up,),
         finding="DID NOT RAISE .*ValueError",
     ),

@@ -8,6 +8,7 @@ from keylanes.brokers.protocol import Record
 from keylanes.brokers.simulated.broker import EPOCH_MS
 from keylanes.brokers.simulated.log import SimulatedRecord
 from keylanes.runtime.handlers.partition_state import PartitionState, Scope
+from keylanes.runtime.partition.reshape import Wishes
 from keylanes.runtime.stores import restore
 from keylanes.runtime.stores.follower import Follower
 from keylanes.runtime.stores.keeper import Keeper
@@ -169,7 +170,7 @@ def copy_trusted_after_a_grant(patch: Planting) -> None:
 
 def granted_too_early(patch: Planting) -> None:
     """A range is granted from the edges of before, while its release is being committed."""
-    patch.setattr("keylanes.runtime.engine.reshape.Reshape", "is_leaving", lambda self, run, within: None)
+    patch.setattr(Wishes, "is_leaving", lambda self, dispatch, within: None)
 
 
 def on_disk(defect: Callable[[plants_rocks.Set], None]) -> Put:

@@ -329,8 +329,8 @@ class World:
 def is_quiet(member: Member) -> bool:
     """Whether nothing is sent, held or still to be merged."""
     is_calm = member.work.balance is None or member.work.balance.calm_looks >= CALM_LOOKS
-    is_merging = member.work.cycle.reshape.holds or any(run.wanted_bounds for run in member.runs)
-    return is_calm and not (member.work.cycle.is_sending or is_merging)
+    wishes = member.work.cycle.reshape.wishes
+    return is_calm and not (member.work.cycle.is_sending or wishes.holds or wishes.wanted)
 
 
 @contextmanager

@@ -20,10 +20,11 @@ from keylanes.offsets.events import Event, WorkersMerged, WorkerSplit
 from keylanes.offsets.ledger import Ledger, evolve_all
 from keylanes.runtime.engine.balance import Balance
 from keylanes.runtime.engine.partition_run import PartitionRun
-from keylanes.runtime.engine.reshape import Reshape
+from keylanes.runtime.engine.reshaping import Reshaping
 from keylanes.runtime.handlers.context import Context
 from keylanes.runtime.handlers.handler import Handler, declare
 from keylanes.runtime.member import Member
+from keylanes.runtime.partition.reshape import MergeWish, ReleaseWish, SplitWish
 from keylanes.runtime.partition.worker import Worker
 from keylanes.runtime.settings import Settings
 
@@ -89,7 +90,7 @@ class Running:
         return self.member.work.balance
 
     @property
-    def reshape(self) -> Reshape:
+    def reshape(self) -> Reshaping:
         """Who splits and merges."""
         return self.member.work.cycle.reshape
 
@@ -339,15 +340,15 @@ def test_a_merge_that_failed_is_not_tried_again_at_once() -> None:
     """Its workers count as busy for some looks; nobody holds them in vain all the time."""
 
     async def test(app: Running) -> None:
-        await app.reshape.ask_split(app.part, 9)
-        await app.reached(lambda: bool(app.reshape.merging))
+        await app.reshape.ask(SplitWish(app.part.dispatch, 9))
+        await app.reached(lambda: bool(app.reshape.wishes.merging))
         await app.write(keys_below(SPACE_END // 4))
-        await app.reached(lambda: bool(app.reshape.holds))
+        await app.reached(lambda: bool(app.reshape.wishes.holds))
         assert app.running, "it began before the hold"
-        await app.reached(lambda: not app.reshape.holds)
+        await app.reached(lambda: not app.reshape.wishes.holds)
         assert app.balance.merges == 0
         refused = app.balance.looks
-        await app.reached(lambda: bool(app.reshape.merging))
+        await app.reached(lambda: bool(app.reshape.wishes.merging))
         assert app.balance.looks >= refused + 5
         await app.reached(lambda: app.balance.merges == 1)
         app.check()
@@ -362,12 +363,12 @@ def test_a_split_that_is_asked_for() -> None:
     """It is there when the answer is; a point that no worker's range holds inside is refused."""
 
     async def test(app: Running) -> None:
-        await app.reshape.ask_split(app.part, 5)
+        await app.reshape.ask(SplitWish(app.part.dispatch, 5))
         assert bounds_of(app) == [0, 5, *even_bounds(4)[1:]]
         assert [event.at for event in app.events() if isinstance(event, WorkerSplit)] == [5]
         for at in (5, 0, SPACE_END):
             with pytest.raises(ValueError, match="strictly inside no worker"):
-                await app.reshape.ask_split(app.part, at)
+                await app.reshape.ask(SplitWish(app.part.dispatch, at))
 
     running(test, lambda key: 0.0)
 
@@ -377,11 +378,11 @@ def test_a_merge_that_is_asked_for() -> None:
 
     async def test(app: Running) -> None:
         await app.write(zipf(500, 50))
-        await app.reshape.ask_merge(app.part, KeyRange(0, HALF))
+        await app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
         assert bounds_of(app) == [0, *even_bounds(4)[2:]]
         for first, end in ((0, HALF), (0, HALF + 5), (5, SPACE_END)):
             with pytest.raises(ValueError, match="not made up of two or more whole workers"):
-                await app.reshape.ask_merge(app.part, KeyRange(first, end))
+                await app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(first, end)))
         await app.level()
         app.check()
 
@@ -395,10 +396,10 @@ def test_a_merge_that_does_not_become_level_is_refused() -> None:
         await app.write(keys_below(SPACE_END // 4))
         await app.reached(lambda: bool(app.running))
         with pytest.raises(ValueError, match="did not become level within 100 ms"):
-            await app.reshape.ask_merge(app.part, KeyRange(0, HALF))
+            await app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
         assert all(worker.hold_at is None for worker in app.workers)
         await app.level()
-        await app.reshape.ask_merge(app.part, KeyRange(0, HALF))
+        await app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
         app.check()
 
     running(test, lambda key: 2.0, merge_hold_ms=100, split_hot_ranges=False)
@@ -410,9 +411,9 @@ def test_a_split_waits_while_its_worker_is_held() -> None:
     async def test(app: Running) -> None:
         await app.write(keys_below(SPACE_END // 4))
         await app.reached(lambda: bool(app.running))
-        merge = app.reshape.ask_merge(app.part, KeyRange(0, HALF))
-        await app.reached(lambda: bool(app.reshape.holds))
-        split = app.reshape.ask_split(app.part, 9)
+        merge = app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
+        await app.reached(lambda: bool(app.reshape.wishes.holds))
+        split = app.reshape.ask(SplitWish(app.part.dispatch, 9))
         await asyncio.wait([split])
         assert merge.done()
         assert isinstance(merge.exception(), ValueError)
@@ -431,15 +432,15 @@ def test_a_release_comes_first() -> None:
     async def test(app: Running) -> None:
         await app.write(keys_below(SPACE_END // 4))
         await app.reached(lambda: bool(app.running))
-        merge = app.reshape.ask_merge(app.part, KeyRange(0, HALF))
-        await app.reached(lambda: bool(app.reshape.holds))
-        split = app.reshape.ask_split(app.part, 9)
-        elsewhere = app.reshape.ask_split(app.part, HALF + 9)
-        release = app.reshape.give_up(app.part, KeyRange(0, HALF))
+        merge = app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
+        await app.reached(lambda: bool(app.reshape.wishes.holds))
+        split = app.reshape.ask(SplitWish(app.part.dispatch, 9))
+        elsewhere = app.reshape.ask(SplitWish(app.part.dispatch, HALF + 9))
+        release = app.reshape.ask(ReleaseWish(app.part.dispatch, KeyRange(0, HALF)))
         with pytest.raises(ValueError, match="is being given up"):
-            app.reshape.ask_split(app.part, 9)
+            app.reshape.ask(SplitWish(app.part.dispatch, 9))
         with pytest.raises(ValueError, match="is being given up"):
-            app.reshape.ask_merge(app.part, KeyRange(0, HALF))
+            app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF)))
         answers = await asyncio.gather(merge, split, elsewhere, release, return_exceptions=True)
         assert [type(answer) for answer in answers] == [ValueError, ValueError, type(None), type(None)]
         assert bounds_of(app) == [HALF, HALF + 9, *even_bounds(4)[3:]]
@@ -455,10 +456,10 @@ def test_what_is_asked_for_ends_with_the_run() -> None:
     async def test(app: Running) -> None:
         await app.write(keys_below(SPACE_END // 4))
         await app.reached(lambda: bool(app.running))
-        asked.append(app.reshape.ask_merge(app.part, KeyRange(0, HALF)))
-        await app.reached(lambda: bool(app.reshape.holds))
-        asked.append(app.reshape.ask_split(app.part, 9))
-        asked.append(app.reshape.ask_merge(app.part, KeyRange(0, SPACE_END)))
+        asked.append(app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, HALF))))
+        await app.reached(lambda: bool(app.reshape.wishes.holds))
+        asked.append(app.reshape.ask(SplitWish(app.part.dispatch, 9)))
+        asked.append(app.reshape.ask(MergeWish(app.part.dispatch, KeyRange(0, SPACE_END))))
 
     running(test, lambda key: 60.0, merge_hold_ms=100_000, drain_timeout_ms=100, handler_timeout_ms=100_000)
     assert [future.cancelled() for future in asked] == [True] * 3
@@ -468,9 +469,9 @@ def test_a_split_is_not_undone_by_merges_to_the_declared_cut() -> None:
     """After a start with fewer workers than before, neighbours merge to the new cut; what is split meanwhile stays."""
 
     async def test(app: Running) -> None:
-        app.part.wanted_bounds = (0, HALF, SPACE_END)
-        await app.reshape.ask_split(app.part, 9)
-        await app.reached(lambda: not app.part.wanted_bounds)
+        app.reshape.wishes.wanted[app.part.dispatch] = (0, HALF, SPACE_END)
+        await app.reshape.ask(SplitWish(app.part.dispatch, 9))
+        await app.reached(lambda: not app.reshape.wishes.wanted)
         assert bounds_of(app) == [0, 9, HALF, SPACE_END]
 
     running(test, lambda key: 0.0, split_hot_ranges=False)

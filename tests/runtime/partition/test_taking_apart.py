@@ -12,10 +12,10 @@ from keylanes.brokers.protocol import Outgoing, TransactionRefused
 from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.ranges import even_bounds
-from keylanes.offsets.events import RangeReleased
 from keylanes.runtime.handlers.done import Done
 from keylanes.runtime.handlers.handler import DeadLetter, Stop
 from keylanes.runtime.handlers.outputs import ERROR_HEADER, TIMESTAMP_HEADER, Destination, kept, place_of
+from keylanes.runtime.partition.cut import Released
 from keylanes.runtime.partition.dispatch import Numbers, PartitionDispatch
 from keylanes.runtime.partition.generation import Generation, take
 from keylanes.runtime.partition.taking_apart import Apart, Failed, Replaced, Unblamed, take_apart
@@ -27,7 +27,7 @@ KEYS = [next(k for i in range(1_000) if point_of_key(k := b"k%d" % i) >> 30 == w
 """A key for each of four workers."""
 KNOWN = {"dead": Destination(3, 1 << 20, False)}
 POLICIES: dict[str, DeadLetter | Stop] = {"a": DeadLetter("dead"), "b": Stop()}
-RELEASED = RangeReleased(5, 0, 2, "a", 0, 0, 1)
+RELEASED = Released(PartitionDispatch("a", 0, 0, 1, Numbers()), 2, 0, 1)
 
 Step: TypeAlias = tuple[int, str, int]
 """(worker, what its next record does, how many outputs it has)."""
