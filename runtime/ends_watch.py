@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from ..brokers.protocol import Broker, BrokerError, TopicPartition
 from ..brokers.waiting import bounded
 from ..keyrange.hashing import SPACE_END
-from .engine.ends import Level
+from .engine.ends import Ends
 from .engine.partition_run import PartitionRun, run_of
 from .logs.office import Standing
 from .settings import Settings
@@ -36,7 +36,7 @@ class EndsWatch:
                 edges[source] = self.standing.ledger.frontier(source)
         return edges
 
-    async def has_reached(self, level: Level) -> bool:
+    async def has_reached(self, level: Ends) -> bool:
         """Whether all is done, also in sources that this application writes to itself."""
         wanted = level.to_pin(self.edges())
         if wanted:

@@ -18,7 +18,7 @@ from .ends_watch import EndsWatch
 from .engine.balance import Balance
 from .engine.commit import CommitCycle
 from .engine.destinations import Destinations
-from .engine.ends import Level
+from .engine.ends import Ends
 from .engine.partition_run import PartitionRun
 from .engine.readers import CatchUp, MainReader
 from .engine.reshaping import share_buffer
@@ -32,7 +32,7 @@ from .logs.snapshots import Snapshots
 from .logs.topics import destinations_of, prepare_topics, reserved_topics
 from .membership.coordinator import Coordinator
 from .membership.office_watch import OfficeWatch
-from .partition.dispatch import Numbers, PartitionDispatch
+from .partition.dispatch import PartitionDispatch, WorkerNumbers
 from .partition.generation import Generation
 from .requests import Requests
 from .settings import Settings
@@ -236,7 +236,7 @@ class Member:
 
     async def _set_up(self, office: Office, marks: dict[TopicPartition, Watermarks]) -> None:
         factors = {h.topic: h for h in self.handlers}
-        numbers = Numbers()
+        numbers = WorkerNumbers()
         runs: list[PartitionRun] = []
         for source in marks:
             run = self._make_run(source, factors[source.topic], office, numbers)
@@ -289,7 +289,9 @@ class Member:
             ),
         )
 
-    def _make_run(self, source: TopicPartition, handler: Handler, office: Office, numbers: Numbers) -> PartitionRun:
+    def _make_run(
+        self, source: TopicPartition, handler: Handler, office: Office, numbers: WorkerNumbers
+    ) -> PartitionRun:
         ledger = office.ledger
         fold = ledger.partition(source)
         edges = [edge for _, _, edge in fold.edges(ledger.control.started[source]).pieces()]
@@ -306,7 +308,7 @@ class Member:
         level = None
         if until_level:
             writes = [(handler.topic, to) for handler in self.handlers for to in destinations_of([handler])]
-            level = Level(work.ends, writes)
+            level = Ends(work.ends, writes)
             work.cycle.transactions.tell(level)
         self._spawn(self._watch(work, level))
         self._spawn(self.office_watch.run(work.standing, self._was_in_office))
@@ -346,7 +348,7 @@ class Member:
 
     # --- watching --------------------------------------------------------------------------------------------------
 
-    async def _watch(self, work: Work, level: Level | None) -> None:
+    async def _watch(self, work: Work, level: Ends | None) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(WATCH_INTERVAL_MS / 1000)

@@ -23,6 +23,25 @@ FUNCTION_LINES_MAX = 60
 MODULE_LINES_MAX = 500
 TEST_LINES_MAX = 600
 """Tests may be longer: a module of them is read case by case."""
+TEST_FLOORS = {
+    "stage": 0,
+    "keyrange": 1,
+    "offsets": 2,
+    "state": 2,
+    "brokers": 3,
+    "devkafka": 4,
+    "runtime": 4,
+    "spark": 4,
+    "bench": 5,
+    "demo": 5,
+    "cli": 6,
+    "examples": 6,
+    "on_kafka": 7,
+    "simulation": 8,
+}
+"""The folders of tests. Each imports of the tests its own, those on lower floors and the stage, and of the package what
+stands no higher than its own room.
+"""
 BENCH_SEES = {"rig": (), "comparison": ("rig",), "growing": ("rig",), "steadiness": ("rig",), "peers": ()}
 """The rooms of ``bench/``, and what each may import of the others."""
 LONGER = {
@@ -138,6 +157,25 @@ def documented_tests(files: Files) -> Iterator[str]:
             continue
         if node.name.startswith("test_") and not ast.get_docstring(node):
             yield f"{path}:{node.lineno} {node.name} has no docstring"
+
+
+def tests_in_their_rooms(files: Files) -> Iterator[str]:
+    """A test folder imports its own room and those below it, and of the tests its own, those below and the stage."""
+    for path, node in nodes(files):
+        folder, _, name = path.removeprefix("tests/").partition("/")
+        if not path.startswith("tests/") or not name:
+            continue
+        if folder not in TEST_FLOORS:
+            yield f"{path}: tests/{folder}/ mirrors no room"
+            return
+        for room in (name.split(".")[1] for name in imported(node) if name.startswith("keylanes.")):
+            if folder in ROOMS and TEST_FLOORS.get(room, 0) > TEST_FLOORS[folder]:
+                yield f"{path}:{node.lineno} imports {room}/, which stands above tests/{folder}/"
+        if isinstance(node, ast.ImportFrom) and node.level:
+            inside = path.split("/")[1 : -node.level]
+            other = (inside or (node.module or node.names[0].name).split("."))[0]
+            if other not in ("test_house", folder) and TEST_FLOORS[other] >= TEST_FLOORS[folder]:
+                yield f"{path}:{node.lineno} imports from tests/{other}/, which does not stand below tests/{folder}/"
 
 
 def bare_rooms(files: Files) -> Iterator[str]:
@@ -276,6 +314,11 @@ _PLANTED: list[tuple[Callable[[Files], Iterator[str]], str, str]] = [
     (words_kept_out, "runtime/x.py", "def f(read_helper): ..."),
     (words_kept_out, "tests/utils.py", ""),
     (documented_tests, "tests/test_x.py", "async def test_x(): ..."),
+    (tests_in_their_rooms, "tests/state/test_x.py", "from keylanes.runtime import member"),
+    (tests_in_their_rooms, "tests/state/test_x.py", "from ..simulation import plants"),
+    (tests_in_their_rooms, "tests/runtime/engine/test_x.py", "from ...on_kafka.chaos import run_round"),
+    (tests_in_their_rooms, "tests/stage/x.py", "from ..state import test_keys"),
+    (tests_in_their_rooms, "tests/attic/test_x.py", "import os"),
     (bare_rooms, "tests/test_x.py", "import state"),
     (bare_rooms, "bench/x.py", "from runtime.errors import FatalError"),
     (bare_rooms, "runtime/x.py", "from keylanes.keyrange import ranges"),

@@ -23,7 +23,6 @@ from ...errors import (
 )
 from ...state.overlay import Layer, entry_bytes
 from ..handlers.context import Context, Output
-from ..handlers.done import Done
 from ..handlers.handler import DeadLetter, Handler
 from ..handlers.outputs import (
     Destination,
@@ -34,6 +33,7 @@ from ..handlers.outputs import (
     returned,
 )
 from ..handlers.partition_state import Scope
+from ..handlers.produced import Produced
 from ..handlers.sizes import bytes_of
 from ..handlers.stores import Binding
 from ..partition.worker import Worker
@@ -57,7 +57,7 @@ class Attempts:
 
     async def _produced(
         self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None
-    ) -> Done | None:
+    ) -> Produced | None:
         """What a plain handler returned and wrote; what can't be sent is a failed attempt."""
         changes: Layer | None = None
         if attempt is not None:
@@ -72,7 +72,7 @@ class Attempts:
                 return _done(None, record, changes)
             built = build_one(result, record, run.handler, run.place, self._known)
             if built is not None:
-                return _done(Done(record, (built[0],), False, *built[1:]), record, changes)
+                return _done(Produced(record, (built[0],), False, *built[1:]), record, changes)
             outputs = returned(result, run.handler)
             return _done(await self._build(outputs, record, run) if outputs else None, record, changes)
         except Exception as error:  # noqa: BLE001  # a codec may raise anything
@@ -81,7 +81,7 @@ class Attempts:
 
     async def _process(
         self, run: PartitionRun, worker: Worker, record: Record, first: BaseException | None = None
-    ) -> Done | None:
+    ) -> Produced | None:
         """Attempts at one record until one succeeds or it failed for good. ``first``: how the first one failed, when
         that was made already.
         """
@@ -105,7 +105,7 @@ class Attempts:
                     raise caused(asyncio.CancelledError(), error)
                 failed = error
             if attempt >= handler.retry.attempts or isinstance(failed, DecodeFailed | NoKey):
-                return await self._give_up(run, record, failed, attempt)
+                return await self._fail_record(run, record, failed, attempt)
             logger.warning(
                 "%s failed at %s offset %d, attempt %d of %d: %s: %s",
                 handler.name,
@@ -118,7 +118,7 @@ class Attempts:
             )
             await asyncio.sleep(handler.retry.wait_ms(attempt) / 1000)
 
-    async def _attempt(self, run: PartitionRun, worker: Worker, record: Record, attempt: int) -> Done | None:
+    async def _attempt(self, run: PartitionRun, worker: Worker, record: Record, attempt: int) -> Produced | None:
         handler, dispatch = run.handler, run.dispatch
         context = Context(dispatch.topic, dispatch.partition, record, attempt) if handler.takes_context else None
         scope = run.scope(record)
@@ -163,7 +163,7 @@ class Attempts:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, _called, worker, loop.time, handler.function, *arguments)
 
-    async def _build(self, outputs: Sequence[Output], record: Record, run: PartitionRun) -> Done:
+    async def _build(self, outputs: Sequence[Output], record: Record, run: PartitionRun) -> Produced:
         while True:
             try:
                 return build(outputs, record, run.handler, run.place, self._known)
@@ -171,7 +171,7 @@ class Attempts:
                 topic = unknown.topic
             await self.destinations.look_up(topic, run.partitions)
 
-    async def _give_up(self, run: PartitionRun, record: Record, error: Exception, attempts: int) -> Done:
+    async def _fail_record(self, run: PartitionRun, record: Record, error: Exception, attempts: int) -> Produced:
         handler = run.handler
         where = f"{handler.name} failed for good at {run.label} offset {record.offset} after {attempts} attempts"
         if not isinstance(handler.on_failure, DeadLetter):
@@ -193,11 +193,11 @@ def first_error(attempt: Attempt | None, error: BaseException) -> BaseException:
     return attempt[0].failed or error
 
 
-def _done(done: Done | None, record: Record, changes: Layer | None) -> Done | None:
+def _done(done: Produced | None, record: Record, changes: Layer | None) -> Produced | None:
     """What a record sends together with what it changes; None: neither."""
     if changes:
         if done is None:
-            done = Done(record, (), False, 0, bytes_of(record))
+            done = Produced(record, (), False, 0, bytes_of(record))
         done.changes = changes
         for cell, value in zip(changes.cells, changes.values, strict=True):
             done.size += entry_bytes(cell.key, value)

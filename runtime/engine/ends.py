@@ -25,7 +25,7 @@ class _Group:
     upstream: frozenset[str]
 
 
-class Level:
+class Ends:
     """``ends``: the high watermarks of all source partitions at the start.
 
     ``writes``: (source topic, destination topic) as handlers declare them, dead letters too; destinations that are no

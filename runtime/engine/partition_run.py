@@ -10,7 +10,7 @@ from ...brokers.protocol import Record
 from ...keyrange.ranges import even_bounds
 from ...state.overlay import Cell
 from ..handlers.handler import Handler
-from ..handlers.outputs import Place
+from ..handlers.outputs import SourcePlace
 from ..handlers.partition_state import PartitionState, Scope
 from ..handlers.stores import Bindings, MapState, State
 from ..partition.dispatch import PartitionDispatch
@@ -37,7 +37,7 @@ class PartitionRun:
 
     dispatch: PartitionDispatch
     handler: Handler
-    place: Place
+    place: SourcePlace
     state: PartitionState | None = None
     """None: its handler asks for none."""
     bindings: Bindings = ()

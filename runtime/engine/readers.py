@@ -17,7 +17,7 @@ from ...brokers.waiting import Patience, closed_within, until_answered
 from ...errors import InvariantBroken
 from ...state.overlay import Cell
 from ..partition.dispatch import Blocked, PartitionDispatch
-from ..partition.room import Standing, Verdict
+from ..partition.room import RoomWait, Verdict
 from ..partition.worker import Worker
 from ..settings import Settings
 from .partition_run import PartitionRun
@@ -312,7 +312,7 @@ async def wait_for_room(
 ) -> bool:
     """Wait until the full worker has room (True), or until its reader should go on without it or is over (False)."""
     loop = asyncio.get_running_loop()
-    standing = Standing(run.dispatch, blocked, loop.time(), full_wait_ms)
+    standing = RoomWait(run.dispatch, blocked, loop.time(), full_wait_ms)
     verdict: Verdict = "go" if standing.may_go_on() else "wait"
     while verdict == "wait":
         blocked.worker.awaited_bytes = blocked.size

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 from ...brokers.protocol import Batch, Record
 from ...errors import HandlerFailed
 from ...state.overlay import Cell
-from ..handlers.done import Done
 from ..handlers.outputs import build_one
+from ..handlers.produced import Produced
 from ..partition.worker import Worker
 from ..settings import Settings
 from .attempts import Attempts, first_error
@@ -308,7 +308,7 @@ class Slots(Attempts):
                 dispatch.pause(record)
                 going.end(i)
                 return
-            done: Done | None = None
+            done: Produced | None = None
             going.at, going.worker, going.record, going.is_called = i, worker, record, True
             attempt = run.attempt(record, route.cell) if is_stateful else None
             failed: BaseException | None = None
@@ -361,7 +361,7 @@ class Slots(Attempts):
         self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None
     ) -> bool:
         """Put what a record produced that ran straight into its partition's stretch: ``_produced``, for the usual case
-        and without a ``Done``. False: it is another case, or can't be sent.
+        and without a ``Produced``. False: it is another case, or can't be sent.
         """
         stretch = run.dispatch.stretch(worker)
         if stretch is None:
@@ -388,7 +388,7 @@ class Slots(Attempts):
 
     async def _come_back(
         self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None
-    ) -> Done | None:
+    ) -> Produced | None:
         """A handler that was suspended has ended."""
         worker.load.spend(worker.started_s, self._clock(), run.dispatch.partition, record)
         if worker.timed_out:
@@ -398,7 +398,7 @@ class Slots(Attempts):
             return None
         return await self._produced(run, worker, record, result, attempt)
 
-    def _count(self, run: PartitionRun, worker: Worker, done: Done | None) -> None:
+    def _count(self, run: PartitionRun, worker: Worker, done: Produced | None) -> None:
         worker.records += 1
         self.records_done += 1
         if done is not None:
@@ -430,7 +430,7 @@ class Slots(Attempts):
                 worker.awaited_bytes = 0
                 run.room.set()
                 run.catch_up_room.set()
-            done: Done | None = None
+            done: Produced | None = None
             worker.started_s, worker.timed_out = now, False
             if not is_plain:
                 done = await self._process(run, worker, record)

@@ -47,7 +47,7 @@ from ..partition.taking_apart import Apart, Failed, Replaced, Unblamed, take_apa
 from ..settings import Settings
 from ..stores.keeper import Keeper
 from ..watch.steps import Step
-from .ends import Level
+from .ends import Ends
 from .slots import Slots
 
 logger = logging.getLogger("keylanes")
@@ -79,11 +79,11 @@ class Transactions:
         self.tiles = 0
         self.event_bytes = 0
         self.last_commit_s: float | None = None
-        self._level: Level | None = None
+        self._level: Ends | None = None
         self._producer: Producer | None = producer
         self._on_step = on_step
 
-    def tell(self, level: Level) -> None:
+    def tell(self, level: Ends) -> None:
         """Tell it from here on which topics are written to, before the edges of the records that did move."""
         self._level = level
 

@@ -14,8 +14,8 @@ from ...brokers.protocol import Headers, Outgoing, Record, TopicDescription
 from ...errors import OutputRefused, caused
 from ...offsets.provenance import DIGEST_MASK, HEADER, Origins, encode_provenance, output_digest, place_seed
 from .context import Output
-from .done import Done
 from .handler import Handler
+from .produced import Produced
 from .sizes import RECORD_OVERHEAD_BYTES, bytes_of
 from .values import JsonCodec
 
@@ -57,7 +57,7 @@ def destination_of(description: TopicDescription, output_bytes_max: int | None) 
 
 
 @dataclass(slots=True)
-class Place:
+class SourcePlace:
     """A source partition, with the part of the digest that all its outputs share, and what they say of where they came
     from.
     """
@@ -68,9 +68,9 @@ class Place:
     origins: Origins
 
 
-def place_of(topic: str, partition: int) -> Place:
+def place_of(topic: str, partition: int) -> SourcePlace:
     """The place for ``build`` and ``build_dead_letter``."""
-    return Place(topic, partition, place_seed(topic, partition), Origins(topic, partition))
+    return SourcePlace(topic, partition, place_seed(topic, partition), Origins(topic, partition))
 
 
 def returned(result: Any, handler: Handler) -> list[Output]:
@@ -90,11 +90,12 @@ def returned(result: Any, handler: Handler) -> list[Output]:
 
 
 def build_one(
-    value: Any, record: Record, handler: Handler, place: Place, known: Mapping[str, Destination]
+    value: Any, record: Record, handler: Handler, place: SourcePlace, known: Mapping[str, Destination]
 ) -> tuple[Outgoing, int, int] | None:
     """What ``build`` makes of one value that is returned as it is, for a record with a key: the usual case, at a third
-    of the cost. The output, its digest, and the size of a ``Done``. None: it is another case, or can't be sent, which
-    ``returned`` and ``build`` say.
+    of the cost. The output, its digest, and the size of a ``Produced``.
+
+    None: it is another case, or can't be sent, which ``returned`` and ``build`` say.
     """
     topic, key, offset = handler.to, record.key, record.offset
     is_bytes = type(value) is bytes
@@ -115,15 +116,15 @@ def build_one(
     return output, output_digest(place.seed, offset, 0, topic), of_record + size
 
 
-def kept(record: Record, output: Outgoing, place: Place) -> Done:
+def kept(record: Record, output: Outgoing, place: SourcePlace) -> Produced:
     """What was laid down without one: of a record the one output that ``build_one`` made."""
     size = bytes_of(record) + len(output.key or b"") + len(output.value or b"") + _ORIGIN_BYTES + len(output.origin)
-    return Done(record, (output,), False, output_digest(place.seed, record.offset, 0, output.topic), size)
+    return Produced(record, (output,), False, output_digest(place.seed, record.offset, 0, output.topic), size)
 
 
 def build(
-    outputs: Sequence[Output], record: Record, handler: Handler, place: Place, known: Mapping[str, Destination]
-) -> Done:
+    outputs: Sequence[Output], record: Record, handler: Handler, place: SourcePlace, known: Mapping[str, Destination]
+) -> Produced:
     """Records to be written for one source record; raises OutputRefused, UnknownDestination."""
     n = len(outputs)
     built: list[Outgoing] = []
@@ -153,12 +154,12 @@ def build(
         built.append(Outgoing(topic, partition, key, value, headers, timestamp if timestamp >= 0 else None, origin))
         digest += output_digest(place.seed, record.offset, i, topic)
         size += bytes_now
-    return Done(record, built, False, digest & DIGEST_MASK, size)
+    return Produced(record, built, False, digest & DIGEST_MASK, size)
 
 
 def build_dead_letter(
-    record: Record, topic: str, destination: Destination, place: Place, error: BaseException, attempts: int
-) -> Done:
+    record: Record, topic: str, destination: Destination, place: SourcePlace, error: BaseException, attempts: int
+) -> Produced:
     """The dead letter of a record: its key, value and headers, with the cause and the number of attempts."""
     cause = f"{type(error).__name__}: {error}".encode()[:ERROR_BYTES_MAX]
     headers = (
@@ -175,10 +176,10 @@ def build_dead_letter(
     size = bytes_of(record)  # key and value are the record's own
     digest = output_digest(place.seed, record.offset, 0, topic)
     letter = Outgoing(topic, partition, record.key, record.value, headers, timestamp, origin)
-    return Done(record, [letter], True, digest, size)
+    return Produced(record, [letter], True, digest, size)
 
 
-def stamped_anew(done: Done) -> Done | None:
+def stamped_anew(done: Produced) -> Produced | None:
     """A dead letter that the broker refused, for its own timestamp maybe: without it, which a header tells.
 
     None: it is no dead letter, or has no timestamp, so it is refused for something else.
@@ -226,7 +227,7 @@ def _encode(value: Any, handler: Handler, i: int, n: int) -> bytes | None:
 
 
 def _partition(
-    wanted: object, key: bytes | None, record: Record, place: Place, i: int, destination: Destination, topic: str
+    wanted: object, key: bytes | None, record: Record, place: SourcePlace, i: int, destination: Destination, topic: str
 ) -> int:
     if wanted is not None:
         if not isinstance(wanted, int) or not 0 <= wanted < destination.partitions:

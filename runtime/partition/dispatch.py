@@ -26,7 +26,7 @@ from ...keyrange.hashing import SEED, SPACE_END, point_of, point_of_place
 from ...keyrange.lookup import Lookup
 from ...keyrange.policy import WorkerLoad
 from ...state.overlay import Cell
-from ..handlers.done import Done
+from ..handlers.produced import Produced
 from ..handlers.sizes import RECORD_OVERHEAD_BYTES, bytes_of
 from ..watch.statistics import PartitionStatistics
 from .worker import Stretch, Worker
@@ -60,7 +60,7 @@ class Blocked:
     size: int
 
 
-class Numbers:
+class WorkerNumbers:
     """Worker numbers of one incarnation, over all its partitions: a number never comes back."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Numbers:
 class PartitionDispatch:
     """Hands the records of one partition to its workers. ``quota_bytes`` bounds each worker's queue."""
 
-    def __init__(self, topic: str, partition: int, front: int, quota_bytes: int, numbers: Numbers) -> None:
+    def __init__(self, topic: str, partition: int, front: int, quota_bytes: int, numbers: WorkerNumbers) -> None:
         self.topic, self.partition = topic, partition
         self.place = TopicPartition(topic, partition)
         self.front = front
@@ -224,7 +224,7 @@ class PartitionDispatch:
             self.records_dropped += 1
 
     def stretch(self, worker: Worker) -> Stretch | None:
-        """Where something goes that a worker's record produced, and that needs no ``Done``; it ends where a line is
+        """Where something goes that a worker's record produced, and that needs no ``Produced``; it ends where a line is
         drawn next. None: the worker has done records, and what it does behind them is kept like them.
         """
         if worker.kept:
@@ -413,7 +413,7 @@ class PartitionDispatch:
         worker.queue_bytes -= RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
         return record
 
-    def finish(self, worker: Worker, done: Done | None) -> None:
+    def finish(self, worker: Worker, done: Produced | None) -> None:
         """The running record is through; ``done`` holds what it produced, None nothing."""
         if worker.running is not None:
             worker.done_to = worker.running.offset + 1

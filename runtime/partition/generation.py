@@ -17,14 +17,14 @@ from ...offsets.events import Committed, OffsetEvent
 from ...offsets.provenance import DIGEST_MASK
 from ...state.changes import StateChanges
 from ...state.overlay import Layer
-from ..handlers.done import Done
 from ..handlers.outputs import kept, place_of
+from ..handlers.produced import Produced
 from .cut import Change, Cut
 from .dispatch import PartitionDispatch
 from .worker import Stretch, Worker
 
 
-class Taken:
+class Share:
     """One worker's share of a generation: ``[offset_from, offset_to)`` and what was produced there.
 
     ``layers``: what records below those done changed of the state, when the generation's stretches were spread
@@ -45,14 +45,14 @@ class Taken:
         end: int,
         offset_from: int,
         offset_to: int,
-        done: list[Done],
+        done: list[Produced],
     ) -> None:
         self.dispatch, self.worker, self.number, self.first, self.end = dispatch, worker, number, first, end
         self.offset_from, self.offset_to, self.done = offset_from, offset_to, done
         self.layers: list[Layer] = []
         self.layers_size = self.outputs = self.digest = 0
 
-    def moved_like(self, left: "Taken") -> bool:
+    def moved_like(self, left: "Share") -> bool:
         """Whether it is the neighbour to the right, also in numbers, and under the same grant, and moved alike."""
         return (
             left.end == self.first
@@ -68,7 +68,7 @@ class Taken:
         return _move([self])
 
 
-def _move(alike: Sequence[Taken]) -> Move:
+def _move(alike: Sequence[Share]) -> Move:
     """The progress of neighbours that moved alike, as one."""
     outputs = dead = digest = 0
     for share in alike:
@@ -89,7 +89,7 @@ def _move(alike: Sequence[Taken]) -> Move:
 class Generation:
     """Shares in order of partition and points, and changes of structure that hold from their ends on."""
 
-    shares: list[Taken] = field(default_factory=list)
+    shares: list[Share] = field(default_factory=list)
     structure: list[Change] = field(default_factory=list)
     heirs: list[tuple[Worker, int]] = field(default_factory=list)
     """Workers made by the structure, and the offset that they go on from."""
@@ -150,7 +150,7 @@ class Generation:
             for share in shares:
                 share.outputs = share.digest = 0
             firsts = [share.first for share in shares]
-            dones: dict[int, list[Done]] = {}
+            dones: dict[int, list[Produced]] = {}
             for stretch in stretches:
                 kept_size = 0
                 for point, done in _kept(dispatch, stretch):
@@ -224,12 +224,12 @@ def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: in
         stretches, line = dispatch.take_stretches(below, bytes_max - size, records_max - records)
         size += sum(stretch.size for stretch in stretches)
         records += sum(len(stretch.outputs) for stretch in stretches)
-        shares: list[Taken] = []
+        shares: list[Share] = []
         for worker in dispatch.workers:
             to = min(worker.edge_now(front), line)
             if to <= worker.taken_to:
                 continue
-            taken: list[Done] = []
+            taken: list[Produced] = []
             done = worker.done
             while done and done[0].record.offset < to:
                 if records >= records_max or size >= bytes_max:
@@ -241,7 +241,7 @@ def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: in
             worker.kept -= len(taken)
             if to <= worker.taken_to:
                 continue
-            shares.append(Taken(dispatch, worker, worker.number, worker.first, worker.end, worker.taken_to, to, taken))
+            shares.append(Share(dispatch, worker, worker.number, worker.first, worker.end, worker.taken_to, to, taken))
             worker.taken_to = to
         if stretches:
             generation.stretches.append((dispatch, stretches))
@@ -250,7 +250,7 @@ def take(dispatches: Iterable[tuple[PartitionDispatch, int]], *, records_max: in
     return generation
 
 
-def _tally(dispatch: PartitionDispatch, shares: Sequence[Taken], stretches: Iterable[Stretch]) -> None:
+def _tally(dispatch: PartitionDispatch, shares: Sequence[Share], stretches: Iterable[Stretch]) -> None:
     firsts = [share.first for share in shares]
     share_of = {share.worker: share for share in shares}
     for stretch in stretches:
@@ -266,7 +266,7 @@ def _tally(dispatch: PartitionDispatch, shares: Sequence[Taken], stretches: Iter
             share.digest += done.digest
 
 
-def _kept(dispatch: PartitionDispatch, stretch: Stretch) -> Iterator[tuple[int, Done]]:
+def _kept(dispatch: PartitionDispatch, stretch: Stretch) -> Iterator[tuple[int, Produced]]:
     """What records of a stretch sent, each with the record's point."""
     place = place_of(dispatch.topic, dispatch.partition)
     for record, output in zip(stretch.records, stretch.outputs, strict=True):
@@ -281,13 +281,13 @@ def committed(generation: Generation) -> None:
         heir.edge = max(heir.edge, offset)
 
 
-def _one_by_one(share: Taken) -> list[Taken]:
-    pieces: list[Taken] = []
+def _one_by_one(share: Share) -> list[Share]:
+    pieces: list[Share] = []
     start = share.offset_from
     for i, done in enumerate(share.done):
         last = i + 1 == len(share.done)
         end = share.offset_to if last else share.done[i + 1].record.offset
-        piece = Taken(share.dispatch, share.worker, share.number, share.first, share.end, start, end, [done])
+        piece = Share(share.dispatch, share.worker, share.number, share.first, share.end, start, end, [done])
         if not i:  # they lie below all that is done
             piece.layers, piece.layers_size = share.layers, share.layers_size
         pieces.append(piece)

@@ -22,7 +22,7 @@ Verdict: TypeAlias = Literal["wait", "go", "drop"]
 """What a reader does next: it waits, it hands over the record, or it goes on without the worker."""
 
 
-class Standing:
+class RoomWait:
     """A reader that stands at a full worker from ``now_s`` on."""
 
     def __init__(self, dispatch: PartitionDispatch, blocked: Blocked, now_s: float, full_wait_ms: int) -> None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ...brokers.protocol import TransactionRefused
-from ..handlers.done import Done
 from ..handlers.handler import DeadLetter, Stop
 from ..handlers.outputs import Destination, build_dead_letter, place_of, stamped_anew
-from .generation import Generation, Taken
+from ..handlers.produced import Produced
+from .generation import Generation, Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ def take_apart(
 
 
 def _instead(
-    share: Taken, refusal: TransactionRefused, policy: DeadLetter | Stop, known: Mapping[str, Destination]
-) -> tuple[Done, str] | Failed:
+    share: Share, refusal: TransactionRefused, policy: DeadLetter | Stop, known: Mapping[str, Destination]
+) -> tuple[Produced, str] | Failed:
     """What a share's only record sends instead of what was refused, and what is said of that."""
     done, place = share.done[0], place_of(share.dispatch.topic, share.dispatch.partition)
     where = f"{place.topic}[{place.partition}] offset {done.record.offset}: the broker refuses its output: {refusal}"

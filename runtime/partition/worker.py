@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from ...brokers.protocol import Outgoing, Record
 from ...state.overlay import Layer
-from ..handlers.done import Done
+from ..handlers.produced import Produced
 from .load import Load
 
 
@@ -49,11 +49,11 @@ class Worker:
     records: int = 0
     queue: deque[Record] = field(default_factory=deque)
     started_s: float = 0.0
-    done: deque[Done] = field(default_factory=deque)
+    done: deque[Produced] = field(default_factory=deque)
     awaited_bytes: int = 0
     load: Load = field(default_factory=Load)
 
-    def keep(self, done: Done) -> None:
+    def keep(self, done: Produced) -> None:
         """What the last record produced waits for a commit."""
         self.done.append(done)
         self.kept += 1
@@ -94,7 +94,7 @@ class Tally:
 class Stretch:
     """What records with offsets in ``[offset_from, offset_to)`` produced that ran straight from their batch: what is
     sent, or what is changed of the state, of each key the last value. Handlers that do both have their records kept one
-    by one, as ``Done``.
+    by one, as ``Produced``.
 
     What a worker has in stretches lies below all of its done records, so that both can be taken up to any line.
     """

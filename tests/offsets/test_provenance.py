@@ -1,5 +1,8 @@
 """The header that says where an output came from, and the digest that a commit event sums up."""
 
+import json
+from pathlib import Path
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -16,6 +19,9 @@ from keylanes.offsets.provenance import (
     output_digest,
     place_seed,
 )
+
+VECTORS = Path(__file__).parents[1] / "keyrange" / "golden_xxhash64.json"
+"""What Spark computed, see tests/keyrange/make_golden.py."""
 
 GOLDEN = bytes.fromhex("96 01 a7 66 6c 69 67 68 74 73 02 ce 00 05 23 87 00 01")
 """``[1, "flights", 2, 336775, 0, 1]``: bytes that were written once must be read for ever."""
@@ -113,3 +119,10 @@ def test_a_digest_tells_every_field_apart() -> None:
     places += [("flights", 1, 10, 1, "late"), ("flights", 1, 10, 0, "later"), ("flights", 10, 1, 0, "late")]
     digests = {output_digest(place_seed(topic, partition), offset, i, to) for topic, partition, offset, i, to in places}
     assert len(digests) == len(places)
+
+
+def test_digests_of_outputs_are_those_of_spark() -> None:
+    """The digest chains topic, partition, offset, i and destination as Spark chains the columns."""
+    for row in json.loads(VECTORS.read_text(encoding="utf-8"))["outputs"]:
+        seed = place_seed(row["topic"], row["partition"])
+        assert output_digest(seed, row["offset"], row["i"], row["destination"]) == row["digest"]

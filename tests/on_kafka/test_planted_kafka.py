@@ -16,8 +16,7 @@ from keylanes.brokers.kafka.producer import KafkaProducer, Session
 from keylanes.brokers.kafka.reader import KafkaReader
 from keylanes.brokers.protocol import BrokerError, TopicPartition, TopicSpec, TransactionAborted
 
-from ..simulation.planting import Planting, Put
-from ..simulation.plants import change, finding
+from ..stage.planting import Planting, Put, change, finding
 from ..stage.proxy import Proxy
 from . import test_kafka_traps
 

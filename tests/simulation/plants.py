@@ -11,10 +11,7 @@ import inspect
 import itertools
 import random
 import re
-import sys
 import tempfile
-import textwrap
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,13 +21,11 @@ import msgspec
 import pytest
 
 from ..stage.ground import Ground
+from ..stage.planting import Put, finding, said_of
 from .plan import KINDS, Happening, Plan, draw_plan
-from .planting import Planting, Put
 
 Test: TypeAlias = Callable[[], object]
 """A test that needs no fixture: it raises when it finds something."""
-OURS = ("keylanes", "tests")
-TESTS = Path(__file__).resolve().parents[1]
 HAPPENINGS = 12
 """Of the kinds that a plant asks for, in each of its plans."""
 
@@ -91,19 +86,6 @@ class Plant:
             yield focused(plan, self.kinds) if self.kinds else plan
 
 
-def finding(error: BaseException) -> str:
-    """What an error says if it is a finding: an assertion, or an error of ours. A KeyError is an accident."""
-    is_ours = type(error).__module__.split(".")[0] == OURS[0]
-    return said_of(error) if is_ours or isinstance(error, AssertionError | pytest.fail.Exception) else ""
-
-
-def said_of(error: BaseException) -> str:
-    """The kind of an error, its text, and the line of the tests in which it came."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = ["", *(frame.line for frame in frames if TESTS in Path(frame.filename).resolve().parents)]
-    return f"{type(error).__name__}: {error}\n{lines[-1]}"
-
-
 def focused(plan: Plan, kinds: tuple[str, ...]) -> Plan:
     """A plan with nothing but happenings of these kinds, and many of them."""
     assert set(kinds) <= set(KINDS), f"{kinds} are not all known"
@@ -158,42 +140,3 @@ def label(test: Test) -> str:
     known = inspect.unwrap(test)
     path = Path(inspect.getfile(known))
     return f"{'/'.join(path.parts[path.parts.index('tests') :])}::{known.__name__}"
-
-
-def everywhere(patch: Planting, old: Any, new: Any) -> None:
-    """Put a function in the place of another one wherever it was imported."""
-    places = [module for name, module in list(sys.modules.items()) if name.split(".")[0] in OURS]
-    found = [(module, name) for module in places for name, value in list(vars(module).items()) if value is old]
-    assert found, f"{old!r} is nowhere: plant this defect anew"
-    for module, name in found:
-        patch.setattr(module, name, new)
-
-
-def mutated(function: Callable[..., Any], *pieces: tuple[str, str]) -> Any:
-    """A function with pieces of its source replaced, each of which occurs once."""
-    source = textwrap.dedent(inspect.getsource(function))
-    for old, new in pieces:
-        assert source.count(old) == 1, f"{function.__qualname__} no longer holds {old!r} once: plant this defect anew"
-        source = source.replace(old, new)
-    made: dict[str, Any] = {}
-    exec(source, inspect.unwrap(function).__globals__, made)  # noqa: S102  # a defect is a change of the very source
-    return made[function.__name__]
-
-
-def change(patch: Planting, owner: Any, name: str, *pieces: tuple[str, str]) -> None:
-    """Plant a changed source: of a method in its class, of a function wherever it is known."""
-    before = getattr(owner, name)
-    after = mutated(before, *pieces)
-    if inspect.isclass(owner):
-        patch.setattr(owner, name, after)
-    else:
-        everywhere(patch, before, after)
-
-
-def changed(owner: Any, name: str, *pieces: tuple[str, str]) -> Put:
-    """The same as a defect by itself."""
-
-    def put(patch: Planting) -> None:
-        change(patch, owner, name, *pieces)
-
-    return put

@@ -24,8 +24,8 @@ from keylanes.runtime.membership.coordinator import NO_IDENTITIES, Coordinator
 from keylanes.runtime.partition.generation import Generation
 
 from ..runtime import test_running
-from .planting import Planting
-from .plants import DOUBLED, LEFT_OUT, LOST, NO_DEAD_LETTER, OUTSIDE, Plant, change, changed, everywhere, on_ground
+from ..stage.planting import Planting, change, changed, everywhere
+from .plants import DOUBLED, LEFT_OUT, LOST, NO_DEAD_LETTER, OUTSIDE, Plant, on_ground
 
 TORN = f"{LEFT_OUT}|{DOUBLED}"
 
@@ -269,13 +269,13 @@ def incarnation_comes_back(patch: Planting) -> None:
 
 def dead_letter_outside(patch: Planting) -> None:
     """The dead letter is written at once; the transaction that commits its record does not have it."""
-    give_up = Slots._give_up
+    give_up = Slots._fail_record
 
     async def write_now(self: Slots, run: Any, record: Any, error: Exception, attempts: int) -> Any:
         done = await give_up(self, run, record, error, attempts)
         await self.destinations.broker.append(done.outputs)
 
-    patch.setattr(Slots, "_give_up", write_now)
+    patch.setattr(Slots, "_fail_record", write_now)
 
 
 def structure_first(patch: Planting) -> None:

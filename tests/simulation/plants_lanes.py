@@ -15,8 +15,8 @@ from keylanes.runtime.partition.worker import Worker
 
 from ..keyrange import test_ranges
 from ..runtime.engine import test_timers
-from .planting import Planting
-from .plants import AGAIN, LED_TO, LOST, NO_DEAD_LETTER, Plant, change, changed
+from ..stage.planting import Planting, change, changed
+from .plants import AGAIN, LED_TO, LOST, NO_DEAD_LETTER, Plant
 
 
 def last_plus_one(patch: Planting) -> None:
@@ -173,12 +173,12 @@ def attempts_share_a_context(patch: Planting) -> None:
 
 def undecodable_is_skipped(patch: Planting) -> None:
     """A record that can't be decoded is passed in silence."""
-    give_up = Slots._give_up
+    give_up = Slots._fail_record
 
     async def skip(self: Slots, run: Any, record: Any, error: Exception, attempts: int) -> Any:
         return None if isinstance(error, DecodeFailed) else await give_up(self, run, record, error, attempts)
 
-    patch.setattr(Slots, "_give_up", skip)
+    patch.setattr(Slots, "_fail_record", skip)
 
 
 def attempt_behind_the_queue(patch: Planting) -> None:

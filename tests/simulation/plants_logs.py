@@ -10,8 +10,8 @@ from keylanes.runtime.partition.reshape import Wishes
 
 from ..offsets import test_codec, test_ledger, test_snapshots
 from ..runtime.engine import test_grants
-from .planting import Planting
-from .plants import DOUBLED, OUTSIDE, Plant, change, changed, each, everywhere
+from ..stage.planting import Planting, change, changed, everywhere
+from .plants import DOUBLED, OUTSIDE, Plant, each
 
 TRIMMED = "its offsets are lost|lost what was to be read|holds no whole snapshot"
 

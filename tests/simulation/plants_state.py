@@ -18,10 +18,10 @@ from keylanes.state.restore import Plan
 from keylanes.state.tables import Change
 
 from ..runtime.stores import test_restore, test_state_running
+from ..stage.planting import Planting, Put, change, changed
 from ..state import test_copies_folder, test_keys
 from . import plants_rocks
-from .planting import Planting, Put
-from .plants import LED_TO, Plant, change, changed, in_folder
+from .plants import LED_TO, Plant, in_folder
 
 SAW = f"{LED_TO} saw "
 WRONG_STATE = rf"the changelog has|lies ahead of the changelog|is .* at Marker\(|{SAW}"

@@ -14,10 +14,10 @@ from keylanes.runtime.member import Member
 from keylanes.runtime.membership.coordinator import Coordinator
 from keylanes.runtime.requests import Requests
 
+from ..stage.planting import Planting, changed
 from .corpus import FOLDER, load, paths
 from .loop import PausingLoop
-from .planting import Planting
-from .plants import Plant, changed
+from .plants import Plant
 from .world import run_plan
 
 DAMAGE = "(LogError, SourceError, StateError)"

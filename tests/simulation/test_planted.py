@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from ..on_kafka.test_planted_kafka import TRAPPED, Trapped
+from ..stage.planting import Planting, Tripping
 from . import plants_fencing, plants_lanes, plants_logs, plants_state
-from .planting import Planting, Tripping
 from .plants import Plant, Test, label
 from .test_corpus import MENDED
 from .world import run_plan

@@ -20,8 +20,7 @@ from keylanes.state.overlay import (
 )
 from keylanes.state.tables import Change
 
-from ..simulation.planting import Planting
-from ..simulation.plants import change
+from ..stage.planting import Planting, change
 
 VALUE_KEYS = [state_key(point, 0, name) for point, name in ((1, b"a"), (1, b"ab"), (2, b""), (1 << 31, b"\xff"))]
 MAPS = [state_key(point, store, name) for point, store, name in ((1, 1, b"a"), (1, 2, b"a"), (2, 1, b"\xff"))]

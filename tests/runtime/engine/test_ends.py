@@ -12,7 +12,7 @@ from keylanes.brokers.protocol import TopicPartition
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE
-from keylanes.runtime.engine.ends import Level
+from keylanes.runtime.engine.ends import Ends
 
 from ...stage.engine import SOURCE, Engine, application
 
@@ -21,7 +21,7 @@ A, B, C = (TopicPartition(name, 0) for name in "abc")
 
 def test_sources_of_others_end_where_they_ended_at_the_start() -> None:
     """Without a handler that writes to a source nothing is pinned anew."""
-    level = Level({A: 5, B: 7}, [("a", "out")])
+    level = Ends({A: 5, B: 7}, [("a", "out")])
     assert not level.is_level({A: 5, B: 6})
     assert not level.is_level({A: 5})
     assert level.is_level({A: 5, B: 9})
@@ -30,7 +30,7 @@ def test_sources_of_others_end_where_they_ended_at_the_start() -> None:
 
 def test_a_chain_is_pinned_link_by_link() -> None:
     """Each link gets its end when all in front of it is level, once."""
-    level = Level({A: 5, B: 0, C: 0}, [("a", "b"), ("b", "c")])
+    level = Ends({A: 5, B: 0, C: 0}, [("a", "b"), ("b", "c")])
     assert not level.is_level({A: 4, B: 0, C: 0})
     assert level.to_pin({A: 4, B: 0, C: 0}) == []
     assert level.to_pin({A: 5, B: 0, C: 0}) == [B]
@@ -45,7 +45,7 @@ def test_a_chain_is_pinned_link_by_link() -> None:
 
 def test_who_goes_on_sending_keeps_nobody_from_an_end() -> None:
     """Records beyond the ends go through the chain too, and its ends stay."""
-    level = Level({A: 5, B: 0}, [("a", "b")])
+    level = Ends({A: 5, B: 0}, [("a", "b")])
     level.pin(dict.fromkeys(level.to_pin({A: 9, B: 4}), 5))
     assert level.ends == {A: 5, B: 5}
     assert level.is_level({A: 30, B: 5})
@@ -54,7 +54,7 @@ def test_who_goes_on_sending_keeps_nobody_from_an_end() -> None:
 def test_all_partitions_count() -> None:
     """A topic is level when all its partitions are; they are pinned together."""
     other = TopicPartition("b", 1)
-    level = Level({A: 1, B: 0, other: 0}, [("a", "b")])
+    level = Ends({A: 1, B: 0, other: 0}, [("a", "b")])
     assert level.to_pin({A: 1, B: 0, other: 0}) == [B, other]
     level.pin({B: 1, other: 2})
     assert not level.is_level({A: 1, B: 1, other: 1})
@@ -63,7 +63,7 @@ def test_all_partitions_count() -> None:
 
 def test_a_circle_ends_where_it_ended_at_the_start() -> None:
     """What a handler that writes to its own source makes of its own records never ends, so it is not waited for."""
-    level = Level({A: 2}, [("a", "a")])
+    level = Ends({A: 2}, [("a", "a")])
     assert level.to_pin({A: 2}) == []
     assert not level.is_level({A: 1})
     assert level.is_level({A: 2})
@@ -71,7 +71,7 @@ def test_a_circle_ends_where_it_ended_at_the_start() -> None:
 
 def test_a_circle_waits_for_what_comes_into_it() -> None:
     """Its ends are taken when all upstream of it is level."""
-    level = Level({A: 2, B: 1, C: 1}, [("a", "b"), ("b", "c"), ("c", "b")])
+    level = Ends({A: 2, B: 1, C: 1}, [("a", "b"), ("b", "c"), ("c", "b")])
     assert level.to_pin({A: 1, B: 1, C: 1}) == []
     assert level.to_pin({A: 2, B: 1, C: 1}) == [B, C]
     level.pin({B: 3, C: 2})
@@ -81,7 +81,7 @@ def test_a_circle_waits_for_what_comes_into_it() -> None:
 
 def test_a_destination_that_is_found_late_counts() -> None:
     """A source that was level is pinned anew when it turns out that somebody upstream of it writes to it."""
-    level = Level({A: 2, B: 1}, [])
+    level = Ends({A: 2, B: 1}, [])
     assert level.is_level({A: 2, B: 1})
     assert not level.discover("a", "out")
     assert level.discover("a", "b")
@@ -95,7 +95,7 @@ def test_a_destination_that_is_found_late_counts() -> None:
 
 def test_another_writer_that_is_found_late_counts() -> None:
     """What was pinned behind one writer is pinned anew behind the other."""
-    level = Level({A: 2, B: 0, C: 5}, [("a", "b")])
+    level = Ends({A: 2, B: 0, C: 5}, [("a", "b")])
     level.pin(dict.fromkeys(level.to_pin({A: 2, B: 0, C: 4}), 1))
     assert level.discover("c", "b")
     assert level.to_pin({A: 2, B: 1, C: 4}) == []
@@ -122,7 +122,7 @@ class Twin:
         self.originals = {name: len(own) for name, own in self.records.items()}
         self.edges = dict.fromkeys(names, 0)
         self.descends: dict[str, list[bool]] = {name: [True] * len(own) for name, own in self.records.items()}
-        self.level = Level(self.marks(), self.declared)
+        self.level = Ends(self.marks(), self.declared)
 
     def marks(self) -> Mapping[TopicPartition, int]:
         return {TopicPartition(name, 0): len(own) for name, own in self.records.items()}

@@ -19,7 +19,7 @@ from keylanes.runtime.engine.partition_run import PartitionRun
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.handlers.handler import declare
 from keylanes.runtime.handlers.outputs import Destination, place_of
-from keylanes.runtime.partition.dispatch import Numbers, PartitionDispatch
+from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
 from keylanes.runtime.partition.generation import take
 from keylanes.runtime.partition.worker import Worker
 from keylanes.runtime.settings import Settings
@@ -43,7 +43,7 @@ def sending(
     function: Any, records: Sequence[SimulatedRecord], settings: Settings, fail: Callable[[BaseException], None]
 ) -> tuple[Slots, PartitionRun, Batch]:
     """A partition of four workers whose handler sends, and a batch of it."""
-    dispatch = PartitionDispatch("in", 0, 0, 1 << 20, Numbers())
+    dispatch = PartitionDispatch("in", 0, 0, 1 << 20, WorkerNumbers())
     dispatch.add_workers(even_bounds(4), lambda first: 0)
     destinations = Destinations(cast(Broker, None), settings)
     destinations.known["out"] = Destination(1, 1 << 20, False)

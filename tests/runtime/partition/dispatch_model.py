@@ -15,12 +15,12 @@ from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import point_of, point_of_key
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.provenance import DIGEST_MASK
-from keylanes.runtime.handlers.done import Done
 from keylanes.runtime.handlers.outputs import kept, place_of
+from keylanes.runtime.handlers.produced import Produced
 from keylanes.runtime.handlers.sizes import bytes_of
 from keylanes.runtime.partition import cut as structure
 from keylanes.runtime.partition import generation
-from keylanes.runtime.partition.dispatch import Blocked, Numbers, PartitionDispatch, Route
+from keylanes.runtime.partition.dispatch import Blocked, PartitionDispatch, Route, WorkerNumbers
 from keylanes.runtime.partition.generation import Generation
 from keylanes.runtime.partition.worker import Worker
 from keylanes.state.keys import state_key
@@ -60,13 +60,13 @@ class Away:
     end: int
 
 
-def said(done: Done) -> dict[bytes, bytes | None]:
+def said(done: Produced) -> dict[bytes, bytes | None]:
     """What a record changed of the state."""
     changes = done.changes
     return {} if changes is None else {c.key: value for c, value in zip(changes.cells, changes.values, strict=True)}
 
 
-def digest_of(produced: list[Done]) -> int:
+def digest_of(produced: list[Produced]) -> int:
     """What a commit says of it."""
     return sum(done.digest for done in produced) & DIGEST_MASK
 
@@ -81,7 +81,7 @@ class Drive:
     end: int = 0
     begun: set[int] = field(default_factory=set)
     done: set[int] = field(default_factory=set)
-    producing: dict[int, Done] = field(default_factory=dict)
+    producing: dict[int, Produced] = field(default_factory=dict)
     committed: dict[int, int] = field(default_factory=dict)
     standing: Standing | None = None
     main_position: int = 0
@@ -108,7 +108,7 @@ class Drive:
         self.points = {r.offset: point_of(r.key, 0, r.offset) for r in self.records}
         self.samples = sorted({*self.points.values(), *even_bounds(8)[:-1]})
         self.place = place_of("t", 0)
-        self.dispatch = self.parts.dispatch("t", 0, 0, rng.choice((1, 450, 900, 5_000)), Numbers())
+        self.dispatch = self.parts.dispatch("t", 0, 0, rng.choice((1, 450, 900, 5_000)), WorkerNumbers())
         bounds = even_bounds(rng.choice((1, 2, 5, 9)))
         edges = {first: 0 if rng.random() < 0.5 else rng.randint(0, self.end) for first in bounds[:-1]}
         self.dispatch.front = self.main_position = max(edges.values())  # as a start from a log does
@@ -201,7 +201,7 @@ class Drive:
         if self.rng.random() < 0.5:
             self.take()
 
-    def _lay_down(self, worker: Worker, done: Done) -> None:
+    def _lay_down(self, worker: Worker, done: Produced) -> None:
         is_both = bool(done.changes) and bool(done.outputs)
         stretch = self.dispatch.stretch(worker)
         if stretch is None or done.dead or is_both or (self.is_stateful and not done.changes):
@@ -291,7 +291,7 @@ class Drive:
         self.done.add(record.offset)
         self.active.append(worker)  # its task goes on
 
-    def _produced(self, record: Record) -> Done | None:
+    def _produced(self, record: Record) -> Produced | None:
         """What a record produces: an output, changes of the state where there is one, both or nothing."""
         offset, rng = record.offset, self.rng
         has_output, has_changes = rng.random() < (0.2 if self.is_stateful else 0.5), rng.random() < 0.6
@@ -305,7 +305,7 @@ class Drive:
             done = kept(record, Outgoing("out", 0, record.key, b"", origin=b"%d" % offset), self.place)
             done.dead = rng.random() < 0.1
         else:
-            done = Done(record, (), False, 0, 100)
+            done = Produced(record, (), False, 0, 100)
         if changes:
             done.changes = changes
         self.producing[offset] = done
@@ -336,7 +336,7 @@ class Drive:
                 self.overlay.settle(changed.layers, changed.last)
         generation.committed(taken)
 
-    def _check_share(self, share: generation.Taken, line: int) -> list[Done]:
+    def _check_share(self, share: generation.Share, line: int) -> list[Produced]:
         """What its records produced."""
         assert share.offset_from < share.offset_to <= max(line, share.offset_from)
         inside = [p for p in self.samples if share.first <= p < share.end]
@@ -353,7 +353,7 @@ class Drive:
         assert move.digest == digest_of(wanted), f"{share.number}: other outputs"
         return wanted
 
-    def _apart(self, taken: Generation, covered: list[list[Done]]) -> list[Generation]:
+    def _apart(self, taken: Generation, covered: list[list[Produced]]) -> list[Generation]:
         """The generation in parts, as after a failure: each has just what its tiles say."""
         ends = {id(share.worker): share.offset_to for share in taken.shares}
         taken.spread()

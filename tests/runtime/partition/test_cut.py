@@ -9,7 +9,7 @@ from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import SPACE_END, point_of
 from keylanes.keyrange.ranges import KeyRange, even_bounds
 from keylanes.offsets.events import RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
-from keylanes.runtime.handlers.done import Done
+from keylanes.runtime.handlers.produced import Produced
 from keylanes.runtime.partition.cut import (
     are_level,
     are_through,
@@ -24,7 +24,7 @@ from keylanes.runtime.partition.cut import (
     wind_up,
     workers_within,
 )
-from keylanes.runtime.partition.dispatch import Numbers, PartitionDispatch
+from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
 from keylanes.runtime.partition.generation import take
 from keylanes.runtime.partition.load import Points
 from keylanes.runtime.partition.worker import Worker
@@ -37,7 +37,7 @@ RIGHT = [key for key in KEYS if point_of(key, 0, 0) >= HALF]
 
 def dispatch_of(workers: int, keys: Sequence[bytes], *, front: int | None = None) -> PartitionDispatch:
     """Workers of equal ranges, with one record a key handed out from offset 0 on."""
-    dispatch = PartitionDispatch("t", 0, 0, 1 << 20, Numbers())
+    dispatch = PartitionDispatch("t", 0, 0, 1 << 20, WorkerNumbers())
     dispatch.epoch, dispatch.incarnation = 3, 9
     dispatch.add_workers(even_bounds(workers), lambda first: 0)
     records = [SimulatedRecord(offset, 0, key, b"", ()) for offset, key in enumerate(keys)]
@@ -50,7 +50,7 @@ def run(dispatch: PartitionDispatch, worker: Worker, times: int = 1, *, produces
     for _ in range(times):
         record = dispatch.next_record(worker)
         assert record is not None
-        dispatch.finish(worker, Done(record, [], False, 0, 1) if produces else None)
+        dispatch.finish(worker, Produced(record, [], False, 0, 1) if produces else None)
 
 
 def take_all(dispatch: PartitionDispatch) -> None:

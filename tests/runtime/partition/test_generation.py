@@ -7,9 +7,9 @@ from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import point_of
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.events import Committed, OffsetEvent, RangeReleased
-from keylanes.runtime.handlers.done import Done
+from keylanes.runtime.handlers.produced import Produced
 from keylanes.runtime.partition.cut import Cut, Released
-from keylanes.runtime.partition.dispatch import Numbers, PartitionDispatch
+from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
 from keylanes.runtime.partition.generation import Generation, committed, take
 from keylanes.runtime.partition.worker import Worker
 
@@ -18,9 +18,9 @@ KEYS = [next(b"k%d" % i for i in range(1_000) if point_of(b"k%d" % i, 0, 0) >> 3
 """A key for each of four workers."""
 
 
-def filled(plan: Sequence[int], *, quota: int = 1 << 20, numbers: Numbers | None = None) -> PartitionDispatch:
+def filled(plan: Sequence[int], *, quota: int = 1 << 20, numbers: WorkerNumbers | None = None) -> PartitionDispatch:
     """Four workers; record i goes to worker ``plan[i]``."""
-    dispatch = PartitionDispatch("t", 0, 0, quota, numbers or Numbers())
+    dispatch = PartitionDispatch("t", 0, 0, quota, numbers or WorkerNumbers())
     dispatch.incarnation, dispatch.epoch = 5, 2
     dispatch.add_workers(even_bounds(WORKERS), lambda first: 0)
     records = [SimulatedRecord(offset, 0, KEYS[w], b"", ()) for offset, w in enumerate(plan)]
@@ -35,7 +35,7 @@ def finish(
     record = dispatch.next_record(worker)
     assert record is not None
     built = [Outgoing("out", 0, None, b"%d.%d" % (record.offset, i)) for i in range(outputs)]
-    dispatch.finish(worker, Done(record, built, dead, 1 << record.offset, size) if outputs else None)
+    dispatch.finish(worker, Produced(record, built, dead, 1 << record.offset, size) if outputs else None)
 
 
 def shares(generation: Generation) -> list[tuple[int, int, int, list[int]]]:

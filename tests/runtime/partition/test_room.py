@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.runtime.handlers.sizes import bytes_of
-from keylanes.runtime.partition.dispatch import Blocked, Numbers, PartitionDispatch
-from keylanes.runtime.partition.room import STUCK_MS, Standing, Verdict
+from keylanes.runtime.partition.dispatch import Blocked, PartitionDispatch, WorkerNumbers
+from keylanes.runtime.partition.room import STUCK_MS, RoomWait, Verdict
 from keylanes.runtime.partition.worker import Worker
 
 from .test_dispatch import mutated
@@ -87,7 +87,7 @@ class Drive:
         self.rng = random.Random(seed)
         self.offset = 0
         self.now_s = self.rng.choice((0.0, 1_000.0))
-        self.dispatch = PartitionDispatch("t", 0, 0, QUOTA_BYTES, Numbers())
+        self.dispatch = PartitionDispatch("t", 0, 0, QUOTA_BYTES, WorkerNumbers())
         bounds = even_bounds(self.rng.choice((1, 2, 3, 6)))
         self.workers = self.dispatch.add_workers(bounds, lambda first: 0)
         self.pace = self.rng.choice((0.0, 0.2, 1.0))
@@ -146,7 +146,7 @@ class Drive:
         return Seen(self.now_s, at.running, at.started_s, has_room, tuple(others), queued, any(w is at for w in fed))
 
 
-def drive(seed: int, standing_type: type[Standing] = Standing) -> list[Verdict]:
+def drive(seed: int, standing_type: type[RoomWait] = RoomWait) -> list[Verdict]:
     """One wait from its beginning to its end; raises AssertionError where the twin judges otherwise."""
     run = Drive(seed)
     full_wait_ms = run.rng.choice((0, 50, 300, 2_000))
@@ -198,7 +198,7 @@ PLANTS = {
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_defect_is_found(name: str) -> None:
     """One of the waits ends otherwise than the twin says."""
-    defective = type("Planted", (Standing,), {"look": mutated(Standing.look, *PLANTS[name])})
+    defective = type("Planted", (RoomWait,), {"look": mutated(RoomWait.look, *PLANTS[name])})
     for seed in range(PLANT_SEEDS):
         try:
             drive(seed, defective)
@@ -210,12 +210,12 @@ def test_a_planted_defect_is_found(name: str) -> None:
 def test_a_record_that_began_before_the_wait_may_be_stuck_already() -> None:
     """The reader asks at the first look whether most others are idle, not after another 100 ms."""
     record = SimulatedRecord(0, 0, b"k", b"v" * QUOTA_BYTES, ())
-    dispatch = PartitionDispatch("t", 0, 0, QUOTA_BYTES, Numbers())
+    dispatch = PartitionDispatch("t", 0, 0, QUOTA_BYTES, WorkerNumbers())
     worker, *_ = dispatch.add_workers(even_bounds(4), lambda first: 0)
     worker.queue.append(record)
     worker.queue_bytes = bytes_of(record)
     worker.running, worker.started_s = record, 9.0
     blocked = Blocked(worker, 0, 200)
-    assert Standing(dispatch, blocked, 10.0, 5_000).look(10.02, dispatch.fed_by_front) == "drop"
+    assert RoomWait(dispatch, blocked, 10.0, 5_000).look(10.02, dispatch.fed_by_front) == "drop"
     worker.started_s = 9.95
-    assert Standing(dispatch, blocked, 10.0, 5_000).look(10.02, dispatch.fed_by_front) == "wait"
+    assert RoomWait(dispatch, blocked, 10.0, 5_000).look(10.02, dispatch.fed_by_front) == "wait"

@@ -12,11 +12,11 @@ from keylanes.brokers.protocol import Outgoing, TransactionRefused
 from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.ranges import even_bounds
-from keylanes.runtime.handlers.done import Done
 from keylanes.runtime.handlers.handler import DeadLetter, Stop
 from keylanes.runtime.handlers.outputs import ERROR_HEADER, TIMESTAMP_HEADER, Destination, kept, place_of
+from keylanes.runtime.handlers.produced import Produced
 from keylanes.runtime.partition.cut import Released
-from keylanes.runtime.partition.dispatch import Numbers, PartitionDispatch
+from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
 from keylanes.runtime.partition.generation import Generation, take
 from keylanes.runtime.partition.taking_apart import Apart, Failed, Replaced, Unblamed, take_apart
 from keylanes.state.keys import state_key
@@ -27,7 +27,7 @@ KEYS = [next(k for i in range(1_000) if point_of_key(k := b"k%d" % i) >> 30 == w
 """A key for each of four workers."""
 KNOWN = {"dead": Destination(3, 1 << 20, False)}
 POLICIES: dict[str, DeadLetter | Stop] = {"a": DeadLetter("dead"), "b": Stop()}
-RELEASED = Released(PartitionDispatch("a", 0, 0, 1, Numbers()), 2, 0, 1)
+RELEASED = Released(PartitionDispatch("a", 0, 0, 1, WorkerNumbers()), 2, 0, 1)
 
 Step: TypeAlias = tuple[int, str, int]
 """(worker, what its next record does, how many outputs it has)."""
@@ -100,7 +100,7 @@ def refused(culprits: Iterable[int]) -> TransactionRefused:
     return TransactionRefused("too old", sorted(culprits))
 
 
-def worked(topic: str, steps: Sequence[Step], numbers: Numbers) -> tuple[PartitionDispatch, list[Lane]]:
+def worked(topic: str, steps: Sequence[Step], numbers: WorkerNumbers) -> tuple[PartitionDispatch, list[Lane]]:
     """A partition whose records are through, and what the twin knows of them."""
     dispatch, overlay = PartitionDispatch(topic, 0, 0, 1 << 20, numbers), Overlay(1_000)
     dispatch.incarnation, dispatch.epoch = 5, 2
@@ -128,7 +128,7 @@ def worked(topic: str, steps: Sequence[Step], numbers: Numbers) -> tuple[Partiti
             stretch.size += done.size
             stretch.send(worker, record, built[0], done.digest)
         else:
-            done = Done(record, built, kind == "dead", 1 << offset, 10)
+            done = Produced(record, built, kind == "dead", 1 << offset, 10)
             done.changes = changes if kind in ("laid", "change") else None
             worker.keep(done)
     dispatch.front = len(steps)
@@ -137,7 +137,7 @@ def worked(topic: str, steps: Sequence[Step], numbers: Numbers) -> tuple[Partiti
 
 def taken(*plans: Sequence[Step]) -> tuple[Generation, list[Lane]]:
     """All that is done in partitions of the topics a, b, …, with a change of structure behind it."""
-    numbers = Numbers()
+    numbers = WorkerNumbers()
     found = [worked(topic, steps, numbers) for topic, steps in zip("ab", plans, strict=False)]
     generation = take([(d, d.line()) for d, _ in found], records_max=1_000, bytes_max=1 << 30)
     generation.structure.append(RELEASED)

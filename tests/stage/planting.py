@@ -5,7 +5,11 @@ A defect with the signature of before raises a TypeError where it is called, and
 
 import inspect
 import pkgutil
+import sys
+import textwrap
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import pytest
@@ -99,3 +103,59 @@ def shape_of(owner: Any, value: Any) -> Shape | None:
 
 def _function_of(value: Any) -> Any:
     return value.__func__ if isinstance(value, staticmethod | classmethod) else value
+
+
+OURS = ("keylanes", "tests")
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def finding(error: BaseException) -> str:
+    """What an error says if it is a finding: an assertion, or an error of ours. A KeyError is an accident."""
+    is_ours = type(error).__module__.split(".")[0] == OURS[0]
+    return said_of(error) if is_ours or isinstance(error, AssertionError | pytest.fail.Exception) else ""
+
+
+def said_of(error: BaseException) -> str:
+    """The kind of an error, its text, and the line of the tests in which it came."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = ["", *(frame.line for frame in frames if TESTS in Path(frame.filename).resolve().parents)]
+    return f"{type(error).__name__}: {error}\n{lines[-1]}"
+
+
+def everywhere(patch: Planting, old: Any, new: Any) -> None:
+    """Put a function in the place of another one wherever it was imported."""
+    places = [module for name, module in list(sys.modules.items()) if name.split(".")[0] in OURS]
+    found = [(module, name) for module in places for name, value in list(vars(module).items()) if value is old]
+    assert found, f"{old!r} is nowhere: plant this defect anew"
+    for module, name in found:
+        patch.setattr(module, name, new)
+
+
+def mutated(function: Callable[..., Any], *pieces: tuple[str, str]) -> Any:
+    """A function with pieces of its source replaced, each of which occurs once."""
+    source = textwrap.dedent(inspect.getsource(function))
+    for old, new in pieces:
+        assert source.count(old) == 1, f"{function.__qualname__} no longer holds {old!r} once: plant this defect anew"
+        source = source.replace(old, new)
+    made: dict[str, Any] = {}
+    exec(source, inspect.unwrap(function).__globals__, made)  # noqa: S102  # a defect is a change of the very source
+    return made[function.__name__]
+
+
+def change(patch: Planting, owner: Any, name: str, *pieces: tuple[str, str]) -> None:
+    """Plant a changed source: of a method in its class, of a function wherever it is known."""
+    before = getattr(owner, name)
+    after = mutated(before, *pieces)
+    if inspect.isclass(owner):
+        patch.setattr(owner, name, after)
+    else:
+        everywhere(patch, before, after)
+
+
+def changed(owner: Any, name: str, *pieces: tuple[str, str]) -> Put:
+    """The same as a defect by itself."""
+
+    def put(patch: Planting) -> None:
+        change(patch, owner, name, *pieces)
+
+    return put

@@ -8,7 +8,7 @@ from ...brokers.protocol import Outgoing, Record
 from ...state.overlay import Layer
 
 
-class Done(msgspec.Struct, gc=False):
+class Produced(msgspec.Struct, gc=False):
     """A record that is through and produced something: what goes into the transaction with it. It is in no circle, so
     that the garbage collection need not look at it: there are many.
 

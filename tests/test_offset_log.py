@@ -12,7 +12,7 @@ from keylanes.runtime.logs.topics import creation_commands
 from keylanes.state.changelog import BEACON_KEY, decode_beacon, decode_stored
 from keylanes.state.keys import parse_key
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "offset-log.md").read_text()
 
 
