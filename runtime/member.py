@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, TypeAlias
 
 from ..brokers.protocol import Broker, BrokerError, CorruptRecord, Record, TopicPartition, Watermarks
-from ..brokers.waiting import bounded, fatal_of
+from ..brokers.waiting import bounded, closed_within, fatal_of
 from ..errors import BrokerUnavailable, FatalError, InvariantBroken, LogError, SourceError, StateError
 from ..state.overlay import Cell
 from ..state.tables import TABLE_CONFIG
@@ -424,10 +424,9 @@ class Member:
             await self._closed(self.broker.close())
 
     async def _closed(self, closing: Coroutine[Any, Any, None]) -> None:
-        try:
-            await bounded(closing, self.settings.close_timeout_ms, "closing")
-        except (BrokerError, FatalError) as error:
-            logger.warning("closing: %s", error)  # what ended the run must not be hidden behind it
+        # What goes wrong is only told: what ended the run must not be hidden behind it.
+        limit, known = self.settings.close_timeout_ms, (BrokerError, FatalError)
+        await closed_within(limit, closing, "closing", excused=known, level=logging.WARNING)
 
 
 async def _commit_rest(cycle: CommitCycle) -> None:

@@ -7,7 +7,6 @@ its handler would; one that timed out is sent in halves.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
@@ -22,7 +21,7 @@ from ...brokers.protocol import (
     TransactionRefused,
     TransactionUnknown,
 )
-from ...brokers.waiting import bounded, fatal_of
+from ...brokers.waiting import bounded, closed_within, fatal_of
 from ...errors import BrokerUnavailable, HandlerFailed, InvariantBroken
 from ...keyrange.ranges import KeyRange
 from ...offsets.codec import encode
@@ -113,8 +112,8 @@ class Transactions:
         """Let go of the producer; what is open is aborted."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            with contextlib.suppress(BrokerError):
-                await bounded(producer.close(), self.settings.close_timeout_ms, "closing a producer")
+            limit = self.settings.close_timeout_ms
+            await closed_within(limit, producer.close(), "closing a producer", excused=BrokerError)
 
     # --- one transaction -------------------------------------------------------------------------------------------
 
@@ -200,8 +199,9 @@ class Transactions:
                 try:
                     await self.standing.read()
                 except BaseException:
-                    with contextlib.suppress(BrokerError):  # else it would stand for what is raised, a cancellation too
-                        await asyncio.shield(bounded(producer.close(), self.settings.close_timeout_ms, "closing"))
+                    limit = self.settings.close_timeout_ms
+                    # An error of the close would stand for what is raised, a cancellation too.
+                    await asyncio.shield(closed_within(limit, producer.close(), "closing", excused=BrokerError))
                     raise
                 self._producer = producer
                 return

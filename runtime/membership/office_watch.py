@@ -4,8 +4,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from ...brokers.protocol import BrokerError, BrokerTimeout
-from ...brokers.waiting import Patience
+from ...brokers.protocol import BrokerError
+from ...brokers.waiting import Patience, until_answered
 from ...errors import FencedError, LogError
 from ...offsets.ledger import Ledger
 from ..logs.office import Identity, Standing
@@ -58,13 +58,8 @@ class OfficeWatch:
         """
         watch = self._reader()
         patience = Patience(self.settings.request_timeout_ms, "asking who is in office")
-        ledger: Ledger | None = None
         try:
-            while ledger is None:
-                try:
-                    ledger = await watch.read_control(Ledger())
-                except BrokerTimeout as error:
-                    await patience.wait(error)
+            ledger = await until_answered(lambda: watch.read_control(Ledger()), patience)
             if any(member.instance == self.identity.instance for member in ledger.control.members.values()):
                 self.identity.check_in_office(ledger, self.identity.own(ledger).incarnation)
         except FencedError as fenced:

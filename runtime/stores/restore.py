@@ -23,12 +23,13 @@ from ...brokers.protocol import (
     CorruptRecord,
     OffsetOutOfRange,
     Reader,
+    TopicDescription,
     TopicPartition,
     UnknownTopic,
     Watermarks,
 )
 from ...brokers.threads import DaemonThreads
-from ...brokers.waiting import Patience
+from ...brokers.waiting import Patience, closed_within, until_answered
 from ...errors import StateError, StoreError
 from ...keyrange.ranges import KeyRange
 from ...state.changelog import Beacon
@@ -132,18 +133,17 @@ class Restore:
         """Watermarks, and for how long tombstones stay in each topic."""
         patience = Patience(self.settings.broker_retry_ms, "asking for changelogs")
         topics = {source.topic for source in changelogs}
-        while True:
-            try:
-                described = await self.broker.describe(topics)
-                marks = await self.broker.watermarks(changelogs)
-            except BrokerTimeout as error:
-                await patience.wait(error)
-            except UnknownTopic as error:
-                raise StateError(f"a changelog is missing: {error}. {_WHAT_TO_DO}") from error
-            else:
-                configs = {name: found.config for name, found in described.items()}
-                name, default = "delete.retention.ms", DELETE_RETENTION_MS_DEFAULT
-                return marks, {topic: int(configs.get(topic, {}).get(name, default)) for topic in topics}
+
+        async def asked() -> tuple[dict[str, TopicDescription], dict[TopicPartition, Watermarks]]:
+            return await self.broker.describe(topics), await self.broker.watermarks(changelogs)
+
+        try:
+            described, marks = await until_answered(asked, patience)
+        except UnknownTopic as error:
+            raise StateError(f"a changelog is missing: {error}. {_WHAT_TO_DO}") from error
+        configs = {name: found.config for name, found in described.items()}
+        name, default = "delete.retention.ms", DELETE_RETENTION_MS_DEFAULT
+        return marks, {topic: int(configs.get(topic, {}).get(name, default)) for topic in topics}
 
     async def _check_beacons(self, planned: Sequence[tuple[Restoring, Plan]]) -> None:
         """Compare the last transactions of all changelogs with those expected, before anything is cleared."""
@@ -246,21 +246,26 @@ async def _read(
     positions = {source: first for source, (first, end) in spans.items() if first < end}
     reader: Reader | None = None
     moved_s = loop.time()
+
+    async def fetched() -> Sequence[Batch]:
+        """With a reader of its own, and with a new one after the broker did not answer."""
+        nonlocal reader, moved_s
+        if reader is None:
+            moved_s = loop.time()
+            reader = await broker.reader(positions)
+        try:
+            return await reader.fetch(positions, records_max=FETCH_RECORDS_MAX, wait_ms=FETCH_WAIT_MS)
+        except BrokerTimeout:
+            await _close(reader, settings)
+            reader = None
+            raise
+
     try:
         while positions:
             try:
-                if reader is None:
-                    reader = await broker.reader(positions)
-                batches = await reader.fetch(positions, records_max=FETCH_RECORDS_MAX, wait_ms=FETCH_WAIT_MS)
-            except BrokerTimeout as error:
-                await _close(reader, settings)
-                reader = None
-                await patience.wait(error)
-                moved_s = loop.time()
-                continue
+                batches = await until_answered(fetched, patience)
             except (OffsetOutOfRange, UnknownTopic, CorruptRecord) as error:
                 raise StateError(f"a changelog can't be read: {error}. {_WHAT_TO_DO}") from error
-            patience.answered()
             if not batches and (loop.time() - moved_s) * 1000 > limit_ms:
                 source, position = next(iter(positions.items()))
                 raise BrokerTimeout(
@@ -280,9 +285,7 @@ async def _read(
 
 async def _close(reader: Reader | None, settings: Settings) -> None:
     if reader is not None:
-        with contextlib.suppress(Exception):  # it is being closed: nothing depends on how that ends
-            async with asyncio.timeout(settings.close_timeout_ms / 1000):
-                await reader.close()
+        await closed_within(settings.close_timeout_ms, reader.close(), "closing a reader of changelogs")
 
 
 class _Progress:

@@ -56,7 +56,7 @@ MENDED = (
     Plant(
         "fencing is tried once",
         "a start gives up while the markers of the one that it fences are being written",
-        changed(Coordinator, "_fence", ("await patience.wait(error)", "raise")),
+        changed(Coordinator, "_fence", ("await until_answered(lambda: ", "await ("), ("what), patience)", "what))")),
         finding="without trouble: BrokerUnavailable.*fencing",
     ),
     Plant(
