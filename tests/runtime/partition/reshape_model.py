@@ -51,8 +51,9 @@ class Owners:
 
     def of(self, point: int) -> int | None:
         """The owner of a point."""
-        (owner,) = [number for number, points in self.points.items() if point in points] or [None]
-        return owner
+        owners = [number for number, points in self.points.items() if point in points]
+        assert len(owners) <= 1, f"{point:08x} has two owners"
+        return owners[0] if owners else None
 
     def is_border(self, at: int) -> bool:
         """Whether no worker owns what lies on both sides."""
