@@ -112,9 +112,13 @@ class Drive:
         bounds = even_bounds(rng.choice((1, 2, 5, 9)))
         edges = {first: 0 if rng.random() < 0.5 else rng.randint(0, self.end) for first in bounds[:-1]}
         self.dispatch.front = self.main_position = max(edges.values())  # as a start from a log does
-        workers = self.dispatch.add_workers(bounds, edges.__getitem__)
-        for worker in workers:
+        self._begin_with(bounds, edges)
+        for worker in self.dispatch.workers:
             self._skip(worker)
+
+    def _begin_with(self, bounds: tuple[int, ...], edges: dict[int, int]) -> None:
+        """The workers at the start; each goes on from the edge of its first point."""
+        self.dispatch.add_workers(bounds, edges.__getitem__)
 
     def _skip(self, worker: Worker) -> None:
         """What lies below a new worker's edge was done before, or elsewhere."""
@@ -272,6 +276,7 @@ class Drive:
         self._check_turn(worker, record)
 
     def _check_turn(self, worker: Worker, record: Record) -> None:
+        """The record may be begun now, and is."""
         offset = record.offset
         assert worker.first <= self.points[offset] < worker.end, f"{offset} is run by a worker of another range"
         assert offset not in self.begun, f"{offset} is run twice"
@@ -312,11 +317,15 @@ class Drive:
         return done
 
     def take(self, line: int | None = None) -> None:
-        """A generation at some line; committed at once. It says exactly what was done."""
-        dispatch, front = self.dispatch, self.dispatch.front
+        """A generation at some line; or only the line is drawn."""
         if line is None and self.rng.random() < 0.3:
-            self.lines.append(dispatch.line())
-            return
+            self.lines.append(self.dispatch.line())
+        else:
+            self._take(line)
+
+    def _take(self, line: int | None) -> None:
+        """A generation, committed at once. It says exactly what was done."""
+        dispatch, front = self.dispatch, self.dispatch.front
         drawn = self.lines.pop() if self.lines and self.rng.random() < 0.5 else self.rng.randint(0, front)
         if line is None:
             line = dispatch.line() if self.rng.random() < 0.5 else drawn
@@ -334,6 +343,10 @@ class Drive:
         for part in parts:
             for changed in part.changes():
                 self.overlay.settle(changed.layers, changed.last)
+        self._commit(taken)
+
+    def _commit(self, taken: Generation) -> None:
+        """What was taken is committed."""
         generation.committed(taken)
 
     def _check_share(self, share: generation.Share, line: int) -> list[Produced]:

@@ -1,0 +1,108 @@
+"""Wishes against the model of reshape_model.py."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keylanes.runtime.partition import reshape
+from keylanes.runtime.partition.reshape import Wishes
+
+from .reshape_model import WishParts, drive_wishes
+from .test_dispatch import mutated
+
+STEPS = 150
+PLANT_SEEDS = 200
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 1 << 32))
+def test_every_wish_is_answered_once_and_by_what_it_led_to(seed: int) -> None:
+    """Whatever is asked for, whenever: owners, edges and answers are those of a model of sets of points."""
+    drive_wishes(seed, STEPS)
+
+
+# --- planted defects ------------------------------------------------------------------------------------------------
+
+
+def planted(name: str, old: str, new: str) -> WishParts:
+    """Wishes with a defect in one method."""
+    method = mutated(getattr(Wishes, name), old, new)
+    return WishParts(wishes=type("Planted", (Wishes,), {name: method}))
+
+
+def granted(old: str, new: str) -> WishParts:
+    """Wishes with a defect in how workers are added for a grant."""
+    take_up = mutated(Wishes.take_up, "reshaped = Reshaped()", "reshaped = Reshaped()")
+    take_up.__globals__["add_granted"] = mutated(reshape.add_granted, old, new)
+    return WishParts(wishes=type("Planted", (Wishes,), {"take_up": take_up}))
+
+
+PLANTS: dict[str, Callable[[], WishParts]] = {
+    "the children at the borders of a release keep their old edges": lambda: planted(
+        "_leave", "reshaped.heirs += [(worker, worker.taken_to) for worker in dispatch.workers]", "pass"
+    ),
+    "records of a range that is given up are begun": lambda: planted(
+        "_leave", "wind_up(dispatch, self.leaving[wish])", "pass"
+    ),
+    "a range is released while one of its records runs": lambda: planted(
+        "_leave", "if are_through(self.leaving[wish]):", "if True:"
+    ),
+    "a range is released that is held in part": lambda: planted("_leave", "< within.size", "< 1"),
+    "a hold goes on while its range is given up": lambda: planted(
+        "_leave", "for held in [h for h in self.holds if h.dispatch is dispatch]:", "for held in ():"
+    ),
+    "a release that is never told to be done": lambda: planted("_leave", "self._fulfilled.append(wish)", "pass"),
+    "a merged worker goes on from its left part's committed edge": lambda: planted(
+        "_end_hold", "(heir, heir.taken_to)", "(heir, held.workers[0].edge)"
+    ),
+    "a merge that is never told to be done": lambda: planted("_end_hold", "if held.wish is not None:", "if False:"),
+    "a hold that never ends": lambda: planted("_end_hold", "elif now >= held.until_s:", "elif False:"),
+    "a hold that ends before its time": lambda: planted("_end_hold", "elif now >= held.until_s:", "elif True:"),
+    "the children of a split keep their old edges": lambda: planted(
+        "_split", "reshaped.heirs += [(w, w.taken_to) for w in dispatch.workers if at in (w.first, w.end)]", "pass"
+    ),
+    "a split that is undone by merging to the wanted cut": lambda: planted(
+        "_split", "if dispatch in self.wanted:", "if False:"
+    ),
+    "a worker is split while it is held": lambda: planted("_split", "elif worker.hold_at is not None:", "elif False:"),
+    "a worker is held twice": lambda: planted(
+        "_begin_merge", "elif any(w.hold_at is not None for w in group):", "elif False:"
+    ),
+    "a merge of less than what was asked for": lambda: planted(
+        "_begin_merge", "or sum(w.end - w.first for w in group) != within.size", ""
+    ),
+    "a split is carried out twice": lambda: planted("change", "self.splitting.remove(splitting)", "pass"),
+    "a split of what is given up": lambda: planted("ask", "leaving.within.contains(wish.at)", "False"),
+    "a grant to another process is taken up": lambda: planted("take_up", " or part.incarnation != incarnation", ""),
+    "a grant over what is held is taken up": lambda: planted(
+        "take_up", "(worker := _worker_inside(wish.dispatch, part)) is not None", "False"
+    ),
+    "a wish is told to be done twice": lambda: planted(
+        "settle", "settled, self._fulfilled = self._fulfilled, []", "settled = self._fulfilled"
+    ),
+    "what is withdrawn is done": lambda: planted(
+        "withdraw", "other for other in self.splitting if other is not wish", "*self.splitting"
+    ),
+    "a range is granted from the edges of before its release": lambda: planted(
+        "is_leaving", "[*self.leaving, *released]", "[*self.leaving]"
+    ),
+    "what was granted is held under the grant of before": lambda: granted("dispatch.epoch = part.epoch", "pass"),
+    "what was granted begins at its first edge": lambda: granted(
+        "defined(part.edges)", "lambda first: defined(part.edges)(span[0])"
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_defect_is_found(name: str) -> None:
+    """One of the model's runs fails."""
+    parts = PLANTS[name]()
+    for seed in range(PLANT_SEEDS):
+        try:
+            drive_wishes(seed, STEPS, parts)
+        except Exception:  # noqa: BLE001  # whatever it is that finds it
+            return
+    pytest.fail(f"{PLANT_SEEDS} runs did not find: {name}")
