@@ -159,7 +159,7 @@ def documented_tests(files: Files) -> Iterator[str]:
             yield f"{path}:{node.lineno} {node.name} has no docstring"
 
 
-def tests_in_their_rooms(files: Files) -> Iterator[str]:
+def rooms_of_the_tests(files: Files) -> Iterator[str]:
     """A test folder imports its own room and those below it, and of the tests its own, those below and the stage."""
     for path, node in nodes(files):
         folder, _, name = path.removeprefix("tests/").partition("/")
@@ -170,7 +170,7 @@ def tests_in_their_rooms(files: Files) -> Iterator[str]:
             return
         for room in (name.split(".")[1] for name in imported(node) if name.startswith("keylanes.")):
             if folder in ROOMS and TEST_FLOORS.get(room, 0) > TEST_FLOORS[folder]:
-                yield f"{path}:{node.lineno} imports {room}/, which stands above tests/{folder}/"
+                yield f"{path} imports {room}/, which stands above tests/{folder}/"
         if isinstance(node, ast.ImportFrom) and node.level:
             inside = path.split("/")[1 : -node.level]
             other = (inside or (node.module or node.names[0].name).split("."))[0]
@@ -314,11 +314,11 @@ _PLANTED: list[tuple[Callable[[Files], Iterator[str]], str, str]] = [
     (words_kept_out, "runtime/x.py", "def f(read_helper): ..."),
     (words_kept_out, "tests/utils.py", ""),
     (documented_tests, "tests/test_x.py", "async def test_x(): ..."),
-    (tests_in_their_rooms, "tests/state/test_x.py", "from keylanes.runtime import member"),
-    (tests_in_their_rooms, "tests/state/test_x.py", "from ..simulation import plants"),
-    (tests_in_their_rooms, "tests/runtime/engine/test_x.py", "from ...on_kafka.chaos import run_round"),
-    (tests_in_their_rooms, "tests/stage/x.py", "from ..state import test_keys"),
-    (tests_in_their_rooms, "tests/attic/test_x.py", "import os"),
+    (rooms_of_the_tests, "tests/state/test_x.py", "from keylanes.runtime import member"),
+    (rooms_of_the_tests, "tests/state/test_x.py", "from ..simulation import plants"),
+    (rooms_of_the_tests, "tests/runtime/engine/test_x.py", "from ...on_kafka.chaos import run_round"),
+    (rooms_of_the_tests, "tests/stage/x.py", "from ..state import test_keys"),
+    (rooms_of_the_tests, "tests/attic/test_x.py", "import os"),
     (bare_rooms, "tests/test_x.py", "import state"),
     (bare_rooms, "bench/x.py", "from runtime.errors import FatalError"),
     (bare_rooms, "runtime/x.py", "from keylanes.keyrange import ranges"),
