@@ -11,6 +11,7 @@ import random
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -175,7 +176,8 @@ def main() -> None:
     if TYPE_CHECKING:
         from ..stage.dying import arrange
     else:
-        from dying import arrange  # beside this script
+        sys.path.append(str(Path(__file__).parent.parent / "stage"))
+        from dying import arrange  # this is run as a script
 
     told = msgspec.json.decode(sys.argv[1], type=Told)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")
