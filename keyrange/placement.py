@@ -1,5 +1,7 @@
 """Which slot runs which piece of the key space: sticky, by measured load, one step after the other.
 
+Nothing uses it yet: it is to place grants on the members of a group, and pieces on threads.
+
 Start from the placement that there is. In each step make the single move or split that lowers the imbalance most per
 byte of state moved; stop when none gains more than the hysteresis, or the budget is spent. The imbalance is the sum of
 the squares of the slots' loads: moving a load ``w`` from a slot with load ``a`` to one with load ``b`` lowers it by
