@@ -91,6 +91,7 @@ def test_what_is_called_in_another_way_is_refused(name: str, new: Any, monkeypat
     assert vars(Lane)[name] is before
 
 
+@pytest.mark.interpreted
 def test_an_outdated_signature_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A defect of the time when an attempt began with an offset and a timestamp; today it begins with a record."""
 
