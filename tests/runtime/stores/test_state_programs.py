@@ -275,7 +275,7 @@ class Run:
                     if gap.overlaps(within):
                         await member.work.requests.grant(place, gap)
             else:
-                await getattr(member, what)(place, within)
+                await getattr(member.work.requests, what)(place, within)
         except ValueError:
             pass
 
