@@ -97,7 +97,6 @@ class Member:
         self._damage: BaseException | None = None
         self.is_ready = asyncio.Event()
         self._ended = asyncio.Event()
-        self._level = asyncio.Event()
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 

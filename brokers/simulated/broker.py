@@ -5,9 +5,9 @@
 has an effect.
 
 All waiting goes through the running loop, so that it runs in virtual time on a ``VirtualLoop`` and in real time
-elsewhere. The parts: what a cluster knows, and how transactions work, is in ``simulated_log``; what a request does is
-in ``simulated_cluster``; delays and faults are in ``simulated_network``; what a client does about them is in
-``simulated_client``.
+elsewhere. The parts: what a cluster knows, and how transactions work, is in ``log``; what a request does is
+in ``cluster``; delays and faults are in ``network``; what a client does about them is in
+``connection``.
 """
 
 import random

@@ -2,7 +2,7 @@
 
 - What may be asked twice (everything but records and the end of a transaction) is asked again until the time is over.
 - A reader hears nothing when a cluster is silent; it raises when that lasts too long.
-- How records are written is in ``simulated_producer``.
+- How records are written is in ``producer``.
 """
 
 import asyncio
