@@ -1,7 +1,6 @@
 """The application as its users write it: declare handlers, then run them."""
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -13,14 +12,13 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from ..brokers.protocol import Broker
-from ..brokers.threads import DaemonThreads
 from ..errors import HandlerFailed, KeylanesError, SettingsError, StateNotReady
 from ..keyrange.ranges import KeyRange
 from .connect import connect
 from .handlers.handler import PARALLELISING_FACTOR, DeadLetter, Handler, Retry, Stop, check_topic_name, declare
 from .handlers.values import Codec
 from .member import Member, unheard
-from .process import keep_memory
+from .process import run_in_own_loop
 from .settings import Settings
 from .stores.view import Found, StoreView
 from .testing import Call, SimulatedApp
@@ -34,11 +32,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 OnFatal = Callable[[BaseException], None]
 
 EXIT_ABORTED = 130
-
-COLLECTED_AFTER = (200_000, 20, 100)
-"""Python's garbage collection while ``run`` has the process to itself. Queued records are many, live for seconds and
-are in no circles: with Python's own thresholds a third of the time went into looking at them again and again.
-"""
 
 
 class App:
@@ -140,7 +133,7 @@ class App:
             raise RuntimeError("app.run() has a loop of its own; inside a running one it is `async with app:`")
         limit_s = self.settings.close_timeout_ms / 1000
         try:
-            _run_in_own_loop(self._run_with_signals(until_level=until == "level", on_step=on_step), limit_s)
+            run_in_own_loop(self._run_with_signals(until_level=until == "level", on_step=on_step), limit_s)
         except KeylanesError as error:
             if self._member is None or self._member.cause is not error:
                 logger.critical("%s does not start: %s", self.name, error)
@@ -326,42 +319,3 @@ class App:
 async def _as_it_is(work: Coroutine[Any, Any, None]) -> None:
     """The run is on the loop of whoever asks."""
     await work
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    if sys.platform == "win32":
-        return None
-    try:
-        import uvloop
-    except ImportError:  # it is no dependency on every platform
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
-
-
-def _run_in_own_loop(main: Coroutine[Any, Any, None], limit_s: float) -> None:
-    """What asyncio.run does, but its end is bounded: neither a handler that ignores its cancellation nor one that waits
-    for a thread can keep the process.
-    """
-    factory = _loop_factory() or asyncio.new_event_loop
-    loop = factory()
-    before = gc.get_threshold()
-    gc.set_threshold(*COLLECTED_AFTER)
-    keep_memory()
-    loop.set_default_executor(DaemonThreads(min(32, (os.cpu_count() or 1) + 4), "keylanes-default"))
-    try:
-        asyncio.set_event_loop(loop)
-        try:
-            loop.run_until_complete(main)
-        finally:
-            left = asyncio.all_tasks(loop)
-            for task in left:
-                task.cancel()
-            if left:
-                loop.run_until_complete(asyncio.wait(left, timeout=limit_s))
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(loop.shutdown_default_executor())
-    finally:
-        gc.set_threshold(*before)
-        asyncio.set_event_loop(None)
-        loop.close()
