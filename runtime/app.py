@@ -1,6 +1,7 @@
 """The application as its users write it: declare handlers, then run them."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -67,7 +68,7 @@ class App:
         self._member: Member | None = None
         self._call: Call = _as_it_is
         self._watch: LoopWatch | None = None
-        self._running: asyncio.Task[None] | None = None
+        self._block: _Block | None = None
 
     # --- declaring -------------------------------------------------------------------------------------------------
 
@@ -142,25 +143,29 @@ class App:
             raise SystemExit(EXIT_ABORTED) from None
 
     async def __aenter__(self) -> Self:
-        """Start inside a service: returns when the first records may be handled. No signal handlers are installed."""
+        """Start inside a service: returns when the first records may be handled. No signal handlers are installed.
+
+        A fatal error cancels the body of the ``async with`` and is raised where it ends, as by asyncio.TaskGroup.
+        """
         loop = asyncio.get_running_loop()
         member = self._begin(unheard)
-        self._running = loop.create_task(self._run(member, until_level=False))
+        running = loop.create_task(self._run(member, until_level=False))
         try:
-            await member.started(self._running)
+            await member.started(running)
         except asyncio.CancelledError:  # nobody will ever leave what was not entered
-            self._running.cancel()
-            await asyncio.wait([self._running])
+            running.cancel()
+            await asyncio.wait([running])
             raise
+        self._block = _Block(running)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop in order; raises the fatal error that ended the run, if one did."""
-        assert self._running is not None, "it was entered"
+        assert self._block is not None, "it was entered"
         self.stop()
-        await self._running
+        await self._block.left()
 
     def stop(self) -> None:
         """Stop in order: no more reading, drain to ``drain_timeout_ms``, commit, close."""
@@ -314,6 +319,30 @@ class App:
     def _adopt(self, member: Member | None, call: Call) -> None:
         """What is asked of the application is asked of this run; ``call``: on the loop that it runs on."""
         self._member, self._call = member, call
+
+
+class _Block:
+    """The body of an ``async with app``: it is cancelled when the run fails while it is in there."""
+
+    def __init__(self, running: asyncio.Task[None]) -> None:
+        self._running = running
+        self._body = asyncio.current_task()
+        self._has_cancelled = False
+        running.add_done_callback(self._ended)
+
+    def _ended(self, running: asyncio.Task[None]) -> None:
+        if self._body is not None and not running.cancelled() and running.exception() is not None:
+            self._has_cancelled = self._body.cancel()
+
+    async def left(self) -> None:
+        """Wait for the end of the run; raises what it failed with. A cancellation by somebody else stays one."""
+        body, self._body = self._body, None
+        if self._has_cancelled and body is not None and body is asyncio.current_task():
+            body.uncancel()
+            # A body that waited for nothing any more has its cancellation still ahead of it.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+        await self._running
 
 
 async def _as_it_is(work: Coroutine[Any, Any, None]) -> None:
