@@ -145,6 +145,36 @@ def test_what_can_not_be_run_is_told_in_words(folder: Path, target: str, code: i
     assert "Traceback" not in answer.stderr
 
 
+SECURED = """
+    from keylanes import App, Settings
+
+    app = App("secured", settings=Settings.from_env())
+
+    @app.handler("orders")
+    async def pack(order: bytes) -> None: ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "text"),
+    [
+        ({"KEYLANES_SSL_CAFILE": "/nowhere/ca.pem", "KEYLANES_SECURITY_PROTOCOL": "SSL"}, "'/nowhere/ca.pem'"),
+        ({"KEYLANES_SECURITY_PROTOCOL": "SASL_PLAINTEXT"}, "needs a user and a password"),
+        ({"KEYLANES_BROKER": "kafka://localhost"}, "which has no port"),
+        ({"KEYLANES_BROKER": "kafka://localhost:abc"}, "'abc'"),
+        ({"KEYLANES_BROKER": ""}, "set KEYLANES_BROKER"),
+        ({"KEYLANES_THREADS": "many"}, "'many'"),
+    ],
+)
+def test_wrong_settings_are_exit_code_2(folder: Path, environment: dict[str, str], text: str) -> None:
+    """Whether they are noticed when the module is imported or when it connects: one sentence, no traceback."""
+    (folder / "secured.py").write_text(textwrap.dedent(SECURED))
+    answer = keylanes(folder, "run", "secured:app", **{"KEYLANES_BROKER": "kafka://localhost:1", **environment})
+    assert answer.returncode == 2, answer.stderr
+    assert text in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
 def test_an_error_inside_the_application_is_shown_whole(folder: Path) -> None:
     """A module that is there but fails to import what it needs is not called missing: its own error is shown."""
     (folder / "broken.py").write_text("import surely_not_installed\n")

@@ -3,14 +3,29 @@
 How handlers run is in test_handlers_running.py.
 """
 
+import contextlib
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from keylanes import App, Context, DeadLetter, Record, Retry, Settings, SettingsError, Stop
+from keylanes import (
+    App,
+    Context,
+    DeadLetter,
+    MsgpackCodec,
+    Record,
+    Retry,
+    Secret,
+    Security,
+    Settings,
+    SettingsError,
+    Stop,
+)
 from keylanes.brokers.partitioner import murmur2, partition_of_key, partition_without_key
 from keylanes.brokers.protocol import Outgoing, TopicDescription
 from keylanes.brokers.simulated.broker import SimulatedRecord
@@ -119,6 +134,13 @@ async def async_generator(value: bytes) -> AsyncIterator[bytes]:
     yield b""
 
 
+class Service:
+    """Its handler is a method."""
+
+    def on_order(self, value: bytes) -> None:
+        """Of an object."""
+
+
 @pytest.mark.parametrize(
     ("function", "options", "says"),
     [
@@ -137,6 +159,15 @@ async def async_generator(value: bytes) -> AsyncIterator[bytes]:
         (plain, {"to": "no spaces"}, "seen 'no spaces'"),
         (plain, {"to": ""}, "seen ''"),
         (plain, {"on_failure": DeadLetter("naïve")}, "DeadLetter.topic"),
+        (plain, {"on_failure": "t.dead"}, r"seen 't.dead': write on_failure=DeadLetter\(\"t.dead\"\)"),
+        (plain, {"on_failure": Stop}, r"on_failure=Stop\(\) to stop"),
+        (plain, {"retry": 5}, r"seen 5: write retry=Retry\(attempts=5\)"),
+        (plain, {"parallelising_factor": "8"}, "seen '8': write parallelising_factor=8"),
+        (plain, {"parallelising_factor": True}, "seen True: write parallelising_factor=256"),
+        (plain, {"codec": "avro"}, r"JsonCodec\(\), MsgpackCodec\(\) or one of your own; seen 'avro'"),
+        (plain, {"codec": "json"}, r"write codec=JsonCodec\(\)"),
+        (plain, {"codec": MsgpackCodec}, r"write codec=MsgpackCodec\(\)"),
+        (Service.on_order, {}, r"seen self: .* app.handler\(…\)\(service.on_order\)"),
     ],
 )
 def test_a_wrong_handler_is_refused_when_it_is_declared(
@@ -146,6 +177,19 @@ def test_a_wrong_handler_is_refused_when_it_is_declared(
     with pytest.raises(SettingsError, match=says) as refused:
         app_of().handler("t", **options)(function)
     assert function.__name__ in str(refused.value)
+
+
+def test_a_method_of_an_object_is_a_handler() -> None:
+    """Its ``self`` is bound."""
+    assert not declare(Service().on_order, "t").takes_context
+
+
+def test_a_handler_without_parentheses_is_refused_at_once() -> None:
+    """It would be a declaration of nothing."""
+    app = app_of()
+    with pytest.raises(SettingsError, match=r"seen 'plain' in place of a topic: write @app.handler\(\"orders\"\)"):
+        app.handler(plain)  # type: ignore[arg-type]  # as users may write it
+    assert app.handlers == {}
 
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "x" * 250])
@@ -168,6 +212,35 @@ def test_a_broker_is_named_in_full(broker: str) -> None:
     """A wrong address is told when the application is made."""
     with pytest.raises(SettingsError, match="the broker's address is kafka://"):
         app_of(broker=broker)
+
+
+def test_the_broker_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is given goes before it, and what it says is checked at once."""
+    monkeypatch.setenv("KEYLANES_BROKER", "embedded:./elsewhere")
+    assert App("a").broker == "embedded:./elsewhere"
+    assert App("a", broker="embedded:./here").broker == "embedded:./here"
+    monkeypatch.setenv("KEYLANES_BROKER", "elsewhere")
+    with pytest.raises(SettingsError, match="the broker's address is kafka://"):
+        App("a")
+
+
+async def test_an_application_without_a_broker_can_be_tested_and_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests need none; a run says where one can be named."""
+    monkeypatch.delenv("KEYLANES_BROKER", raising=False)
+    app = App("a")
+    app.handler("in", to="out")(lambda value: value)
+    async with app.test() as simulated:
+        await simulated.send("in", b"1")
+        assert await simulated.read("out") == [b"1"]
+    with pytest.raises(SettingsError, match=r"has no broker: .* give App\(broker=…\), or set KEYLANES_BROKER"):
+        async with app:
+            pass
+
+
+def test_an_application_without_handlers_is_not_tested() -> None:
+    """It says what is missing."""
+    with pytest.raises(SettingsError, match="has no handler"):
+        app_of().test()
 
 
 def test_an_application_name_stands_in_topics() -> None:
@@ -233,22 +306,98 @@ def test_settings_come_from_the_environment() -> None:
         "KEYLANES_CREATE_TOPICS": "false",
         "KEYLANES_COMPRESSION_TYPE": "none",
         "KEYLANES_SECURITY_PROTOCOL": "SASL_SSL",
+        "KEYLANES_SASL_PLAIN_USERNAME": "ali",
+        "KEYLANES_SASL_PLAIN_PASSWORD": "none",
         "KEYLANES_BROKER": "kafka://elsewhere:9092",
         "PATH": "/bin",
     }
     settings = Settings.from_env(environ)
     assert (settings.commit_interval_ms, settings.create_topics, settings.compression_type) == (250, False, None)
     assert settings.security.security_protocol == "SASL_SSL"
+    assert settings.security.sasl_plain_password == Secret("none"), "a password is what it is"
     assert settings.fetch_records_max == Settings().fetch_records_max
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("KEYLANES_COMIT_INTERVAL_MS", "250"), ("KEYLANES_THREADS", "many"), ("KEYLANES_THREADS", "0")]
+    ("name", "text"),
+    [
+        ("KEYLANES_THREADS", "many"),
+        ("KEYLANES_THREADS", "0"),
+        ("KEYLANES_THREADS", ""),
+        ("KEYLANES_SPLIT_HOT_RANGES", "nope"),
+        ("KEYLANES_ALLOW_PLAINTEXT", "2"),
+    ],
 )
 def test_a_wrong_variable_is_refused(name: str, text: str) -> None:
-    """A name that is no setting, or a value that is none, is not passed over."""
+    """A value that is none is not passed over, and its variable is named."""
     with pytest.raises(SettingsError, match="(?i)" + name.removeprefix("KEYLANES_")):
         Settings.from_env({name: text})
+
+
+@pytest.mark.parametrize(("text", "means"), [("yes", True), ("No", False), ("ON", True), ("off", False), ("0", False)])
+def test_truth_may_be_written_in_words(text: str, means: bool) -> None:
+    """In any case of letters."""
+    assert Settings.from_env({"KEYLANES_SPLIT_HOT_RANGES": text}).split_hot_ranges is means
+    assert Settings.of(split_hot_ranges=text).split_hot_ranges is means
+
+
+def test_variables_that_name_no_setting_are_ignored_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Those of a service of Kubernetes that is named like us, and a slip, of which the setting is named."""
+    environ = {
+        "KEYLANES_ORDERS_SERVICE_HOST": "10.0.0.1",
+        "KEYLANES_ORDERS_PORT": "tcp://10.0.0.1:80",
+        "KEYLANES_COMIT_INTERVAL_MS": "250",
+        "KEYLANES_COMMIT_INTERVAL": "250",
+        "KEYLANES_THREADS": "3",
+    }
+    assert Settings.from_env(environ) == Settings(threads=3)
+    (warning,) = caplog.records
+    assert warning.levelname == "WARNING"
+    assert "KEYLANES_COMIT_INTERVAL_MS (did you mean KEYLANES_COMMIT_INTERVAL_MS?)" in caplog.text
+    assert "KEYLANES_COMMIT_INTERVAL (did you mean KEYLANES_COMMIT_INTERVAL_MS?)" in caplog.text
+    assert "KEYLANES_ORDERS_PORT, KEYLANES_ORDERS_SERVICE_HOST" in caplog.text
+    assert "KEYLANES_THREADS" not in caplog.text
+
+
+def test_no_variable_of_ours_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    """Each that the sources, the scripts and the documentation name is a setting, or known to be none."""
+    root = Path(__file__).parents[2]
+    rooms = ("brokers", "cli", "demo", "devkafka", "runtime", "spark", "examples")
+    paths = [*root.glob("*.py"), root / "Makefile", root / "README.md", *root.glob("docs/[!m]*.md")]  # not mistakes.md
+    paths += [path for room in rooms for path in (root / room).rglob("*.py")]
+    named = {name for path in paths for name in re.findall(r"KEYLANES_[A-Z][A-Z_]*[A-Z]\b(?!_)", path.read_text())}
+    assert {"KEYLANES_INTERPRETED", "KEYLANES_BROKER", "KEYLANES_CACHE"} <= named
+    for name in named:
+        with contextlib.suppress(SettingsError):
+            Settings.from_env({name: "1"})
+    assert caplog.text == ""
+
+
+SASL = {"security_protocol": "SASL_SSL", "sasl_plain_username": "ali", "sasl_plain_password": "hunter2"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "says"),
+    [
+        (Settings, {"commit_interval": 100}, r"'commit_interval'; did you mean commit_interval_ms\?"),
+        (Settings, {"no_such_setting": 1}, "its fields are listed in docs/settings.md; leave no_such_setting out"),
+        (Security, {"ssl_ca_file": "ca.pem"}, r"'ssl_ca_file'; did you mean ssl_cafile\?"),
+        (Retry, {"attempt": 5}, r"'attempt'; did you mean attempts\?"),
+        (DeadLetter, {}, "DeadLetter: Missing required argument 'topic'; its fields are given by name"),
+        (Settings, {"security": "SSL"}, "Settings.security is a Security; seen 'SSL'"),
+        (Settings, {"security": {"sasl_plain_password": "hunter2"}}, "seen a dict"),
+        (Retry, {"attempts": "5"}, "Retry.attempts is a whole number; seen '5'"),
+        (Security, {"security_protocol": "ssl"}, r"seen 'ssl'; did you mean SSL\?"),
+        (Security, {"security_protocol": "SASL_SSL"}, "seen no sasl_plain_username and no sasl_plain_password"),
+        (Security, {**SASL, "sasl_mechanism": "SCRAM-512"}, r"seen 'SCRAM-512'; did you mean SCRAM-SHA-512\?"),
+        (Security, {**SASL, "sasl_mechanism": "OAUTHBEARER"}, "'OAUTHBEARER' needs a provider of tokens"),
+    ],
+)
+def test_wrong_fields_of_structures_are_refused(kind: type, fields: dict[str, Any], says: str) -> None:
+    """A field that is none with the near name, a value of another type, and what does not go together."""
+    with pytest.raises(SettingsError, match=says) as refused:
+        kind(**fields)
+    assert "hunter2" not in str(refused.value)
 
 
 # --- outputs ---------------------------------------------------------------------------------------------------------
