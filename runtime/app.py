@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, overload
 
 from ..brokers.protocol import Broker
 from ..brokers.threads import DaemonThreads
@@ -18,6 +18,7 @@ from ..errors import HandlerFailed, KeylanesError, SettingsError, StateNotReady
 from ..keyrange.ranges import KeyRange
 from .connect import SCHEMES, connect
 from .handlers.handler import PARALLELISING_FACTOR, DeadLetter, Handler, Retry, Stop, check_topic_name, declare
+from .handlers.store_declarations import shape_of
 from .handlers.values import Codec
 from .member import Member, unheard
 from .process import keep_memory
@@ -30,6 +31,7 @@ from .watch.watchdog import LoopWatch
 
 logger = logging.getLogger("keylanes")
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 OnFatal = Callable[[BaseException], None]
 
@@ -274,11 +276,28 @@ class App:
         """Where the run stands; all zero before the first one."""
         return Statistics() if self._member is None else self._member.statistics(self._lag_ms())
 
-    def store(self, name: str) -> StoreView:
-        """A view of a handler's store that reads committed state. Raises SettingsError for an unknown name."""
-        declared = {d.name for handler in self.handlers.values() for d in handler.stores}
+    @overload
+    def store(self, name: str) -> StoreView[Any]: ...
+    @overload
+    def store(self, name: str, kind: type[T]) -> StoreView[T]: ...
+    @overload
+    def store(self, name: str, kind: Any) -> StoreView[Any]: ...
+    def store(self, name: str, kind: Any = None) -> StoreView[Any]:
+        """A view of a handler's store that reads committed state.
+
+        ``kind`` is the type of its values, as it is declared, for type checkers. Raises SettingsError for an unknown
+        name, and for a type of another shape.
+        """
+        declared = {d.name: d for handler in self.handlers.values() for d in handler.stores}
         if name not in declared:
-            raise SettingsError(f"application {self.name!r} has no store {name!r}; it has {sorted(declared)}")
+            raise SettingsError(
+                f"application {self.name!r} has no store {name!r}; it has {sorted(declared)}: name one of them"
+            )
+        if kind is not None and shape_of(kind) != declared[name].value_type:
+            raise SettingsError(
+                f"values of store {name!r} are declared as {declared[name].value_type}; seen {kind!r}: ask for the "
+                "type that the handler's parameter has"
+            )
 
         def find() -> Found:
             if self._member is None:

@@ -1,5 +1,6 @@
 """What a user declares about a handler, checked before anything starts."""
 
+import collections.abc
 import functools
 import inspect
 import types
@@ -60,13 +61,14 @@ class Stop(Options, frozen=True):
 class Handler(msgspec.Struct, frozen=True):
     """A checked declaration. ``decode`` turns a value into the first argument and raises DecodeFailed.
 
-    ``further``: the arguments behind it, None for the context.
+    ``further``: the arguments behind it, None for the context. ``returns_arrays``: a tuple or set is a value for it.
     """
 
     topic: str
     function: Callable[..., Any]
     is_async: bool
     further: tuple[StoreDeclaration | None, ...]
+    returns_arrays: bool
     to: str | None
     parallelising_factor: int
     retry: Retry
@@ -129,6 +131,7 @@ def declare(
         function=function,
         is_async=_is_async(function),
         further=further,
+        returns_arrays=_returns_arrays(returns),
         to=to,
         parallelising_factor=parallelising_factor,
         retry=retry or Retry(),
@@ -252,6 +255,16 @@ def _arguments(
         if names.count(name) > 1:
             raise SettingsError(f"{where}: store {name!r} is asked for {names.count(name)} times")
     return hints.get(value.name, bytes), tuple(further)
+
+
+def _returns_arrays(annotation: Any) -> bool:
+    """Whether an annotation allows a tuple or a set, as it is or in a list."""
+    if isinstance(annotation, type) and not typing.get_origin(annotation):
+        return annotation is object or issubclass(annotation, tuple | set | frozenset | collections.abc.Set)
+    if annotation is Any or typing.get_origin(annotation) in (tuple, set, frozenset):
+        return True
+    abstract = getattr(typing.get_origin(annotation), "__module__", "") == "collections.abc"
+    return abstract or any(_returns_arrays(part) for part in typing.get_args(annotation))
 
 
 def _returns_nothing(annotation: Any) -> bool:

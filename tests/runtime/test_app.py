@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -35,6 +35,7 @@ from keylanes.runtime.handlers.handler import Handler, declare
 from keylanes.runtime.handlers.outputs import (
     build,
     build_dead_letter,
+    build_one,
     destination_of,
     place_of,
     returned,
@@ -421,9 +422,60 @@ def test_what_is_returned_may_be_nothing_one_or_a_list() -> None:
         returned(b"x", nowhere)
 
 
+class Pair(NamedTuple):
+    """A type of values."""
+
+    left: int
+    right: int
+
+
+def unannotated_pair(value):  # type: ignore[no-untyped-def]  # as users may write it
+    """Returns what looks like a topic and a value."""
+    return "other", value
+
+
+async def annotated_pair(value: bytes) -> tuple[str, bytes] | None:
+    """Returns an array."""
+    return "other", value
+
+
+def listed_sets(value: bytes) -> list[set[int]]:
+    """Returns several arrays."""
+    return [{1}]
+
+
+@pytest.mark.parametrize("result", [("other", b"x"), {1, 2}, frozenset({1}), [("other", b"x")], [b"fine", {1}]])
+def test_a_tuple_or_a_set_is_a_value_only_where_it_is_said_to_be_one(result: Any) -> None:
+    """It looks like a topic and a value, or like several outputs, and would be sent as one array."""
+    for function in (plain, unannotated_pair):
+        handler = declare(function, "source", to="out")
+        assert build_one(result, SOURCE, handler, PLACE, KNOWN) is None, "the quick way leaves it to this one"
+        with pytest.raises(OutputRefused, match=r"which would be sent as one array; .* Record\(value, topic=…\)"):
+            returned(result, handler)
+    for said in (annotated_pair, listed_sets):
+        items = result if isinstance(result, list) else [result]
+        assert [output.value for output in returned(result, declare(said, "source", to="out"))] == items
+
+
+def test_a_named_tuple_is_a_value() -> None:
+    """As a struct is."""
+    assert returned(Pair(1, 2), to_out) == [Output(Pair(1, 2))]
+    assert build_one(Pair(1, 2), SOURCE, to_out, PLACE, KNOWN) is not None
+
+
+def test_what_was_not_awaited_is_told_so() -> None:
+    """By the name of what was called; Python does not warn again."""
+
+    async def fetch() -> bytes:
+        return b""
+
+    with pytest.raises(OutputRefused, match=r"output 1 of 1 is a coroutine, seen fetch\(…\), .* return await fetch"):
+        build(returned(fetch(), to_out), SOURCE, to_out, PLACE, KNOWN)
+
+
 def test_outputs_carry_key_time_and_origin() -> None:
     """The record's own, where the output says nothing; i of n in the header; the digest is the sum of all."""
-    done = build([Output(value=b"x"), Output(value={"a": 1}, key=None, keep_key=False)], SOURCE, to_out, PLACE, KNOWN)
+    done = build([Output(value=b"x"), Output(value={"a": 1}, key=None)], SOURCE, to_out, PLACE, KNOWN)
     first, second = done.outputs
     assert (first.topic, first.key, first.value, first.timestamp) == ("out", b"key", b"x", 1_000)
     assert first.partition == partition_of_key(b"key", 4)
@@ -440,7 +492,7 @@ def test_outputs_carry_key_time_and_origin() -> None:
         (Output(value=b"x" * 1_000), "takes at most 1000"),
         (Output(value=object()), "can't be encoded"),
         (Output(value=b"", partition=4), "partitions 0 to 3; seen 4"),
-        (Output(value=b"", key=5, keep_key=False), "a key is bytes, str or None; seen int"),  # type: ignore[arg-type]  # as users may write it
+        (Output(value=b"", key=5), "a key is bytes, str or None; seen int"),  # type: ignore[arg-type]  # as users may write it
     ],
 )
 def test_an_impossible_output_is_refused_at_once(output: Output, says: str) -> None:
@@ -454,7 +506,7 @@ def test_a_compacted_topic_needs_keys() -> None:
     """Without one the broker would refuse the whole batch."""
     compacted = destination_of(TOPIC._replace(config={"cleanup.policy": "compact,delete"}), None)
     with pytest.raises(OutputRefused, match="is compacted and needs one"):
-        build([Output(value=b"", key=None, keep_key=False)], SOURCE, to_out, PLACE, {"out": compacted})
+        build([Output(value=b"", key=None)], SOURCE, to_out, PLACE, {"out": compacted})
 
 
 def test_a_limit_of_ones_own_is_the_lower_one() -> None:
