@@ -155,4 +155,8 @@ def _warn_of_others(names: Iterable[str], prefix: str) -> None:
         if name.upper() not in OTHER_VARIABLES:
             told.append(f"{prefix}{name.upper()}" + (f" (did you mean {prefix}{meant.upper()}?)" if meant else ""))
     if told:
-        logger.warning("environment variables that name no setting are ignored: %s", ", ".join(told))
+        logger.warning(
+            "environment variables that name no setting are ignored, seen %s; docs/settings.md lists the settings: "
+            "correct these, or let them be (Kubernetes leaves its own out with enableServiceLinks: false)",
+            ", ".join(told),
+        )

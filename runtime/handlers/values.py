@@ -122,7 +122,7 @@ def value_decoder(annotation: Any, codec: Codec, where: str) -> Callable[[bytes 
     takes_null = isinstance(codec, JsonCodec | MsgpackCodec) and wanted not in (Any, bytes, bytearray, str)
     try:
         decode = codec.decoder(annotation if allows_none and takes_null else wanted)
-    except TypeError as error:
+    except Exception as error:  # noqa: BLE001  # a codec of a user may raise anything
         is_pydantic = hasattr(wanted, "model_validate_json")
         what = (
             "a model of pydantic needs a codec of its own"
