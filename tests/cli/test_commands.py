@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from keylanes import App, DeadLetter
+from keylanes import IS_COMPILED, App, DeadLetter, __version__
+from keylanes import errors as all_errors
 from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.protocol import Outgoing, TopicPartition, TopicSpec
 
@@ -93,6 +95,25 @@ def test_the_commands_are_named(folder: Path) -> None:
     assert answer.returncode == 0
     assert all(command in answer.stdout for command in ("run", "demo", "audit", "broker", "topics", "state"))
     assert keylanes(folder).returncode == 2
+
+
+def test_the_version_is_told(folder: Path) -> None:
+    """With what makes it fast or slow."""
+    answer = keylanes(folder, "--version")
+    assert answer.returncode == 0
+    assert answer.stdout == f"keylanes {__version__}, {'compiled' if IS_COMPILED else 'interpreted'}\n"
+
+
+@pytest.mark.parametrize("command", ["run", "demo", "audit", "broker", "topics", "state get", "state scan"])
+def test_the_help_of_each_command_names_its_exit_codes(folder: Path, command: str) -> None:
+    """Those of errors.py with the same numbers, in words."""
+    answer = keylanes(folder, *command.split(), "--help")
+    assert answer.returncode == 0
+    said = " ".join(answer.stdout.split())
+    assert re.search(r"Exit codes: 0 [a-z]+.*; 2 wrong usage", said)
+    if command == "run":
+        errors = [kind for kind in vars(all_errors).values() if isinstance(getattr(kind, "exit_code", None), int)]
+        assert {f" {kind.exit_code} " for kind in errors} <= set(re.findall(r" \d+ ", said.partition("Exit codes:")[2]))
 
 
 @pytest.mark.parametrize("arguments", [("bogus",), ("run",), ("run", "shop:app", "--until", "noon"), ("topics",)])
