@@ -98,11 +98,13 @@ def exported() -> dict[str, Any]:
     return {name: getattr(keylanes, name) for name in keylanes.__all__}
 
 
+@pytest.mark.interpreted  # the compiler keeps neither annotations nor docstrings
 def test_what_stands_in_a_public_signature_is_exported() -> None:
     """Nobody has to import from inside to annotate what a call takes or gives."""
     assert missing(exported()) == []
 
 
+@pytest.mark.interpreted  # the compiler keeps neither annotations nor docstrings
 @pytest.mark.parametrize("name", ["KeyRange", "StoreEntry", "StoreView", "PartitionStatistics", "Broker", "Retry"])
 def test_what_is_not_exported_is_noticed(name: str) -> None:
     """Whether it is taken, given, or a part of what is given."""
@@ -110,6 +112,7 @@ def test_what_is_not_exported_is_noticed(name: str) -> None:
     assert any(complaint.endswith(f": {name}") for complaint in missing(left))
 
 
+@pytest.mark.interpreted  # the compiler keeps neither annotations nor docstrings
 def test_what_is_exported_is_listed_in_order_and_described() -> None:
     """Once each; every class and function says in its docstring what it is."""
     assert keylanes.__all__ == sorted(set(keylanes.__all__), key=lambda name: (not name.isupper(), name))

@@ -176,6 +176,35 @@ def test_output_without_a_topic(ground: Ground) -> None:
     assert "there is no to=" in cause(ground)
 
 
+def test_a_tuple_or_a_set_that_is_returned(ground: Ground) -> None:
+    """It looks like a topic and a value, or like several outputs; where it is annotated it is a value."""
+    ground.fill([(b"a", b"1")])
+    app = ground.app()
+
+    @app.handler(ground.source, to=ground.late, retry=Retry(attempts=1), on_failure=DeadLetter(ground.dead))
+    async def confused(value: int):  # type: ignore[no-untyped-def]  # what the test is about
+        return ground.late, value
+
+    app.run(until="level")
+    assert "OutputRefused: the handler returned a tuple, which would be sent as one array" in cause(ground)
+
+
+def test_a_coroutine_that_is_returned(ground: Ground) -> None:
+    """What was called and not awaited is no value, and is named."""
+    ground.fill([(b"a", b"1")])
+    app = ground.app()
+
+    async def fetch() -> bytes:
+        return b""
+
+    @app.handler(ground.source, to=ground.late, retry=Retry(attempts=1), on_failure=DeadLetter(ground.dead))
+    async def forgetful(value: int) -> object:
+        return fetch()
+
+    app.run(until="level")
+    assert "is a coroutine, seen fetch(…), which was called and not awaited" in cause(ground)
+
+
 def test_handler_raises(ground: Ground) -> None:
     """It is tried as often as Retry says, each attempt with a context of its own; what a failed one sent is gone."""
     ground.fill([(b"a", b"1"), (b"a", b"2")])
