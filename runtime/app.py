@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, overload
 
 from ..brokers.protocol import Broker
 from ..errors import HandlerFailed, KeylanesError, SettingsError, StateNotReady
 from ..keyrange.ranges import KeyRange
-from .connect import connect
+from .connect import SCHEMES, connect
 from .handlers.handler import PARALLELISING_FACTOR, DeadLetter, Handler, Retry, Stop, check_topic_name, declare
+from .handlers.store_declarations import shape_of
 from .handlers.values import Codec
 from .member import Member, unheard
 from .process import run_in_own_loop
@@ -29,26 +30,28 @@ from .watch.watchdog import LoopWatch
 
 logger = logging.getLogger("keylanes")
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 OnFatal = Callable[[BaseException], None]
 
 EXIT_ABORTED = 130
+BROKER_VARIABLE = "KEYLANES_BROKER"
 
 
 class App:
     """A named application on a broker.
 
     ``name`` is part of the names of the application's logs: under another name it processes everything again.
-    ``broker`` is ``kafka://host:port``, ``embedded:folder`` or a Broker object; there is no default. The application
-    opens a Broker object, its owner closes it. ``on_fatal`` is called with the error that ends a run. Raises
-    SettingsError.
+    ``broker`` is ``kafka://host:port``, ``embedded:folder`` or a Broker object; None: what ``KEYLANES_BROKER`` says.
+    There is no default: without both the application can be tested, and does not run. The application opens a Broker
+    object, its owner closes it. ``on_fatal`` is called with the error that ends a run. Raises SettingsError.
     """
 
     def __init__(
         self,
         name: str,
         *,
-        broker: str | Broker,
+        broker: str | Broker | None = None,
         settings: Settings | None = None,
         on_fatal: OnFatal | None = None,
     ) -> None:
@@ -59,12 +62,14 @@ class App:
             )
         check_topic_name(f"{name}.control", f"application name {name!r}")
         self.name = name
-        self.broker = broker
+        self.broker: str | Broker | None = broker
+        if broker is None:
+            self.broker = os.environ.get(BROKER_VARIABLE) or None
         self.settings = settings or Settings()
         self.on_fatal = on_fatal
         self.handlers: dict[str, Handler] = {}
-        if isinstance(broker, str):
-            connect(broker, self.settings, name)  # no I/O: a wrong address is said here and now
+        if isinstance(self.broker, str):
+            connect(self.broker, self.settings, name)  # no I/O: a wrong address is said here and now
         self._member: Member | None = None
         self._call: Call = _as_it_is
         self._watch: LoopWatch | None = None
@@ -89,6 +94,12 @@ class App:
         another key or topic. ``parallelising_factor`` is the number of workers per partition: it must exceed rate x
         handler time. Without ``on_failure`` a record that fails for good stops the application. Raises SettingsError.
         """
+        if not isinstance(topic, str):
+            name = getattr(topic, "__qualname__", repr(topic))
+            raise SettingsError(
+                f"@app.handler is written with the topic whose records it handles; seen {name!r} in place of a topic: "
+                'write @app.handler("orders") above the function'
+            )
 
         def register(function: F) -> F:
             if topic in self.handlers:
@@ -193,13 +204,19 @@ class App:
         await self._run(self._begin(on_step), until_level=until_level)
 
     def _begin(self, on_step: Callable[[Step], None]) -> Member:
-        if not self.handlers:
-            raise SettingsError(f"application {self.name!r} has no handler")
+        self._check_handlers()
         if self._state in ("starting", "running", "stopping"):
             raise SettingsError(f"application {self.name!r} runs already in this process")
         member = self._make_member(on_step)
         self._adopt(member, _as_it_is)
         return member
+
+    def _check_handlers(self) -> None:
+        if not self.handlers:
+            raise SettingsError(
+                f"application {self.name!r} has no handler; seen none, it needs one or more: declare a function with "
+                '@app.handler("topic"), or import the module that does'
+            )
 
     async def _run(self, member: Member, *, until_level: bool) -> None:
         self._watch = LoopWatch(self.settings.loop_lag_ms, lambda: str(member.slots.oldest_running()))
@@ -213,6 +230,11 @@ class App:
             watching.cancel()
 
     def _make_member(self, on_step: Callable[[Step], None]) -> Member:
+        if self.broker is None:
+            raise SettingsError(
+                f"application {self.name!r} has no broker: seen broker=None, and {BROKER_VARIABLE} is not set; a "
+                f"broker's address is {SCHEMES}: give App(broker=…), or set {BROKER_VARIABLE}"
+            )
         is_ours = isinstance(self.broker, str)
         broker = connect(self.broker, self.settings, self.name) if isinstance(self.broker, str) else self.broker
         return Member(
@@ -252,11 +274,28 @@ class App:
         """Where the run stands; all zero before the first one."""
         return Statistics() if self._member is None else self._member.statistics(self._lag_ms())
 
-    def store(self, name: str) -> StoreView:
-        """A view of a handler's store that reads committed state. Raises SettingsError for an unknown name."""
-        declared = {d.name for handler in self.handlers.values() for d in handler.stores}
+    @overload
+    def store(self, name: str) -> StoreView[Any]: ...
+    @overload
+    def store(self, name: str, kind: type[T]) -> StoreView[T]: ...
+    @overload
+    def store(self, name: str, kind: Any) -> StoreView[Any]: ...
+    def store(self, name: str, kind: Any = None) -> StoreView[Any]:
+        """A view of a handler's store that reads committed state.
+
+        ``kind`` is the type of its values, as it is declared, for type checkers. Raises SettingsError for an unknown
+        name, and for a type of another shape.
+        """
+        declared = {d.name: d for handler in self.handlers.values() for d in handler.stores}
         if name not in declared:
-            raise SettingsError(f"application {self.name!r} has no store {name!r}; it has {sorted(declared)}")
+            raise SettingsError(
+                f"application {self.name!r} has no store {name!r}; it has {sorted(declared)}: name one of them"
+            )
+        if kind is not None and shape_of(kind) != declared[name].value_type:
+            raise SettingsError(
+                f"values of store {name!r} are declared as {declared[name].value_type}; seen {kind!r}: ask for the "
+                "type that the handler's parameter has"
+            )
 
         def find() -> Found:
             if self._member is None:
@@ -314,6 +353,7 @@ class App:
 
         ``async with app.test(seed=7) as broker``: ``send``, ``read``, ``crash``, ``restart``, ``advance``.
         """
+        self._check_handlers()
         return SimulatedApp(self.name, self.handlers, self.settings, self._adopt, seed)
 
     def _adopt(self, member: Member | None, call: Call) -> None:

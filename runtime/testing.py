@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar, overload
 
 from ..brokers.partitioner import partition_of_key
 from ..brokers.protocol import Headers, Outgoing
@@ -71,10 +71,16 @@ class SimulatedApp:
         key_bytes = key.encode() if isinstance(key, str) else key
         await self._call(self._send(topic, encoded, key_bytes, partition, headers, timestamp))
 
-    async def read(self, topic: str, kind: type[T] | Any = bytes) -> list[Any]:
+    @overload
+    async def read(self, topic: str) -> list[bytes]: ...
+    @overload
+    async def read(self, topic: str, kind: type[T]) -> list[T]: ...
+    @overload
+    async def read(self, topic: str, kind: Any) -> list[Any]: ...
+    async def read(self, topic: str, kind: Any = bytes) -> list[Any]:
         """The values of a topic, decoded, once everything that was sent is processed; in order per partition.
 
-        Raises the error that stopped the application, if one did.
+        A tombstone is None. Raises the error that stopped the application, if one did.
         """
         decode = value_decoder(kind | None if isinstance(kind, type) else kind, JsonCodec(), f"read({topic!r})")
         return [decode(record.value) for record in await self.records(topic)]

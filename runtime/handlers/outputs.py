@@ -23,6 +23,9 @@ RECORD_FRAME_BYTES: Final = 256
 """What a record may need in its batch beside key, value and headers."""
 
 _OTHER_CASES: Final = (list, Output)
+_ARRAYS: Final = (tuple, set, frozenset)
+"""What JSON makes an array of; a tuple looks like (topic, value). A NamedTuple is a type of values like others."""
+_SOURCE_KEY: Final = msgspec.UNSET
 _ORIGIN_BYTES: Final = RECORD_FRAME_BYTES + len(HEADER)
 ERROR_HEADER: Final = "kl-error"
 ATTEMPTS_HEADER: Final = "kl-attempts"
@@ -82,6 +85,12 @@ def returned(result: Any, handler: Handler) -> list[Output]:
     for item in items:
         if item is None:
             continue
+        if not handler.returns_arrays and type(item) in _ARRAYS:
+            raise OutputRefused(
+                f"the handler returned a {type(item).__name__}, which would be sent as one array; allowed are a value, "
+                "a Record, and a list of these: return Record(value, topic=…) to name a topic, a list to send several, "
+                f"or annotate it with -> {type(item).__name__}[…] to send an array"
+            )
         output: Any = item if isinstance(item, Output) else Output(value=item)
         if output.topic is None and handler.to is None:
             raise OutputRefused(f"the handler returned {type(item).__name__}, but there is no to= to send it to")
@@ -99,7 +108,9 @@ def build_one(
     """
     topic, key, offset = handler.to, record.key, record.offset
     is_bytes = type(value) is bytes
-    if topic is None or key is None or value is None or (not is_bytes and isinstance(value, _OTHER_CASES)):
+    if topic is None or key is None or value is None:
+        return None
+    if not is_bytes and (isinstance(value, _OTHER_CASES) or type(value) in _ARRAYS):
         return None
     destination = known.get(topic)
     if destination is None:
@@ -136,7 +147,7 @@ def build(
         if topic not in known:
             raise UnknownDestination(topic)
         destination = known[topic]
-        key = record.key if output.keep_key else _key_bytes(output.key, i, n)
+        key = record.key if output.key is _SOURCE_KEY else _key_bytes(output.key, i, n)
         value = _encode(output.value, handler, i, n)
         origin = encode_provenance(place.topic, place.partition, record.offset, i, n)
         headers = _headers(output.headers, i, n)
@@ -222,8 +233,21 @@ def _encode(value: Any, handler: Handler, i: int, n: int) -> bytes | None:
     try:
         return handler.codec.encode(value)
     except Exception as error:  # noqa: BLE001  # a codec may raise anything; it is the record's fault, not ours
+        if hasattr(value, "__await__"):
+            raise caused(_never_awaited(value, i, n), error)
         refused = OutputRefused(f"output {i + 1} of {n}: {type(value).__name__} can't be encoded: {error}")
         raise caused(refused, error)
+
+
+def _never_awaited(value: Any, i: int, n: int) -> OutputRefused:
+    """What is said of a coroutine in place of what it returns."""
+    name = getattr(value, "__name__", "…")
+    if hasattr(value, "close"):
+        value.close()  # Python would warn that it was never awaited, at some later time
+    return OutputRefused(
+        f"output {i + 1} of {n} is a {type(value).__name__}, seen {name}(…), which was called and not awaited; a value "
+        f"is what it returns: await it, as in return await {name}(…)"
+    )
 
 
 def _partition(
