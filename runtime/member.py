@@ -4,6 +4,7 @@ The host of the pure heart. It owns every task; an error in any of them ends the
 """
 
 import asyncio
+import contextvars
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -104,6 +105,7 @@ class Member:
 
     async def run(self, *, until_level: bool = False) -> None:
         """Work until ``stop``, or until the ends that were found at the start are reached; raises what ended it."""
+        self.slots.variables = contextvars.copy_context()
         try:
             await self._run(until_level=until_level)
             self.state = "stopped"

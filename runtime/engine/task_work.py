@@ -1,13 +1,18 @@
 """What a task of the slots works on: workers one after the other, or a batch whose records run straight."""
 
 import asyncio
-from collections.abc import Sequence
+import types
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any, TypeVar
 
 from ...brokers.protocol import Batch, Record
 from ...state.overlay import Cell
 from ..partition.dispatch import Route
 from ..partition.worker import Worker
 from .partition_run import PartitionRun
+
+T = TypeVar("T")
+G = TypeVar("G", bound="TaskWork")
 
 
 class TaskWork:
@@ -62,3 +67,29 @@ class StraightBatch(TaskWork):
         """Go on without the batch: a task that stays with one worker for long must not hold the records of all."""
         self.batch = Batch(self.batch.source, (), self.batch.offset_next)
         self.route.records, self.route.cells = [], []
+
+
+@types.coroutine
+def driven(work: Coroutine[Any, Any, T], going: G, on_suspended: Callable[[G], None]) -> Generator[Any, Any, T]:
+    """Await the work, and tell when it suspends for the first time."""
+    steps = work.__await__()
+    try:
+        waits_for = next(steps)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    on_suspended(going)
+    while True:
+        try:
+            yield waits_for
+        except GeneratorExit:
+            work.close()
+            raise
+        except BaseException as error:  # noqa: BLE001  # it is the work's
+            try:
+                waits_for = work.throw(error)
+            except StopIteration as ended:
+                result = ended.value
+                return result
+        else:
+            return (yield from steps)
