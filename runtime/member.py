@@ -160,7 +160,7 @@ class Member:
             tiles=sent.tiles,
             event_bytes=sent.event_bytes,
             done_bytes=slots.done_bytes,
-            running=len(slots.tasks),
+            running=slots.running(),
             oldest_running=slots.oldest_running(),
             last_commit_age_s=None if sent.last_commit_s is None else self.now_s() - sent.last_commit_s,
             loop_lag_ms_max=loop_lag_ms_max,

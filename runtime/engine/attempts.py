@@ -44,6 +44,7 @@ from ..settings import Settings
 from .calls import Calls
 from .destinations import Destinations
 from .partition_run import Attempt, PartitionRun
+from .turns import Turns
 
 logger = logging.getLogger("keylanes")
 
@@ -58,10 +59,15 @@ class Attempts:
         self.destinations, self.settings = destinations, settings
         self._known: dict[str, Destination] = destinations.known
         self.variables = copy_context()
+        self.turns = Turns()
         self._is_closing = False
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
         # Any free one takes any worker's next record: bound to one, workers would wait behind a handler that hangs.
         self._threads = DaemonThreads(settings.threads, "keylanes-slot")
+
+    def timeout_ms(self, run: PartitionRun) -> int:
+        """How long an attempt may take."""
+        return run.handler.timeout_ms or self.settings.handler_timeout_ms
 
     async def _produced(
         self,
@@ -108,7 +114,7 @@ class Attempts:
                 if first is not None:
                     error, first = first, None
                     self._end_attempt(run, worker, record)
-                    self._raise_again(worker, error)
+                    self._raise_again(run, worker, error)
                 return await self._attempt(run, worker, record, attempt)
             except BrokerError as error:
                 raise caused(fatal_of(error), error)
@@ -130,7 +136,9 @@ class Attempts:
                 type(failed).__name__,
                 failed,
             )
+            self.turns.give_back(run, worker)
             await asyncio.sleep(handler.retry.wait_ms(attempt) / 1000)
+            await self.turns.resume(run, worker)
 
     async def _attempt(self, run: PartitionRun, worker: Worker, record: Record, attempt: int) -> Produced | None:
         handler, dispatch = run.handler, run.dispatch
@@ -153,9 +161,9 @@ class Attempts:
                 value = variables.run(handler.decode, record.value)
                 result = await self._in_thread(worker, variables, handler.function, value, *further)
             if worker.timed_out:
-                raise HandlerTimeout(f"took longer than {self.settings.handler_timeout_ms} ms")
+                raise HandlerTimeout(f"took longer than {self.timeout_ms(run)} ms")
         except asyncio.CancelledError as error:
-            self._raise_again(worker, error)
+            self._raise_again(run, worker, error)
         finally:
             sent = () if context is None else context.close()
             changes = None if scope is None else scope.close().layer()
@@ -171,12 +179,12 @@ class Attempts:
         if worker.timed_out and not self._is_closing:
             _forget_cancels()
 
-    def _raise_again(self, worker: Worker, error: BaseException) -> NoReturn:
+    def _raise_again(self, run: PartitionRun, worker: Worker, error: BaseException) -> NoReturn:
         """Raise what a handler raised; a cancellation as what it means."""
         if not isinstance(error, asyncio.CancelledError) or self._is_closing:
             raise error
         if worker.timed_out:
-            raise caused(HandlerTimeout(f"took longer than {self.settings.handler_timeout_ms} ms"), None)
+            raise caused(HandlerTimeout(f"took longer than {self.timeout_ms(run)} ms"), None)
         _forget_cancels()
         raise caused(HandlerError("the handler was cancelled from inside"), None)
 

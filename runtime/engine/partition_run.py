@@ -55,12 +55,15 @@ class PartitionRun:
     catch_up_room: asyncio.Event = field(default_factory=asyncio.Event)
     is_codec_ours: bool = False
     """Its codec looks at no context variables."""
+    is_limited: bool = False
+    """Its handler says how many may run at once."""
     _spare: Attempt | None = None
     _calls: list[Calls] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not self.handler.stores:
             self.bindings = (None,) * len(self.handler.further)
+        self.is_limited = self.handler.max_in_flight is not None
         self.is_codec_ours = type(self.handler.codec) in (JsonCodec, MsgpackCodec)
 
     def scope(self, record: Record) -> Scope | None:

@@ -57,6 +57,7 @@ class Slots(Stretches):
     ) -> None:
         super().__init__(destinations, settings)
         self.fail, self._cpu_s = fail, cpu_s
+        self.turns.start = self.activate
         self.tasks: dict[asyncio.Task[None], TaskWork] = {}
         self._idle: list[tuple[asyncio.Task[None], asyncio.Future[TaskWork]]] = []
         """Tasks that have no work, and how it is given to them; the last one first."""
@@ -143,22 +144,29 @@ class Slots(Stretches):
 
     def overdue(self, now: float) -> None:
         """End attempts of async handlers that take too long; name those of sync handlers aloud."""
-        limit = self.settings.handler_timeout_ms / 1000
         for task, going in list(self.tasks.items()):
             run, worker = going.run, going.worker
-            if worker is None or worker.running is None or worker.timed_out or worker.started_s + limit > now:
+            if worker is None or worker.running is None or worker.timed_out:
+                continue
+            limit = self.timeout_ms(run) / 1000
+            if worker.started_s + limit > now:
                 continue
             worker.timed_out = True
             logger.error(
                 "handler %s takes longer than %d ms at %s offset %d%s",
                 run.handler.name,
-                self.settings.handler_timeout_ms,
+                self.timeout_ms(run),
                 run.label,
                 worker.running.offset,
                 "; it is cancelled" if run.handler.is_async else "; its thread can't be stopped, its range waits",
             )
             if run.handler.is_async:
                 task.cancel()
+
+    def running(self) -> int:
+        """How many records were begun and are not through, without those that wait for their turn to be tried again."""
+        begun = sum(1 for going in list(self.tasks.values()) if going.running() is not None)
+        return begun - self.turns.resuming
 
     def oldest_running(self) -> tuple[str, int, float] | None:
         """(partition, offset, since when) of the record that has been running longest."""
@@ -194,6 +202,10 @@ class Slots(Stretches):
         if going is None:  # cancelled while it had nothing to do: nothing is lost
             return
         self.unstarted -= len(going.waiting)
+        if not self._is_closing and (task.cancelled() or task.exception() is not None):
+            for worker in (going.worker, *going.waiting):
+                if worker is not None:
+                    self.turns.give_back(going.run, worker)
         if task.cancelled():
             for worker in (going.worker, *going.waiting):
                 if worker is not None:
@@ -245,6 +257,10 @@ class Slots(Stretches):
             if self.is_stopping:
                 going.end(going.at)
                 return
+            if going.run.is_limited and not self.turns.begin_stretch(going.run):
+                going.end(going.at)  # the rest is queued, and its workers stand in line
+                return
+            going.is_permitted = going.run.is_limited
             going.since_s = self._clock()
             try:
                 await driven(self._run_stretch(going), going, self._part_straight)
@@ -252,11 +268,18 @@ class Slots(Stretches):
                 # What was laid down lies below the record that ended it: the front must not stand behind that.
                 if going.record is not None and not going.has_parted:
                     self._begin_running(going)
+                self._end_permit(going)
                 raise
+            self._end_permit(going)
             going.record = going.worker = None
             if not going.has_parted:
                 self._end_stretch(going)
                 await asyncio.sleep(0)
+
+    def _end_permit(self, going: StraightBatch) -> None:
+        if going.is_permitted:  # else it is the worker's, whose record suspended
+            going.is_permitted = False
+            self.turns.end_stretch(going.run)
 
     def _end_stretch(self, going: StraightBatch) -> None:
         settings = self.settings
@@ -323,7 +346,7 @@ class Slots(Stretches):
                 run.put_back_calls(calls)
                 await self._run_worker(run, worker)
                 return
-            worker.active = False
+            self._end_running(going, worker)
         else:
             dispatch.pass_by(going.batch)
             going.end(len(going.batch.records))
@@ -355,6 +378,8 @@ class Slots(Stretches):
                 break
             if self.is_stopping:
                 worker.active = False
+                break
+            if run.is_limited and not self.turns.may_begin(run, worker):
                 break
             record = dispatch.next_record(worker)
             if record is None:
@@ -391,6 +416,7 @@ class Slots(Stretches):
                 count = 0
                 await asyncio.sleep(0)
                 now = clock()
+        self.turns.give_back(run, worker)
         if calls is not None:
             run.put_back_calls(calls)
         return count

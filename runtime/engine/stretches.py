@@ -6,7 +6,7 @@ from typing import Any
 
 from ...brokers.protocol import Record
 from ..handlers.produced import Produced
-from ..partition.worker import Worker
+from ..partition.worker import PERMIT_NONE, PERMIT_USED, Worker
 from ..settings import Settings
 from .attempts import Attempts, first_error
 from .calls import Calls
@@ -31,6 +31,14 @@ class Stretches(Attempts):
         if worker.running is None:
             going.run.dispatch.begin(worker, record)
             worker.started_s, worker.timed_out = (self._clock() if going.is_called else math.inf), False
+            if going.is_permitted:
+                going.is_permitted, worker.permit = False, PERMIT_USED
+
+    def _end_running(self, going: StraightBatch, worker: Worker) -> None:
+        """The record is through, and nothing suspended: the worker is as idle as it was."""
+        worker.active = False
+        if worker.permit != PERMIT_NONE:
+            going.is_permitted, worker.permit = True, PERMIT_NONE
 
     def _lay_down(
         self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None, calls: Calls

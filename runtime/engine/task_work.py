@@ -35,12 +35,13 @@ class TaskWork:
 
 class StraightBatch(TaskWork):
     """A task's work: a batch whose records run in order of offsets as long as no handler suspends, each in the place of
-    its worker, which has nothing else to do. The first that suspends keeps the task.
+    its worker, which has nothing else to do. The first that suspends keeps the task, and the permit of a handler with a
+    limit, if it ``is_permitted``.
     """
 
     __slots__ = (
-        "at", "batch", "has_parted", "is_called", "last", "look_at", "ready", "record", "route", "since_s",
-        "through", "until_s",
+        "at", "batch", "has_parted", "is_called", "is_permitted", "last", "look_at", "ready", "record", "route",
+        "since_s", "through", "until_s",
     )  # fmt: skip
 
     def __init__(self, run: PartitionRun, batch: Batch, cells: Sequence[Cell | None], since_s: float) -> None:
@@ -52,6 +53,7 @@ class StraightBatch(TaskWork):
         self.record: Record | None = None
         self.ready: list[Worker] = []
         self.is_called = self.has_parted = False
+        self.is_permitted = False
 
     def running(self) -> tuple[Record, float] | None:
         """The record that runs, and since when; of those that do not suspend, since the first of a stretch."""

@@ -17,6 +17,8 @@ from .values import Codec, JsonCodec, value_decoder
 
 PARALLELISING_FACTOR = 256
 PARALLELISING_FACTOR_MAX = 16_384
+IN_FLIGHT_MAX = 1_000_000
+TIMEOUT_MS_MAX = 86_400_000
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -58,7 +60,9 @@ class Stop(msgspec.Struct, frozen=True):
 class Handler(msgspec.Struct, frozen=True):
     """A checked declaration. ``decode`` turns a value into the first argument and raises DecodeFailed.
 
-    ``further``: the arguments behind it, None for the context.
+    ``further``: the arguments behind it, None for the context. ``max_in_flight``: how many of its records may run at
+    once in this process, over all partitions; None: as many as there are workers. ``timeout_ms``: of one attempt; None:
+    what the settings say.
     """
 
     topic: str
@@ -72,6 +76,8 @@ class Handler(msgspec.Struct, frozen=True):
     codec: Codec
     decode: Callable[[bytes | None], Any]
     name: str
+    max_in_flight: int | None = None
+    timeout_ms: int | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -98,6 +104,8 @@ def declare(
     retry: Retry | None = None,
     on_failure: DeadLetter | Stop | None = None,
     codec: Codec | None = None,
+    max_in_flight: int | None = None,
+    timeout_ms: int | None = None,
 ) -> Handler:
     """Check a handler's declaration; raises SettingsError that says what is wrong and what is allowed."""
     name = getattr(function, "__qualname__", repr(function))
@@ -135,7 +143,16 @@ def declare(
         codec=codec,
         decode=value_decoder(value_annotation, codec, where),
         name=name,
+        max_in_flight=_limit(max_in_flight, IN_FLIGHT_MAX, f"{where}: max_in_flight", "the workers are the limit"),
+        timeout_ms=_limit(timeout_ms, TIMEOUT_MS_MAX, f"{where}: timeout_ms", "handler_timeout_ms holds"),
     )
+
+
+def _limit(given: int | None, most: int, what: str, without: str) -> int | None:
+    """A limit as it was given; raises SettingsError."""
+    if given is not None and (type(given) is not int or not 1 <= given <= most):
+        raise SettingsError(f"{what} is a whole number from 1 to {most}; seen {given!r}; leave it out, and {without}")
+    return given
 
 
 def check_topic_name(topic: str, where: str) -> None:
