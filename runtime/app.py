@@ -86,6 +86,8 @@ class App:
         retry: Retry | None = None,
         on_failure: DeadLetter | Stop | None = None,
         codec: Codec | None = None,
+        max_in_flight: int | None = None,
+        timeout_ms: int | None = None,
     ) -> Callable[[F], F]:
         """Declare the handler of a topic's records: ``f(value)`` or ``f(value, ctx)``, and stores behind the value.
 
@@ -93,6 +95,10 @@ class App:
         annotation. A returned value goes to ``to`` with the record's key; return a ``Record``, or a list, to set
         another key or topic. ``parallelising_factor`` is the number of workers per partition: it must exceed rate x
         handler time. Without ``on_failure`` a record that fails for good stops the application. Raises SettingsError.
+
+        At most ``max_in_flight`` of its records run at once in this process, over all partitions; the others wait, and
+        their clock does not run. ``timeout_ms`` bounds one attempt, as ``handler_timeout_ms`` of the settings does for
+        handlers without.
         """
         if not isinstance(topic, str):
             name = getattr(topic, "__qualname__", repr(topic))
@@ -114,6 +120,8 @@ class App:
                 retry=retry,
                 on_failure=on_failure,
                 codec=codec,
+                max_in_flight=max_in_flight,
+                timeout_ms=timeout_ms,
             )
             names = {store.name for store in declared.stores}
             for other in self.handlers.values():

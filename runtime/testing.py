@@ -7,6 +7,7 @@ test may be written for any loop, and the same seed gives the same run.
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar, overload
 
@@ -130,7 +131,8 @@ class SimulatedApp:
 
     async def _call(self, work: Coroutine[Any, Any, T]) -> T:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._loop.run_until_complete, work)
+        run = copy_context().run  # handlers see the variables of the test
+        return await loop.run_in_executor(self._thread, run, self._loop.run_until_complete, work)
 
     async def _on_loop(self, work: Coroutine[Any, Any, None]) -> None:
         """For whoever asks from a test's loop, or from a handler, which is on the virtual loop already."""

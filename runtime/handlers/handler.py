@@ -19,6 +19,8 @@ from .values import Codec, JsonCodec, value_decoder
 
 PARALLELISING_FACTOR = 256
 PARALLELISING_FACTOR_MAX = 16_384
+IN_FLIGHT_MAX = 1_000_000
+TIMEOUT_MS_MAX = 86_400_000
 
 
 class Retry(Options, frozen=True):
@@ -62,6 +64,9 @@ class Handler(msgspec.Struct, frozen=True):
     """A checked declaration. ``decode`` turns a value into the first argument and raises DecodeFailed.
 
     ``further``: the arguments behind it, None for the context. ``returns_arrays``: a tuple or set is a value for it.
+    ``further``: the arguments behind it, None for the context. ``max_in_flight``: how many of its records may run at
+    once in this process, over all partitions; None: as many as there are workers. ``timeout_ms``: of one attempt; None:
+    what the settings say.
     """
 
     topic: str
@@ -76,6 +81,8 @@ class Handler(msgspec.Struct, frozen=True):
     codec: Codec
     decode: Callable[[bytes | None], Any]
     name: str
+    max_in_flight: int | None = None
+    timeout_ms: int | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -102,6 +109,8 @@ def declare(
     retry: Retry | None = None,
     on_failure: DeadLetter | Stop | None = None,
     codec: Codec | None = None,
+    max_in_flight: int | None = None,
+    timeout_ms: int | None = None,
 ) -> Handler:
     """Check a handler's declaration; raises SettingsError that says what is wrong and what is allowed."""
     name = getattr(function, "__qualname__", repr(function))
@@ -139,6 +148,8 @@ def declare(
         codec=codec,
         decode=value_decoder(value_annotation, codec, where),
         name=name,
+        max_in_flight=_limit(max_in_flight, IN_FLIGHT_MAX, f"{where}: max_in_flight", "the workers are the limit"),
+        timeout_ms=_limit(timeout_ms, TIMEOUT_MS_MAX, f"{where}: timeout_ms", "handler_timeout_ms holds"),
     )
 
 
@@ -185,6 +196,13 @@ def _number_in(value: object, default: int) -> int:
     """The number that was meant, of what stands for one; else a usual one."""
     is_number = isinstance(value, int | str) and not isinstance(value, bool) and str(value).isascii()
     return int(str(value)) if is_number and str(value).isdigit() else default
+
+
+def _limit(given: int | None, most: int, what: str, without: str) -> int | None:
+    """A limit as it was given; raises SettingsError."""
+    if given is not None and (type(given) is not int or not 1 <= given <= most):
+        raise SettingsError(f"{what} is a whole number from 1 to {most}; seen {given!r}; leave it out, and {without}")
+    return given
 
 
 def check_topic_name(topic: str, where: str) -> None:

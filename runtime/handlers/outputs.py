@@ -5,7 +5,7 @@ Outputs are checked when the handler returns, so a bad one fails its record and 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -33,6 +33,10 @@ TIMESTAMP_HEADER: Final = "kl-timestamp"
 OF_LETTERS: Final = frozenset((HEADER, ERROR_HEADER, ATTEMPTS_HEADER, TIMESTAMP_HEADER))
 """What a dead letter says of itself; those of an earlier one are left out."""
 ERROR_BYTES_MAX: Final = 1_000
+
+
+BuiltOne: TypeAlias = tuple[Outgoing, int, int]
+"""An output, its digest, and the size of a ``Produced``."""
 
 
 @dataclass(slots=True)
@@ -100,9 +104,9 @@ def returned(result: Any, handler: Handler) -> list[Output]:
 
 def build_one(
     value: Any, record: Record, handler: Handler, place: SourcePlace, known: Mapping[str, Destination]
-) -> tuple[Outgoing, int, int] | None:
+) -> BuiltOne | None:
     """What ``build`` makes of one value that is returned as it is, for a record with a key: the usual case, at a third
-    of the cost. The output, its digest, and the size of a ``Produced``.
+    of the cost.
 
     None: it is another case, or can't be sent, which ``returned`` and ``build`` say.
     """
