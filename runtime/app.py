@@ -8,10 +8,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
+from ..brokers.partitioner import Partitioner, checked
 from ..brokers.protocol import Broker
 from ..brokers.threads import DaemonThreads
 from ..errors import HandlerFailed, KeylanesError, SettingsError, StateNotReady
@@ -46,8 +47,9 @@ class App:
 
     ``name`` is part of the names of the application's logs: under another name it processes everything again.
     ``broker`` is ``kafka://host:port``, ``embedded:folder`` or a Broker object; there is no default. The application
-    opens a Broker object, its owner closes it. ``on_fatal`` is called with the error that ends a run. Raises
-    SettingsError.
+    opens a Broker object, its owner closes it. ``on_fatal`` is called with the error that ends a run.
+    ``partitioners``: by which partitioner a topic is written, for topics where it is not murmur2; outputs, dead letters
+    and sources alike. Raises SettingsError.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class App:
         broker: str | Broker,
         settings: Settings | None = None,
         on_fatal: OnFatal | None = None,
+        partitioners: Mapping[str, Partitioner] | None = None,
     ) -> None:
         if not __debug__:
             raise SettingsError(
@@ -69,6 +72,7 @@ class App:
         self.settings = settings or Settings()
         self.on_fatal = on_fatal
         self.handlers: dict[str, Handler] = {}
+        self.partitioners = _checked(partitioners)
         if isinstance(broker, str):
             connect(broker, self.settings, name)  # no I/O: a wrong address is said here and now
         self._member: Member | None = None
@@ -227,6 +231,7 @@ class App:
             on_step=on_step,
             closes_broker=is_ours,
             cpu_s=time.thread_time,
+            partitioners=self.partitioners,
         )
 
     def _tell(self, error: Exception) -> None:
@@ -316,11 +321,24 @@ class App:
 
         ``async with app.test(seed=7) as broker``: ``send``, ``read``, ``crash``, ``restart``, ``advance``.
         """
-        return SimulatedApp(self.name, self.handlers, self.settings, self._adopt, seed)
+        return SimulatedApp(self.name, self.handlers, self.settings, self._adopt, seed, self.partitioners)
 
     def _adopt(self, member: Member | None, call: Call) -> None:
         """What is asked of the application is asked of this run; ``call``: on the loop that it runs on."""
         self._member, self._call = member, call
+
+
+def _checked(partitioners: Mapping[str, Partitioner] | None) -> dict[str, Partitioner]:
+    if partitioners is not None and not isinstance(partitioners, Mapping):
+        raise SettingsError(
+            f"partitioners is a mapping from topics to partitioners; seen {partitioners!r}. Name the topics that are "
+            'written by it: App(…, partitioners={"orders": "crc32"})'
+        )
+    given = dict(partitioners or {})
+    for topic, partitioner in given.items():
+        check_topic_name(topic, "partitioners")
+        checked(partitioner, topic)
+    return given
 
 
 async def _as_it_is(work: Coroutine[Any, Any, None]) -> None:

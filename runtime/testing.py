@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
-from ..brokers.partitioner import partition_of_key
+from ..brokers.partitioner import Partitioner, checked, partition_of_key
 from ..brokers.protocol import Headers, Outgoing
 from ..brokers.simulated.broker import EPOCH_MS, CommittedRecord, SimulatedBroker, SimulatedConnection
 from ..brokers.simulated.virtual_loop import VirtualLoop
@@ -47,8 +47,10 @@ class SimulatedApp:
         settings: Settings,
         adopt: Callable[[Member | None, Call], None],
         seed: int,
+        partitioners: Mapping[str, Partitioner],
     ) -> None:
         self.name, self.handlers, self.settings, self.adopt, self.seed = name, handlers, settings, adopt, seed
+        self.partitioners = partitioners
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="keylanes-simulation")
         self._sent = 0
         self._crashes = 0
@@ -156,6 +158,7 @@ class SimulatedApp:
             wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
             now_s=loop.time,
             open_copies=lambda _: self._copies,
+            partitioners=self.partitioners,
         )
         self.adopt(self._member, self._on_loop)
         self._run = loop.create_task(self._member.run())
@@ -206,7 +209,9 @@ class SimulatedApp:
             found = await connection.describe([topic])
         partitions = found[topic].partitions
         if partition is None:
-            partition = self._sent % partitions if key is None else partition_of_key(key, partitions)
+            named = self.partitioners.get(topic)
+            partition_of = partition_of_key if named is None else checked(named, topic)
+            partition = self._sent % partitions if key is None else partition_of(key, partitions)
         self._sent += 1
         await connection.append([Outgoing(topic, partition, key, value, tuple(headers), at)])
 

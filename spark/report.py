@@ -10,6 +10,10 @@ TileRow: TypeAlias = tuple[str, int, int, int, int, int, int, int, int]
 """topic, partition, incarnation, worker, count, first, end, offset_from, offset_to."""
 
 
+SPLIT_KEYS = "state-partition"
+"""The one statement that is about who writes the sources: where it alone fails, each record was processed once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One statement about the run. ``checked`` counts what was looked at, ``violations`` what contradicts it.
@@ -124,6 +128,11 @@ class Report:
         total = len(self.checks)
         failed = len(self.violated())
         verdict = "exactly once: proven" if self.proven else f"NOT exactly once: {failed} of {total} statements fail"
+        if self.violated() == [SPLIT_KEYS]:
+            verdict = (
+                "exactly once, but STATE IS SPLIT: keys have state in several partitions, because their records lie "
+                "there. The topic has writers with different partitioners, or got more partitions: docs/partitioners.md"
+            )
         return "\n".join([*lines, "", verdict])
 
 
