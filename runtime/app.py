@@ -18,6 +18,7 @@ from ..brokers.threads import DaemonThreads
 from ..errors import HandlerFailed, KeylanesError, SettingsError, StateNotReady
 from ..keyrange.ranges import KeyRange
 from .connect import connect
+from .declared_start import StartFrom, start_of
 from .handlers.handler import PARALLELISING_FACTOR, DeadLetter, Handler, Retry, Stop, check_topic_name, declare
 from .handlers.values import Codec
 from .member import Member, unheard
@@ -91,13 +92,16 @@ class App:
         retry: Retry | None = None,
         on_failure: DeadLetter | Stop | None = None,
         codec: Codec | None = None,
+        start: StartFrom = "earliest",
     ) -> Callable[[F], F]:
         """Declare the handler of a topic's records: ``f(value)`` or ``f(value, ctx)``, and stores behind the value.
 
         An ``async def`` handler runs on the event loop, a ``def`` handler on a thread. The value is decoded to its
         annotation. A returned value goes to ``to`` with the record's key; return a ``Record``, or a list, to set
         another key or topic. ``parallelising_factor`` is the number of workers per partition: it must exceed rate x
-        handler time. Without ``on_failure`` a record that fails for good stops the application. Raises SettingsError.
+        handler time. Without ``on_failure`` a record that fails for good stops the application. ``start`` says where
+        the first start begins: "earliest", "latest", at a datetime (the first record that is not older), or
+        "group:NAME" (what that consumer group has committed); it is decided once. Raises SettingsError.
         """
 
         def register(function: F) -> F:
@@ -113,6 +117,7 @@ class App:
                 retry=retry,
                 on_failure=on_failure,
                 codec=codec,
+                start=start_of(start, topic),
             )
             names = {store.name for store in declared.stores}
             for other in self.handlers.values():

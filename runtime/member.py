@@ -91,7 +91,7 @@ class Member:
         """What ended it, once it has failed."""
         self.logs = LogReader(app, broker, settings)
         self.identity = Identity(app, instance, broker, self.logs, settings)
-        self.coordinator = Coordinator(self.identity)
+        self.coordinator = Coordinator(self.identity, {handler.topic: handler.start for handler in handlers})
         stateful = [handler.topic for handler in handlers if handler.stores]
         placed = {topic: checked(partitioner, topic) for topic, partitioner in partitioners.items()}
         self.destinations = Destinations(broker, settings, reserved_topics(app, stateful), placed)

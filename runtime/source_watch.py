@@ -107,7 +107,9 @@ class SourceWatch:
         cycle, standing = self.cycle, self.standing
         for place in sorted(new):
             marks = new[place]
-            epoch = await self.coordinator.start_partition(standing.ledger, place, standing.incarnation, marks)
+            epoch = await self.coordinator.start_partition(
+                standing.ledger, place, standing.incarnation, marks, partitions
+            )
             numbers, quota = like.dispatch.numbers, like.dispatch.quota_bytes
             # A process before this one may have worked on it: then its ranges go on where they were.
             front = standing.ledger.frontier(place) if place in standing.ledger.control.started else marks.start

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
 from ..brokers.partitioner import Partitioner, checked, partition_of_key
-from ..brokers.protocol import Headers, Outgoing
+from ..brokers.protocol import Headers, Outgoing, TopicPartition
 from ..brokers.simulated.broker import EPOCH_MS, CommittedRecord, SimulatedBroker, SimulatedConnection
 from ..brokers.simulated.virtual_loop import VirtualLoop
 from ..errors import KeylanesError
@@ -142,6 +142,11 @@ class SimulatedApp:
         handlers = list(self.handlers.values())
         for topic in dict.fromkeys([*(h.topic for h in handlers), *destinations_of(handlers)]):
             self._cluster.create_topic(topic, PARTITIONS)
+        for handler in handlers:  # a group that a handler goes on from stands in front of what a test sends
+            if handler.start.group is not None:
+                known = self._cluster.state.groups.get(handler.start.group)
+                own = {TopicPartition(handler.topic, partition): 0 for partition in range(PARTITIONS)}
+                self._cluster.set_group(handler.start.group, {**(known.offsets if known else {}), **own})
         self._member: Member | None = None
 
     async def _start(self) -> None:

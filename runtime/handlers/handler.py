@@ -11,6 +11,7 @@ import msgspec
 
 from ...errors import SettingsError
 from .context import Context
+from .start import FROM_EARLIEST, Start
 from .store_declarations import declare_store, is_store
 from .stores import StoreDeclaration
 from .values import Codec, JsonCodec, value_decoder
@@ -72,6 +73,7 @@ class Handler(msgspec.Struct, frozen=True):
     codec: Codec
     decode: Callable[[bytes | None], Any]
     name: str
+    start: Start = FROM_EARLIEST
 
     @property
     def is_plain(self) -> bool:
@@ -98,6 +100,7 @@ def declare(
     retry: Retry | None = None,
     on_failure: DeadLetter | Stop | None = None,
     codec: Codec | None = None,
+    start: Start = FROM_EARLIEST,
 ) -> Handler:
     """Check a handler's declaration; raises SettingsError that says what is wrong and what is allowed."""
     name = getattr(function, "__qualname__", repr(function))
@@ -135,6 +138,7 @@ def declare(
         codec=codec,
         decode=value_decoder(value_annotation, codec, where),
         name=name,
+        start=start,
     )
 
 

@@ -181,7 +181,7 @@ class Planner:
         ]
         for p in range(self.partitions):
             if life == 0:
-                run.control.append(PartitionStarted(term, SOURCE, p, 0))
+                run.control.append(PartitionStarted(term, SOURCE, p, 0, "earliest", 1))
             bands = tuple(Band(first, end, at) for first, end, at in self._levels(p))
             run.control.append(RangesGranted(term, incarnation, epoch, SOURCE, p, bands))
         transaction = 1
