@@ -1,4 +1,4 @@
-"""Which partition a key goes to, against what the real clients do (make_golden_partitions.py wrote that down)."""
+"""Which partition a key goes to, against what the real clients do, as on_kafka/make_golden_partitions.py asked them."""
 
 import json
 from collections.abc import Callable
@@ -10,7 +10,8 @@ import pytest
 from keylanes.brokers.partitioner import checked, partition_by_crc32
 from keylanes.errors import OutputRefused, SettingsError
 
-GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "golden_partitions.json").read_text(encoding="utf-8"))
+FILE = Path(__file__).parents[1] / "on_kafka" / "golden_partitions.json"
+GOLDEN: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 
 
 def test_the_golden_file_holds_vectors() -> None:

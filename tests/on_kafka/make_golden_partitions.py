@@ -1,6 +1,6 @@
 """Writes golden_partitions.json: to which partitions the real clients send keys.
 
-Run by hand, with the full set of dependencies and Java: ``python tests/brokers/make_golden_partitions.py``.
+Run by hand, with the full set of dependencies and Java: ``python tests/on_kafka/make_golden_partitions.py``.
 Kafka's Java clients are asked for the partition that their producer computes for a key (its jar is one of the
 development broker's); confluent-kafka has no such question, so it writes to a development broker, by its default
 partitioner, and its delivery reports say where. The tests only read the file.
