@@ -1,6 +1,7 @@
 """The house rules, each a function from source files to complaints, and each shown to catch a planted violation."""
 
 import ast
+import functools
 import os
 import re
 import shutil
@@ -70,10 +71,22 @@ def in_package(path: str) -> bool:
     return path in AT_THE_TOP or path.split("/")[0] in ROOMS
 
 
+@functools.cache
+def parsed(path: str, source: str) -> ast.Module:
+    """A file's syntax; every rule looks at it, and none changes it."""
+    return ast.parse(source, path)
+
+
+@functools.cache
+def nodes_of(path: str, source: str) -> list[ast.AST]:
+    """All syntax nodes of a file."""
+    return list(ast.walk(parsed(path, source)))
+
+
 def nodes(files: Files) -> Iterator[tuple[str, ast.AST]]:
     """All syntax nodes of all files."""
     for path, source in files.items():
-        for node in ast.walk(ast.parse(source, path)):
+        for node in nodes_of(path, source):
             yield path, node
 
 
@@ -210,10 +223,10 @@ def pure_hearts(files: Files) -> Iterator[str]:
         *("rocksdict", "secrets", "signal", "socket", "subprocess", "sys", "tempfile", "threading", "time", "uuid"),
     }
     for path, source in files.items():
-        tree = ast.parse(source, path)
+        tree = parsed(path, source)
         if not (ast.get_docstring(tree) or "").startswith("PURE") and not path.startswith(PURE_ROOMS):
             continue
-        for node in ast.walk(tree):
+        for node in nodes_of(path, source):
             if isinstance(node, ast.AsyncFunctionDef):
                 yield f"{path}:{node.lineno} is pure and waits in {node.name}"
             for name in outside & {name.split(".")[0] for name in imported(node)}:
@@ -224,7 +237,7 @@ def portable_at_the_top(files: Files) -> Iterator[str]:
     """No module of the package needs Unix to be imported."""
     unix = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty", "uvloop"}
     for path, source in files.items():
-        for node in ast.parse(source, path).body:
+        for node in parsed(path, source).body:
             found = unix & {name.split(".")[0] for name in imported(node)}
             if found and in_package(path):
                 yield f"{path}:{node.lineno} imports {', '.join(found)} at its top"

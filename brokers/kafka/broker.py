@@ -1,7 +1,7 @@
 """The adapter for Apache Kafka. It needs brokers of version 2.1 or newer; tried with 4.3.
 
 Four kinds of connections, so that none waits for another: this object's own for questions, one link per producer, one
-for plain appends, one consumer per reader. Only the modules named ``kafka…`` in this folder know aiokafka.
+for plain appends, one consumer per reader. Only the modules of this folder know aiokafka.
 """
 
 import asyncio
@@ -14,6 +14,9 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from ...errors import SettingsError
 from ...state.tables import TABLE_CONFIG
+from ..asking import Deadline, NotSent, ReplyLost
+from ..delivery import Appends, MessageLimits
+from ..producer import TransactionalProducer
 from ..protocol import (
     BrokerError,
     GroupOffsets,
@@ -22,7 +25,6 @@ from ..protocol import (
     TopicDescription,
     TopicPartition,
     TopicSpec,
-    TransactionRefused,
     UnknownTopic,
     Watermarks,
 )
@@ -32,22 +34,18 @@ from .identities import TopicIdentities
 from .link import (
     TRY_AGAIN,
     Code,
-    Deadline,
     KafkaLink,
     LinkSettings,
-    NotSent,
-    ReplyLost,
     describe_code,
     quieten_client_logs,
 )
-from .producer import CODECS, FencedAnswer, KafkaProducer, Refused, Session
 from .reader import KafkaReader
+from .requests import CODECS, KafkaRequests
 
 TOPIC_RESOURCE: Final = 2
 LATEST, EARLIEST, READ_UNCOMMITTED = -1, -2, 0
 DEFAULT_REPLICATION: Final = -1
 FENCE_TRANSACTION_TIMEOUT_MS: Final = 10_000  # asked for by the request; no transaction is ever begun
-LIMITS_SECONDS_MAX: Final = 60.0  # so long a topic's max.message.bytes is believed
 
 
 class KafkaBroker:
@@ -76,10 +74,9 @@ class KafkaBroker:
         self._codec = CODECS[compression_type]
         self._link = KafkaLink(self._settings)
         self._identities = TopicIdentities(self._link)
-        self._appending = asyncio.Lock()
-        self._append_session: Session | None = None
-        self._limits: dict[str, tuple[int, float]] = {}
-        self._made: list[KafkaReader | KafkaProducer] = []
+        self._limits = MessageLimits(self._message_limits)
+        self._appends = Appends(self._requests, self._link.deadline)
+        self._made: list[KafkaReader | TransactionalProducer[bytes]] = []
 
     async def open(self) -> None:
         """Connect; raises BrokerTimeout."""
@@ -89,7 +86,7 @@ class KafkaBroker:
     async def close(self) -> None:
         """Disconnect, readers and producers of this object too; bounded in time."""
         made, self._made = self._made, []
-        await asyncio.gather(self._drop_append_session(), *(one.close() for one in made))
+        await asyncio.gather(self._appends.close(), *(one.close() for one in made))
         await self._link.close()
         self._identities.forget()
 
@@ -168,9 +165,21 @@ class KafkaBroker:
         reader.assign(positions)
         return reader
 
-    async def producer(self, transactional_id: str, *, transaction_timeout_ms: int) -> KafkaProducer:
+    async def producer(self, transactional_id: str, *, transaction_timeout_ms: int) -> TransactionalProducer[bytes]:
         """A new producer, after all older ones of the id are fenced and their last transaction is complete."""
         deadline = self._link.deadline(f"making a producer of {transactional_id!r}")
+        requests = await self._requests(deadline, transactional_id, transaction_timeout_ms)
+        producer = TransactionalProducer(requests, transactional_id, transaction_timeout_ms)
+        self._keep(producer)
+        return producer
+
+    async def _requests(
+        self,
+        deadline: Deadline,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = FENCE_TRANSACTION_TIMEOUT_MS,
+    ) -> KafkaRequests:
+        """A new producer id or epoch, over connections of its own."""
         link = KafkaLink(self._settings)
         try:
             await link.open(deadline)
@@ -178,12 +187,9 @@ class KafkaBroker:
         except BaseException:
             await link.close()
             raise
-        session = Session(link, self._message_limits, self._codec, number, epoch, transactional_id)
-        producer = KafkaProducer(session, transactional_id, transaction_timeout_ms, self._limits.clear)
-        self._keep(producer)
-        return producer
+        return KafkaRequests(link, self._limits, self._codec, number, epoch, transactional_id)
 
-    def _keep(self, made: KafkaReader | KafkaProducer) -> None:
+    def _keep(self, made: KafkaReader | TransactionalProducer[bytes]) -> None:
         self._made = [one for one in self._made if not one.closed]
         self._made.append(made)
 
@@ -200,38 +206,7 @@ class KafkaBroker:
 
         Raises TransactionRefused for records that are refused for good (others may have been written), BrokerTimeout.
         """
-        if not records:
-            return
-        async with self._appending:
-            deadline = self._link.deadline("appending")
-            try:
-                session = self._append_session or await self._open_append_session(deadline)
-                await session.deliver(records, await session.plan(records, deadline), deadline)
-            except BaseException as error:
-                # What became of a batch is not known, so the sequence numbers can't go on from it.
-                await self._drop_append_session()
-                if isinstance(error, Refused):
-                    self._limits.clear()
-                    raise TransactionRefused(str(error), error.culprits) from error
-                if isinstance(error, FencedAnswer):
-                    raise BrokerError(f"an append was refused: {error}") from error
-                raise
-
-    async def _open_append_session(self, deadline: Deadline) -> Session:
-        link = KafkaLink(self._settings)
-        try:
-            await link.open(deadline)
-            number, epoch = await link.initialise(None, FENCE_TRANSACTION_TIMEOUT_MS, deadline)
-        except BaseException:
-            await link.close()
-            raise
-        self._append_session = Session(link, self._message_limits, self._codec, number, epoch)
-        return self._append_session
-
-    async def _drop_append_session(self) -> None:
-        session, self._append_session = self._append_session, None
-        if session is not None:
-            await session.link.close()
+        await self._appends.append(records)
 
     async def trim(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete the records below these offsets; raises UnknownTopic, OffsetOutOfRange."""
@@ -292,7 +267,7 @@ class KafkaBroker:
                         if code not in TRY_AGAIN:
                             found[TopicPartition(topic, index)] = row
                         else:
-                            problem = code
+                            problem = describe_code(code)
             if len(found) < len(values):
                 self._link.forget_leaders(partition for partition in values if partition not in found)
                 await deadline.pause(problem)
@@ -313,14 +288,8 @@ class KafkaBroker:
         return found
 
     async def _message_limits(self, topics: Collection[str]) -> dict[str, int]:
-        """``max.message.bytes`` of topics; asked for again from time to time and after a refusal."""
-        now = asyncio.get_running_loop().time()
-        stale = [name for name in topics if self._limits.get(name, (0, 0.0))[1] <= now]
-        if stale:
-            configs = await self._configs(stale, self._link.deadline("asking for max.message.bytes"))
-            for name, config in configs.items():
-                self._limits[name] = (int(config["max.message.bytes"]), now + LIMITS_SECONDS_MAX)
-        return {name: self._limits[name][0] for name in topics if name in self._limits}
+        configs = await self._configs(topics, self._link.deadline("asking for max.message.bytes"))
+        return {name: int(config["max.message.bytes"]) for name, config in configs.items()}
 
 
 def _settings_of(spec: TopicSpec) -> list[tuple[str, str]]:

@@ -15,8 +15,9 @@ from aiokafka.protocol.commit import OffsetFetchRequest_v3
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Int64, Schema, TaggedFields
 
+from ..asking import Deadline, NotSent, ReplyLost
 from ..protocol import BrokerError, GroupOffsets, TopicPartition
-from .link import TRY_AGAIN, Code, Deadline, KafkaLink, NotSent, ReplyLost, describe_code
+from .link import TRY_AGAIN, Code, KafkaLink, describe_code
 
 GROUP_COORDINATOR: Final = 0
 NO_OFFSET: Final = -1
@@ -186,7 +187,7 @@ async def _committed(
 async def _pause_or_refuse(group: str, code: int, deadline: Deadline) -> None:
     if code not in TRY_AGAIN and code != Code.UNSTABLE_OFFSET_COMMIT:
         raise BrokerError(f"consumer group {group!r} can't be read: {describe_code(code)}")
-    await deadline.pause(code)
+    await deadline.pause(describe_code(code))
 
 
 async def _ask(link: KafkaLink, group: str, request: Any, deadline: Deadline) -> Any:

@@ -11,7 +11,7 @@ import logging
 import math
 import ssl
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -23,6 +23,7 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
+from ..asking import Deadline, NotSent, ReplyLost
 from ..protocol import BrokerError, BrokerTimeout, TopicPartition
 from ..security import Secret, Security
 from .client import KafkaClient, is_lost
@@ -75,6 +76,7 @@ class Code(IntEnum):
     INVALID_RECORD = 87
     UNSTABLE_OFFSET_COMMIT = 88
     PRODUCER_FENCED = 90
+    ID_NOT_FOUND = 105
 
 
 TRY_AGAIN: Final = frozenset(
@@ -100,14 +102,6 @@ TRY_AGAIN: Final = frozenset(
     }
 )
 """Answers after which the same request may succeed."""
-
-
-class NotSent(BrokerTimeout):
-    """There was no connection: the request did not leave."""
-
-
-class ReplyLost(BrokerTimeout):
-    """The request may have been carried out; no answer came."""
 
 
 @dataclass(frozen=True)
@@ -177,29 +171,12 @@ def quieten_client_logs() -> None:
         logger.addFilter(_repeats)
 
 
-class Deadline:
-    """A point in the loop's time up to which something is tried again, with growing pauses."""
-
-    def __init__(self, timeout_ms: float, what: str) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._at = self._loop.time() + timeout_ms / 1000
-        self._pause = PAUSE_MS_FIRST / 1000
-        self._what, self._timeout_ms = what, timeout_ms
-        self.last_problem = "no answer"
-
-    @property
-    def left(self) -> float:
-        """Seconds; never below 1 ms, so that it can bound a request."""
-        return max(self._at - self._loop.time(), 0.001)
-
-    async def pause(self, problem: object = None) -> None:
-        """Wait before the next try; raises BrokerTimeout when there is no time for one."""
-        if problem is not None:
-            self.last_problem = describe_code(problem) if isinstance(problem, int) else str(problem) or repr(problem)
-        if self._loop.time() + self._pause >= self._at:
-            raise BrokerTimeout(f"{self._what}: not done within {self._timeout_ms:.0f} ms ({self.last_problem})")
-        await asyncio.sleep(self._pause)
-        self._pause = min(self._pause * 2, PAUSE_MS_MAX / 1000)
+def growing_pauses() -> Iterator[float]:
+    """Seconds before each next try: short ones first."""
+    pause_ms = PAUSE_MS_FIRST
+    while True:
+        yield pause_ms / 1000
+        pause_ms = min(pause_ms * 2, PAUSE_MS_MAX)
 
 
 def describe_code(code: int) -> str:
@@ -221,7 +198,8 @@ class KafkaLink:
 
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
         """A deadline from now: ``timeout_ms``, else the settings' ``request_timeout_ms``."""
-        return Deadline(self.settings.request_timeout_ms if timeout_ms is None else timeout_ms, what)
+        limit_ms = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
+        return Deadline(limit_ms, what, growing_pauses())
 
     async def open(self, deadline: Deadline | None = None) -> None:
         """Connect to any of the bootstrap servers; raises BrokerTimeout."""
@@ -344,7 +322,7 @@ class KafkaLink:
             if reply.error_code == Code.NONE:
                 self._coordinators[transactional_id] = reply.coordinator_id
             elif reply.error_code in TRY_AGAIN:
-                await deadline.pause(reply.error_code)
+                await deadline.pause(describe_code(reply.error_code))
             else:
                 raise BrokerError(
                     f"no coordinator for the transactional id {transactional_id!r}: {describe_code(reply.error_code)}"
@@ -381,4 +359,4 @@ class KafkaLink:
                 raise BrokerError(f"no producer for {transactional_id!r}: {describe_code(reply.error_code)}")
             if reply.error_code != Code.CONCURRENT_TRANSACTIONS:
                 self.forget_coordinator(transactional_id or "")
-            await deadline.pause(reply.error_code)
+            await deadline.pause(describe_code(reply.error_code))

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import aiokafka.errors
 from aiokafka import AIOKafkaConsumer
 
+from ..asking import Deadline
 from ..protocol import (
     Batch,
     BrokerError,
@@ -33,7 +34,7 @@ from ..protocol import (
 from . import inside
 from .client import KafkaClient, is_lost
 from .identities import TopicIdentities
-from .link import Deadline, LinkSettings
+from .link import LinkSettings, growing_pauses
 
 FETCH_WAIT_MS_MAX: Final = 250  # a new assignment may wait so long for the answer to an old request
 PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -82,7 +83,7 @@ class KafkaReader:
     async def open(self) -> None:
         """Connect; raises BrokerTimeout."""
         what = f"connecting a reader to Kafka at {self._settings.bootstrap}"
-        deadline = Deadline(self._settings.request_timeout_ms, what)
+        deadline = Deadline(self._settings.request_timeout_ms, what, growing_pauses())
         while self._consumer is None:
             arguments = self._settings.client_arguments()
             consumer = AIOKafkaConsumer(

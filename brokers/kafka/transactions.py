@@ -13,12 +13,7 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
-from ..protocol import BrokerError
-from .link import TRY_AGAIN, Code, Deadline, KafkaLink, NotSent, ReplyLost, describe_code
-
 _KEY: Final = 65
-_ID_NOT_FOUND: Final = 105
-_ABORTED: Final = frozenset({"PrepareEpochFence", "PrepareAbort", "CompleteAbort"})
 
 
 class DescribeTransactionsResponse(Response):  # type: ignore[misc]  # aiokafka has no types
@@ -74,31 +69,3 @@ class DescribeTransactionsRequest(Request[DescribeTransactionsStruct]):  # type:
     def build(self, request_struct_class: Any) -> Any:
         """The request of the one version there is."""
         return request_struct_class(self._transactional_ids, {})
-
-
-async def producer_was_replaced(
-    link: KafkaLink, transactional_id: str, producer_id: int, epoch: int, deadline: Deadline
-) -> bool:
-    """Whether a producer newer than this one exists, which had a transaction open when it was told of a newer epoch.
-
-    A transaction that takes too long is aborted under the next epoch. A newer producer aborts an open one in the same
-    way and then takes one more epoch for itself. Raises BrokerError when the state can't be found out.
-    """
-    while True:
-        node = await link.coordinator(transactional_id, deadline)
-        try:
-            request = DescribeTransactionsRequest([transactional_id])
-            reply = await link.ask(node, request, deadline, coordination=True)
-        except (NotSent, ReplyLost) as error:
-            link.forget_coordinator(transactional_id)
-            await deadline.pause(error)
-            continue
-        code, _id, state, _timeout, _start, seen_id, seen_epoch, *_ = reply.states[0]
-        if code == _ID_NOT_FOUND:
-            return False  # forgotten because it was idle for days
-        if code == Code.NONE:
-            return seen_id != producer_id or seen_epoch > epoch + 1 or state not in _ABORTED
-        if code not in TRY_AGAIN:
-            raise BrokerError(f"the state of the transactional id {transactional_id!r}: {describe_code(code)}")
-        link.forget_coordinator(transactional_id)
-        await deadline.pause(code)

@@ -4,30 +4,23 @@ Nothing is compressed here: with a codec Kafka takes more than this.
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from ..protocol import Outgoing
 from ..refusal import BATCH_OVERHEAD
 
-BATCH_BYTES_MAX: Final = 1_000_000
 
-
-def cut(records: Sequence[Outgoing], indexes: Sequence[int], limit: int) -> list[list[int]]:
-    """Indexes of one partition's records, batch by batch: as many as fit into ``limit`` bytes, at least one."""
-    batches: list[list[int]] = []
-    size = first = 0
-    for index in indexes:
-        record = records[index]
-        if batches:
-            more = _record_bytes(record, len(batches[-1]), (record.timestamp or first) - first)
-            if size + more <= min(limit, BATCH_BYTES_MAX):
-                batches[-1].append(index)
-                size += more
-                continue
-        batches.append([index])
-        first = record.timestamp or 0
-        size = BATCH_OVERHEAD + _record_bytes(record, 0, 0)
-    return batches
+def fitting(records: Sequence[Outgoing], indexes: Sequence[int], first: int, limit: int) -> tuple[int, int]:
+    """How many of the indexed records of one partition from ``first`` on fit into a batch of ``limit`` bytes, and what
+    they take. At least one, whatever it takes.
+    """
+    size, begun_ms = BATCH_OVERHEAD, records[indexes[first]].timestamp or 0
+    for number, at in enumerate(range(first, len(indexes))):
+        record = records[indexes[at]]
+        more = _record_bytes(record, number, (record.timestamp or begun_ms) - begun_ms)
+        if number and size + more > limit:
+            return number, size
+        size += more
+    return len(indexes) - first, size
 
 
 def batch_bytes(records: Sequence[Outgoing]) -> int:

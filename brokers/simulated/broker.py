@@ -21,7 +21,6 @@ from .connection import SimulatedConnection, SimulatedReader
 from .link import ConnectionSevered
 from .log import ClusterState, Entry, SimulatedRecord
 from .network import EPOCH_MS, Fault, Faults, Kind, Latency, Network
-from .producer import SimulatedProducer
 
 _LATENCY: Final = Latency()
 
@@ -192,7 +191,6 @@ __all__ = [
     "Latency",
     "SimulatedBroker",
     "SimulatedConnection",
-    "SimulatedProducer",
     "SimulatedReader",
     "SimulatedRecord",
 ]

@@ -10,7 +10,15 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from ..protocol import Batch, BrokerError, Outgoing, ProducerFenced, TopicPartition, TopicSpec
-from .log import BatchRefused, ClusterState, Concurrent, OutOfOrder, Transaction, WrongTransactionState
+from .log import (
+    BatchRefused,
+    ClusterState,
+    Concurrent,
+    CoordinatorUnavailable,
+    OutOfOrder,
+    Transaction,
+    WrongTransactionState,
+)
 from .network import EPOCH_MS, Network
 
 
@@ -163,6 +171,14 @@ class Cluster:
             raise
         if transaction is not None:
             self._write_markers(transaction)
+
+    def end_confirmed(self, transactional_id: str, epoch: int, commit: bool) -> None:
+        """As ``end``; raises CoordinatorUnavailable, by the faults, instead of ending what is open or after it."""
+        is_away = self.network.happens(self.network.faults.coordinator_away, "coordinator_away")
+        if not is_away or self._random.random() < 0.5:
+            self.end(transactional_id, epoch, commit)
+        if is_away:
+            raise CoordinatorUnavailable(f"the coordinator of {transactional_id!r} is not available")
 
     def _count(self, error: BrokerError) -> None:
         name = _COUNTED.get(type(error))

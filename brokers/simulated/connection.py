@@ -10,6 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from ..asking import Deadline
+from ..delivery import Appends, MessageLimits
+from ..producer import TransactionalProducer
 from ..protocol import (
     Batch,
     BrokerTimeout,
@@ -19,17 +22,15 @@ from ..protocol import (
     TopicDescription,
     TopicPartition,
     TopicSpec,
-    TransactionRefused,
     UnknownTopic,
     Watermarks,
 )
 from .cluster import Cluster
 from .link import ConnectionSevered, Link
 from .network import Kind
-from .producer import Refused, Session, SimulatedProducer
+from .requests import Numbered, SimulatedRequests
 
 FENCE_TRANSACTION_TIMEOUT_MS: Final = 10_000
-LIMITS_SECONDS_MAX: Final = 60.0  # so long a topic's max.message.bytes is believed
 PATIENCE_S_MIN: Final = 0.02  # of a fetch that shall not wait: it does not live on a silent cluster for ever
 
 
@@ -41,9 +42,8 @@ class SimulatedConnection:
         self._cluster = cluster
         self._link = Link(cluster, client_name)
         self._links: dict[Link, None] = {}  # of what was made here
-        self._limits: dict[str, tuple[int, float]] = {}
-        self._appending = asyncio.Lock()
-        self._append_session: Session | None = None
+        self._limits = MessageLimits(self._message_limits)
+        self._appends = Appends(self._append_requests, self._link.deadline)
 
     def sever(self) -> None:
         """Kill the process: every call, running or to come, raises ConnectionSevered and has no further effect."""
@@ -111,7 +111,7 @@ class SimulatedConnection:
         reader.assign(positions)
         return reader
 
-    async def producer(self, transactional_id: str, *, transaction_timeout_ms: int) -> SimulatedProducer:
+    async def producer(self, transactional_id: str, *, transaction_timeout_ms: int) -> TransactionalProducer[Numbered]:
         """A new producer, after all older ones are fenced and their last transaction is complete."""
         link = self._new_link()
         deadline = link.deadline(f"making a producer of {transactional_id!r}")
@@ -120,8 +120,8 @@ class SimulatedConnection:
         except BaseException:
             link.close()
             raise
-        session = Session(link, transactional_id, epoch, self._message_limits)
-        return SimulatedProducer(session, transaction_timeout_ms, self._limits.clear)
+        requests = SimulatedRequests(link, self._limits, transactional_id, epoch)
+        return TransactionalProducer(requests, transactional_id, transaction_timeout_ms)
 
     async def fence(self, transactional_id: str) -> None:
         """Fence all producers of an id and wait for its last transaction's markers."""
@@ -136,23 +136,16 @@ class SimulatedConnection:
 
         Raises TransactionRefused for records that are refused for good (others may have been written), BrokerTimeout.
         """
-        if not records:
-            self._link.check()
-            return
-        async with self._appending:
-            deadline = self._link.deadline("appending")
-            try:
-                if self._append_session is None:
-                    self._append_session = Session(self._link, self._cluster.new_producer(), None, self._message_limits)
-                groups = await self._append_session.plan(records, deadline)
-                await self._append_session.deliver(records, groups, deadline)
-            except BaseException as error:
-                # What became of a batch is not known, so the sequence numbers can't go on from it.
-                self._append_session = None
-                if isinstance(error, Refused):
-                    self._limits.clear()
-                    raise TransactionRefused(str(error), error.culprits) from error
-                raise
+        await self._appends.append(records)
+
+    async def _append_requests(self, deadline: Deadline) -> SimulatedRequests:
+        link = self._new_link()
+        try:
+            producer = await link.ask_again(Kind.INIT, self._cluster.new_producer, deadline)
+        except BaseException:
+            link.close()
+            raise
+        return SimulatedRequests(link, self._limits, producer, None)
 
     async def trim(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete the records below these offsets; raises UnknownTopic, OffsetOutOfRange."""
@@ -160,13 +153,7 @@ class SimulatedConnection:
         await self._link.ask_again(Kind.TRIM, step, self._link.deadline("trimming"))
 
     async def _message_limits(self, topics: Collection[str]) -> dict[str, int]:
-        """``max.message.bytes`` of topics; asked for again from time to time and after a refusal."""
-        now = asyncio.get_running_loop().time()
-        stale = [name for name in topics if self._limits.get(name, (0, 0.0))[1] <= now]
-        if stale:
-            for name, topic in (await self.describe(stale)).items():
-                self._limits[name] = (int(topic.config["max.message.bytes"]), now + LIMITS_SECONDS_MAX)
-        return {name: self._limits[name][0] for name in topics if name in self._limits}
+        return {name: int(topic.config["max.message.bytes"]) for name, topic in (await self.describe(topics)).items()}
 
 
 class SimulatedReader:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from ..asking import Deadline
 from ..protocol import BrokerError, BrokerTimeout
 from .cluster import Cluster
 from .network import Kind
@@ -14,26 +15,6 @@ T = TypeVar("T")
 
 class ConnectionSevered(BrokerTimeout):
     """The process this connection belonged to is dead."""
-
-
-class Deadline:
-    """A point in the loop's time up to which something is tried again."""
-
-    def __init__(self, cluster: Cluster, timeout_ms: float, what: str) -> None:
-        self._cluster, self._what, self._timeout_ms = cluster, what, timeout_ms
-        self._at = asyncio.get_running_loop().time() + timeout_ms / 1000
-
-    @property
-    def left(self) -> float:
-        """Seconds; never below 1 ms."""
-        return max(self._at - asyncio.get_running_loop().time(), 0.001)
-
-    async def pause(self, problem: object) -> None:
-        """Wait before the next try; raises BrokerTimeout when there is no time for one."""
-        pause = self._cluster.network.draw(self._cluster.network.latency.retry_ms)
-        if asyncio.get_running_loop().time() + pause >= self._at:
-            raise BrokerTimeout(f"{self._what}: not done within {self._timeout_ms:.0f} ms ({problem})")
-        await asyncio.sleep(pause)
 
 
 class Link:
@@ -70,8 +51,9 @@ class Link:
 
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
         """From now; without ``timeout_ms``, so long as a client waits for an answer."""
-        limit = self.cluster.network.latency.timeout_ms if timeout_ms is None else timeout_ms
-        return Deadline(self.cluster, limit, f"{self.client_name}: {what}")
+        network = self.cluster.network
+        limit_ms = network.latency.timeout_ms if timeout_ms is None else timeout_ms
+        return Deadline(limit_ms, f"{self.client_name}: {what}", network.pauses())
 
     async def wait(self, future: "asyncio.Future[T]") -> T:
         """Wait for what a dead process does not hear of any more."""

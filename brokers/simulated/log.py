@@ -40,6 +40,10 @@ class Concurrent(BrokerError):
     """The id's last transaction is decided and its markers are still being written; ask again."""
 
 
+class CoordinatorUnavailable(BrokerError):
+    """The coordinator can't serve now; what it was asked for may have been carried out all the same. Ask again."""
+
+
 class WrongTransactionState(BrokerError):
     """No transaction of this producer is there that could take this."""
 

@@ -9,27 +9,31 @@ import asyncio
 import contextvars
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
+from ..asking import NotSent
 from ..protocol import BrokerError, BrokerTimeout
 
 EPOCH_MS = 1_700_000_000_000  # what a record is stamped with is this plus the loop's time
 BROKEN = "the connection broke before an answer came"
 SILENT = "no answer in time"
+UNREACHABLE = "no connection"
 
 
 @dataclass
 class Faults:
     """Probabilities of one request (or of one transaction), and switches; may be changed while the cluster runs."""
 
-    transact_aborted: float = 0.0  # of a transaction: it is aborted before it is decided
+    transact_aborted: float = 0.0  # of a transaction's batches: their answer is an error that aborts it
     transact_unknown: float = 0.0  # of a transaction: the request to commit, or the reply to it, is lost
-    offsets_unknown: float = 0.0  # the offsets of a partition that a transaction wrote are not told
+    offsets_unknown: float = 0.0  # of a transaction's batch: its offset is not told
+    coordinator_away: float = 0.0  # of an end of a transaction: the answer is "not available", carried out or not
     reply_slow: float = 0.0  # a reply takes reply_slow_ms longer
     reply_slow_ms: float = 500.0
+    not_sent: float = 0.0  # there is no connection: the request does not leave, and its sender knows
     request_lost: float = 0.0  # the connection breaks, the cluster never sees the request
     reply_lost: float = 0.0  # carried out, and the connection breaks before the answer
     request_late: float = 0.0  # it stays in the network, for up to request_late_ms, even when its sender has given up
@@ -42,7 +46,8 @@ class Faults:
     def heal(self) -> None:
         """No more faults; requests that are late stay late."""
         self.transact_aborted = self.transact_unknown = self.offsets_unknown = self.reply_slow = 0.0
-        self.request_lost = self.reply_lost = self.request_late = self.marker_late = 0.0
+        self.not_sent = self.request_lost = self.reply_lost = self.request_late = self.marker_late = 0.0
+        self.coordinator_away = 0.0
         self.cut.clear()
         self.away = False
 
@@ -75,6 +80,7 @@ class Kind(Enum):
 class Fault(Enum):
     """What happens to one request that a test has chosen."""
 
+    NOT_SENT = auto()  # there is no connection: its sender knows that it did not leave
     LOSE_REQUEST = auto()  # the connection breaks, the cluster never sees it
     LOSE_REPLY = auto()  # carried out, and the connection breaks before the answer
     HOLD_REQUEST = auto()  # it waits in the network until ``release``, even if its sender has left
@@ -116,6 +122,11 @@ class Network:
     def draw(self, bounds_ms: tuple[float, float]) -> float:
         """Seconds between these bounds."""
         return self._random.uniform(*bounds_ms) / 1000
+
+    def pauses(self) -> Iterator[float]:
+        """Seconds before each next try of a client."""
+        while True:
+            yield self.draw(self.latency.retry_ms)
 
     def happens(self, probability: float, name: str) -> bool:
         """Whether a fault is to happen now; counted if so."""
@@ -185,7 +196,9 @@ class Network:
             assert self._caught is not None
             self._caught.set()
         delay = self.draw(self.latency.request_ms)
-        if fault is Fault.LOSE_REQUEST or self.happens(faults.request_lost, "request_lost"):
+        if fault is Fault.NOT_SENT or self.happens(faults.not_sent, "not_sent"):
+            self._after(request, delay, self._fail, request, UNREACHABLE)
+        elif fault is Fault.LOSE_REQUEST or self.happens(faults.request_lost, "request_lost"):
             self._after(request, delay, self._fail, request, BROKEN)
         elif fault is Fault.HOLD_REQUEST:
             self._held.append(request)
@@ -268,7 +281,8 @@ class Network:
     def _fail(self, request: Request, reason: str) -> None:
         self._under_way.pop(request, None)
         if not request.reply.done():
-            _raise_in(request.reply, BrokerTimeout(f"{request.client_name}: {reason}"))
+            kind = NotSent if reason == UNREACHABLE else BrokerTimeout
+            _raise_in(request.reply, kind(f"{request.client_name}: {reason}"))
 
 
 def _raise_in(future: "asyncio.Future[Any]", error: BrokerError) -> None:

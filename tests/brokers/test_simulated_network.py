@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from keylanes.brokers.producer import TransactionalProducer
 from keylanes.brokers.protocol import (
     BrokerError,
     BrokerTimeout,
@@ -26,10 +27,9 @@ from keylanes.brokers.simulated.broker import (
     Latency,
     SimulatedBroker,
     SimulatedConnection,
-    SimulatedProducer,
 )
 from keylanes.brokers.simulated.cluster import Cluster
-from keylanes.brokers.simulated.producer import Session
+from keylanes.brokers.simulated.requests import Numbered, SimulatedRequests
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 T = TypeVar("T")
@@ -62,16 +62,20 @@ def committed(cluster: SimulatedBroker, topic: str = "a") -> list[int]:
     return [int(record.value or b"") for record in cluster.committed(topic)]
 
 
-async def producer_of(connection: SimulatedConnection, timeout_ms: int = 30_000) -> SimulatedProducer:
+async def producer_of(connection: SimulatedConnection, timeout_ms: int = 30_000) -> TransactionalProducer[Numbered]:
     """A new producer of the only id."""
     return await connection.producer("id", transaction_timeout_ms=timeout_ms)
 
 
-def same_epoch(connection: SimulatedConnection, producer: SimulatedProducer) -> SimulatedProducer:
+def same_epoch(
+    connection: SimulatedConnection, producer: TransactionalProducer[Numbered]
+) -> TransactionalProducer[Numbered]:
     """What must never be done: another producer at the same epoch, over a new connection."""
-    session = Session(connection._new_link(), "id", producer.epoch, connection._message_limits)
-    session.sequences = dict(producer._session.sequences)
-    return SimulatedProducer(session, 30_000, lambda: None)
+    assert isinstance(producer.requests, SimulatedRequests)
+    requests = SimulatedRequests(connection._new_link(), connection._limits, "id", producer.requests.epoch)
+    twin = TransactionalProducer(requests, "id", 30_000)
+    twin.session.sequences = dict(producer.session.sequences)
+    return twin
 
 
 @pytest.mark.parametrize("fault", LOST)
@@ -91,6 +95,67 @@ def test_a_lost_commit_is_unknown(fault: Fault) -> None:
         return committed(cluster)
 
     assert run_virtual(main()) == ([1] if fault is Fault.LOSE_REPLY else [])
+
+
+@pytest.mark.parametrize("kind", [Kind.ADD_PARTITIONS, Kind.PRODUCE, Kind.END_TXN])
+def test_what_did_not_leave_is_sent_again(kind: Kind) -> None:
+    """Without a connection nothing of it can arrive late: the transaction goes on, and its producer is good."""
+
+    async def main() -> None:
+        cluster = cluster_of()
+        producer = await producer_of(cluster.connect("one"))
+        cluster.network.arm(kind, Fault.NOT_SENT)
+        assert await producer.transact(both(1)) == {SOURCE: 1, OTHER: 1}
+        await cluster.network.caught()
+        await producer.transact(both(2))
+        assert committed(cluster) == committed(cluster, "b") == [1, 2]
+
+    run_virtual(main())
+
+
+def test_a_commit_that_never_left_is_aborted() -> None:
+    """Its producer knows that it was not asked for, unless the last try was still connecting when the time was over."""
+
+    async def main(seed: int) -> str:
+        cluster = cluster_of(seed)
+        producer = await producer_of(cluster.connect("one"))
+        writing = asyncio.create_task(producer.transact(both(1)))
+        while not cluster.everything(SOURCE):  # noqa: ASYNC110  # nothing but virtual time passes
+            await asyncio.sleep(0.0001)
+        cluster.faults.not_sent = 1.0
+        with pytest.raises((TransactionAborted, TransactionUnknown)) as caught:
+            await writing
+        cluster.faults.heal()
+        await (await producer_of(cluster.connect("one"))).transact(both(2))
+        assert committed(cluster) == committed(cluster, "b") == [2]
+        return caught.typename
+
+    found = Counter(run_virtual(main(seed), seed=seed) for seed in range(40))
+    assert found["TransactionAborted"] > found["TransactionUnknown"]
+
+
+def test_a_coordinator_that_can_not_confirm_a_commit_leaves_it_unknown() -> None:
+    """It may have written the decision: who gives up before it confirms one does not know the outcome."""
+
+    async def main(seed: int) -> str:
+        cluster = cluster_of(seed)
+        producer = await producer_of(cluster.connect("one"), timeout_ms=2_000)
+        cluster.faults.coordinator_away = 1.0
+        running = asyncio.create_task(producer.transact(both(1)))
+        if seed % 2:
+            asyncio.get_running_loop().call_later(1.0, cluster.faults.heal)
+        try:
+            await running
+        except TransactionUnknown:
+            cluster.faults.heal()
+            await cluster.connect("two").fence("id")
+            assert committed(cluster) == committed(cluster, "b")
+            return f"unknown, {'landed' if committed(cluster) else 'not there'}"
+        assert committed(cluster) == committed(cluster, "b") == [1]
+        return "committed"
+
+    found = Counter(run_virtual(main(seed), seed=seed) for seed in range(60))
+    assert {"committed", "unknown, landed"} <= set(found) <= {"committed", "unknown, landed", "unknown, not there"}
 
 
 @pytest.mark.parametrize("fault", LOST)
@@ -452,7 +517,9 @@ STORM = Faults(
     transact_aborted=0.05,
     transact_unknown=0.05,
     offsets_unknown=0.05,
+    coordinator_away=0.05,
     reply_slow=0.05,
+    not_sent=0.05,
     request_lost=0.05,
     reply_lost=0.05,
     request_late=0.03,
@@ -517,7 +584,7 @@ def storm(seed: int) -> tuple[list[str], Sequence[object], Counter[str]]:
 def test_careful_clients_lose_and_double_nothing_in_a_storm() -> None:
     """Whoever makes a new producer and reads the log after an unknown outcome has each value exactly once."""
     met: Counter[str] = Counter()
-    for seed in range(20):
+    for seed in range(40):
         met += storm(seed)[2]
     wanted = {name for name in vars(STORM) if not name.endswith("_ms")} - {"cut", "away"}
     assert not wanted - set(met), met

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from keylanes import App, Context, DeadLetter, Settings, State
-from keylanes.brokers.kafka.producer import KafkaProducer
+from keylanes.brokers.producer import TransactionalProducer
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.keyrange.ranges import KeyRange, even_bounds
 from keylanes.runtime.engine.transaction import Transactions
@@ -127,10 +127,10 @@ def resend_without_reading() -> None:
 
 def lose_an_output(late: str, nth: int = 20) -> None:
     """A defect: one output of one transaction is not written, as if nobody had looked at its answer."""
-    transact = KafkaProducer.transact
+    transact = TransactionalProducer.transact
     calls = 0
 
-    async def lossy(self: KafkaProducer, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
+    async def lossy(self: TransactionalProducer[Any], records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
         nonlocal calls
         found = next((i for i, record in enumerate(records) if record.topic == late), None)
         calls += found is not None
@@ -139,18 +139,18 @@ def lose_an_output(late: str, nth: int = 20) -> None:
             calls += 1
         return await transact(self, records)
 
-    KafkaProducer.transact = lossy  # type: ignore[method-assign]  # a defect changes the class
+    TransactionalProducer.transact = lossy  # type: ignore[method-assign]  # a defect changes the class
 
 
 def forget_changes(key: bytes = b"k3") -> None:
     """A defect: the changes of a key's state are not written to the changelog."""
-    transact = KafkaProducer.transact
+    transact = TransactionalProducer.transact
 
-    async def forgetful(self: KafkaProducer, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
+    async def forgetful(self: TransactionalProducer[Any], records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
         kept = [r for r in records if not (".changelog." in r.topic and r.key is not None and r.key.endswith(key))]
         return await transact(self, kept)
 
-    KafkaProducer.transact = forgetful  # type: ignore[method-assign]  # a defect changes the class
+    TransactionalProducer.transact = forgetful  # type: ignore[method-assign]  # a defect changes the class
 
 
 def plant(told: Told) -> None:

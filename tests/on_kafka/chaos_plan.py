@@ -10,7 +10,7 @@ from keylanes.runtime.watch.steps import Step
 
 from ..stage.proxy import Fault
 
-PRODUCER = "keylanes.brokers.kafka.producer:KafkaProducer"
+PRODUCER = "keylanes.brokers.producer:TransactionalProducer"
 COPY = "keylanes.state.copies:RocksCopy"
 POINTS = (
     "step take",

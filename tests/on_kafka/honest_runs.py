@@ -10,8 +10,9 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from keylanes.brokers.kafka.broker import KafkaBroker
 from keylanes.brokers.kafka.link import TRY_AGAIN, Code, KafkaLink
-from keylanes.brokers.kafka.producer import KafkaProducer, Session
+from keylanes.brokers.kafka.requests import KafkaRequests
 from keylanes.brokers.kafka.transactions import DescribeTransactionsRequest
+from keylanes.brokers.producer import TransactionalProducer
 from keylanes.brokers.protocol import (
     Broker,
     BrokerError,
@@ -25,8 +26,7 @@ from keylanes.brokers.protocol import (
 )
 from keylanes.brokers.simulated.broker import Fault as SimulatedFault
 from keylanes.brokers.simulated.broker import Kind, Latency, SimulatedBroker
-from keylanes.brokers.simulated.producer import Session as SimulatedSession
-from keylanes.brokers.simulated.producer import SimulatedProducer
+from keylanes.brokers.simulated.requests import SimulatedRequests
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 from ..stage.proxy import ADD_PARTITIONS, END_TXN, INIT_PRODUCER_ID, PRODUCE, Fault, Proxy
@@ -431,9 +431,10 @@ class SimulatedRun(Run):
 
     async def _twin(self, producer: Any, transactional_id: str, connection: str) -> Producer:
         broker: Any = self._brokers[connection]
-        session = SimulatedSession(broker._new_link(), transactional_id, producer.epoch, broker._message_limits)
-        session.sequences = dict(producer._session.sequences)
-        return SimulatedProducer(session, LONG_MS, broker._limits.clear)
+        requests = SimulatedRequests(broker._new_link(), broker._limits, transactional_id, producer.requests.epoch)
+        twin = TransactionalProducer(requests, transactional_id, LONG_MS)
+        twin.session.sequences = dict(producer.session.sequences)
+        return twin
 
 
 class KafkaRun(Run):
@@ -481,7 +482,7 @@ class KafkaRun(Run):
                 return state, epoch
             if code not in TRY_AGAIN:
                 return "None", -1
-            await deadline.pause(code)
+            await deadline.pause(f"error {code}")
 
     async def _stable(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         broker: Any = self._brokers["one"]
@@ -495,13 +496,12 @@ class KafkaRun(Run):
 
     async def _twin(self, producer: Any, transactional_id: str, connection: str) -> Producer:
         broker: Any = self._brokers[connection]
-        old: Session = producer._session
+        old: KafkaRequests = producer.requests
         link = KafkaLink(broker._settings)
         await link.open()
-        session = Session(
-            link, old.limits, old.codec, old.producer_id, old.epoch, transactional_id, dict(old._sequences)
-        )
-        twin = KafkaProducer(session, transactional_id, LONG_MS, broker._limits.clear)
+        requests = KafkaRequests(link, old.limits, old.codec, old.producer_id, old.epoch, transactional_id)
+        twin = TransactionalProducer(requests, transactional_id, LONG_MS)
+        twin.session.sequences = dict(producer.session.sequences)
         broker._keep(twin)
         return twin
 

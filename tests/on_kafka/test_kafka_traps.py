@@ -116,7 +116,7 @@ async def test_a_lowered_limit_is_learnt_from_a_refusal(
     place = TopicPartition(name, 0)
     records = [Outgoing(name, 0, NOISE[at : at + 100], b"%d" % at) for at in range(400)]
     await broker.create([TopicSpec(name, 1, {})])
-    await broker._message_limits([name])
+    await broker.append(numbers(place, -1))  # the limit is known from here on
     await lower_limit(kafka_server, name, 2_000)
     producer = await broker.producer(name, transaction_timeout_ms=TIMEOUT_MS)
     with pytest.raises(TransactionRefused):
@@ -124,7 +124,7 @@ async def test_a_lowered_limit_is_learnt_from_a_refusal(
     await producer.close()
     producer = await broker.producer(name, transaction_timeout_ms=TIMEOUT_MS)
     await producer.transact(records)
-    assert await visible(broker, place) == list(range(400))
+    assert await visible(broker, place) == list(range(-1, 400))
 
 
 async def lower_limit(server: KafkaServer, topic: str, limit: int) -> None:

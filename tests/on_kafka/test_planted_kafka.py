@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from keylanes.brokers.delivery import Session
 from keylanes.brokers.kafka.broker import KafkaBroker
-from keylanes.brokers.kafka.producer import KafkaProducer, Session
 from keylanes.brokers.kafka.reader import KafkaReader
+from keylanes.brokers.producer import TransactionalProducer
 from keylanes.brokers.protocol import BrokerError, TopicPartition, TopicSpec, TransactionAborted
 
 from ..stage.planting import Planting, Put, change, finding
@@ -37,24 +38,29 @@ def answers_not_looked_at(patch: Planting) -> None:
     """A batch of a transaction counts as delivered, whatever is answered."""
     judge = Session._judge
 
-    def trust(self: Session, codes: Any, queues: Any) -> Any:
-        return judge(self, codes, queues) if self.transactional_id is None else {}
+    def trust(self: Session[Any], answers: Any, queues: Any) -> dict[Any, str]:
+        return {} if self._in_transactions else judge(self, answers, queues)
 
     patch.setattr(Session, "_judge", trust)
 
 
 def commit_asked_again(patch: Planting) -> None:
     """A commit without an answer is asked for again, on a new connection, by the same producer."""
-    change(patch, KafkaProducer, "_commit", ("except NotSent as error:", "except (NotSent, ReplyLost) as error:"))
+    change(
+        patch,
+        TransactionalProducer,
+        "_commit",
+        ("if answer.verdict in SENT_AGAIN:", "if answer.verdict in SENT_AGAIN | {Verdict.LOST}:"),
+    )
 
 
 def fenced_is_aborted(patch: Planting) -> None:
     """Who was fenced is told that its transaction was aborted."""
 
-    async def aborted(self: KafkaProducer) -> BrokerError:
+    async def aborted(self: TransactionalProducer[Any]) -> BrokerError:
         return TransactionAborted("aborted")
 
-    patch.setattr(KafkaProducer, "_fenced", aborted)
+    patch.setattr(TransactionalProducer, "_fenced", aborted)
 
 
 def lost_write_is_sent_again(patch: Planting) -> None:
@@ -62,14 +68,14 @@ def lost_write_is_sent_again(patch: Planting) -> None:
     encode = Session._encode
     sent: dict[int, int] = {}
 
-    def anew(self: Session, records: Any, partition: Any, queue: Any, limit: int) -> Any:
+    def anew(self: Session[Any], records: Any, partition: Any, queue: Any, limit: int) -> None:
         sent[id(queue)] = queue.next
-        return encode(self, records, partition, queue, limit)
+        encode(self, records, partition, queue, limit)
 
     judge = Session._judge
 
-    def forget(self: Session, codes: Any, queues: Any) -> Any:
-        again = judge(self, codes, queues)
+    def forget(self: Session[Any], answers: Any, queues: Any) -> dict[Any, str]:
+        again = judge(self, answers, queues)
         for partition in again:
             queue = queues[partition]
             queue.next, queue.batch = sent[id(queue)], None
@@ -81,7 +87,7 @@ def lost_write_is_sent_again(patch: Planting) -> None:
 
 def limits_not_looked_at(patch: Planting) -> None:
     """Batches are as large as they get, whatever their topic takes."""
-    change(patch, Session, "_encode", ("batch_size=min(limit, BATCH_BYTES_MAX)", "batch_size=BATCH_BYTES_MAX"))
+    change(patch, Session, "_encode", ("min(limit, BATCH_BYTES_MAX)", "BATCH_BYTES_MAX"))
 
 
 def told_once_to_end(patch: Planting) -> None:

@@ -199,7 +199,7 @@ async def check_kills(ground: Ground, kills: Sequence[Kill], older: Path) -> Non
     await check_end(ground)
 
 
-COMMIT = "keylanes.brokers.kafka.producer:KafkaProducer._commit"
+COMMIT = "keylanes.brokers.producer:TransactionalProducer._commit"
 IN_THE_CYCLE = {
     "before the append": [Kill("step transact", 8), Kill("step transact", 5, "older")],
     "between append and commit": [Kill(f"before {COMMIT}", 8), Kill(f"before {COMMIT}", 5, "deleted")],

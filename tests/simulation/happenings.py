@@ -204,6 +204,12 @@ class Happenings:
             if rng.random() < 0.6:
                 self._start_beside()
 
+    async def _coordinator_away(self, rng: random.Random) -> None:
+        self._fault(rng, "coordinator_away", rng.choice((0.3, 1.0)))
+
+    async def _no_connection(self, rng: random.Random) -> None:
+        self._fault(rng, "not_sent", rng.choice((0.05, 0.3)))
+
     async def _lost_requests(self, rng: random.Random) -> None:
         self._fault(rng, "request_lost", rng.choice((0.05, 0.2)))
 

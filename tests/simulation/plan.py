@@ -33,6 +33,8 @@ KINDS: Final = {
     "away": 2,
     "restart": 2,
     "cut": 2,
+    "coordinator away": 2,
+    "no connection": 2,
     "lost requests": 2,
     "lost replies": 3,
     "late requests": 3,

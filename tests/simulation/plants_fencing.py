@@ -4,11 +4,12 @@ import asyncio
 from functools import partial
 from typing import Any
 
+from keylanes.brokers.delivery import Session
+from keylanes.brokers.producer import TransactionalProducer
 from keylanes.brokers.protocol import BrokerError, BrokerTimeout, ProducerFenced, TransactionUnknown
 from keylanes.brokers.simulated.connection import SimulatedConnection
 from keylanes.brokers.simulated.link import ConnectionSevered
 from keylanes.brokers.simulated.network import Kind
-from keylanes.brokers.simulated.producer import Session, SimulatedProducer
 from keylanes.brokers.waiting import bounded
 from keylanes.offsets.control import Control, event_counts
 from keylanes.offsets.events import AppCreated
@@ -23,6 +24,7 @@ from keylanes.runtime.member import Member
 from keylanes.runtime.membership.coordinator import NO_IDENTITIES, Coordinator
 from keylanes.runtime.partition.generation import Generation
 
+from ..brokers import test_simulated_network
 from ..runtime import test_running
 from ..stage.planting import Planting, change, changed, everywhere
 from .plants import DOUBLED, LEFT_OUT, LOST, NO_DEAD_LETTER, OUTSIDE, Plant, on_ground
@@ -91,8 +93,8 @@ def produce_not_awaited(patch: Planting) -> None:
     deliver = Session.deliver
     under_way: set[asyncio.Task[Any]] = set()
 
-    async def begin(self: Session, records: Any, groups: Any, deadline: Any) -> dict[Any, int]:
-        if self.epoch is None:
+    async def begin(self: Session[Any], records: Any, groups: Any, deadline: Any) -> dict[Any, int]:
+        if not self._in_transactions:
             return await deliver(self, records, groups, deadline)
         task = asyncio.get_running_loop().create_task(deliver(self, records, groups, deadline))
         under_way.add(task)
@@ -107,8 +109,8 @@ def answers_not_looked_at(patch: Planting) -> None:
     """A batch whose answer is an error, or does not come, counts as delivered."""
     judge = Session._judge
 
-    def trust(self: Session, heads: Any, answers: Any) -> set[Any]:
-        return judge(self, heads, answers) if self.epoch is None else set()
+    def trust(self: Session[Any], answers: Any, queues: Any) -> dict[Any, str]:
+        return {} if self._in_transactions else judge(self, answers, queues)
 
     patch.setattr(Session, "_judge", trust)
 
@@ -145,19 +147,29 @@ def same_producer(patch: Planting) -> None:
     """A commit that was not answered is asked for again; then the same producer begins its next transaction."""
     change(
         patch,
-        SimulatedProducer,
+        TransactionalProducer,
         "_commit",
-        ('self._link.deadline(f"the commit of {self._id!r}")', 'self._link.deadline("the commit", 60_000)'),
-        ("await self._link.ask(Kind.END_TXN", "await self._link.ask_again(Kind.END_TXN"),
+        ('self.requests.deadline(f"the commit of {self._id!r}")', 'self.requests.deadline("the commit", 60_000)'),
+        ("if answer.verdict in SENT_AGAIN:", "if answer.verdict in SENT_AGAIN | {Verdict.LOST}:"),
+    )
+
+
+def doubt_is_no(patch: Planting) -> None:
+    """A coordinator that is not available is taken for one that has not written the decision to commit."""
+    change(
+        patch,
+        TransactionalProducer,
+        "_commit",
+        ("doubtful or answer.verdict is Verdict.DOUBTFUL", "False and doubtful"),
     )
 
 
 def sent_again_unread(patch: Planting, kinds: tuple[type[BrokerError], ...]) -> None:
     """After a failure of these kinds a new producer sends the transaction again without a look into the log."""
-    replace, transact = Transactions._replace_producer, SimulatedProducer.transact
+    replace, transact = Transactions._replace_producer, TransactionalProducer.transact
     last: dict[str, BrokerError] = {}
 
-    async def noted(self: SimulatedProducer, records: Any) -> Any:
+    async def noted(self: TransactionalProducer[Any], records: Any) -> Any:
         try:
             return await transact(self, records)
         except BrokerError as error:
@@ -176,7 +188,7 @@ def sent_again_unread(patch: Planting, kinds: tuple[type[BrokerError], ...]) -> 
                 continue
             return None
 
-    patch.setattr(SimulatedProducer, "transact", noted)
+    patch.setattr(TransactionalProducer, "transact", noted)
     patch.setattr(Transactions, "_replace_producer", unread)
 
 
@@ -364,6 +376,13 @@ PLANTS = [
         same_producer,
         kinds=("held request",),
         finding=TORN,
+    ),
+    Plant(
+        "doubt taken for no",
+        "a commit that the coordinator could not confirm is called aborted, though it may be there",
+        doubt_is_no,
+        found_by=(test_simulated_network.test_a_coordinator_that_can_not_confirm_a_commit_leaves_it_unknown,),
+        finding="TransactionAborted: aborted, the commit could not be asked for",
     ),
     Plant(
         "unknown taken for aborted",

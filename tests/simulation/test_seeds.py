@@ -49,6 +49,8 @@ MUST_BE_REACHED = (
     "HandlerTimeout",
 )
 EFFECTS = (
+    "coordinator_away",
+    "not_sent",
     "request_lost",
     "reply_lost",
     "reply_slow",

@@ -42,7 +42,9 @@ WRITER = "writer-"
 INJECTED = (
     "transact_aborted",
     "transact_unknown",
+    "coordinator_away",
     "reply_slow",
+    "not_sent",
     "request_lost",
     "reply_lost",
     "request_late",

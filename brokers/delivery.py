@@ -1,0 +1,271 @@
+"""Records on their way to the log: cut into batches with sequence numbers, sent until each of them is taken.
+
+The decisions are made here, once for every adapter: an adapter sends the requests and says what each answer means
+(``Verdict``).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from .asking import Deadline
+from .filling import by_partition
+from .protocol import BrokerError, BrokerTimeout, Outgoing, TopicPartition, TransactionRefused
+
+T = TypeVar("T")
+
+BATCH_BYTES_MAX: Final = 1_000_000
+REQUEST_BYTES_MAX: Final = 8_000_000
+SEQUENCES: Final = 1 << 31
+LIMITS_SECONDS_MAX: Final = 60.0  # so long a topic's max.message.bytes is believed
+
+
+class Verdict(Enum):
+    """What became of one request."""
+
+    DONE = auto()
+    NOT_SENT = auto()  # it did not leave
+    AGAIN = auto()  # it was not carried out; the same request may be later
+    DOUBTFUL = auto()  # the same request may be taken later; it may have been carried out all the same
+    LOST = auto()  # no answer came: it may have been carried out, and may still be
+    FENCED = auto()  # the producer's epoch is over
+    REFUSED = auto()  # for good, because of what is in it
+    FAILED = auto()  # it was answered with any other error
+
+
+SENT_AGAIN: Final = frozenset({Verdict.NOT_SENT, Verdict.AGAIN, Verdict.DOUBTFUL})
+"""After these the same request is sent again, within its deadline."""
+
+
+class Answer(NamedTuple):
+    """A verdict, what was said, and of a batch the offset behind its last record (below 0: the broker does not say)."""
+
+    verdict: Verdict
+    problem: str = ""
+    end: int = -1
+
+
+class Batch(NamedTuple, Generic[T]):
+    """Records of one partition as they are sent: how many they are, in what form, and how many bytes they take."""
+
+    records: int
+    payload: T
+    size: int
+
+
+class MessageLimits:
+    """The ``max.message.bytes`` of topics, as ``ask`` tells it; asked for again from time to time."""
+
+    def __init__(self, ask: Callable[[Collection[str]], Awaitable[Mapping[str, int]]]) -> None:
+        self._ask = ask
+        self._known: dict[str, tuple[int, float]] = {}
+
+    async def of(self, topics: Collection[str]) -> dict[str, int]:
+        """Those of the topics that exist."""
+        now = asyncio.get_running_loop().time()
+        stale = [name for name in topics if self._known.get(name, (0, 0.0))[1] <= now]
+        if stale:
+            for name, limit in (await self._ask(stale)).items():
+                self._known[name] = (limit, now + LIMITS_SECONDS_MAX)
+        return {name: self._known[name][0] for name in topics if name in self._known}
+
+    def forget(self) -> None:
+        """A batch was refused: what is known may be old."""
+        self._known.clear()
+
+
+class BatchRequests(Protocol[T]):
+    """The requests of one producer id at one epoch, over connections of its own.
+
+    Each is sent once, so that an answer is one to *this* request. What may be asked twice is asked again within the
+    deadline; what raises BrokerError was not sent.
+    """
+
+    @property
+    def limits(self) -> MessageLimits: ...
+
+    def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
+        """From now; without ``timeout_ms``, so long as a client waits for an answer."""
+
+    async def missing(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Sequence[TopicPartition]:
+        """Those that do not exist. Where the others are led is known afterwards."""
+
+    def encode(
+        self, records: Sequence[Outgoing], indexes: Sequence[int], first: int, sequence: int, limit: int
+    ) -> Batch[T]:
+        """As many of the indexed records from ``first`` on as fit into ``limit`` bytes, at least one."""
+
+    async def produce(
+        self, batches: Mapping[TopicPartition, Batch[T]], deadline: Deadline
+    ) -> Mapping[TopicPartition, Answer]:
+        """Send each batch to its partition's leader."""
+
+    async def close(self) -> None:
+        """Let go of the connections; bounded in time."""
+
+
+class Refused(Exception):
+    """The broker refuses records (by index) for good."""
+
+    def __init__(self, message: str, culprits: Iterable[int]) -> None:
+        super().__init__(message)
+        self.culprits = sorted(culprits)
+
+
+class FencedAnswer(Exception):
+    """The broker says that this producer's epoch is over."""
+
+
+@dataclass
+class _Queue(Generic[T]):
+    """What is still to be sent to one partition: record indexes from ``next`` on.
+
+    ``batch`` is under way, with the indexes of its records; it is sent again if need be.
+    """
+
+    indexes: Sequence[int]
+    next: int = 0
+    batch: Batch[T] | None = None
+    sent: Sequence[int] = ()
+
+
+class Session(Generic[T]):
+    """A producer at an epoch: the sequence numbers that it has come to, by partition."""
+
+    def __init__(self, requests: BatchRequests[T], *, in_transactions: bool) -> None:
+        self.requests, self._in_transactions = requests, in_transactions
+        self.sequences: dict[TopicPartition, int] = {}
+
+    async def plan(self, records: Sequence[Outgoing], deadline: Deadline) -> dict[TopicPartition, list[int]]:
+        """Record indexes by partition; raises Refused for partitions that do not exist."""
+        groups = by_partition(records)
+        missing = await self.requests.missing(groups, deadline)
+        if missing:
+            first = missing[0]
+            raise self._refused(
+                f"topic {first.topic!r} has no partition {first.partition}",
+                (index for partition in missing for index in groups[partition]),
+            )
+        return groups
+
+    async def deliver(
+        self, records: Sequence[Outgoing], groups: Mapping[TopicPartition, Sequence[int]], deadline: Deadline
+    ) -> dict[TopicPartition, int]:
+        """Write all; one batch of a partition is under way at a time. Raises Refused, FencedAnswer, BrokerError.
+
+        Returns by partition the offset behind the last record, as far as the broker says.
+        """
+        ends: dict[TopicPartition, int] = {}
+        limits = await self.requests.limits.of({partition.topic for partition in groups})
+        queues: dict[TopicPartition, _Queue[T]] = {partition: _Queue(indexes) for partition, indexes in groups.items()}
+        while queues:
+            batches: dict[TopicPartition, Batch[T]] = {}
+            size = 0
+            for partition, queue in queues.items():
+                if queue.batch is None:
+                    self._encode(records, partition, queue, limits.get(partition.topic, BATCH_BYTES_MAX))
+                    await asyncio.sleep(0)  # a batch may take some ms to compress
+                assert queue.batch is not None
+                batches[partition] = queue.batch
+                size += queue.batch.size
+                if size >= REQUEST_BYTES_MAX:
+                    break
+            answers = await self.requests.produce(batches, deadline)
+            again = self._judge(answers, queues)
+            for partition in batches:
+                if partition in again:
+                    continue
+                # Batches of a partition are written in turn. A batch that had arrived before has no offset here.
+                ends.pop(partition, None)
+                if answers[partition].end >= 0:
+                    ends[partition] = answers[partition].end
+                queue = queues[partition]
+                queue.batch = None
+                if queue.next == len(queue.indexes):
+                    del queues[partition]
+            if again:
+                await deadline.pause(next(iter(again.values())))
+                await self.requests.missing(again, deadline)
+        return ends
+
+    def _encode(self, records: Sequence[Outgoing], partition: TopicPartition, queue: _Queue[T], limit: int) -> None:
+        """The next batch: as many records as fit."""
+        sequence, first = self.sequences.get(partition, 0), queue.next
+        batch = self.requests.encode(records, queue.indexes, first, sequence, min(limit, BATCH_BYTES_MAX))
+        self.sequences[partition] = (sequence + batch.records) % SEQUENCES
+        queue.next = first + batch.records
+        queue.batch, queue.sent = batch, queue.indexes[first : queue.next]
+
+    def _judge(
+        self, answers: Mapping[TopicPartition, Answer], queues: Mapping[TopicPartition, _Queue[T]]
+    ) -> dict[TopicPartition, str]:
+        """Which partitions' batches are to be sent again, and why; raises what ends the delivery."""
+        again: dict[TopicPartition, str] = {}
+        refused: dict[TopicPartition, str] = {}
+        for partition, answer in answers.items():
+            verdict, problem = answer.verdict, answer.problem
+            if verdict is Verdict.DONE:
+                continue
+            if verdict is Verdict.FENCED:
+                raise FencedAnswer(problem)
+            if verdict is Verdict.REFUSED:
+                refused[partition] = problem
+            # Without a transaction the sequence numbers make it safe to send a batch twice. Within one, a late copy
+            # could outlive the transaction, so a lost answer ends it.
+            elif verdict in SENT_AGAIN or (verdict is Verdict.LOST and not self._in_transactions):
+                again[partition] = problem
+            elif verdict is Verdict.LOST:
+                raise BrokerTimeout(f"no answer to what was sent to {partition.topic}[{partition.partition}]")
+            else:
+                raise BrokerError(f"{partition.topic}[{partition.partition}]: {problem}")
+        if refused:
+            partition, problem = next(iter(refused.items()))
+            culprits = (index for place in refused for index in queues[place].sent)
+            raise self._refused(f"{partition.topic}[{partition.partition}] refuses a batch: {problem}", culprits)
+        return again
+
+    def _refused(self, message: str, culprits: Iterable[int]) -> Refused:
+        self.requests.limits.forget()
+        return Refused(message, culprits)
+
+
+class Appends(Generic[T]):
+    """Appends outside of transactions, one after the other, in a session that is made when there is none."""
+
+    def __init__(
+        self, connect: Callable[[Deadline], Awaitable[BatchRequests[T]]], deadline: Callable[[str], Deadline]
+    ) -> None:
+        self._connect, self._deadline = connect, deadline
+        self._lock = asyncio.Lock()
+        self._session: Session[T] | None = None
+
+    async def append(self, records: Sequence[Outgoing]) -> None:
+        """Write all, in order by partition; returns when all are acknowledged.
+
+        Raises TransactionRefused for records that are refused for good (others may have been written), BrokerError.
+        """
+        if not records:
+            return
+        async with self._lock:
+            deadline = self._deadline("appending")
+            try:
+                if self._session is None:
+                    self._session = Session(await self._connect(deadline), in_transactions=False)
+                groups = await self._session.plan(records, deadline)
+                await self._session.deliver(records, groups, deadline)
+            except BaseException as error:
+                # What became of a batch is not known, so the sequence numbers can't go on from it.
+                await self.close()
+                if isinstance(error, Refused):
+                    raise TransactionRefused(str(error), error.culprits) from error
+                if isinstance(error, FencedAnswer):
+                    raise BrokerError(f"an append was refused: {error}") from error
+                raise
+
+    async def close(self) -> None:
+        """Let go of the session; the next append makes another one."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.requests.close()

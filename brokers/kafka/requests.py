@@ -1,0 +1,214 @@
+"""A producer's requests to Kafka, each sent once, and what Kafka's answers mean for them."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from ..asking import Deadline, NotSent, ReplyLost
+from ..delivery import Answer, Batch, MessageLimits, Verdict
+from ..filling import fill
+from ..producer import IdState
+from ..protocol import Outgoing, TopicPartition
+from .link import TRY_AGAIN, Code, KafkaLink, describe_code
+from .transactions import DescribeTransactionsRequest
+
+CODECS: Final[Mapping[str | None, int]] = {None: 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+
+REFUSED: Final = frozenset(
+    {
+        Code.MESSAGE_TOO_LARGE,
+        Code.INVALID_TOPIC,
+        Code.RECORD_LIST_TOO_LARGE,
+        Code.INVALID_TIMESTAMP,
+        Code.UNSUPPORTED_FOR_FORMAT,
+        Code.POLICY_VIOLATION,
+        Code.UNSUPPORTED_COMPRESSION,
+        Code.INVALID_RECORD,
+    }
+)
+FENCED: Final = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_ID_MAPPING})
+DOUBTFUL: Final = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.REQUEST_TIMED_OUT})
+WORST_FIRST: Final = (
+    Verdict.FENCED,
+    Verdict.REFUSED,
+    Verdict.FAILED,
+    Verdict.DOUBTFUL,
+    Verdict.AGAIN,
+    Verdict.DONE,
+)
+
+
+def verdict_of(code: int) -> Verdict:
+    """What an error code means for the request that was answered with it."""
+    if code in (Code.NONE, Code.DUPLICATE_SEQUENCE):  # the batch had arrived before
+        return Verdict.DONE
+    if code in FENCED:
+        return Verdict.FENCED
+    if code in REFUSED:
+        return Verdict.REFUSED
+    if code in DOUBTFUL:
+        return Verdict.DOUBTFUL
+    return Verdict.AGAIN if code in TRY_AGAIN else Verdict.FAILED
+
+
+class KafkaRequests:
+    """A producer id at an epoch, under a transactional id or under none: ``TransactionRequests``, ``BatchRequests``."""
+
+    def __init__(
+        self,
+        link: KafkaLink,
+        limits: MessageLimits,
+        codec: int,
+        producer_id: int,
+        epoch: int,
+        transactional_id: str | None = None,
+    ) -> None:
+        self.link, self.limits, self.codec = link, limits, codec
+        self.producer_id, self.epoch, self.transactional_id = producer_id, epoch, transactional_id
+
+    @property
+    def request_timeout_ms(self) -> float:
+        """So long an answer is waited for."""
+        return self.link.settings.request_timeout_ms
+
+    def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
+        """See ``BatchRequests``."""
+        return self.link.deadline(what, timeout_ms)
+
+    async def missing(self, partitions: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
+        """See ``BatchRequests``."""
+        return await self.link.missing(partitions, deadline)
+
+    async def close(self) -> None:
+        """Close all connections; bounded in time."""
+        await self.link.close()
+
+    # --- to the leaders of partitions --------------------------------------------------------------------------------
+
+    def encode(
+        self, records: Sequence[Outgoing], indexes: Sequence[int], first: int, sequence: int, limit: int
+    ) -> Batch[bytes]:
+        """See ``BatchRequests``."""
+        builder = DefaultRecordBatchBuilder(
+            2,
+            self.codec,
+            is_transactional=self.transactional_id is not None,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=sequence,
+            batch_size=limit,
+        )
+        count = fill(builder.append, records, indexes, first)
+        data = builder.build()
+        return Batch(count, data, len(data))
+
+    async def produce(
+        self, batches: Mapping[TopicPartition, Batch[bytes]], deadline: Deadline
+    ) -> dict[TopicPartition, Answer]:
+        """See ``BatchRequests``; leaders that did not take their batches are forgotten."""
+        by_node: dict[int, dict[TopicPartition, Batch[bytes]]] = {}
+        for partition, batch in batches.items():
+            leader = self.link.leader(partition)
+            by_node.setdefault(-1 if leader is None else leader, {})[partition] = batch
+        parts = await asyncio.gather(*(self._produce_at(node, part, deadline) for node, part in by_node.items()))
+        answers = {partition: answer for part in parts for partition, answer in part.items()}
+        self.link.forget_leaders(place for place, answer in answers.items() if answer.verdict is not Verdict.DONE)
+        return answers
+
+    async def _produce_at(
+        self, node: int, batches: Mapping[TopicPartition, Batch[bytes]], deadline: Deadline
+    ) -> dict[TopicPartition, Answer]:
+        if node < 0:
+            return dict.fromkeys(batches, Answer(Verdict.NOT_SENT, describe_code(Code.LEADER_NOT_AVAILABLE)))
+        topics: dict[str, list[tuple[int, bytes]]] = {}
+        for (topic, partition), batch in batches.items():
+            topics.setdefault(topic, []).append((partition, batch.payload))
+        request = ProduceRequest(
+            transactional_id=self.transactional_id,
+            required_acks=-1,
+            timeout=self.link.settings.request_timeout_ms,
+            topics=list(topics.items()),
+        )
+        try:
+            reply = await self.link.ask(node, request, deadline)
+        except NotSent as error:
+            return dict.fromkeys(batches, Answer(Verdict.NOT_SENT, str(error)))
+        except ReplyLost as error:
+            return dict.fromkeys(batches, Answer(Verdict.LOST, str(error)))
+        answers = dict.fromkeys(batches, Answer(Verdict.LOST, f"broker {node} did not answer for it"))
+        for topic, partitions in reply.topics:
+            for partition, code, offset, *_ in partitions:
+                place = TopicPartition(topic, partition)
+                end = offset + batches[place].records if code == Code.NONE and offset >= 0 else -1
+                answers[place] = Answer(verdict_of(code), describe_code(code), end)
+        return answers
+
+    # --- to the coordinator of the transactional id ------------------------------------------------------------------
+
+    async def add(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Answer:
+        """See ``TransactionRequests``."""
+        topics: dict[str, list[int]] = {}
+        for topic, partition in partitions:
+            topics.setdefault(topic, []).append(partition)
+        request = AddPartitionsToTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            topics=list(topics.items()),
+        )
+        answer, _reply = await self._ask_coordinator(
+            request, lambda reply: [code for _topic, rows in reply.errors for _partition, code in rows], deadline
+        )
+        return answer
+
+    async def end(self, deadline: Deadline, *, commit: bool) -> Answer:
+        """See ``TransactionRequests``."""
+        request = EndTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            transaction_result=commit,
+        )
+        answer, _reply = await self._ask_coordinator(request, lambda reply: [reply.error_code], deadline)
+        return answer
+
+    async def describe(self, deadline: Deadline) -> tuple[Answer, IdState | None]:
+        """See ``TransactionRequests``."""
+        request = DescribeTransactionsRequest([self._id])
+        answer, reply = await self._ask_coordinator(
+            request, lambda reply: [code for code, *_ in reply.states if code != Code.ID_NOT_FOUND], deadline
+        )
+        if answer.verdict is not Verdict.DONE:
+            return answer, None
+        code, _id, state, _timeout, _start, producer_id, epoch, *_ = reply.states[0]
+        if code == Code.ID_NOT_FOUND:
+            return answer, None
+        return answer, IdState(producer_id == self.producer_id, epoch - self.epoch, state)
+
+    @property
+    def _id(self) -> str:
+        assert self.transactional_id is not None, "only transactions have a coordinator"
+        return self.transactional_id
+
+    async def _ask_coordinator(
+        self, request: Any, codes_of: Callable[[Any], Collection[int]], deadline: Deadline
+    ) -> tuple[Answer, Any]:
+        """The worst answer, and the reply (None: there was none). A coordinator that can't serve now is forgotten."""
+        node = await self.link.coordinator(self._id, deadline)
+        try:
+            reply = await self.link.ask(node, request, deadline, coordination=True)
+        except NotSent as error:
+            self.link.forget_coordinator(self._id)
+            return Answer(Verdict.NOT_SENT, str(error)), None
+        except ReplyLost as error:
+            self.link.forget_coordinator(self._id)
+            return Answer(Verdict.LOST, str(error)), None
+        codes = sorted(codes_of(reply), key=lambda code: WORST_FIRST.index(verdict_of(code)))
+        worst = codes[0] if codes else Code.NONE
+        if verdict_of(worst) in (Verdict.AGAIN, Verdict.DOUBTFUL) and worst != Code.CONCURRENT_TRANSACTIONS:
+            self.link.forget_coordinator(self._id)
+        return Answer(verdict_of(worst), describe_code(worst)), reply

@@ -1,0 +1,172 @@
+"""The transactional producer: transactions whose outcome is always known or named unknown. Every adapter's is this one.
+
+How each step may end, and what is done then:
+
+- AddPartitions, Produce: what may be taken later is asked again; a refusal for good names its batch's records; a lost
+  answer ends the transaction. Whatever happens here, no commit was asked for: the transaction is aborted.
+- EndTxn(commit) is sent once. No answer means that the outcome is unknown. It is not sent again on a new connection:
+  a commit that is still under way could then end the *next* transaction of the same epoch.
+- "Fenced" is also what Kafka says when a transaction ran into its time limit; the coordinator is asked which it was.
+
+The producer is spent after any of these; the next one has a new epoch, which late requests of this one do not have.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Sequence
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from .asking import Deadline
+from .delivery import SENT_AGAIN, Answer, BatchRequests, FencedAnswer, Refused, Session, Verdict
+from .protocol import (
+    BrokerError,
+    Outgoing,
+    ProducerFenced,
+    TopicPartition,
+    TransactionAborted,
+    TransactionRefused,
+    TransactionUnknown,
+)
+
+T = TypeVar("T")
+
+ABORT_MS_MAX: Final = 5_000
+ANSWERED_LATER: Final = SENT_AGAIN - {Verdict.NOT_SENT}
+ABORTED: Final = frozenset({"PrepareEpochFence", "PrepareAbort", "CompleteAbort"})
+
+
+class IdState(NamedTuple):
+    """What a coordinator knows of a transactional id, seen from one of its producers; ``state`` as Kafka names it."""
+
+    is_same_producer_id: bool
+    epochs_later: int
+    state: str
+
+
+class TransactionRequests(BatchRequests[T], Protocol[T]):
+    """The requests of a producer id under a transactional id, which go to its coordinator."""
+
+    @property
+    def request_timeout_ms(self) -> float: ...
+
+    async def add(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Answer:
+        """AddPartitionsToTxn: begins the transaction."""
+
+    async def end(self, deadline: Deadline, *, commit: bool) -> Answer:
+        """EndTxn."""
+
+    async def describe(self, deadline: Deadline) -> tuple[Answer, IdState | None]:
+        """DescribeTransactions (KIP-664). DONE and None: the id was forgotten because it was idle for days."""
+
+
+class TransactionalProducer(Generic[T]):
+    """One transactional id at one epoch: a ``Producer``."""
+
+    def __init__(self, requests: TransactionRequests[T], transactional_id: str, transaction_timeout_ms: int) -> None:
+        self.requests = requests
+        self.session = Session(requests, in_transactions=True)
+        self._id = transactional_id
+        self._timeout_ms = transaction_timeout_ms
+        self._usable = True
+        self.closed = False
+        self._opened: float | None = None  # when the open transaction began, in the loop's time
+
+    async def transact(self, records: Sequence[Outgoing]) -> dict[TopicPartition, int]:
+        """See the protocol."""
+        if not self._usable:
+            raise BrokerError("this producer is in use, was closed or has failed: make a new one")
+        if not records:
+            return {}
+        self._usable = False
+        started = asyncio.get_running_loop().time()
+        deadline = self.requests.deadline(f"the transaction of {self._id!r}", self._timeout_ms)
+        self._opened = None
+        try:
+            groups = await self.session.plan(records, deadline)
+            await self._add(groups, deadline)
+            self._opened = started
+            ends = await self.session.deliver(records, groups, deadline)
+        except Refused as error:
+            await self._abort(error)
+            raise TransactionRefused(str(error), error.culprits) from error
+        except FencedAnswer as error:
+            raise await self._fenced() from error
+        except BrokerError as error:
+            await self._abort(error)
+            raise TransactionAborted(f"aborted, nothing of it is visible: {error}") from error
+        await self._commit()
+        self._usable = True
+        return ends
+
+    async def close(self) -> None:
+        """Let go of the connections; a transaction that is open is aborted by its time limit or the next producer."""
+        self._usable, self.closed = False, True
+        await self.requests.close()
+
+    async def _add(self, partitions: Collection[TopicPartition], deadline: Deadline) -> None:
+        while (answer := await self.requests.add(partitions, deadline)).verdict in SENT_AGAIN:
+            await deadline.pause(answer.problem)
+        if answer.verdict is Verdict.FENCED:
+            raise FencedAnswer(answer.problem)
+        if answer.verdict is not Verdict.DONE:
+            raise BrokerError(f"partitions can't join the transaction: {answer.problem}")
+
+    async def _commit(self) -> None:
+        deadline = self.requests.deadline(f"the commit of {self._id!r}")
+        doubtful = False  # whether the coordinator may have written the decision and failed to confirm it
+        while True:
+            try:
+                answer = await self.requests.end(deadline, commit=True)
+                if answer.verdict in SENT_AGAIN:
+                    doubtful = doubtful or answer.verdict is Verdict.DOUBTFUL
+                    await deadline.pause(answer.problem)
+                    continue
+            except BrokerError as error:  # the time is over, or the coordinator was not found: nothing is under way
+                if doubtful:
+                    raise TransactionUnknown(f"the commit of {self._id!r} was not confirmed: {error}") from error
+                raise TransactionAborted(f"aborted, the commit could not be asked for: {error}") from error
+            if answer.verdict is Verdict.DONE:
+                return
+            if answer.verdict is Verdict.FENCED and not doubtful:
+                raise await self._fenced()
+            raise TransactionUnknown(f"no sure answer to the commit of {self._id!r}: {answer.problem}")
+
+    async def _abort(self, reason: Exception) -> None:
+        """Ask once to abort, so that readers need not wait for the time limit; raises when the answer is "fenced".
+
+        Nothing else depends on the answer: no commit was asked for, and the next producer aborts what is open.
+        """
+        deadline = self.requests.deadline("an abort", min(ABORT_MS_MAX, self.requests.request_timeout_ms))
+        answer = None
+        with contextlib.suppress(BrokerError):
+            while (answer := await self.requests.end(deadline, commit=False)).verdict in ANSWERED_LATER:
+                await deadline.pause(answer.problem)
+        if answer is not None and answer.verdict is Verdict.FENCED:
+            raise await self._fenced() from reason
+
+    async def _fenced(self) -> BrokerError:
+        """What "fenced" means: a newer producer, or a transaction that Kafka aborted because it took too long."""
+        open_ms = 0.0 if self._opened is None else (asyncio.get_running_loop().time() - self._opened) * 1000
+        # Kafka ends no transaction before its time limit, and ours is counted from before Kafka's began.
+        if open_ms < self._timeout_ms or await self._was_replaced():
+            return ProducerFenced(f"a newer producer of the transactional id {self._id!r} exists")
+        return TransactionAborted(f"aborted by the broker: it took longer than {self._timeout_ms} ms")
+
+    async def _was_replaced(self) -> bool:
+        """Whether a newer producer exists. This one had a transaction open when it was told of a newer epoch.
+
+        A transaction that takes too long is aborted under the next epoch. A newer producer aborts an open one in the
+        same way and then takes one more epoch for itself.
+        """
+        deadline = self.requests.deadline("asking for the state of a transactional id")
+        with contextlib.suppress(BrokerError):
+            while True:
+                answer, state = await self.requests.describe(deadline)
+                if answer.verdict is Verdict.DONE:
+                    return state is not None and (
+                        not state.is_same_producer_id or state.epochs_later > 1 or state.state not in ABORTED
+                    )
+                if answer.verdict not in SENT_AGAIN and answer.verdict is not Verdict.LOST:
+                    break
+                await deadline.pause(answer.problem)
+        return True  # not to know is no reason to fence whoever it may be

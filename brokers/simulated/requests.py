@@ -1,0 +1,162 @@
+"""A producer's requests to the simulated cluster, each sent once, and what the cluster's answers mean for them.
+
+What is decided about them is what is decided on Kafka: ``brokers.delivery``, ``brokers.producer``. Here faults of whole
+transactions come in.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+from ..asking import Deadline, NotSent
+from ..delivery import Answer, Batch, MessageLimits, Verdict
+from ..producer import IdState
+from ..protocol import BrokerError, BrokerTimeout, Outgoing, ProducerFenced, TopicPartition, UnknownTopic
+from .batches import fitting
+from .link import Link
+from .log import BatchRefused, Concurrent, CoordinatorUnavailable
+from .network import Kind
+
+T = TypeVar("T")
+
+NOT_CARRIED_OUT: Final = 0.5  # of the commits that are lost on demand
+
+Numbered = tuple[Sequence[Outgoing], int]
+"""Records of one batch, and its sequence number."""
+
+
+def verdict_of(error: BrokerError) -> Verdict:
+    """What an error means for the request that was answered with it."""
+    match error:
+        case ProducerFenced():
+            return Verdict.FENCED
+        case BatchRefused():
+            return Verdict.REFUSED
+        case CoordinatorUnavailable():
+            return Verdict.DOUBTFUL
+        case Concurrent() | UnknownTopic():  # a topic that is known to exist: news of it are on their way
+            return Verdict.AGAIN
+        case NotSent():
+            return Verdict.NOT_SENT
+        case BrokerTimeout():
+            return Verdict.LOST
+        case _:
+            return Verdict.FAILED
+
+
+class SimulatedRequests:
+    """A producer at an epoch (None: outside of transactions): ``TransactionRequests``, ``BatchRequests``."""
+
+    def __init__(self, link: Link, limits: MessageLimits, producer: str, epoch: int | None) -> None:
+        self.link, self.limits, self.producer = link, limits, producer
+        self._epoch = epoch
+        self._network = link.cluster.network
+        self._known: set[TopicPartition] = set()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the transactional id."""
+        assert self._epoch is not None, "only transactions have an epoch"
+        return self._epoch
+
+    @property
+    def request_timeout_ms(self) -> float:
+        """So long an answer is waited for."""
+        return self._network.latency.timeout_ms
+
+    def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
+        """See ``BatchRequests``."""
+        return self.link.deadline(what, timeout_ms)
+
+    async def missing(self, partitions: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
+        """See ``BatchRequests``."""
+        unknown = [place for place in partitions if place not in self._known]
+        if not unknown:
+            return []
+        missing = await self.link.ask_again(
+            Kind.METADATA, partial(self.link.cluster.missing_to_write, unknown), deadline
+        )
+        self._known.update(place for place in unknown if place not in missing)
+        return missing
+
+    async def close(self) -> None:
+        """Whoever still waits gets a BrokerTimeout."""
+        self.link.close()
+
+    # --- to the leaders of partitions --------------------------------------------------------------------------------
+
+    def encode(
+        self, records: Sequence[Outgoing], indexes: Sequence[int], first: int, sequence: int, limit: int
+    ) -> Batch[Numbered]:
+        """See ``BatchRequests``."""
+        count, size = fitting(records, indexes, first, limit)
+        return Batch(count, ([records[index] for index in indexes[first : first + count]], sequence), size)
+
+    async def produce(
+        self, batches: Mapping[TopicPartition, Batch[Numbered]], deadline: Deadline
+    ) -> dict[TopicPartition, Answer]:
+        """See ``BatchRequests``."""
+        by_leader: dict[int, dict[TopicPartition, Batch[Numbered]]] = {}
+        for place, batch in batches.items():
+            by_leader.setdefault(self.link.cluster.leader(place), {})[place] = batch
+        parts = await asyncio.gather(*(self._produce_at(part, deadline) for part in by_leader.values()))
+        answers = {place: answer for part in parts for place, answer in part.items()}
+        if self._epoch is None:
+            return answers
+        happens, faults = self._network.happens, self._network.faults
+        if happens(faults.transact_aborted, "transact_aborted"):
+            answers[next(iter(answers))] = Answer(Verdict.FAILED, "aborted on demand")
+        return {
+            place: answer._replace(end=-1) if happens(faults.offsets_unknown, "offsets_unknown") else answer
+            for place, answer in answers.items()
+        }
+
+    async def _produce_at(
+        self, batches: Mapping[TopicPartition, Batch[Numbered]], deadline: Deadline
+    ) -> dict[TopicPartition, Answer]:
+        payloads = {place: batch.payload for place, batch in batches.items()}
+        step = partial(self.link.cluster.produce, self.producer, self._epoch, payloads)
+        answer, found = await self._ask(Kind.PRODUCE, step, deadline)
+        if found is None:
+            return dict.fromkeys(batches, answer)
+        return {
+            place: Answer(verdict_of(end), str(end)) if isinstance(end, BrokerError) else Answer(Verdict.DONE, end=end)
+            for place, end in found.items()
+        }
+
+    # --- to the coordinator of the transactional id ------------------------------------------------------------------
+
+    async def add(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Answer:
+        """See ``TransactionRequests``."""
+        step = partial(self.link.cluster.add_partitions, self.producer, self.epoch, tuple(partitions))
+        answer, _ = await self._ask(Kind.ADD_PARTITIONS, step, deadline)
+        return answer
+
+    async def end(self, deadline: Deadline, *, commit: bool) -> Answer:
+        """See ``TransactionRequests``."""
+        happens, faults = self._network.happens, self._network.faults
+        step: Callable[[], None] = partial(self.link.cluster.end_confirmed, self.producer, self.epoch, commit)
+        is_lost = commit and happens(faults.transact_unknown, "transact_unknown")
+        if is_lost and happens(NOT_CARRIED_OUT, "commit_not_carried_out"):
+            step = _nothing
+        answer, _ = await self._ask(Kind.END_TXN, step, deadline)
+        return Answer(Verdict.LOST, "the answer was lost on demand") if is_lost else answer
+
+    async def describe(self, deadline: Deadline) -> tuple[Answer, IdState | None]:
+        """See ``TransactionRequests``."""
+        step = partial(self.link.cluster.state.state_of, self.producer)
+        answer, found = await self._ask(Kind.DESCRIBE_TXN, step, deadline)
+        return answer, None if found is None else IdState(True, found[1] - self.epoch, found[0])
+
+    async def _ask(self, kind: Kind, step: Callable[[], T], deadline: Deadline) -> tuple[Answer, T | None]:
+        """What became of a request, and what was answered; raises BrokerError when it can't be sent any more."""
+        self.link.check()
+        try:
+            return Answer(Verdict.DONE), await self.link.ask(kind, step, deadline)
+        except BrokerError as error:
+            return Answer(verdict_of(error), str(error)), None
+
+
+def _nothing() -> None:
+    """What a request does that never arrives."""
