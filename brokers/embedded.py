@@ -26,6 +26,7 @@ from ..state.topics import EpochStale, Guard, NotALog, OffsetMissing, StoredReco
 from .protocol import (
     Batch,
     BrokerError,
+    GroupOffsets,
     OffsetOutOfRange,
     Outgoing,
     ProducerFenced,
@@ -166,6 +167,17 @@ class EmbeddedBroker:
         """Watermarks; raises UnknownTopic."""
         store = self._store
         return {source: Watermarks(*_translated(functools.partial(store.watermarks, *source))) for source in partitions}
+
+    async def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """See the protocol; there is no index, so the records are looked at, in a thread."""
+        store, found = self._store, {}
+        for source, timestamp in times.items():
+            found[source] = await self._in_thread(functools.partial(store.offset_at, *source, timestamp))
+        return found
+
+    async def group_offsets(self, group: str, partitions: Collection[TopicPartition]) -> GroupOffsets:  # noqa: ARG002  # there is none
+        """There are no consumer groups."""
+        return GroupOffsets("Dead", is_live=False, offsets={})
 
     async def reader(self, positions: Mapping[TopicPartition, int]) -> "EmbeddedReader":
         """A new reader."""

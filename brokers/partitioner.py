@@ -1,9 +1,25 @@
-"""PURE. Which partition of a topic a key goes to: the same as Kafka's Java clients choose, so that topics line up.
+"""PURE. Which partition of a topic a key goes to, as other Kafka clients choose it: so a key lies in one partition
+whoever writes it. See docs/partitioners.md.
 
-Source: murmur2 as in Kafka's ``org.apache.kafka.common.utils.Utils`` (32 bits, seed 0x9747b28c).
+Sources: murmur2 as in Kafka's ``org.apache.kafka.common.utils.Utils`` (32 bits, seed 0x9747b28c); librdkafka's
+``rd_kafka_msg_partitioner_consistent`` (CRC-32 of the key, unsigned).
 """
 
+import operator
+import zlib
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import Final, Literal, TypeAlias
+
+from ..errors import OutputRefused, SettingsError
+
+PartitionOfKey: TypeAlias = Callable[[bytes, int], int]
+"""From a key and the number of partitions of a topic to the partition of that key, in ``[0, partitions)``."""
+
+Partitioner: TypeAlias = Literal["murmur2", "crc32"] | PartitionOfKey
+"""How the keys of a topic are spread over its partitions. ``"murmur2"``: as Kafka's Java clients and aiokafka do.
+``"crc32"``: as librdkafka's clients do, confluent-kafka and Quix Streams among them. Or a function of one's own.
+"""
 
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
@@ -31,8 +47,56 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:
-    """The partition in ``[0, partitions)`` of a key."""
+    """The partition in ``[0, partitions)`` of a key, by murmur2."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def partition_by_crc32(key: bytes, partitions: int) -> int:
+    """The partition in ``[0, partitions)`` of a key, by CRC-32.
+
+    An empty key goes to partition 0 (librdkafka's ``consistent``), so that its records keep their order. Clients with
+    librdkafka's default, ``consistent_random``, send it anywhere: for them an empty key is no key.
+    """
+    return zlib.crc32(key) % partitions
+
+
+MURMUR2: Final = "murmur2"
+BY_NAME: Final[Mapping[str, PartitionOfKey]] = {MURMUR2: partition_of_key, "crc32": partition_by_crc32}
+"""The partitioners that have a name. The first one is that of a topic of which nothing is said."""
+
+
+def name_of(partitioner: Partitioner) -> str:
+    """What a partitioner is called, for people."""
+    return partitioner if isinstance(partitioner, str) else getattr(partitioner, "__qualname__", repr(partitioner))
+
+
+def checked(partitioner: Partitioner, topic: str) -> PartitionOfKey:
+    """The function of a topic's partitioner; one of the user's own raises OutputRefused for what is no partition.
+
+    Raises SettingsError for what is no partitioner.
+    """
+    if isinstance(partitioner, str) and partitioner in BY_NAME:
+        return BY_NAME[partitioner]
+    if isinstance(partitioner, str) or not callable(partitioner):
+        raise SettingsError(
+            f"partitioners: {topic!r} has {partitioner!r}; a partitioner is {', '.join(map(repr, BY_NAME))} or a "
+            "function (key: bytes, partitions: int) -> int. Give it the one that the other writers of the topic use"
+        )
+    name, function = name_of(partitioner), partitioner
+
+    def partition(key: bytes, partitions: int) -> int:
+        try:
+            found = operator.index(function(key, partitions))
+        except Exception as error:  # a user's function may raise anything
+            raise OutputRefused(f"{topic!r}: its partitioner {name} failed for the key {key!r}: {error!r}") from error
+        if not 0 <= found < partitions:
+            raise OutputRefused(
+                f"{topic!r}: its partitioner {name} gave partition {found} for the key {key!r}; it has partitions 0 to "
+                f"{partitions - 1}. Mend the function that App(partitioners=…) names"
+            )
+        return found
+
+    return partition
 
 
 def partition_without_key(source_partition: int, source_offset: int, i: int, partitions: int) -> int:

@@ -1,6 +1,6 @@
 """What the runtime asks of a broker. Three adapters keep it; one conformance suite checks all three.
 
-Left out on purpose: consumer groups (ranges belong to members by our own events), compression, partitioners
+Left out on purpose: joining consumer groups (ranges belong to members by our own events), compression, partitioners
 (the runtime names the partition of everything it sends).
 
 Semantics that every adapter owes:
@@ -100,6 +100,16 @@ class TopicDescription(NamedTuple):
     partitions: int
     config: Mapping[str, str]
     identity: str = ""
+
+
+class GroupOffsets(NamedTuple):
+    """What a consumer group has committed. ``state``: what the broker calls its state; ``is_live``: it has members, or
+    may have. ``offsets``: of each partition that was asked for and has one, the offset to be read next.
+    """
+
+    state: str
+    is_live: bool
+    offsets: Mapping[TopicPartition, int]
 
 
 class TopicSpec(NamedTuple):
@@ -214,6 +224,16 @@ class Broker(Protocol):
 
     async def watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Watermarks]:
         """Watermarks of partitions; raises UnknownTopic."""
+
+    async def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """Of each partition the least offset whose record's timestamp is at or behind a time in ms; None: there is
+        none. Raises UnknownTopic.
+        """
+
+    async def group_offsets(self, group: str, partitions: Collection[TopicPartition]) -> GroupOffsets:
+        """What a consumer group has committed of these partitions, read without joining it; no group of that name:
+        nothing. What a transaction that is not decided yet would commit is waited for.
+        """
 
     async def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
         """A new reader, assigned to these places (which may be none)."""

@@ -39,8 +39,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The fold. ``members`` by incarnation; ``started`` by (topic, partition); ``stores`` by name; ``identities``: what
-    the broker calls a source topic, by its name.
+    """The fold. ``members`` by incarnation; ``started``: offsets by (topic, partition), and ``begun`` the events that
+    say them; ``stores`` by name; ``identities``: what the broker calls a source topic, by its name.
     """
 
     created: AppCreated | None = None
@@ -48,6 +48,7 @@ class Control:
     coordinator: str | None = None
     members: Mapping[int, Member] = field(default_factory=lambda: MappingProxyType({}))
     started: Mapping[tuple[str, int], int] = field(default_factory=lambda: MappingProxyType({}))
+    begun: Mapping[tuple[str, int], PartitionStarted] = field(default_factory=lambda: MappingProxyType({}))
     stores: Mapping[str, StoreDeclared] = field(default_factory=lambda: MappingProxyType({}))
     identities: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -96,7 +97,8 @@ def evolve_control(control: Control, event: ControlEvent) -> Control:
             member = replace(control.members[event.incarnation], fenced=True)
             return replace(control, members=_with(control.members, event.incarnation, member))
         case PartitionStarted() if (place := (event.topic, event.partition)) not in control.started:
-            return replace(control, started=_with(control.started, place, event.offset))
+            begun = _with(control.begun, place, event)
+            return replace(control, started=_with(control.started, place, event.offset), begun=begun)
         case StoreDeclared() if event.name not in control.stores:  # a number that was given once stays
             return replace(control, stores=_with(control.stores, event.name, event))
         case SourceIdentified() if event.topic not in control.identities:  # the offsets in the logs are this one's

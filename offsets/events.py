@@ -8,9 +8,12 @@ The control log ``<app>.control`` (one partition, written by the coordinator) ho
 ``<app>.offsets`` (partitioned by source partition, written by members inside their transactions) the second.
 """
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
+
+EARLIEST: Final = "earliest"
+"""What a partition was started from before there was a choice: the first record there was."""
 
 
 class _Event(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -84,8 +87,23 @@ class MemberFenced(_Event, frozen=True, tag="member_fenced/1"):
     incarnation: int
 
 
-class PartitionStarted(_Event, frozen=True, tag="partition_started/1"):
-    """The application reads a source partition from ``offset`` on: the audit's left edge."""
+class PartitionStarted(_Event, frozen=True, tag="partition_started/2"):
+    """The application reads a source partition from ``offset`` on: the audit's left edge.
+
+    ``start``: what it was told to start from, in its own words, or "added" for a partition that came to its topic
+    later (see starts.py). ``partitions``: how many the topic had then; 0: it was not written down.
+    """
+
+    term: int
+    topic: str
+    partition: int
+    offset: int
+    start: str
+    partitions: int
+
+
+class PartitionStarted1(_Event, frozen=True, tag="partition_started/1"):
+    """A start from before there was a choice: from the first record there was. It is read, never written."""
 
     term: int
     topic: str
@@ -312,12 +330,14 @@ OffsetEvent: TypeAlias = (
     LogOpened | WorkersCut | WorkerSplit | WorkersMerged | RangeReleased | Committed | StateChanged | SnapshotTaken
 )
 Event: TypeAlias = ControlEvent | OffsetEvent
-OlderEvent: TypeAlias = SnapshotTaken1
+OlderEvent: TypeAlias = SnapshotTaken1 | PartitionStarted1
 """What earlier versions wrote; decoded as what it means today."""
 
 
 def as_of_today(event: Event | OlderEvent) -> Event:
     """The event that says today what an older one said."""
+    if isinstance(event, PartitionStarted1):
+        return PartitionStarted(event.term, event.topic, event.partition, event.offset, EARLIEST, 0)
     if not isinstance(event, SnapshotTaken1):
         return event
     fields = {name: getattr(event, name) for name in event.__struct_fields__}

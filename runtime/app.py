@@ -8,14 +8,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
+from ..brokers.partitioner import Partitioner, checked
 from ..brokers.protocol import Broker
 from ..errors import HandlerFailed, KeylanesError, SettingsError, StateNotReady
 from ..keyrange.ranges import KeyRange
 from .connect import SCHEMES, connect
+from .declared_start import StartFrom, start_of
 from .handlers.handler import PARALLELISING_FACTOR, DeadLetter, Handler, Retry, Stop, check_topic_name, declare
 from .handlers.store_declarations import shape_of
 from .handlers.values import Codec
@@ -44,7 +46,9 @@ class App:
     ``name`` is part of the names of the application's logs: under another name it processes everything again.
     ``broker`` is ``kafka://host:port``, ``embedded:folder`` or a Broker object; None: what ``KEYLANES_BROKER`` says.
     There is no default: without both the application can be tested, and does not run. The application opens a Broker
-    object, its owner closes it. ``on_fatal`` is called with the error that ends a run. Raises SettingsError.
+    object, its owner closes it. ``on_fatal`` is called with the error that ends a run. ``partitioners``: by which
+    partitioner a topic is written, for topics where it is not murmur2; outputs, dead letters and sources alike. Raises
+    SettingsError.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class App:
         broker: str | Broker | None = None,
         settings: Settings | None = None,
         on_fatal: OnFatal | None = None,
+        partitioners: Mapping[str, Partitioner] | None = None,
     ) -> None:
         if not __debug__:
             raise SettingsError(
@@ -68,6 +73,7 @@ class App:
         self.settings = settings or Settings()
         self.on_fatal = on_fatal
         self.handlers: dict[str, Handler] = {}
+        self.partitioners = _checked(partitioners)
         if isinstance(self.broker, str):
             connect(self.broker, self.settings, name)  # no I/O: a wrong address is said here and now
         self._member: Member | None = None
@@ -88,6 +94,7 @@ class App:
         codec: Codec | None = None,
         max_in_flight: int | None = None,
         timeout_ms: int | None = None,
+        start: StartFrom = "earliest",
     ) -> Callable[[F], F]:
         """Declare the handler of a topic's records: ``f(value)`` or ``f(value, ctx)``, and stores behind the value.
 
@@ -98,7 +105,8 @@ class App:
 
         At most ``max_in_flight`` of its records run at once in this process, over all partitions; the others wait, and
         their clock does not run. ``timeout_ms`` bounds one attempt, as ``handler_timeout_ms`` of the settings does for
-        handlers without.
+        handlers without. ``start`` says where the first start begins: "earliest", "latest", at a datetime (the first
+        record that is not older), or "group:NAME" (what that consumer group has committed); it is decided once.
         """
         if not isinstance(topic, str):
             name = getattr(topic, "__qualname__", repr(topic))
@@ -122,6 +130,7 @@ class App:
                 codec=codec,
                 max_in_flight=max_in_flight,
                 timeout_ms=timeout_ms,
+                start=start_of(start, topic),
             )
             names = {store.name for store in declared.stores}
             for other in self.handlers.values():
@@ -255,6 +264,7 @@ class App:
             on_step=on_step,
             closes_broker=is_ours,
             cpu_s=time.thread_time,
+            partitioners=self.partitioners,
         )
 
     def _tell(self, error: Exception) -> None:
@@ -362,7 +372,7 @@ class App:
         ``async with app.test(seed=7) as broker``: ``send``, ``read``, ``crash``, ``restart``, ``advance``.
         """
         self._check_handlers()
-        return SimulatedApp(self.name, self.handlers, self.settings, self._adopt, seed)
+        return SimulatedApp(self.name, self.handlers, self.settings, self._adopt, seed, self.partitioners)
 
     def _adopt(self, member: Member | None, call: Call) -> None:
         """What is asked of the application is asked of this run; ``call``: on the loop that it runs on."""
@@ -391,6 +401,19 @@ class _Block:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(0)
         await self._running
+
+
+def _checked(partitioners: Mapping[str, Partitioner] | None) -> dict[str, Partitioner]:
+    if partitioners is not None and not isinstance(partitioners, Mapping):
+        raise SettingsError(
+            f"partitioners is a mapping from topics to partitioners; seen {partitioners!r}. Name the topics that are "
+            'written by it: App(…, partitioners={"orders": "crc32"})'
+        )
+    given = dict(partitioners or {})
+    for topic, partitioner in given.items():
+        check_topic_name(topic, "partitioners")
+        checked(partitioner, topic)
+    return given
 
 
 async def _as_it_is(work: Coroutine[Any, Any, None]) -> None:

@@ -7,9 +7,11 @@ import asyncio
 import contextvars
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias
 
+from ..brokers.partitioner import Partitioner, checked
 from ..brokers.protocol import Broker, BrokerError, CorruptRecord, Record, TopicPartition, Watermarks
 from ..brokers.waiting import bounded, closed_within, fatal_of
 from ..errors import BrokerUnavailable, FatalError, InvariantBroken, LogError, SourceError, StateError
@@ -39,6 +41,7 @@ from .requests import Requests
 from .settings import Settings
 from .source_watch import SourceWatch
 from .stores.keeper import Keeper, OpenCopies, open_state_folder
+from .watch.key_places import KeyPlaces
 from .watch.statistics import Statistics
 from .watch.steps import Step
 from .watch.watchdog import StallWatch
@@ -50,6 +53,8 @@ WATCH_INTERVAL_MS = 100
 DRAIN_TICK_MS = 10
 SETTLE_SHARE = 0.2
 """In the last part of the drain no record is begun: those that run shall come to their end."""
+
+NO_PARTITIONERS: Final[Mapping[str, Partitioner]] = MappingProxyType({})
 
 
 RunState: TypeAlias = Literal["starting", "running", "stopping", "stopped", "failed"]
@@ -76,6 +81,7 @@ class Member:
         open_copies: OpenCopies | None = None,
         cpu_s: Callable[[], float] = lambda: 0.0,
         now_s: Callable[[], float] = time.monotonic,
+        partitioners: Mapping[str, Partitioner] = NO_PARTITIONERS,
     ) -> None:
         self.app, self.handlers, self.broker, self.settings = app, handlers, broker, settings
         self.wall_ms, self.cpu_s, self.on_step, self.closes_broker = wall_ms, cpu_s, on_step, closes_broker
@@ -86,9 +92,11 @@ class Member:
         """What ended it, once it has failed."""
         self.logs = LogReader(app, broker, settings)
         self.identity = Identity(app, instance, broker, self.logs, settings)
-        self.coordinator = Coordinator(self.identity)
+        self.coordinator = Coordinator(self.identity, {handler.topic: handler.start for handler in handlers})
         stateful = [handler.topic for handler in handlers if handler.stores]
-        self.destinations = Destinations(broker, settings, reserved_topics(app, stateful))
+        placed = {topic: checked(partitioner, topic) for topic, partitioner in partitioners.items()}
+        self.destinations = Destinations(broker, settings, reserved_topics(app, stateful), placed)
+        self.key_places = KeyPlaces(stateful, partitioners)
         self.slots = Slots(self.destinations, settings, self.fail, cpu_s)
         self.keeper = Keeper(app, broker, settings, handlers, wall_ms, open_copies or open_state_folder(app, settings))
         self.stall = StallWatch(settings.stall_ms)
@@ -243,7 +251,7 @@ class Member:
             run = self._make_run(source, factors[source.topic], office, numbers)
             if run.handler.stores:
                 run.state, run.bindings = self.keeper.attach(source, run.handler)
-            run.partitions = sum(1 for other in marks if other.topic == source.topic)
+            run.dispatch.partitions = sum(1 for other in marks if other.topic == source.topic)
             runs.append(run)
         standing = Standing(office, self.identity)
         transactions = Transactions(
@@ -332,6 +340,7 @@ class Member:
         self.keeper.renew_marks_when_due()
 
     async def _read_ahead(self, run: PartitionRun, records: Sequence[Record]) -> Sequence[Cell | None]:
+        self.key_places.look(run.dispatch.place, run.dispatch.partitions, records)
         return await self.keeper.read_ahead(run.state, run.bindings, records)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":

@@ -100,20 +100,23 @@ class SourceWatch:
             raise fatal_of(error) from error
         for run in self.runs:
             if run.dispatch.topic == topic.name:
-                run.partitions = topic.partitions
+                run.dispatch.partitions = topic.partitions
 
     async def _take_in(self, new: Mapping[TopicPartition, Watermarks], like: PartitionRun, partitions: int) -> None:
         """Work on partitions that were added, as on another one of their topic, which has so many now."""
         cycle, standing = self.cycle, self.standing
         for place in sorted(new):
             marks = new[place]
-            epoch = await self.coordinator.start_partition(standing.ledger, place, standing.incarnation, marks)
+            epoch = await self.coordinator.start_partition(
+                standing.ledger, place, standing.incarnation, marks, partitions
+            )
             numbers, quota = like.dispatch.numbers, like.dispatch.quota_bytes
             # A process before this one may have worked on it: then its ranges go on where they were.
             front = standing.ledger.frontier(place) if place in standing.ledger.control.started else marks.start
             dispatch = PartitionDispatch(*place, front, quota, numbers)
             dispatch.incarnation = standing.incarnation
-            run = PartitionRun(dispatch, like.handler, place_of(*place), partitions=partitions)
+            dispatch.partitions = partitions
+            run = PartitionRun(dispatch, like.handler, place_of(*place))
             settled = cycle.reshape.ask(TakeUpWish(dispatch, epoch, run.cut))
             cycle.wake()
             await settled

@@ -11,8 +11,8 @@ from contextvars import copy_context
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar, overload
 
-from ..brokers.partitioner import partition_of_key
-from ..brokers.protocol import Headers, Outgoing
+from ..brokers.partitioner import Partitioner, checked, partition_of_key
+from ..brokers.protocol import Headers, Outgoing, TopicPartition
 from ..brokers.simulated.broker import EPOCH_MS, CommittedRecord, SimulatedBroker, SimulatedConnection
 from ..brokers.simulated.virtual_loop import VirtualLoop
 from ..errors import KeylanesError
@@ -48,8 +48,10 @@ class SimulatedApp:
         settings: Settings,
         adopt: Callable[[Member | None, Call], None],
         seed: int,
+        partitioners: Mapping[str, Partitioner],
     ) -> None:
         self.name, self.handlers, self.settings, self.adopt, self.seed = name, handlers, settings, adopt, seed
+        self.partitioners = partitioners
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="keylanes-simulation")
         self._sent = 0
         self._crashes = 0
@@ -148,6 +150,11 @@ class SimulatedApp:
         handlers = list(self.handlers.values())
         for topic in dict.fromkeys([*(h.topic for h in handlers), *destinations_of(handlers)]):
             self._cluster.create_topic(topic, PARTITIONS)
+        for handler in handlers:  # a group that a handler goes on from stands in front of what a test sends
+            if handler.start.group is not None:
+                known = self._cluster.state.groups.get(handler.start.group)
+                own = {TopicPartition(handler.topic, partition): 0 for partition in range(PARTITIONS)}
+                self._cluster.set_group(handler.start.group, {**(known.offsets if known else {}), **own})
         self._member: Member | None = None
 
     async def _start(self) -> None:
@@ -164,6 +171,7 @@ class SimulatedApp:
             wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
             now_s=loop.time,
             open_copies=lambda _: self._copies,
+            partitioners=self.partitioners,
         )
         self.adopt(self._member, self._on_loop)
         self._run = loop.create_task(self._member.run())
@@ -214,7 +222,9 @@ class SimulatedApp:
             found = await connection.describe([topic])
         partitions = found[topic].partitions
         if partition is None:
-            partition = self._sent % partitions if key is None else partition_of_key(key, partitions)
+            named = self.partitioners.get(topic)
+            partition_of = partition_of_key if named is None else checked(named, topic)
+            partition = self._sent % partitions if key is None else partition_of(key, partitions)
         self._sent += 1
         await connection.append([Outgoing(topic, partition, key, value, tuple(headers), at)])
 

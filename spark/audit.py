@@ -43,6 +43,7 @@ CHECKS = (
     "key-order",
     "expected",
     "state-key",
+    "state-partition",
     "state-beacon",
     "state",
 )

@@ -74,6 +74,8 @@ class Grants:
     app: str | None = None
     log_partitions: int = 0
     starts: dict[Source, int] = field(default_factory=dict)
+    started_from: dict[Source, str] = field(default_factory=dict)
+    """What each source partition was told to start from."""
     parts: list[Part] = field(default_factory=list)
     granted: set[Source] = field(default_factory=set)
     stores: dict[str, StoreDeclared] = field(default_factory=dict)
@@ -103,6 +105,7 @@ def fold_control(events: Iterable[tuple[int, Event]]) -> Grants:
                 term = max(term, event.term)
             case PartitionStarted() if event.term == term:
                 source = (event.topic, event.partition)
+                grants.started_from.setdefault(source, event.start)
                 if grants.starts.setdefault(source, event.offset) != event.offset:
                     grants.problems.append(
                         {"position": position, "problem": f"{event.topic}[{event.partition}] started twice"}

@@ -7,6 +7,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from ..offsets.events import EARLIEST
 from . import checks
 from .brokers import Span
 from .judge_logs import History
@@ -172,6 +173,8 @@ def _figures(run: Run, plane: Plane, counts: Mapping[int, Any]) -> tuple[SourceF
                 records=records,
                 done=done,
                 waiting=records - done,
+                started_from=run.pins.grants.started_from.get(source, EARLIEST),
+                started_at=run.pins.grants.starts.get(source, span.start),
             )
         )
     return tuple(figures)

@@ -18,7 +18,7 @@ from .brokers import AuditError, Place, Span, WitnessBroker, open_broker
 from .history import Source
 from .judge_logs import History
 from .judge_records import Records, done_records
-from .report import Example
+from .report import SPLIT_KEYS, Example
 from .run import Run
 
 ExpectedState: TypeAlias = Callable[[SparkSession, DataFrame], DataFrame]
@@ -71,6 +71,7 @@ def judge_state(
         broker.close()
     keys = sum(found.keys for found in there.values())
     _judge_keys(run, changelogs, read, keys)
+    _judge_partitions(run, changelogs, read, keys)
     if any(now[place].end != span.end for place, span in run.pins.logs.items()):
         if expected is not None:
             raise AuditError(f"state: {app} went on committing while it was read; compare it when all is level")
@@ -107,6 +108,15 @@ def _judge_keys(run: Run, changelogs: list[_Changelog], read: Mapping[str, DataF
     ]
     bad = reduce(DataFrame.unionAll, wrong)
     run.judge_rows("state-key", statement, keys, bad, ["topic", "partition", "point", "store", "raw"])
+
+
+def _judge_partitions(run: Run, changelogs: list[_Changelog], read: Mapping[str, DataFrame], keys: int) -> None:
+    split = [
+        state.in_several(state.entries(read[log.source])).select(F.lit(log.source).alias("topic"), "*")
+        for log in changelogs
+    ]
+    bad = reduce(DataFrame.unionAll, split)
+    run.judge_rows(SPLIT_KEYS, "every key of state lies in one partition", keys, bad, ["topic", "key", "partitions"])
 
 
 def _judge_beacons(run: Run, history: History, changelogs: list[_Changelog], there: Mapping[Source, _Found]) -> None:

@@ -4,10 +4,16 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
+from ..offsets.events import EARLIEST
+
 Example: TypeAlias = dict[str, Any]
 
 TileRow: TypeAlias = tuple[str, int, int, int, int, int, int, int, int]
 """topic, partition, incarnation, worker, count, first, end, offset_from, offset_to."""
+
+
+SPLIT_KEYS = "state-partition"
+"""The one statement that is about who writes the sources: where it alone fails, each record was processed once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +40,9 @@ class SourceFigures:
     """One source partition: offsets, and numbers of records.
 
     ``start`` is the least left edge of the audit, ``frontier`` the least right edge of a band, ``edge_max`` the
-    greatest. ``records`` counts what exists from ``start`` on, ``done`` what a counted tile holds, ``waiting`` the
-    rest: records beyond the edge of their band.
+    greatest. ``started_from``: what the partition was told to start from, and ``started_at`` the offset that this was;
+    what lies below was never the application's. ``records`` counts what exists from ``start`` on, ``done`` what a
+    counted tile holds, ``waiting`` the rest: records beyond the edge of their band.
     """
 
     topic: str
@@ -48,6 +55,8 @@ class SourceFigures:
     records: int
     done: int
     waiting: int
+    started_from: str = EARLIEST
+    started_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +127,18 @@ class Report:
             lines.append(
                 f"  {s.topic}[{s.partition}]: offsets {s.start:,} to {s.source_end:,}, frontier {s.frontier:,}; "
                 f"{s.records:,} records, {s.done:,} done, {s.waiting:,} waiting"
+                + ("" if s.started_from == EARLIEST else f"; started from {s.started_from} at {s.started_at:,}")
             )
         lines.append("  " + ", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in self.figures.items()))
         lines += [f"  note: {note}" for note in self.notes]
         total = len(self.checks)
         failed = len(self.violated())
         verdict = "exactly once: proven" if self.proven else f"NOT exactly once: {failed} of {total} statements fail"
+        if self.violated() == [SPLIT_KEYS]:
+            verdict = (
+                "exactly once, but STATE IS SPLIT: keys have state in several partitions, because their records lie "
+                "there. The topic has writers with different partitioners, or got more partitions: docs/partitioners.md"
+            )
         return "\n".join([*lines, "", verdict])
 
 

@@ -136,6 +136,16 @@ def misplaced(found: DataFrame, stores: Sequence[int]) -> DataFrame:
     return found.where(~F.coalesce(right, F.lit(False)))
 
 
+def in_several(found: DataFrame) -> DataFrame:
+    """Record keys whose state lies in several partitions: key, partitions."""
+    return (
+        found.where("is_whole")
+        .groupBy("key")
+        .agg(F.sort_array(F.collect_set("partition")).alias("partitions"))
+        .where(F.size("partitions") > 1)
+    )
+
+
 def unlike(expected: DataFrame, seen: DataFrame, columns: Sequence[str], values: Sequence[str]) -> DataFrame:
     """Keys that are not in both once with the same values: how often they are in each, ``expected_*`` and ``seen_*``.
 

@@ -36,6 +36,7 @@ FORMAT: Final = 1
 CHUNK_RECORDS_MAX: Final = 1_000
 CHUNK_BYTES_MAX: Final = 256 * 1024  # of keys and values; a larger record has a chunk of its own
 _CHUNKS_CACHED: Final = 32
+SCAN_RECORDS: Final = 1_000  # at a time, where a record is looked for by its timestamp
 
 _PLACE_KEY: Final = Struct(">cII")
 _CHUNK_KEY: Final = Struct(">cIIQ")
@@ -283,6 +284,24 @@ class TopicStore:
                 raise OffsetMissing(topic, partition, offset, marks)
             raise RocksError(f"{self.folder} is damaged: {topic}[{partition}] has no record at offset {offset}")
         return found, found[-1].offset + 1
+
+    def offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:
+        """The first offset whose record is not older; None: there is none. Looks at one record after the other.
+
+        Raises TopicMissing, NotALog.
+        """
+        position, high = self._log_marks(topic, partition)
+        while position < high:
+            try:
+                found, offset_next = self.read(topic, partition, position, SCAN_RECORDS)
+            except OffsetMissing as error:  # trimmed in another thread meanwhile
+                position = error.marks.start
+                continue
+            for record in found:
+                if record.timestamp >= timestamp:
+                    return record.offset
+            position = offset_next
+        return None
 
     def trim(self, topic: str, partition: int, before: int) -> None:
         """Delete the records below ``before``; raises TopicMissing, NotALog, OffsetMissing (above the high one)."""

@@ -18,6 +18,7 @@ from ..delivery import Appends, MessageLimits
 from ..producer import TransactionalProducer
 from ..protocol import (
     BrokerError,
+    GroupOffsets,
     OffsetOutOfRange,
     Outgoing,
     TopicDescription,
@@ -28,6 +29,7 @@ from ..protocol import (
 )
 from ..security import Security
 from .address import hosts_of, refuse_plaintext
+from .groups import group_offsets
 from .identities import TopicIdentities
 from .link import (
     TRY_AGAIN,
@@ -146,6 +148,16 @@ class KafkaBroker:
         high = await self._offsets(partitions, LATEST, deadline)
         return {partition: Watermarks(start[partition], high[partition]) for partition in partitions}
 
+    async def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """See the protocol."""
+        found = await self._offsets_of(times, self._link.deadline("asking for offsets by time"))
+        return {partition: None if offset < 0 else offset for partition, offset in found.items()}
+
+    async def group_offsets(self, group: str, partitions: Collection[TopicPartition]) -> GroupOffsets:
+        """See the protocol."""
+        deadline = self._link.deadline(f"asking for the offsets of group {group!r}")
+        return await group_offsets(self._link, group, partitions, deadline)
+
     async def reader(self, positions: Mapping[TopicPartition, int]) -> KafkaReader:
         """A new reader with connections of its own."""
         reader = KafkaReader(self._settings, self._fetch_bytes_max, self._identities, self.watermarks)
@@ -211,10 +223,11 @@ class KafkaBroker:
     async def _offsets(
         self, partitions: Collection[TopicPartition], which: int, deadline: Deadline
     ) -> dict[TopicPartition, int]:
+        return await self._offsets_of(dict.fromkeys(partitions, which), deadline)
+
+    async def _offsets_of(self, which: Mapping[TopicPartition, int], deadline: Deadline) -> dict[TopicPartition, int]:
         """ListOffsets, uncommitted: of a committed reader LATEST would be the last stable offset."""
-        answers = await self._ask_leaders(
-            dict.fromkeys(partitions, which), lambda rows: OffsetRequest(-1, READ_UNCOMMITTED, rows), 0, deadline
-        )
+        answers = await self._ask_leaders(which, lambda rows: OffsetRequest(-1, READ_UNCOMMITTED, rows), 0, deadline)
         for partition, (code, *_) in answers.items():
             if code != Code.NONE:
                 raise BrokerError(f"{partition.topic}[{partition.partition}]: {describe_code(code)}")

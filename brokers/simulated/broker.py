@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from ..protocol import Headers, TopicDescription, TopicPartition, TopicSpec, Watermarks
+from ..protocol import GroupOffsets, Headers, TopicDescription, TopicPartition, TopicSpec, Watermarks
 from .cluster import Cluster
 from .connection import SimulatedConnection, SimulatedReader
 from .link import ConnectionSevered
@@ -120,6 +120,10 @@ class SimulatedBroker:
     def everything(self, source: TopicPartition) -> list[Entry]:
         """Every offset from start to high: open and aborted records, markers and holes too."""
         return list(self.state.log(source).entries)
+
+    def set_group(self, name: str, offsets: Mapping[TopicPartition, int], *, members: bool = False) -> None:
+        """A consumer group as it stands: what it has committed, and whether it has members."""
+        self.state.groups[name] = GroupOffsets("Stable" if members else "Empty", members, dict(offsets))
 
     def make_hole(self, source: TopicPartition, offsets: Collection[int]) -> None:
         """Take records away as compaction would; their offsets stay."""

@@ -16,6 +16,7 @@ from ..producer import TransactionalProducer
 from ..protocol import (
     Batch,
     BrokerTimeout,
+    GroupOffsets,
     Outgoing,
     Reader,
     TopicDescription,
@@ -81,6 +82,19 @@ class SimulatedConnection:
             return {source: self._cluster.state.watermarks(source) for source in partitions}
 
         return await self._link.ask_again(Kind.OFFSETS, look, self._link.deadline("asking for watermarks"))
+
+    async def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """See the protocol."""
+
+        def look() -> dict[TopicPartition, int | None]:
+            return {source: self._cluster.state.offset_at(source, time) for source, time in times.items()}
+
+        return await self._link.ask_again(Kind.OFFSETS, look, self._link.deadline("asking for offsets by time"))
+
+    async def group_offsets(self, group: str, partitions: Collection[TopicPartition]) -> GroupOffsets:
+        """See the protocol."""
+        step = partial(self._cluster.state.group_offsets, group, partitions)
+        return await self._link.ask_again(Kind.OFFSETS, step, self._link.deadline("asking for a group's offsets"))
 
     def _new_link(self) -> Link:
         self._link.check()

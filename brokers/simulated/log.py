@@ -21,6 +21,7 @@ from typing import NamedTuple
 from ...state.tables import TABLE_CONFIG
 from ..protocol import (
     BrokerError,
+    GroupOffsets,
     Headers,
     OffsetOutOfRange,
     Outgoing,
@@ -244,6 +245,7 @@ class ClusterState:
     topics: dict[str, Topic] = field(default_factory=dict)
     ids: dict[str, TransactionalId] = field(default_factory=dict)
     created: int = 0
+    groups: dict[str, GroupOffsets] = field(default_factory=dict)
 
     def create(self, spec: TopicSpec) -> None:
         """Create a topic, unless it exists; raises BrokerError for a name or a number that is not possible."""
@@ -303,6 +305,18 @@ class ClusterState:
         """Start and high watermark; raises UnknownTopic."""
         log = self.log(source)
         return Watermarks(log.start, log.high)
+
+    def offset_at(self, source: TopicPartition, timestamp: int) -> int | None:
+        """The first offset with a record that is not older; None: there is none. Raises UnknownTopic."""
+        for entry in self.log(source).entries:
+            if entry.record is not None and entry.record.timestamp >= timestamp:
+                return entry.record.offset
+        return None
+
+    def group_offsets(self, group: str, partitions: Collection[TopicPartition]) -> GroupOffsets:
+        """What a group has committed of these partitions; nothing where there is no such group."""
+        known = self.groups.get(group, GroupOffsets("Dead", False, {}))
+        return known._replace(offsets={at: known.offsets[at] for at in partitions if at in known.offsets})
 
     def read(self, source: TopicPartition, position: int, records_max: int) -> tuple[list[SimulatedRecord], int]:
         """As ``PartitionLog.read``; raises OffsetOutOfRange and UnknownTopic."""

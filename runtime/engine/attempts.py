@@ -21,6 +21,7 @@ from ...errors import (
     HandlerFailed,
     HandlerTimeout,
     NoKey,
+    OutputRefused,
     caused,
 )
 from ...state.overlay import Layer, entry_bytes
@@ -208,7 +209,7 @@ class Attempts:
                 return variables.run(build, outputs, record, run.handler, run.place, self._known)
             except UnknownDestination as unknown:
                 topic = unknown.topic
-            await self.destinations.look_up(topic, run.partitions)
+            await self.destinations.look_up(topic, run.dispatch.partitions)
 
     async def _fail_record(self, run: PartitionRun, record: Record, error: Exception, attempts: int) -> Produced:
         handler = run.handler
@@ -217,11 +218,15 @@ class Attempts:
             raise caused(HandlerFailed(f"{where}: {type(error).__name__}: {error}"), error)
         topic = handler.on_failure.topic
         if topic not in self._known:
-            await self.destinations.look_up(topic, run.partitions)
+            await self.destinations.look_up(topic, run.dispatch.partitions)
         destination = self._known[topic]
         trace = error if logger.isEnabledFor(logging.DEBUG) else None
         logger.warning("%s; it goes to %s: %s: %s", where, topic, type(error).__name__, error, exc_info=trace)
-        return build_dead_letter(record, topic, destination, run.place, error, attempts)
+        partitions = run.dispatch.partitions
+        try:
+            return build_dead_letter(record, topic, destination, run.place, error, attempts, partitions)
+        except OutputRefused as refused:  # a partitioner of the user's own
+            raise caused(HandlerFailed(f"{where}; its dead letter can't be written: {refused}"), refused)
 
 
 def first_error(attempt: Attempt | None, error: BaseException) -> BaseException:

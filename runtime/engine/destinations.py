@@ -1,8 +1,10 @@
 """What is known of the topics that are written to, and how it is looked up."""
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
+from ...brokers.partitioner import PartitionOfKey
 from ...brokers.protocol import Broker, TopicDescription, TopicSpec
 from ...brokers.waiting import Patience, until_answered
 from ...errors import OutputRefused, SettingsError
@@ -10,17 +12,30 @@ from ..handlers.handler import check_topic_name
 from ..handlers.outputs import Destination, destination_of
 from ..settings import Settings
 
+NO_PARTITIONERS: Final[Mapping[str, PartitionOfKey]] = MappingProxyType({})
+
 
 class Destinations:
-    """The topics that are written to. ``known``: by name; ``reserved``: our own logs, where no handler writes to."""
+    """The topics that are written to. ``known``: by name; ``reserved``: our own logs, where no handler writes to.
 
-    def __init__(self, broker: Broker, settings: Settings, reserved: Collection[str] = ()) -> None:
+    ``partitioners``: where the keys of a topic go, for those of which it is said.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        settings: Settings,
+        reserved: Collection[str] = (),
+        partitioners: Mapping[str, PartitionOfKey] = NO_PARTITIONERS,
+    ) -> None:
         self.broker, self.settings, self.reserved = broker, settings, frozenset(reserved)
+        self.partitioners = partitioners
         self.known: dict[str, Destination] = {}
 
     def learn(self, description: TopicDescription) -> None:
         """Know a topic from here on, as the broker describes it."""
-        self.known[description.name] = destination_of(description, self.settings.output_bytes_max)
+        partition_of = self.partitioners.get(description.name)
+        self.known[description.name] = destination_of(description, self.settings.output_bytes_max, partition_of)
 
     async def look_up(self, topic: Any, partitions: int) -> None:
         """Learn what a topic takes; one that is missing is made like a declared one, or refused (``create_topics``).

@@ -49,8 +49,6 @@ class PartitionRun:
     """None: its handler asks for none."""
     bindings: Bindings = ()
     """What the handler is called with behind the value; None: the context."""
-    partitions: int = 1
-    """Of the source topic: what a missing output topic is made with."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
     catch_up_room: asyncio.Event = field(default_factory=asyncio.Event)
     is_codec_ours: bool = False

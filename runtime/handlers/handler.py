@@ -13,6 +13,7 @@ import msgspec
 from ...brokers.options import Options
 from ...errors import SettingsError
 from .context import Context
+from .start import FROM_EARLIEST, Start
 from .store_declarations import declare_store, is_store
 from .stores import StoreDeclaration
 from .values import Codec, JsonCodec, value_decoder
@@ -83,6 +84,7 @@ class Handler(msgspec.Struct, frozen=True):
     name: str
     max_in_flight: int | None = None
     timeout_ms: int | None = None
+    start: Start = FROM_EARLIEST
 
     @property
     def is_plain(self) -> bool:
@@ -111,6 +113,7 @@ def declare(
     codec: Codec | None = None,
     max_in_flight: int | None = None,
     timeout_ms: int | None = None,
+    start: Start = FROM_EARLIEST,
 ) -> Handler:
     """Check a handler's declaration; raises SettingsError that says what is wrong and what is allowed."""
     name = getattr(function, "__qualname__", repr(function))
@@ -150,6 +153,7 @@ def declare(
         name=name,
         max_in_flight=_limit(max_in_flight, IN_FLIGHT_MAX, f"{where}: max_in_flight", "the workers are the limit"),
         timeout_ms=_limit(timeout_ms, TIMEOUT_MS_MAX, f"{where}: timeout_ms", "handler_timeout_ms holds"),
+        start=start,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from ...brokers.partitioner import partition_of_key, partition_without_key
+from ...brokers.partitioner import PartitionOfKey, partition_of_key, partition_without_key
 from ...brokers.protocol import Headers, Outgoing, Record, TopicDescription
 from ...errors import OutputRefused, caused
 from ...offsets.provenance import DIGEST_MASK, HEADER, Origins, encode_provenance, output_digest, place_seed
@@ -41,11 +41,17 @@ BuiltOne: TypeAlias = tuple[Outgoing, int, int]
 
 @dataclass(slots=True)
 class Destination:
-    """What is known of a topic that is written to."""
+    """What is known of a topic that is written to.
+
+    ``partition_of``: where a key goes. ``keeps_numbers``: a dead letter stays in the partition number of its record,
+    as long as there are as many of them.
+    """
 
     partitions: int
     bytes_max: int
     is_compacted: bool
+    partition_of: PartitionOfKey = partition_of_key
+    keeps_numbers: bool = True
 
 
 class UnknownDestination(Exception):
@@ -56,11 +62,18 @@ class UnknownDestination(Exception):
         self.topic = topic
 
 
-def destination_of(description: TopicDescription, output_bytes_max: int | None) -> Destination:
-    """What matters of a topic; ``output_bytes_max`` is the setting."""
+def destination_of(
+    description: TopicDescription, output_bytes_max: int | None, partition_of: PartitionOfKey | None = None
+) -> Destination:
+    """What matters of a topic; ``output_bytes_max`` is the setting. ``partition_of``: where its keys go; None: nobody
+    has said so.
+    """
     allowed = int(description.config.get("max.message.bytes", 1_048_588))
     limit = allowed if output_bytes_max is None else min(allowed, output_bytes_max)
-    return Destination(description.partitions, limit, "compact" in description.config.get("cleanup.policy", ""))
+    is_compacted = "compact" in description.config.get("cleanup.policy", "")
+    if partition_of is None:
+        return Destination(description.partitions, limit, is_compacted)
+    return Destination(description.partitions, limit, is_compacted, partition_of, keeps_numbers=False)
 
 
 @dataclass(slots=True)
@@ -124,7 +137,7 @@ def build_one(
     size = len(key) + len(data or b"") + _ORIGIN_BYTES + len(origin)
     if size > destination.bytes_max:
         return None
-    partition = 0 if destination.partitions == 1 else partition_of_key(key, destination.partitions)
+    partition = 0 if destination.partitions == 1 else destination.partition_of(key, destination.partitions)
     timestamp = record.timestamp
     output = Outgoing(topic, partition, key, data, (), timestamp if timestamp >= 0 else None, origin)
     of_record = RECORD_OVERHEAD_BYTES + len(key) + len(record.value or b"")  # ``bytes_of``, without a call
@@ -173,9 +186,19 @@ def build(
 
 
 def build_dead_letter(
-    record: Record, topic: str, destination: Destination, place: SourcePlace, error: BaseException, attempts: int
+    record: Record,
+    topic: str,
+    destination: Destination,
+    place: SourcePlace,
+    error: BaseException,
+    attempts: int,
+    partitions: int,
 ) -> Produced:
-    """The dead letter of a record: its key, value and headers, with the cause and the number of attempts."""
+    """The dead letter of a record: its key, value and headers, with the cause and the number of attempts.
+
+    ``partitions``: how many the record's topic has. Where both have as many, a letter lies in the partition number of
+    its record: whoever sends it back from there sends it to where it was, and with it to the state of its key.
+    """
     cause = f"{type(error).__name__}: {error}".encode()[:ERROR_BYTES_MAX]
     headers = (
         *((name, data) for name, data in record.headers if name not in OF_LETTERS),
@@ -183,10 +206,12 @@ def build_dead_letter(
         (ATTEMPTS_HEADER, str(attempts).encode()),
     )
     origin = encode_provenance(place.topic, place.partition, record.offset, 0, 1)
-    if record.key is None:
+    if destination.keeps_numbers and destination.partitions == partitions:
+        partition = place.partition
+    elif record.key is None:
         partition = partition_without_key(place.partition, record.offset, 0, destination.partitions)
     else:
-        partition = partition_of_key(record.key, destination.partitions)
+        partition = destination.partition_of(record.key, destination.partitions)
     timestamp = record.timestamp if record.timestamp >= 0 else None
     size = bytes_of(record)  # key and value are the record's own
     digest = output_digest(place.seed, record.offset, 0, topic)
@@ -265,4 +290,4 @@ def _partition(
         return wanted
     if key is None:
         return partition_without_key(place.partition, record.offset, i, destination.partitions)
-    return partition_of_key(key, destination.partitions)
+    return destination.partition_of(key, destination.partitions)

@@ -50,20 +50,30 @@ from ...offsets.events import (
     StoreDeclared,
 )
 from ...offsets.ledger import Ledger, Place, evolve
+from ...offsets.starts import ADDED
+from ..handlers.start import Start
 from ..logs.office import Identity, Office
 from ..logs.reader import offsets_topic
+from .starts import Begun, Starts, tell
 
 logger = logging.getLogger("keylanes")
 
 NO_IDENTITIES: Final[Mapping[str, str]] = MappingProxyType({})
+NO_STARTS: Final[Mapping[str, Start]] = MappingProxyType({})
 
 
 class Coordinator:
-    """Takes office for one process of an application, and decides for it from then on."""
+    """Takes office for one process of an application, and decides for it from then on.
 
-    def __init__(self, identity: Identity) -> None:
+    ``starts``: where a source topic is begun, by name; one that is not named: from its first record.
+    """
+
+    def __init__(self, identity: Identity, starts: Mapping[str, Start] = NO_STARTS) -> None:
         self.identity, self.app, self.instance = identity, identity.app, identity.instance
         self.broker, self.logs, self.settings = identity.broker, identity.logs, identity.settings
+        self.starts = Starts(self.broker, self.settings, starts)
+        self._begun: Mapping[TopicPartition, Begun] = {}
+        """Where the partitions are started that were not, as it was decided before the election."""
         self.term = 0
         """The term that this process was elected for."""
 
@@ -117,13 +127,18 @@ class Coordinator:
         return ledger.partition(place).epoch_next
 
     async def _elect(
-        self, sources: Iterable[Place], stores: Sequence[StoreSpec], identities: Mapping[str, str]
+        self,
+        sources: Mapping[TopicPartition, Watermarks],
+        stores: Sequence[StoreSpec],
+        identities: Mapping[str, str],
     ) -> Ledger:
         # The offset log first: another process that starts just now writes to the control log before it writes there.
         had_offsets = await self._has_offsets()
         ledger = await self.logs.read_control(Ledger())
         check_identities(ledger.control.identities, identities)  # a start that is refused disturbs nobody
+        self.starts.check(ledger.control)
         missing_stores(ledger, ledger.control.term, sources, stores)
+        self._begun = await self.starts.decide(ledger.control, sources)
         if ledger.control.created is None:
             if had_offsets:
                 raise LogError(
@@ -209,13 +224,16 @@ class Coordinator:
             ledger = await self._read_control(ledger)
         return ledger
 
-    async def start_partition(self, ledger: Ledger, place: Place, incarnation: int, marks: Watermarks) -> int:
+    async def start_partition(
+        self, ledger: Ledger, place: Place, incarnation: int, marks: Watermarks, partitions: int
+    ) -> int:
         """Start a source partition that was added while this process works, and grant it; the epoch.
 
         ``ledger``: with all that was committed there, which is nothing unless a process before knew of it.
+        ``partitions``: how many its topic has now.
         """
         if place not in ledger.control.started:
-            started = PartitionStarted(self.term, *place, marks.start)
+            started = PartitionStarted(self.term, *place, marks.start, ADDED, partitions)
             patience = Patience(self.settings.broker_retry_ms, f"starting {place[0]}[{place[1]}]")
             await until_answered(lambda: self._append([started]), patience)
             ledger = evolve(ledger, started)
@@ -225,8 +243,15 @@ class Coordinator:
     async def _start_partitions(self, ledger: Ledger, sources: Mapping[TopicPartition, Watermarks]) -> Ledger:
         new = [place for place in sorted(sources) if place not in ledger.control.started]
         if new:
-            await self._append([PartitionStarted(self.term, *place, sources[place].start) for place in new])
+            begun = {place: self._begun[place] for place in new}  # none that was started can have come undone
+            await self._append(
+                [
+                    PartitionStarted(self.term, *place, one.offset, one.start, one.partitions)
+                    for place, one in begun.items()
+                ]
+            )
             ledger = await self._read_control(ledger)
+            tell(begun)
         return ledger
 
     async def _declare_stores(self, ledger: Ledger, stores: Sequence[StoreDeclared]) -> Ledger:

@@ -79,6 +79,8 @@ class PartitionDispatch:
     def __init__(self, topic: str, partition: int, front: int, quota_bytes: int, numbers: WorkerNumbers) -> None:
         self.topic, self.partition = topic, partition
         self.place = TopicPartition(topic, partition)
+        self.partitions = 1
+        """How many its topic has now."""
         self.front = front
         self.quota_bytes = quota_bytes
         self.epoch = 0

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ...brokers.protocol import TransactionRefused
+from ...errors import OutputRefused
 from ..handlers.handler import DeadLetter, Stop
 from ..handlers.outputs import Destination, build_dead_letter, place_of, stamped_anew
 from ..handlers.produced import Produced
@@ -96,5 +97,9 @@ def _instead(
     destination = known.get(policy.topic) if isinstance(policy, DeadLetter) else None
     if not isinstance(policy, DeadLetter) or destination is None or done.dead:
         return Failed(where)
-    letter = build_dead_letter(done.record, policy.topic, destination, place, refusal, 1)
+    partitions = share.dispatch.partitions
+    try:
+        letter = build_dead_letter(done.record, policy.topic, destination, place, refusal, 1, partitions)
+    except OutputRefused as refused:  # a partitioner of the user's own
+        return Failed(f"{where}; its dead letter can't be written: {refused}")
     return letter, f"{where}; it goes to {policy.topic}"

@@ -7,7 +7,8 @@ virtual time under several seeds, on the others in real time.
 import asyncio
 import itertools
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,18 @@ OVERSIZE = random.Random(1).randbytes(5000)  # Kafka's limit is on what compress
 numbers = itertools.count(1)
 
 
-class World:
-    """A broker, topics of one's own on it, and whatever a case opened, closed at the end."""
+Join = Callable[[str, Mapping[TopicPartition, int]], AbstractAsyncContextManager[None]]
+"""A consumer group of that name has a member, which has committed these offsets; it leaves at the end."""
 
-    def __init__(self, connect: Callable[[], Broker]) -> None:
+
+class World:
+    """A broker, topics of one's own on it, and whatever a case opened, closed at the end. ``join`` None: the broker has
+    no consumer groups.
+    """
+
+    def __init__(self, connect: Callable[[], Broker], join: "Join | None" = None) -> None:
         self._connect = connect
+        self.join = join
         self._brokers: list[Broker] = []
         self._broker: Broker | None = None
         self._readers: list[Reader] = []
@@ -392,6 +400,59 @@ async def watermarks_count_from_zero(world: World) -> None:
 
 
 @case
+async def offsets_are_found_by_time(world: World) -> None:
+    """The first record that is not older, whatever stands behind it; none where all are older, or there is nothing."""
+    topic = await world.topic(partitions=3)
+    broker = await world.broker()
+    times = (1_700_000_001_000, 1_700_000_004_000, 1_700_000_002_000, 1_700_000_003_000)
+    for time in times:
+        await broker.append([Outgoing(topic, 1, b"k", b"v", (), time)])
+    await broker.append([Outgoing(topic, 2, b"k", b"v", (), times[1])])
+
+    async def found(time: int) -> list[int | None]:
+        asked = {at(topic, partition): time for partition in range(3)}
+        told = await broker.offsets_at(asked)
+        return [told[source] for source in asked]
+
+    assert await found(0) == [None, 0, 0]
+    assert await found(times[0]) == [None, 0, 0]
+    assert await found(times[0] + 1) == [None, 1, 0]
+    assert await found(times[2] + 500) == [None, 1, 0], "an older one behind it does not matter"
+    assert await found(times[1]) == [None, 1, 0]
+    assert await found(times[1] + 1) == [None, None, None]
+    with pytest.raises(UnknownTopic):
+        await broker.offsets_at({at(world.unique("nowhere")): 0})
+
+
+@case
+async def a_time_below_the_start_is_the_start(world: World) -> None:
+    """What was deleted is not found."""
+    topic = await world.topic()
+    broker = await world.broker()
+    await broker.append([Outgoing(topic, 0, b"k", b"v", (), 1_700_000_000_000 + number) for number in range(5)])
+    await broker.trim({at(topic): 3})
+    assert await broker.offsets_at({at(topic): 1_700_000_000_001}) == {at(topic): 3}
+
+
+@case
+async def a_group_is_read_without_joining_it(world: World) -> None:
+    """What it has committed of the partitions that are asked for, and whether it has members; of no group nothing."""
+    topic, other = await world.topic(partitions=3), await world.topic()
+    broker, group = await world.broker(), world.unique("group")
+    nothing = await broker.group_offsets(group, [at(topic)])
+    assert (nothing.is_live, nothing.offsets) == (False, {})
+    if world.join is None:
+        return
+    await broker.append([*numbered(topic, 9), *numbered(topic, 9, 1)])
+    async with world.join(group, {at(topic): 4, at(topic, 1): 0}):
+        assert (await broker.group_offsets(group, [at(topic)])).is_live
+    told = await broker.group_offsets(group, [at(topic, p) for p in range(3)])
+    assert (told.is_live, told.offsets) == (False, {at(topic): 4, at(topic, 1): 0})
+    assert (await broker.group_offsets(group, [at(topic, 1), at(other)])).offsets == {at(topic, 1): 0}
+    assert (await broker.group_offsets(group, [at(topic)])).offsets == {at(topic): 4}, "it did not move"
+
+
+@case
 async def appends_keep_their_order(world: World) -> None:
     """Appends that follow each other are read in that order, and an acknowledged one is visible at once."""
     topic = await world.topic()
@@ -647,8 +708,8 @@ async def closed_things_stay_closed(world: World) -> None:
 Run = Callable[[Case], None]
 
 
-async def _run(case: Case, connect: Callable[[], Broker]) -> None:
-    world = World(connect)
+async def _run(case: Case, connect: Callable[[], Broker], join: Join | None = None) -> None:
+    world = World(connect, join)
     try:
         await case(world)
     finally:
@@ -669,9 +730,36 @@ def simulated() -> Run:
         for seed in SEEDS:
             cluster = SimulatedBroker(seed)
             names = itertools.count(1)
-            run_virtual(_run(case, lambda: cluster.connect(f"client-{next(names)}")), seed=seed)  # noqa: B023  # at once
+            connect = lambda: cluster.connect(f"client-{next(names)}")  # noqa: B023, E731  # at once
+            run_virtual(_run(case, connect, _simulated_join(cluster)), seed=seed)
 
     return run
+
+
+def _simulated_join(cluster: SimulatedBroker) -> Join:
+    @asynccontextmanager
+    async def join(group: str, offsets: Mapping[TopicPartition, int]) -> AsyncIterator[None]:
+        cluster.set_group(group, offsets, members=True)
+        yield
+        cluster.set_group(group, offsets)
+
+    return join
+
+
+def _kafka_join(bootstrap: str) -> Join:
+    @asynccontextmanager
+    async def join(group: str, offsets: Mapping[TopicPartition, int]) -> AsyncIterator[None]:
+        from aiokafka import AIOKafkaConsumer
+        from aiokafka.structs import TopicPartition as Theirs
+
+        topics = {source.topic for source in offsets}
+        consumer = AIOKafkaConsumer(*topics, bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False)
+        await consumer.start()
+        await consumer.commit({Theirs(*source): offset for source, offset in offsets.items()})
+        yield
+        await consumer.stop()
+
+    return join
 
 
 @pytest.fixture
@@ -680,7 +768,8 @@ def kafka(request: pytest.FixtureRequest) -> Run:
     from keylanes.brokers.kafka.broker import KafkaBroker
 
     server: Any = request.getfixturevalue("kafka_server")
-    return lambda case: asyncio.run(_run(case, lambda: KafkaBroker(server.bootstrap)))
+    join = _kafka_join(server.bootstrap)
+    return lambda case: asyncio.run(_run(case, lambda: KafkaBroker(server.bootstrap), join))
 
 
 @pytest.mark.parametrize("adapter", ["embedded", "simulated", pytest.param("kafka", marks=pytest.mark.broker)])
@@ -758,9 +847,25 @@ def _assignments_come_late(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimulatedReader, "assign", assign)
 
 
+def _times_are_sorted(patch: pytest.MonkeyPatch) -> None:
+    def offset_at(state: ClusterState, source: TopicPartition, timestamp: int) -> int | None:
+        entries = [entry.record for entry in state.log(source).entries if entry.record is not None]
+        older = sum(record.timestamp < timestamp for record in entries)
+        return None if older == len(entries) else entries[older].offset
+
+    patch.setattr(ClusterState, "offset_at", offset_at)
+
+
+def _groups_are_always_empty(patch: pytest.MonkeyPatch) -> None:
+    whole = ClusterState.group_offsets
+    patch.setattr(ClusterState, "group_offsets", lambda *asked: whole(*asked)._replace(is_live=False))
+
+
 @pytest.mark.parametrize(
     "plant",
     [
+        _times_are_sorted,
+        _groups_are_always_empty,
         _stable_is_high,
         _aborted_is_visible,
         _positions_stop_at_holes,

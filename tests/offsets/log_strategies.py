@@ -52,7 +52,7 @@ def control_logs(draw: st.DrawFn, grants_max: int, *, wrong: bool) -> list[Contr
         AppCreated("app", "hash", 1),
         CoordinatorElected(1, "a"),
         MemberJoined(1, 1, "a", "app.a"),
-        PartitionStarted(1, TOPIC, PARTITION, 0),
+        PartitionStarted(1, TOPIC, PARTITION, 0, "earliest", 1),
     ]
     offsets = st.sampled_from((0, 0, 2, 4, 4, 6))
     for _ in range(draw(st.integers(1, grants_max))):

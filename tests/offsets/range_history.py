@@ -62,7 +62,7 @@ def histories(design: Design, path: tuple[tuple[str, World], ...]) -> tuple[list
     log_of, start = design.log_of, design.start
     control: list[Event] = [CoordinatorElected(start.control.term, design.names[start.control.holder])]
     control += [MemberJoined(1, me + 1, name, name) for me, name in enumerate(design.names)]
-    control += [PartitionStarted(1, "t", log, 0) for log in sorted(set(log_of))]
+    control += [PartitionStarted(1, "t", log, 0, "earliest", 1) for log in sorted(set(log_of))]
     control += control_events(log_of, start.control._replace(grants=()), start.control, design.names)
     offsets: list[Event] = []
     before = start

@@ -18,7 +18,7 @@ from keylanes.offsets.codec import EVENT_BYTES_MAX, EventError, decode, encode
 
 GOLDEN = Path(__file__).parent / "golden" / "events.txt"
 KINDS: tuple[type[msgspec.Struct], ...] = typing.get_args(events.Event)
-OLDER: tuple[type[msgspec.Struct], ...] = (events.SnapshotTaken1,)
+OLDER: tuple[type[msgspec.Struct], ...] = (events.SnapshotTaken1, events.PartitionStarted1)
 """Kinds that are read and no longer written."""
 
 EXAMPLES: tuple[events.Event, ...] = (
@@ -27,7 +27,7 @@ EXAMPLES: tuple[events.Event, ...] = (
     events.MemberJoined(term=7, incarnation=3, instance="5f0c2b", transactional_id="flights-3-5f0c2b"),
     events.MemberExpelled(term=7, incarnation=2),
     events.MemberFenced(term=7, incarnation=2),
-    events.PartitionStarted(term=7, topic="flüge", partition=2, offset=0),
+    events.PartitionStarted(term=7, topic="flüge", partition=2, offset=336_775, start="group:flights", partitions=4),
     events.RangesGranted(
         term=7,
         incarnation=3,
@@ -171,6 +171,14 @@ def test_a_snapshot_of_before_is_one_of_today_without_state() -> None:
     older, today = event_of(block), decode(block.data)
     assert isinstance(today, events.SnapshotTaken)
     assert msgspec.structs.astuple(today) == (*msgspec.structs.astuple(older), 0, 0)
+    assert decode(encode(today)) == today
+
+
+def test_a_start_of_before_was_from_the_first_record() -> None:
+    """It says what it said; how many partitions the topic had was not written down."""
+    block = next(block for block in BLOCKS if block.tag == "partition_started/1")
+    today = decode(block.data)
+    assert today == events.PartitionStarted(7, "flüge", 2, 0, "earliest", 0)
     assert decode(encode(today)) == today
 
 

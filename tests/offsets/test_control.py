@@ -28,7 +28,11 @@ def test_who_never_joined_is_not_expelled() -> None:
 
 def test_a_partition_starts_once() -> None:
     """A second start would move the audit's left edge."""
-    started = fold(PartitionStarted(1, "t", 0, 5), PartitionStarted(1, "t", 0, 9), PartitionStarted(1, "t", 1, 9))
+    started = fold(
+        PartitionStarted(1, "t", 0, 5, "earliest", 1),
+        PartitionStarted(1, "t", 0, 9, "earliest", 1),
+        PartitionStarted(1, "t", 1, 9, "earliest", 1),
+    )
     assert dict(started.started) == {("t", 0): 5, ("t", 1): 9}
 
 

@@ -136,7 +136,7 @@ def started(*events: Committed | RangesGranted) -> Ledger:
     head: list[ControlEvent] = [
         AppCreated("a", HASH_NAME, 1),
         CoordinatorElected(4, "x"),
-        PartitionStarted(4, *PLACE, 10),
+        PartitionStarted(4, *PLACE, 10, "earliest", 1),
     ]
     return evolve_all(Ledger(), [*head, *events])
 

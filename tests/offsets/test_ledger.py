@@ -91,7 +91,7 @@ def started(*events: ControlEvent | OffsetEvent) -> Ledger:
     first: list[ControlEvent] = [
         AppCreated("app", "hash", 1),
         CoordinatorElected(1, "a"),
-        PartitionStarted(1, TOPIC, PARTITION, 0),
+        PartitionStarted(1, TOPIC, PARTITION, 0, "earliest", 1),
     ]
     return evolve_all(Ledger(), [*first, *events])
 

@@ -26,7 +26,7 @@ KINDS = {
     "doubled": ("output-once", "output-source", "stale-commit"),
     "out of order": ("key-order", "tile-order"),
     "torn": ("transaction-parts", "commit-outputs", "commit-digest"),
-    "state differences": ("state-key", "state-beacon", "state"),
+    "state differences": ("state-key", "state-partition", "state-beacon", "state"),
 }
 """What a violated statement of the audit counts as; the others count as "wrong"."""
 CHANGES = {

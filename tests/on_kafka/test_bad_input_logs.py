@@ -255,7 +255,7 @@ def test_stale_control_events(ran: Ground) -> None:
         MemberFenced(1, 2),
         CoordinatorElected(2, "late"),
         RangesGranted(1, 9, 3, ran.source, 0, (Band(0, SPACE_END, 0),)),
-        PartitionStarted(1, ran.source, 0, 4),
+        PartitionStarted(1, ran.source, 0, 4, "earliest", 1),
         SourceIdentified(1, ran.source, "another"),
     )
     alongside(ran, app, lambda: put(ran, "control", *stale))
@@ -272,8 +272,8 @@ def test_control_events_about_nobody(ran: Ground) -> None:
         "control",
         MemberExpelled(1, 55),
         MemberFenced(1, 56),
-        PartitionStarted(1, ran.source, 0, 2),
-        PartitionStarted(1, "nowhere", -7, 3),
+        PartitionStarted(1, ran.source, 0, 2, "earliest", 1),
+        PartitionStarted(1, "nowhere", -7, 3, "earliest", 1),
         SourceIdentified(1, ran.source, "another"),
         CoordinatorElected(-5, "below"),
     )

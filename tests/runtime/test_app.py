@@ -518,7 +518,7 @@ def test_a_limit_of_ones_own_is_the_lower_one() -> None:
 def test_a_dead_letter_is_the_record_with_its_cause() -> None:
     """Headers of an earlier dead letter are not piled up."""
     again = SOURCE._replace(headers=(("h", b"1"), ("kl-error", b"old"), ("kl", b"old")))
-    done = build_dead_letter(again, "out", KNOWN["out"], PLACE, ValueError("no"), 3)
+    done = build_dead_letter(again, "out", KNOWN["out"], PLACE, ValueError("no"), 3, 4)
     (letter,) = done.outputs
     assert isinstance(letter, Outgoing)
     headers = list(letter.headers)
@@ -539,7 +539,7 @@ def test_headers_that_are_passed_on() -> None:
 
 def test_a_refused_dead_letter_is_stamped_anew_once() -> None:
     """Its own time goes into a header; refused again it is refused for something else, and what is no letter is not."""
-    done = build_dead_letter(SOURCE._replace(timestamp=1 << 62), "out", KNOWN["out"], PLACE, ValueError("no"), 1)
+    done = build_dead_letter(SOURCE._replace(timestamp=1 << 62), "out", KNOWN["out"], PLACE, ValueError("no"), 1, 4)
     anew = stamped_anew(done)
     assert anew is not None
     assert anew.outputs[0].timestamp is None

@@ -101,7 +101,7 @@ def test_an_added_partition_is_shown_when_it_is_whole(monkeypatch: pytest.Monkey
             await member.work.requests.grant(ADDED, WHOLE)
         await reached(lambda: len(member.runs) == 2)
         assert sum(worker.end - worker.first for worker in member.runs[1].dispatch.workers) == WHOLE.size
-        assert member.runs[1].partitions == 2
+        assert member.runs[1].dispatch.partitions == 2
         await engine.stop()
 
     run_virtual(main(), seed=1)

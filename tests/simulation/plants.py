@@ -12,7 +12,7 @@ import itertools
 import random
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -104,6 +104,16 @@ def on_ground(test: Callable[[Ground], Any]) -> Test:
             result = test(Ground(f"embedded:{folder}/data"))
             if inspect.iscoroutine(result):
                 asyncio.run(result)
+
+    return run
+
+
+def awaited(test: Callable[[], Coroutine[Any, Any, None]]) -> Test:
+    """A test that is a coroutine."""
+
+    @functools.wraps(test)
+    def run() -> None:
+        asyncio.run(test())
 
     return run
 

@@ -10,6 +10,7 @@ from keylanes.runtime.engine.calls import Calls
 from keylanes.runtime.engine.readers import MainReader
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.engine.turns import Turns
+from keylanes.runtime.handlers import outputs
 from keylanes.runtime.handlers.context import Context
 from keylanes.runtime.partition import cut as structure
 from keylanes.runtime.partition import generation, reshape
@@ -18,9 +19,10 @@ from keylanes.runtime.partition.permits import Permits
 from keylanes.runtime.partition.worker import Worker
 
 from ..keyrange import test_ranges
+from ..runtime import test_partitioners
 from ..runtime.engine import test_timers, test_turns, test_variables
 from ..stage.planting import Planting, change, changed
-from .plants import AGAIN, LED_TO, LOST, NO_DEAD_LETTER, Plant, on_ground
+from .plants import AGAIN, LED_TO, LOST, NO_DEAD_LETTER, Plant, awaited, on_ground
 
 
 def last_plus_one(patch: Planting) -> None:
@@ -383,6 +385,15 @@ PLANTS = [
         "a record disappears without a dead letter",
         undecodable_is_skipped,
         finding=NO_DEAD_LETTER,
+    ),
+    Plant(
+        "dead letter by its key",
+        "a replay sends it to another partition than its record came from: the state of its key is in two",
+        changed(
+            outputs, "build_dead_letter", ("if destination.keeps_numbers and ", "if not destination.keeps_numbers and ")
+        ),
+        (awaited(test_partitioners.test_a_replayed_dead_letter_lands_where_the_record_came_from),),
+        finding="letter.partition == partition_by_crc32",
     ),
     Plant(
         "bytes counted twice as they come",

@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from keylanes.offsets import codec, ledger, snapshots
+from keylanes.offsets import codec, ledger, snapshots, starts
 from keylanes.offsets.events import MemberFenced
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.logs.trimming import History
 from keylanes.runtime.partition.reshape import Wishes
 
 from ..offsets import test_codec, test_ledger, test_snapshots
+from ..runtime import test_starts
 from ..runtime.engine import test_grants
 from ..stage.planting import Planting, change, changed, everywhere
 from .plants import DOUBLED, OUTSIDE, Plant, each
@@ -126,6 +127,13 @@ PLANTS = [
         changed(Wishes, "take_up", ("if part is None or part.incarnation != incarnation:", "if part is None:")),
         (test_grants.test_a_grant_to_another_process_is_not_taken_up,),
         finding="DID NOT RAISE .*ValueError",
+    ),
+    Plant(
+        "torn start taken for a growth",
+        "after a crash in the first start, partitions that are to be read from their end are read from their start",
+        changed(starts, "is_added", ("return bool(counts) and partition >= max(counts)", "return bool(counts)")),
+        (test_starts.test_a_start_that_was_cut_short_is_no_growth,),
+        finding="partition 1 began at its end as it was at the second start",
     ),
     Plant(
         "grant at the last stable offset",

@@ -144,16 +144,15 @@ class Planner:
     restarts: int = 1
     seed: int = 7
     lag: float = 0.2
+    keys_apart: bool = False
+    """Whether each key lies in one partition, as it does where a partitioner chose that."""
 
     def run(self) -> Run:
         """The plan of an honest run that processed every record."""
         self.random = random.Random(self.seed)
         records = [
-            [
-                (None if self.random.random() < 0.02 else b"key %d" % self.random.randrange(self.keys), b"%d" % i)
-                for i in range(self.records)
-            ]
-            for _ in range(self.partitions)
+            [(None if self.random.random() < 0.02 else self._key(p), b"%d" % i) for i in range(self.records)]
+            for p in range(self.partitions)
         ]
         run = Run(self.partitions, self.log_partitions, records)
         run.control = [AppCreated(APP, HASH_NAME, self.log_partitions)]
@@ -167,6 +166,10 @@ class Planner:
             self._life(run, life, self.records * (life + 1) // (self.restarts + 1))
         return run
 
+    def _key(self, p: int) -> bytes:
+        number = self.random.randrange(self.keys)
+        return b"key %d" % (number * self.partitions + p if self.keys_apart else number)
+
     def _worker_of(self, point: int) -> int:
         return point * self.workers >> 32
 
@@ -178,7 +181,7 @@ class Planner:
         ]
         for p in range(self.partitions):
             if life == 0:
-                run.control.append(PartitionStarted(term, SOURCE, p, 0))
+                run.control.append(PartitionStarted(term, SOURCE, p, 0, "earliest", 1))
             bands = tuple(Band(first, end, at) for first, end, at in self._levels(p))
             run.control.append(RangesGranted(term, incarnation, epoch, SOURCE, p, bands))
         transaction = 1

@@ -74,6 +74,20 @@ def test_a_run_that_is_not_through_is_proven_up_to_its_frontier(audited: Audited
     assert [(s.frontier, s.records, s.done, s.waiting) for s in report.sources] == [(400, 402, 400, 2)] * 2
 
 
+def test_a_run_that_did_not_start_at_the_first_record_is_proven_from_there(audited: Audited) -> None:
+    """What lies below the start was never the application's; the report says what it was started from."""
+    run = Planner(restarts=0, partitions=1).run()
+    run.control = [
+        PartitionStarted(event.term, SOURCE, 0, 0, "group:flights", 1) if isinstance(event, PartitionStarted) else event
+        for event in run.control
+    ]
+    report = audited(run)
+    assert report.proven
+    (source,) = report.sources
+    assert (source.started_from, source.started_at) == ("group:flights", 0)
+    assert "started from group:flights at 0" in report.to_text()
+
+
 def test_a_level_run_must_not_leave_records(audited: Audited) -> None:
     """When level is demanded a waiting record is a violation."""
     run = Planner(restarts=0, partitions=1).run()

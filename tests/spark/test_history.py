@@ -57,7 +57,7 @@ def test_events_of_a_lower_term_than_the_highest_elected_do_not_count() -> None:
             granted(1, (0, TOP, 0), term=1),
             CoordinatorElected(2, "late"),
             granted(2, (0, TOP, 0), term=2),
-            PartitionStarted(3, "t", 0, 7),
+            PartitionStarted(3, "t", 0, 7, "earliest", 1),
             granted(3, (0, TOP, 7), term=3),
         )
     )

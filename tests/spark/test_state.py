@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ CHANGELOG = changelog_topic(APP, SOURCE)
 SEEN, PARITIES = 0, 1
 ROUND = 7
 LASTS_MS = 1_000
+
+planner = partial(Planner, keys_apart=True)
 
 Change = tuple[int, bytes, bytes | None]
 """Partition, state key, stored value."""
@@ -131,7 +134,7 @@ def keys_of(changes: Sequence[Change]) -> int:
 @pytest.mark.parametrize("by_key", [False, True])
 def test_an_honest_state_is_proven(judged: "Callable[..., Report]", by_key: bool) -> None:
     """Values, maps, deadlines and deletions, from a log with every version and from a table."""
-    run = Planner(restarts=1).run()
+    run = planner(restarts=1).run()
     changes = stateful(run)
     report = judged(run, [*changes, *beacons(run)], by_key=by_key)
     assert report.violated() == [], report.to_text()
@@ -143,7 +146,7 @@ def test_an_honest_state_is_proven(judged: "Callable[..., Report]", by_key: bool
 
 def test_every_planted_fault_is_found(judged: "Callable[..., Report]") -> None:
     """Of many right keys exactly the wrong ones are named, each by the statement that it contradicts."""
-    run = Planner(restarts=0, records=300).run()
+    run = planner(restarts=0, records=300).run()
     changes = stateful(run)
     there = {change[:2]: change for change in changes}
     seen = [(p, key, value) for p, key, value in there.values() if value and key[5] == SEEN]
@@ -151,8 +154,8 @@ def test_every_planted_fault_is_found(judged: "Callable[..., Report]") -> None:
     (_, lasting, value) = next(each for each in there.values() if each[0] == 0 and each[1][5] == PARITIES)
     back = next(key for p, key, value in there.values() if p == 1 and value is None)
     assert value is not None
-    short, strange = b"\x01\x02", state_key(point_of_key(b"key 1"), 2, b"key 1")
-    astray = state_key(5, SEEN, b"key 1")
+    short, strange = b"\x01\x02", state_key(point_of_key(b"key 0"), 2, b"key 0")
+    astray = state_key(5, SEEN, b"key 0")
     faulty = [
         *changes,
         (*lost[:2], None),
@@ -167,7 +170,8 @@ def test_every_planted_fault_is_found(judged: "Callable[..., Report]") -> None:
         (0, astray, encode_stored(b"1")),
     ]
     report = judged(run, [*faulty, *beacons(run)], examples_max=50)
-    assert set(report.violated()) == {"state-key", "state"}
+    assert set(report.violated()) == {"state-key", "state-partition", "state"}
+    assert [bytes(e["key"]) for e in report.check("state-partition").examples] == [moved[1][10:]]
     assert sorted((example["partition"], example["raw"]) for example in report.check("state-key").examples) == sorted(
         [torn[:2], (0, short), (0, strange), (0, astray)]
     )
@@ -183,16 +187,33 @@ def test_every_planted_fault_is_found(judged: "Callable[..., Report]") -> None:
         | {(1 - moved[0], "seen", moved[1][10:], b"moved"), (1, "seen", back[10:], b"")}
     )
     split = 10 + int.from_bytes(lasting[6:10], "big")
-    wrong |= {(0, "parities", lasting[10:split], lasting[split:]), (0, "2", b"key 1", b""), (0, "seen", b"key 1", b"")}
+    wrong |= {(0, "parities", lasting[10:split], lasting[split:]), (0, "2", b"key 0", b""), (0, "seen", b"key 0", b"")}
     assert set(found) == wrong
     assert found[changed[0], "seen", changed[1][10:], b""]["seen_value"] == b"77"
     assert found[lost[0], "seen", lost[1][10:], b""]["seen"] == 0
     assert "state" in report.to_text()
 
 
+def test_a_key_in_two_partitions_is_found(judged: "Callable[..., Report]") -> None:
+    """Two writers of the source chose different partitions for a key: each record was processed once, its state is
+    split. The verdict says so in words of its own, and the exit code is not that of a proof.
+    """
+    run = planner(restarts=0, records=120, lag=0.0).run()
+    own = next(key for key, _ in run.records[0] if key is not None)
+    changes = [*stateful(run), (1, state_key(point_of_key(own), SEEN, own), encode_stored(b"1"))]
+    report = judged(run, [*changes, *beacons(run)], state=None)
+    assert report.violated() == ["state-partition"]
+    assert report.exit_code == 1
+    (example,) = report.check("state-partition").examples
+    assert (bytes(example["key"]), list(example["partitions"]), example["topic"]) == (own, [0, 1], SOURCE)
+    assert "exactly once, but STATE IS SPLIT" in report.to_text()
+    assert "docs/partitioners.md" in report.to_text()
+    assert f"key={own.decode()} partitions=[0, 1]" in report.to_text()
+
+
 def test_a_changelog_of_another_moment_is_found(judged: "Callable[..., Report]") -> None:
     """A beacon that names another transaction, none at all, and keys where the log knows of no change."""
-    run = Planner(restarts=0, records=120, partitions=3, log_partitions=3).run()
+    run = planner(restarts=0, records=120, partitions=3, log_partitions=3).run()
     changes = stateful(run)
     first, _, last = beacons(run)
     run.events[2] = [event for event in run.events[2] if not isinstance(event, StateChanged)]
@@ -205,7 +226,7 @@ def test_a_changelog_of_another_moment_is_found(judged: "Callable[..., Report]")
 
 def test_a_snapshot_says_who_changed_last(judged: "Callable[..., Report]") -> None:
     """Where the log begins behind the last change, its snapshot names it."""
-    plan = Planner(restarts=0, records=120, log_partitions=1, partitions=1)
+    plan = planner(restarts=0, records=120, log_partitions=1, partitions=1)
     run = plan.run()
     changes = stateful(run)
     end = len(run.events[0])
@@ -225,7 +246,7 @@ def test_state_can_be_compared_only_at_rest(spark: "SparkSession", tmp_path: Pat
     from keylanes.spark.audit import AuditSpec, audit, pin_now
     from keylanes.spark.brokers import AuditError
 
-    run = Planner(restarts=0, records=120).run()
+    run = planner(restarts=0, records=120).run()
     changes = stateful(run)
     url = run.store(tmp_path / "topics")
     write(tmp_path / "topics", changes)
@@ -238,7 +259,7 @@ def test_state_can_be_compared_only_at_rest(spark: "SparkSession", tmp_path: Pat
         audit(spark, spec, pins)
     report = audit(spark, AuditSpec(app=APP, broker=url, dead_letters=[DEAD]), pins)
     assert report.violated() == []
-    assert [check.name for check in report.checks if check.name.startswith("state")] == ["state-key"]
+    assert [check.name for check in report.checks if check.name.startswith("state")] == ["state-key", "state-partition"]
     assert any("went on committing" in note for note in report.notes)
 
 
@@ -246,7 +267,7 @@ def test_a_hook_needs_state(audited: "Callable[..., Report]", judged: "Callable[
     """An application without a store, a missing changelog and a hook of other columns are errors in words."""
     from keylanes.spark.brokers import AuditError
 
-    run = Planner(restarts=0, records=60).run()
+    run = planner(restarts=0, records=60).run()
     with pytest.raises(AuditError, match="declared no store"):
         audited(run, state=expected_state)
     shutil.rmtree(tmp_path / "topics")
@@ -265,7 +286,7 @@ def test_the_frame_of_somebody_with_a_notebook(spark: "SparkSession", tmp_path: 
     from keylanes.spark.brokers import AuditError
     from keylanes.spark.state import state_frame
 
-    run = Planner(restarts=0, records=60).run()
+    run = planner(restarts=0, records=60).run()
     changes = stateful(run)
     url = run.store(tmp_path / "topics")
     with pytest.raises(AuditError, match="missing"):
@@ -292,7 +313,7 @@ def test_a_changelog_with_other_partitions_is_an_error(spark: "SparkSession", tm
     from keylanes.spark.brokers import AuditError
     from keylanes.spark.state import state_frame
 
-    url = Planner(restarts=0, records=60).run().store(tmp_path / "topics")
+    url = planner(restarts=0, records=60).run().store(tmp_path / "topics")
     write(tmp_path / "topics", [], partitions=3)
     with pytest.raises(AuditError, match=r"has 3 partitions; flights\.in has 2"):
         state_frame(spark, url, APP, SOURCE)

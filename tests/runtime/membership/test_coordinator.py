@@ -174,7 +174,7 @@ def test_a_start_that_ended_between_two_partitions_stands_in_nobodys_way() -> No
         log: list[ControlEvent] = [
             AppCreated("x", HASH_NAME, 1),
             CoordinatorElected(1, "P"),
-            PartitionStarted(1, "src", 0, 0),
+            PartitionStarted(1, "src", 0, 0, "earliest", 1),
         ]
         await cluster.connect("P").append([Outgoing("x.control", 0, None, encode(event)) for event in log])
         office = await started(cluster, "Q", STORES, 2)

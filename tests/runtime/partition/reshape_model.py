@@ -123,7 +123,7 @@ class WishDrive(Drive):
         self.dispatch.incarnation, self.dispatch.epoch = WE, 2
         bands = tuple(Band(a, b, edges[a]) for a, b in pairwise(bounds))
         cut = [WorkersCut(BEFORE, 1, 1, *SOURCE, 0, bounds)] if rng.random() < 0.5 else []
-        started = PartitionStarted(0, *SOURCE, 0)
+        started = PartitionStarted(0, *SOURCE, 0, "earliest", 1)
         before = evolve_all(Ledger(), [started, RangesGranted(0, BEFORE, 1, *SOURCE, bands), *cut])
         self.ledger = evolve_all(before, decide_grant(before, 0, SOURCE, WE))
         self.cut = even_bounds(rng.choice((1, 2, 3, 4)))

@@ -1,0 +1,113 @@
+"""From which offsets source partitions are started that never were: what the broker is asked for that.
+
+Asked before anything is written, so that a start that is refused leaves nothing behind.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ...brokers.protocol import Broker, TopicPartition, Watermarks
+from ...brokers.waiting import bounded
+from ...errors import SettingsError, SourceError
+from ...offsets.control import Control
+from ...offsets.starts import ADDED, LATEST, StartChanged, check_starts, is_added
+from ..handlers.start import FROM_EARLIEST, Start
+from ..settings import Settings
+
+logger = logging.getLogger("keylanes")
+
+
+class Begun(NamedTuple):
+    """Where a partition is started, what it was told to start from, and how many partitions its topic has."""
+
+    offset: int
+    start: str
+    partitions: int
+
+
+class Starts:
+    """``starts`` by topic; a topic that is not named is started from its first record."""
+
+    def __init__(self, broker: Broker, settings: Settings, starts: Mapping[str, Start]) -> None:
+        self.broker, self.settings, self.starts = broker, settings, starts
+
+    def check(self, control: Control) -> None:
+        """Raises SettingsError when a topic was started from something else."""
+        try:
+            check_starts(control, {topic: start.text for topic, start in self.starts.items()})
+        except StartChanged as error:
+            raise SettingsError(str(error)) from error
+
+    async def decide(
+        self, control: Control, sources: Mapping[TopicPartition, Watermarks]
+    ) -> dict[TopicPartition, Begun]:
+        """Of the partitions that were not started yet. Raises SettingsError, SourceError, BrokerError."""
+        decided: dict[TopicPartition, Begun] = {}
+        for topic in sorted({place.topic for place in sources}):
+            own = sorted(place for place in sources if place.topic == topic)
+            new = [place for place in own if place not in control.started]
+            added = [place for place in new if is_added(control, *place)]
+            first = [place for place in new if place not in added]
+            decided |= {place: Begun(sources[place].start, ADDED, len(own)) for place in added}
+            if first:
+                start = self.starts.get(topic, FROM_EARLIEST)
+                offsets = await self._offsets(start, topic, first, sources)
+                decided |= {place: Begun(offsets[place], start.text, len(own)) for place in first}
+        return decided
+
+    async def _offsets(
+        self, start: Start, topic: str, places: Sequence[TopicPartition], marks: Mapping[TopicPartition, Watermarks]
+    ) -> Mapping[TopicPartition, int]:
+        limit = self.settings.request_timeout_ms
+        if start.group is not None:
+            return await self._of_group(start.group, topic, places, marks)
+        if start.timestamp_ms is not None:
+            times = dict.fromkeys(places, start.timestamp_ms)
+            found = await bounded(self.broker.offsets_at(times), limit, f"offsets of {topic} by time")
+            return {place: marks[place].high if (at := found[place]) is None else at for place in places}
+        return {place: marks[place].high if start.text == LATEST else marks[place].start for place in places}
+
+    async def _of_group(
+        self, group: str, topic: str, places: Sequence[TopicPartition], marks: Mapping[TopicPartition, Watermarks]
+    ) -> dict[TopicPartition, int]:
+        limit = self.settings.request_timeout_ms
+        told = await bounded(self.broker.group_offsets(group, places), limit, f"offsets of group {group}")
+        where = f"start='group:{group}' of topic {topic!r}"
+        if told.is_live:
+            raise SettingsError(
+                f"{where}: the group has members (it is {told.state}), so its offsets move on, and records would be "
+                "handled there and here. Nothing was started. Stop all consumers of the group; when `kafka-consumer-"
+                f"groups.sh --describe --group {group} --state` says that it is Empty, start this application again"
+            )
+        if not told.offsets:
+            raise SettingsError(
+                f"{where}: the group has committed no offset for this topic. Nothing was started. See which groups "
+                'there are with `kafka-consumer-groups.sh --list`, or write start="earliest" or "latest"'
+            )
+        for place, offset in sorted(told.offsets.items()):
+            start, high = marks[place]
+            if not start <= offset <= high:
+                raise SourceError(
+                    f"{where}: the group stands at offset {offset} of partition {place.partition}, which holds offsets "
+                    f"{start} to {high}: retention passed it, or the topic was created anew. Nothing was started or "
+                    'skipped. Write start="earliest" to take what there is'
+                )
+        for place in places:
+            if place not in told.offsets:
+                logger.warning(
+                    "%s: the group has committed nothing for partition %d, which is read from its first record (%d)",
+                    where,
+                    place.partition,
+                    marks[place].start,
+                )
+        return {place: told.offsets.get(place, marks[place].start) for place in places}
+
+
+def tell(begun: Mapping[TopicPartition, Begun]) -> None:
+    """Show where partitions are started, topic by topic."""
+    for topic in sorted({place.topic for place in begun}):
+        own = {place.partition: one for place, one in sorted(begun.items()) if place.topic == topic}
+        for start in dict.fromkeys(one.start for one in own.values()):
+            offsets = ", ".join(f"[{number}] at {one.offset}" for number, one in own.items() if one.start == start)
+            logger.info("%s is started from %s: %s", topic, start, offsets)
