@@ -132,18 +132,21 @@ class App:
                 timeout_ms=timeout_ms,
                 start=start_of(start, topic),
             )
-            names = {store.name for store in declared.stores}
-            for other in self.handlers.values():
-                for store in other.stores:
-                    if store.name in names:
-                        raise SettingsError(
-                            f"handler {declared.name} of topic {topic!r}: store {store.name!r} belongs to the handler "
-                            f"of {other.topic!r}; a store has one handler, and its name is unique in an application"
-                        )
+            self._check_stores(declared)
             self.handlers[topic] = declared
             return function
 
         return register
+
+    def _check_stores(self, declared: Handler) -> None:
+        names = {store.name for store in declared.stores}
+        for other in self.handlers.values():
+            for store in other.stores:
+                if store.name in names:
+                    raise SettingsError(
+                        f"handler {declared.name} of topic {declared.topic!r}: store {store.name!r} belongs to the "
+                        f"handler of {other.topic!r}; a store has one handler, and its name is unique in an application"
+                    )
 
     # --- running ---------------------------------------------------------------------------------------------------
 

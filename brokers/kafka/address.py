@@ -13,7 +13,6 @@ from ..security import Security
 
 PORT_MAX: Final = 65_535
 FORM: Final = "kafka://host:port[,host:port…]"
-FILES: Final = ("ssl_cafile", "ssl_certfile", "ssl_keyfile")
 
 
 def hosts_of(bootstrap: str) -> list[str]:
@@ -73,16 +72,21 @@ def encryption(security: Security) -> ssl.SSLContext | None:
         )
     if security.security_protocol not in ("SSL", "SASL_SSL"):
         return None
-    for name in FILES:
-        _refuse_unreadable(name, getattr(security, name))
+    files = {
+        "ssl_cafile": security.ssl_cafile,
+        "ssl_certfile": security.ssl_certfile,
+        "ssl_keyfile": security.ssl_keyfile,
+    }
+    for name, path in files.items():
+        _refuse_unreadable(name, path)
     password = "" if security.ssl_password is None else security.ssl_password.reveal()  # None: OpenSSL would ask for it
-    named = [name for name in FILES if getattr(security, name) is not None]
+    named = {name: path for name, path in files.items() if path is not None}
     try:
         context: ssl.SSLContext = create_ssl_context(
             cafile=security.ssl_cafile, certfile=security.ssl_certfile, keyfile=security.ssl_keyfile, password=password
         )
     except (OSError, ValueError) as error:  # ssl's own are OSErrors
-        seen = ", ".join(f"{name}={getattr(security, name)!r}" for name in named)
+        seen = ", ".join(f"{name}={path!r}" for name, path in named.items())
         raise SettingsError(
             f"the certificates can't be used: {error}; seen {seen}: {' and '.join(named) or 'each'} holds PEM, a key "
             "fits its certificate, and ssl_password its key"
