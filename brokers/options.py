@@ -52,6 +52,8 @@ def check(field: msgspec.structs.FieldInfo, value: Any, where: str) -> None:
     """Raises SettingsError for a value that a field does not take; ``where``: how it was given."""
     try:
         msgspec.convert(value, field.type)
+    except TypeError:
+        return  # a type that is no data, as a function: whoever uses it judges
     except msgspec.ValidationError:
         is_shown = isinstance(value, str | int | float | None) and not is_sensitive(field)
         seen = repr(value) if is_shown else f"a {type(value).__name__}"

@@ -64,6 +64,11 @@ class Security(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 msgspec.structs.force_setattr(self, name, Secret(value))
         super().__post_init__()
         _refuse_other("security_protocol", self.security_protocol, PROTOCOLS)
+        if self.ssl_keyfile is not None and self.ssl_certfile is None:
+            raise SettingsError(
+                f"ssl_keyfile is the key of ssl_certfile; seen ssl_keyfile={self.ssl_keyfile!r} and no ssl_certfile: "
+                "give both, or neither where brokers ask for no certificate"
+            )
         if not self.security_protocol.startswith("SASL_"):
             return
         if self.sasl_mechanism == "OAUTHBEARER":

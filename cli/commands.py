@@ -258,6 +258,8 @@ def load_app(target: str) -> App:
 
 def audit_arguments(app: App) -> list[str]:
     """What the audit has to know of an application; raises SettingsError when it was given a Broker object."""
+    if app.broker is None:
+        raise SettingsError(f"{app.name!r} has no broker: set KEYLANES_BROKER, or give --app and --broker ADDRESS")
     if not isinstance(app.broker, str):
         raise SettingsError(f"{app.name!r} was given a Broker object; the audit needs --app and --broker ADDRESS")
     letters = {h.on_failure.topic for h in app.handlers.values() if isinstance(h.on_failure, DeadLetter)}

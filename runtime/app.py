@@ -117,8 +117,10 @@ class App:
 
         def register(function: F) -> F:
             if topic in self.handlers:
+                second = getattr(function, "__qualname__", repr(function))
                 raise SettingsError(
-                    f"topic {topic!r} has the handler {self.handlers[topic].name}; a topic has one handler"
+                    f"topic {topic!r} has the handler {self.handlers[topic].name}; a topic has one handler, seen also "
+                    f"{second}: call both from one, or give them topics of their own"
                 )
             declared = declare(
                 function,

@@ -364,7 +364,9 @@ MISTAKES: dict[str, Mistake] = {
         without_call,
         Parts("in place of a topic", "seen 'plain'", "the topic whose records", 'write @app.handler("orders")'),
     ),
-    "two handlers of one topic": Mistake(declared_twice),
+    "two handlers of one topic": Mistake(
+        declared_twice, Parts("has the handler plain", "seen also counts", "one handler", "call both from one")
+    ),
     'on_failure="orders.dead"': Mistake(
         declared(on_failure="orders.dead"),
         Parts("on_failure is", "seen 'orders.dead'", "DeadLetter or", 'write on_failure=DeadLetter("orders.dead")'),

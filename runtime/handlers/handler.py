@@ -16,7 +16,7 @@ from .context import Context
 from .start import FROM_EARLIEST, Start
 from .store_declarations import declare_store, is_store
 from .stores import StoreDeclaration
-from .values import Codec, JsonCodec, value_decoder
+from .values import Codec, JsonCodec, check_codec, value_decoder
 
 PARALLELISING_FACTOR = 256
 PARALLELISING_FACTOR_MAX = 16_384
@@ -120,7 +120,7 @@ def declare(
     where = f"handler {name} of topic {topic!r}"
     _check_factor(where, parallelising_factor)
     _check_policies(where, topic, retry, on_failure)
-    _check_codec(where, codec)
+    check_codec(where, codec)
     for label, given in (("topic", topic), ("to", to)):
         if given is not None:
             check_topic_name(given, f"{where}: {label}")
@@ -182,18 +182,6 @@ def _check_policies(where: str, topic: str, retry: object, on_failure: object) -
             f"{where}: on_failure is a keylanes.DeadLetter or keylanes.Stop; seen {on_failure!r}: write "
             f'on_failure=DeadLetter("{letters}") to send failed records there, on_failure=Stop() to stop at one'
         )
-
-
-def _check_codec(where: str, codec: object) -> None:
-    does_both = all(callable(getattr(codec, method, None)) for method in ("decoder", "encode"))
-    if codec is None or (does_both and not isinstance(codec, type)):
-        return
-    ours = {"json": "JsonCodec()", "msgpack": "MsgpackCodec()"}
-    meant = f"{codec.__name__}()" if isinstance(codec, type) else ours.get(str(codec).lower(), "MyCodec()")
-    raise SettingsError(
-        f"{where}: codec is an object with decoder() and encode(): JsonCodec(), MsgpackCodec() or one of your own; "
-        f"seen {codec!r}: write codec={meant}"
-    )
 
 
 def _number_in(value: object, default: int) -> int:

@@ -6,16 +6,17 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from ...brokers.options import Options
 from ...errors import SettingsError
 from ...state.keys import MAP_KEY_TYPES
 from .stores import MapState, State, StoreDeclaration
-from .values import Codec, JsonCodec, codec_name, is_optional
+from .values import Codec, JsonCodec, check_codec, codec_name, is_optional
 
 TTL_MS_MAX: Final = 100 * 366 * 86_400_000
 NAME_CHARS_MAX: Final = 100
 
 
-class Store(msgspec.Struct, frozen=True, kw_only=True):
+class Store(Options, frozen=True, kw_only=True):
     """How a state is kept, for ``Annotated``.
 
     ``name``: the name of the store; by default that of the parameter. ``ttl_ms``: how long a value is visible, in the
@@ -71,6 +72,7 @@ def declare_store(parameter: str, annotation: Any, where: str) -> StoreDeclarati
     value = wanted[-1]
     if is_optional(value):
         raise SettingsError(f"{where}: None says that there is no value, so it can't be one; seen {value!r}")
+    check_codec(where, options.codec)
     codec = options.codec or JsonCodec()
     is_sure = isinstance(codec, JsonCodec) and value in (int, str, bytes, bool)
     try:

@@ -82,6 +82,19 @@ class MsgpackCodec:
         return msgspec.msgpack.encode(value)
 
 
+def check_codec(where: str, codec: object) -> None:
+    """Raises SettingsError for what is no codec, with the right form; None is the default."""
+    does_both = all(callable(getattr(codec, method, None)) for method in ("decoder", "encode"))
+    if codec is None or (does_both and not isinstance(codec, type)):
+        return
+    ours = {"json": "JsonCodec()", "msgpack": "MsgpackCodec()"}
+    meant = f"{codec.__name__}()" if isinstance(codec, type) else ours.get(str(codec).lower(), "MyCodec()")
+    raise SettingsError(
+        f"{where}: codec is an object with decoder() and encode(): JsonCodec(), MsgpackCodec() or one of your own; "
+        f"seen {codec!r}: write codec={meant}"
+    )
+
+
 def codec_name(codec: Codec) -> str:
     """What a codec is called in our logs: its ``name`` if it has one, else its class."""
     return str(getattr(codec, "name", None) or type(codec).__qualname__)

@@ -65,7 +65,8 @@ async def test_a_file_that_can_not_be_used_is_named(tmp_path: Path, field: str, 
     path = tmp_path / "file.pem"
     if text is not None:
         path.write_text(text)
-    files: dict[str, Any] = {"ssl_certfile": str(path)} if text and field == "ssl_keyfile" else {}
+    (tmp_path / "certificate.pem").write_text("none")
+    files: dict[str, Any] = {"ssl_certfile": str(tmp_path / "certificate.pem")} if field == "ssl_keyfile" else {}
     broker = KafkaBroker("localhost:1", security=Security(security_protocol="SSL", **{**files, field: str(path)}))
     with pytest.raises(SettingsError, match=f"{field}.*{re.escape(str(path))}.*{says}"):
         await broker.open()

@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import pytest
@@ -24,7 +24,9 @@ from keylanes import (
     Security,
     Settings,
     SettingsError,
+    State,
     Stop,
+    Store,
 )
 from keylanes.brokers.partitioner import murmur2, partition_of_key, partition_without_key
 from keylanes.brokers.protocol import Outgoing, TopicDescription
@@ -135,6 +137,10 @@ async def async_generator(value: bytes) -> AsyncIterator[bytes]:
     yield b""
 
 
+def own_codec(value: bytes, seen: Annotated[State[int], Store(codec="avro")]) -> None:
+    """Its codec is a name."""
+
+
 class Service:
     """Its handler is a method."""
 
@@ -168,6 +174,7 @@ class Service:
         (plain, {"codec": "avro"}, r"JsonCodec\(\), MsgpackCodec\(\) or one of your own; seen 'avro'"),
         (plain, {"codec": "json"}, r"write codec=JsonCodec\(\)"),
         (plain, {"codec": MsgpackCodec}, r"write codec=MsgpackCodec\(\)"),
+        (own_codec, {}, r"store 'seen': codec is an object .* seen 'avro': write codec=MyCodec\(\)"),
         (Service.on_order, {}, r"seen self: .* app.handler\(…\)\(service.on_order\)"),
     ],
 )
@@ -388,6 +395,9 @@ SASL = {"security_protocol": "SASL_SSL", "sasl_plain_username": "ali", "sasl_pla
         (Settings, {"security": "SSL"}, "Settings.security is a Security; seen 'SSL'"),
         (Settings, {"security": {"sasl_plain_password": "hunter2"}}, "seen a dict"),
         (Retry, {"attempts": "5"}, "Retry.attempts is a whole number; seen '5'"),
+        (Store, {"ttl": 5}, r"'ttl'; did you mean ttl_ms\?"),
+        (Store, {"ttl_ms": "5"}, "Store.ttl_ms is a whole number, or None; seen '5'"),
+        (Security, {"ssl_keyfile": "key.pem"}, "seen ssl_keyfile='key.pem' and no ssl_certfile: give both"),
         (Security, {"security_protocol": "ssl"}, r"seen 'ssl'; did you mean SSL\?"),
         (Security, {"security_protocol": "SASL_SSL"}, "seen no sasl_plain_username and no sasl_plain_password"),
         (Security, {**SASL, "sasl_mechanism": "SCRAM-512"}, r"seen 'SCRAM-512'; did you mean SCRAM-SHA-512\?"),

@@ -116,11 +116,13 @@ def test_what_is_asked_for_comes_before_defaults_of_the_handler() -> None:
 
 
 def test_a_time_to_live_is_a_whole_number() -> None:
-    """A fraction of a millisecond could not be written down."""
+    """A fraction of a millisecond could not be written down, and none at all is written None."""
+    with pytest.raises(SettingsError, match=r"ttl_ms is a whole number, or None; seen 1\.5"):
+        Store(ttl_ms=1.5)  # type: ignore[arg-type]  # what is tested
 
-    async def work(value: bytes, seen: Annotated[State[int], Store(ttl_ms=1.5)]) -> None: ...
+    async def work(value: bytes, seen: Annotated[State[int], Store(ttl_ms=0)]) -> None: ...
 
-    with pytest.raises(SettingsError, match=r"ttl_ms is 1 to .*seen 1\.5"):
+    with pytest.raises(SettingsError, match=r"ttl_ms is 1 to .*seen 0"):
         declare(work, "t")
 
 
