@@ -15,7 +15,7 @@ from ..brokers.waiting import bounded, closed_within, fatal_of
 from ..errors import BrokerUnavailable, FatalError, InvariantBroken, LogError, SourceError, StateError
 from ..state.overlay import Cell
 from ..state.tables import TABLE_CONFIG
-from .ends_watch import EndsWatch
+from .ends_watch import EndsWatch, WayToLevel
 from .engine.balance import Balance
 from .engine.commit import CommitCycle
 from .engine.destinations import Destinations
@@ -39,7 +39,7 @@ from .requests import Requests
 from .settings import Settings
 from .source_watch import SourceWatch
 from .stores.keeper import Keeper, OpenCopies, open_state_folder
-from .watch.statistics import Statistics
+from .watch.statistics import RunningRecord, Statistics
 from .watch.steps import Step
 from .watch.watchdog import StallWatch
 from .work import Work
@@ -94,6 +94,7 @@ class Member:
         self.stall = StallWatch(settings.stall_ms)
         self.office_watch = OfficeWatch(self.identity, wall_ms)
         self._work: Work | None = None
+        self._way: WayToLevel | None = None
         self.error: BaseException | None = None
         self._damage: BaseException | None = None
         self.is_ready = asyncio.Event()
@@ -161,14 +162,19 @@ class Member:
             event_bytes=sent.event_bytes,
             done_bytes=slots.done_bytes,
             running=slots.running(),
-            oldest_running=slots.oldest_running(),
+            oldest_running=self.oldest_running(),
             last_commit_age_s=None if sent.last_commit_s is None else self.now_s() - sent.last_commit_s,
             loop_lag_ms_max=loop_lag_ms_max,
             splits=0 if balance is None else balance.splits,
             merges=0 if balance is None else balance.merges,
             restoring=self.keeper.restoring,
             hot_keys=() if balance is None else tuple(balance.hot_keys),
+            to_level=None if self._way is None else self._way.gone(),
         )
+
+    def oldest_running(self) -> RunningRecord | None:
+        """The record that has been running longest. Any thread may ask."""
+        return self.slots.oldest_running(self.now_s())
 
     @property
     def work(self) -> Work:
@@ -310,6 +316,7 @@ class Member:
         if until_level:
             writes = [(handler.topic, to) for handler in self.handlers for to in destinations_of([handler])]
             level = Ends(work.ends, writes)
+            self._way = WayToLevel(work.ends_watch, work.ends)
             work.cycle.transactions.tell(level)
         self._spawn(self._watch(work, level))
         self._spawn(self.office_watch.run(work.standing, self._was_in_office))
@@ -361,7 +368,7 @@ class Member:
                 logger.error(
                     "records wait and nothing has moved for %d ms; oldest running record: %s",
                     self.settings.stall_ms,
-                    self.slots.oldest_running(),
+                    self.oldest_running() or "none",
                 )
             if level is not None and await work.ends_watch.has_reached(level):
                 self.slots.stop()  # what is queued beyond the ends is for the next start
@@ -375,6 +382,8 @@ class Member:
         cycle = work.cycle
         work.reader.stop()
         work.catch_up.stop()
+        if work.balance is not None:
+            work.balance.stop()
         loop = asyncio.get_running_loop()
         drain_s = self.settings.drain_timeout_ms / 1000
         deadline = loop.time() + drain_s
