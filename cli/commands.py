@@ -111,7 +111,7 @@ def run(
     if until is None:
         app.run()
     else:
-        with ProgressShown(f"{app.name}: records done", 0) as shown:
+        with ProgressShown(f"{app.name}: offsets done", 0) as shown:
             app.run(until="level", on_step=_Watching(app, shown))
     if as_json:
         sys.stdout.write(msgspec.json.encode(app.statistics()).decode() + "\n")
@@ -128,9 +128,8 @@ class _Watching:
         now = time.monotonic()
         if step == "applied" and now - self._looked_s >= SHOWN_EVERY_S:
             self._looked_s = now
-            statistics = self.app.statistics()
-            waiting = sum(partition.queued_records for partition in statistics.partitions)
-            self.shown.move(statistics.records_done, statistics.records_done + waiting)
+            if (way := self.app.statistics().to_level) is not None:
+                self.shown.move(way.done, way.total)
 
 
 @cli.command(

@@ -10,7 +10,8 @@ others that it will be the last. The rules, in the order in which decisions come
   key that comes there seldom would wait behind it each time. Otherwise the cut halves the load.
 - *Merge*, in order of points: neighbours that together cost next to nothing, for which nothing waits, inside one range
   of the declared cut and under one grant. So what was split comes back, and never less than was declared.
-- *Unsplittable*, in order of points: a hot worker all of whose load is at one point.
+- *Unsplittable*, in order of points: a hot worker all of whose load is at one point, and that has far more to do than
+  the others with load. Where a few keys have the same to do each, no key is what the partition waits for.
 
 Nothing flaps: loads that stay as they are lead to a state without decisions. A split needs ``split_share`` at once, a
 merge at most ``merge_share`` for the sum of a group, as a decaying average, too, which for a new worker begins at the
@@ -59,7 +60,8 @@ class WorkerLoad(msgspec.Struct, frozen=True, gc=False):
 class Limits:
     """``split_share`` and ``merge_share`` are parts of a worker's time; the counts are of one partition.
 
-    ``demand_share``: who is hot has at least so many times the demand of an average worker.
+    ``demand_share``: who is hot has at least so many times the demand of an average worker. ``bottleneck_share``: who
+    is unsplittable has at least so many times the demand of an average one of the others that have any.
     """
 
     workers_max: int
@@ -68,6 +70,7 @@ class Limits:
     splits_max: int = 48
     watched_max: int = 48
     demand_share: float = 0.0
+    bottleneck_share: float = 2.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.merge_share < self.split_share <= 1:
@@ -95,7 +98,9 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Unsplittable:
-    """One point has all of a hot worker's load; ``share`` is its part of the partition's handler time."""
+    """One point has all of a hot worker's load, and is what the partition waits for; ``share`` is its part of the
+    partition's handler time.
+    """
 
     worker: int
     point: int
@@ -121,7 +126,7 @@ def decide(workers: Iterable[WorkerLoad], declared: Sequence[int], limits: Limit
         cuts = cuts_of(worker)
         cuts = cuts[: max(0, room - len(splits))]
         splits += [Split(worker.number, at) for at in cuts]
-        if not cuts and (point := only_point(worker)) is not None:
+        if not cuts and (point := only_point(worker)) is not None and is_bottleneck(worker, ordered, limits):
             stuck.append(Unsplittable(worker.number, point, worker.busy / total))
     merges = [Merge(group) for group in _cold_groups(ordered, declared, limits)]
     return [*splits, *merges, *sorted(stuck, key=lambda u: u.point)]
@@ -140,6 +145,12 @@ def is_hot(worker: WorkerLoad, limits: Limits) -> bool:
     """Whether it is busy, and more waits for it than half of what it did in the last window."""
     waits = worker.is_behind or 2 * worker.backlog_records > worker.records
     return worker.busy >= limits.split_share * FULL and waits and not worker.is_held
+
+
+def is_bottleneck(worker: WorkerLoad, workers: Iterable[WorkerLoad], limits: Limits) -> bool:
+    """Whether it has far more to do than the others with load have: they are through, and it is not."""
+    others = [found for other in workers if other is not worker and (found := demand(other))]
+    return demand(worker) * len(others) >= limits.bottleneck_share * sum(others)
 
 
 def demand(worker: WorkerLoad) -> int:

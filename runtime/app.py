@@ -241,7 +241,7 @@ class App:
             )
 
     async def _run(self, member: Member, *, until_level: bool) -> None:
-        self._watch = LoopWatch(self.settings.loop_lag_ms, lambda: str(member.slots.oldest_running()))
+        self._watch = LoopWatch(self.settings.loop_lag_ms, lambda: str(member.oldest_running() or "none is known"))
         watching = asyncio.get_running_loop().create_task(self._watch.run())
         try:
             await member.run(until_level=until_level)

@@ -10,6 +10,7 @@ from .engine.ends import Ends
 from .engine.partition_run import PartitionRun, run_of
 from .logs.office import Standing
 from .settings import Settings
+from .watch.statistics import ToLevel
 
 logger = logging.getLogger("keylanes")
 
@@ -36,6 +37,18 @@ class EndsWatch:
                 edges[source] = self.standing.ledger.frontier(source)
         return edges
 
+    def remaining(self, ends: Mapping[TopicPartition, int]) -> int:
+        """How many offsets are left up to these ends, those of a worker in proportion to its key range."""
+        area = 0
+        for run in self.runs:
+            source, workers = run.dispatch.place, run.dispatch.workers
+            end = ends.get(source, 0)
+            if sum(worker.end - worker.first for worker in workers) == SPACE_END:
+                area += sum(max(0, end - worker.edge) * (worker.end - worker.first) for worker in workers)
+            else:
+                area += max(0, end - self.standing.ledger.frontier(source)) * SPACE_END
+        return -(-area // SPACE_END)
+
     async def has_reached(self, level: Ends) -> bool:
         """Whether all is done, also in sources that this application writes to itself."""
         wanted = level.to_pin(self.edges())
@@ -61,3 +74,15 @@ class EndsWatch:
             self._has_named_released = True
             labels = ", ".join(run.label for run in runs)
             logger.warning("all that is held is level; released ranges of %s wait to be granted", labels)
+
+
+class WayToLevel:
+    """The way to the ends that were found at the start: it is as long as it was then, whatever comes later."""
+
+    def __init__(self, watch: EndsWatch, ends: Mapping[TopicPartition, int]) -> None:
+        self._watch, self._ends = watch, dict(ends)
+        self._total = watch.remaining(self._ends)
+
+    def gone(self) -> ToLevel:
+        """How much of it is done."""
+        return ToLevel(max(0, self._total - self._watch.remaining(self._ends)), self._total)

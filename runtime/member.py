@@ -17,7 +17,7 @@ from ..brokers.waiting import bounded, closed_within, fatal_of
 from ..errors import BrokerUnavailable, FatalError, InvariantBroken, LogError, SourceError, StateError
 from ..state.overlay import Cell
 from ..state.tables import TABLE_CONFIG
-from .ends_watch import EndsWatch
+from .ends_watch import EndsWatch, WayToLevel
 from .engine.balance import Balance
 from .engine.commit import CommitCycle
 from .engine.destinations import Destinations
@@ -42,7 +42,7 @@ from .settings import Settings
 from .source_watch import SourceWatch
 from .stores.keeper import Keeper, OpenCopies, open_state_folder
 from .watch.key_places import KeyPlaces
-from .watch.statistics import Statistics
+from .watch.statistics import RunningRecord, Statistics
 from .watch.steps import Step
 from .watch.watchdog import StallWatch
 from .work import Work
@@ -102,6 +102,7 @@ class Member:
         self.stall = StallWatch(settings.stall_ms)
         self.office_watch = OfficeWatch(self.identity, wall_ms)
         self._work: Work | None = None
+        self._way: WayToLevel | None = None
         self.error: BaseException | None = None
         self._damage: BaseException | None = None
         self.is_ready = asyncio.Event()
@@ -169,14 +170,19 @@ class Member:
             event_bytes=sent.event_bytes,
             done_bytes=slots.done_bytes,
             running=slots.running(),
-            oldest_running=slots.oldest_running(),
+            oldest_running=self.oldest_running(),
             last_commit_age_s=None if sent.last_commit_s is None else self.now_s() - sent.last_commit_s,
             loop_lag_ms_max=loop_lag_ms_max,
             splits=0 if balance is None else balance.splits,
             merges=0 if balance is None else balance.merges,
             restoring=self.keeper.restoring,
             hot_keys=() if balance is None else tuple(balance.hot_keys),
+            to_level=None if self._way is None else self._way.gone(),
         )
+
+    def oldest_running(self) -> RunningRecord | None:
+        """The record that has been running longest. Any thread may ask."""
+        return self.slots.oldest_running(self.now_s())
 
     @property
     def work(self) -> Work:
@@ -318,6 +324,7 @@ class Member:
         if until_level:
             writes = [(handler.topic, to) for handler in self.handlers for to in destinations_of([handler])]
             level = Ends(work.ends, writes)
+            self._way = WayToLevel(work.ends_watch, work.ends)
             work.cycle.transactions.tell(level)
         self._spawn(self._watch(work, level))
         self._spawn(self.office_watch.run(work.standing, self._was_in_office))
@@ -370,7 +377,7 @@ class Member:
                 logger.error(
                     "records wait and nothing has moved for %d ms; oldest running record: %s",
                     self.settings.stall_ms,
-                    self.slots.oldest_running(),
+                    self.oldest_running() or "none",
                 )
             if level is not None and await work.ends_watch.has_reached(level):
                 self.slots.stop()  # what is queued beyond the ends is for the next start
@@ -384,6 +391,8 @@ class Member:
         cycle = work.cycle
         work.reader.stop()
         work.catch_up.stop()
+        if work.balance is not None:
+            work.balance.stop()
         loop = asyncio.get_running_loop()
         drain_s = self.settings.drain_timeout_ms / 1000
         deadline = loop.time() + drain_s

@@ -35,7 +35,7 @@ TOPICS_MAX: Final = 1 << 16
 _IDENTITY: Final = b"i"
 _STORE_KEY: Final = Struct(">cH")
 _PLACE: Final = Struct(">cHI")
-_REBUILT: Final = "delete this one (what it held is read from the changelogs again)"
+_REBUILT: Final = "delete this one (the state is read from the changelogs again, as far as these are still there)"
 
 T = TypeVar("T")
 _encode = msgspec.msgpack.Encoder().encode
@@ -245,10 +245,7 @@ def open_copies(
             rocks.write(writes, sync=True)
         wanted = (identity[0] if app is None else app, identity[1] if birth is None else birth)
         if identity != wanted:
-            raise RocksError(
-                f"{rocks.folder} holds the state of application {identity[0]!r}, born {identity[1]}; this is "
-                f"application {wanted[0]!r}, born {wanted[1]}: name another folder, or {_REBUILT}"
-            )
+            raise RocksError(_foreign(rocks.folder, identity, wanted))
         return RocksCopies(rocks, identity, writable=mode == "write")
     except BaseException:
         rocks.close()
@@ -263,12 +260,25 @@ def check_copies(folder: Path | str, *, app: str, cache_bytes: int = CACHE_BYTES
     try:
         identity = _identity(rocks)
         if identity is not None and identity[0] != app:
-            raise RocksError(
-                f"{rocks.folder} holds the state of application {identity[0]!r}, born {identity[1]}; this is "
-                f"application {app!r}: name another folder, or {_REBUILT}"
-            )
+            raise RocksError(_foreign(rocks.folder, identity, (app, None)))
     finally:
         rocks.close()
+
+
+def _foreign(folder: Path, held: tuple[str, str], wanted: tuple[str, str | None]) -> str:
+    """Why copies are not for this application, and what can be had."""
+    said = f"{folder} holds the state of application {held[0]!r}, born {held[1]}; this is application {wanted[0]!r}"
+    if wanted[1] is not None:
+        said += f", born {wanted[1]}"
+    if held[0] != wanted[0]:
+        return (
+            f"{said}: name another folder, or delete this one ({held[0]!r} then has to read its state from its "
+            "changelogs, if they are still there)"
+        )
+    return (
+        f"{said}: its logs were made anew since, and nothing of what the folder holds can be had from them. Delete the "
+        "folder to start without that state, or bring back the logs that it belongs to, or name another folder"
+    )
 
 
 def _identity(rocks: Rocks) -> tuple[str, str] | None:

@@ -17,12 +17,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Container, Sequence
 from functools import partial
+from itertools import chain, islice
 
 import msgspec
 
+from ...keyrange.hashing import point_of_key
 from ...keyrange.policy import FULL, Decision, Limits, Merge, Split, Unsplittable, WorkerLoad, decide, watched
 from ...keyrange.ranges import KeyRange
-from ..partition.load import SEEDS_MIN
+from ..partition.load import SEEDS_MAX, SEEDS_MIN
 from ..partition.reshape import MergeWish, SplitWish, Wish
 from ..partition.worker import Worker
 from ..settings import Settings
@@ -69,6 +71,7 @@ class Balance:
         self._hot: dict[PartitionRun, dict[HotKey, int]] = {}
         self._said: dict[tuple[str, int], int] = {}
         self._asked: dict[PartitionRun, set[asyncio.Future[None]]] = {}
+        self._is_stopped = False
 
     @property
     def hot_keys(self) -> list[HotKey]:
@@ -76,22 +79,33 @@ class Balance:
         return [key for run in self.runs for key in self._hot.get(run, ())]
 
     async def run(self) -> None:
-        """Look in intervals until cancelled, with a breath for others between partitions."""
+        """Look in intervals until stopped or cancelled, with a breath for others between partitions."""
         loop = asyncio.get_running_loop()
         looked_s = dict.fromkeys(self.runs, loop.time())
         interval_s = self.settings.balance_interval_ms / 1000
         while True:
             began_s, began_cpu_s = loop.time(), self.cpu_s()
             await asyncio.sleep(interval_s)
+            if self._is_stopped:
+                return
             self.is_saturated = self.cpu_s() - began_cpu_s >= SATURATED_SHARE * (loop.time() - began_s)
             self.looks += 1
             self.calm_looks += 1
             for run in self.runs:
+                if self._is_stopped:
+                    return
                 now = loop.time()
                 await self._look(run, now - looked_s.get(run, now - interval_s))  # some are added while it runs
                 looked_s[run] = now
                 await asyncio.sleep(0)
             self._said = {key: look for key, look in self._said.items() if look > self.looks - SAID_LOOKS}
+
+    def stop(self) -> None:
+        """Ask for nothing more. What was asked for and has not begun is not done."""
+        self._is_stopped = True
+        for asked in self._asked.values():
+            for settled in list(asked):
+                settled.cancel()
 
     async def _look(self, run: PartitionRun, seconds: float) -> None:
         """Close the windows of a partition's workers, which lasted so long, and ask for what the policy decides."""
@@ -112,12 +126,12 @@ class Balance:
         _watch(run, workers, loads, {load.number for load in watched(loads, limits)})
         await asyncio.sleep(0)
         decisions = decide(loads, run.cut, limits)
-        if workers == run.dispatch.workers:
+        if workers == run.dispatch.workers and not self._is_stopped:
             self._carry_out(run, workers, decisions)
 
     def _carry_out(self, run: PartitionRun, workers: Sequence[Worker], decisions: Sequence[Decision]) -> None:
         by_number = {worker.number: worker for worker in workers}
-        before = {key.point: looks for key, looks in self._hot.get(run, {}).items()}
+        before = {key.point: (looks, key.key) for key, looks in self._hot.get(run, {}).items()}
         hot = self._hot[run] = {}
         for decision in decisions:
             match decision:
@@ -131,8 +145,10 @@ class Balance:
                     wish = MergeWish(run.dispatch, within)
                     self._ask(run, wish, self._has_merged, partial(_unsettle, group))
                 case Unsplittable():
-                    key = HotKey(run.dispatch.topic, run.dispatch.partition, decision.point, decision.share)
-                    hot[key] = before.get(key.point, 0) + 1
+                    looks, known = before.get(decision.point, (0, None))
+                    found = known or _key_at(by_number[decision.worker], decision.point)
+                    key = HotKey(run.dispatch.topic, run.dispatch.partition, decision.point, decision.share, found)
+                    hot[key] = looks + 1
                     if hot[key] >= SAY_LOOKS:
                         self._say(run, key)
 
@@ -175,13 +191,20 @@ class Balance:
     def _say(self, run: PartitionRun, key: HotKey) -> None:
         if (run.label, key.point) not in self._said:
             logger.warning(
-                "%s: the key at point %08x is a bottleneck that can't be split: it takes %.0f%% of the partition's "
-                "handler time, and a worker all to itself",
+                "%s: %s is a bottleneck that can't be split: it takes %.0f%% of the partition's handler time, and a "
+                "worker all to itself",
                 run.label,
-                key.point,
+                key,
                 100 * key.share,
             )
         self._said[run.label, key.point] = self.looks
+
+
+def _key_at(worker: Worker, point: int) -> bytes | None:
+    """Whose point it is, as far as a record of it is at hand."""
+    running = () if worker.running is None else (worker.running,)
+    keys = (record.key for record in chain(running, islice(worker.queue, SEEDS_MAX)))
+    return next((key for key in keys if key is not None and point_of_key(key) == point), None)
 
 
 async def _close_windows(run: PartitionRun, workers: Sequence[Worker], seconds: float) -> list[WorkerLoad]:

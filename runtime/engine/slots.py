@@ -17,6 +17,7 @@ from ...state.overlay import Cell
 from ..handlers.produced import Produced
 from ..partition.worker import Worker
 from ..settings import Settings
+from ..watch.statistics import RunningRecord
 from .attempts import first_error
 from .calls import NOTHING
 from .destinations import Destinations
@@ -168,8 +169,8 @@ class Slots(Stretches):
         begun = sum(1 for going in list(self.tasks.values()) if going.running() is not None)
         return begun - self.turns.resuming
 
-    def oldest_running(self) -> tuple[str, int, float] | None:
-        """(partition, offset, since when) of the record that has been running longest."""
+    def oldest_running(self, now: float) -> RunningRecord | None:
+        """The record that has been running longest. May be called from any thread; ``now`` is the loop's time."""
         running = [
             (found[1], going.run.label, found[0].offset)
             for going in list(self.tasks.values())  # at one stroke: the watch asks from a thread of its own
@@ -178,7 +179,7 @@ class Slots(Stretches):
         if not running:
             return None
         started, label, offset = min(running)
-        return label, offset, started
+        return RunningRecord(label, offset, max(0.0, now - started))
 
     async def close(self, limit_s: float) -> None:
         """Cancel what still runs and let go of the threads; bounded in time. A second call does nothing."""

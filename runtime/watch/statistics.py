@@ -1,17 +1,53 @@
 """Values that tell people and machines how a run stands."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
+KEY_SHOWN_MAX: Final = 100
+"""So many characters of a key are shown."""
+
 
 class HotKey(NamedTuple):
-    """A point with all of a busy worker's load, and its part of the partition's handler time: it can't be split."""
+    """A point with all of a busy worker's load, far more than the others', and its part of the partition's handler
+    time: it can't be split. ``key``: whose point it is; None where no record of it was at hand.
+    """
 
     topic: str
     partition: int
     point: int
     share: float
+    key: bytes | None = None
+
+    def __str__(self) -> str:
+        """The key if it is known, else its point, for people."""
+        if self.key is None:
+            return f"the key at point {self.point:08x}"
+        text = self.key.decode(errors="backslashreplace")
+        return f"key {text[:KEY_SHOWN_MAX]!r}"
+
+
+class RunningRecord(NamedTuple):
+    """A record that a handler works on, of a source partition as it is called (``topic[partition]``), and for how many
+    seconds.
+    """
+
+    partition: str
+    offset: int
+    age_s: float
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"{self.partition} offset {self.offset}, for {self.age_s:.1f} s"
+
+
+class ToLevel(NamedTuple):
+    """How far a run with ``until="level"`` is on its way from where it began to the ends that it found then: offsets of
+    all source partitions, those of a key range in proportion to its width.
+    """
+
+    done: int
+    total: int
 
 
 class Progress(NamedTuple):
@@ -62,7 +98,8 @@ class Statistics(msgspec.Struct, frozen=True):
     event_bytes: int = 0
     done_bytes: int = 0
     running: int = 0
-    oldest_running: tuple[str, int, float] | None = None
+    oldest_running: RunningRecord | None = None
+    """The record that a handler has been working on for longest."""
     last_commit_age_s: float | None = None
     loop_lag_ms_max: float = 0.0
     splits: int = 0
@@ -72,3 +109,5 @@ class Statistics(msgspec.Struct, frozen=True):
     """Keys that are the bottleneck of their partition: no split helps."""
     restoring: Progress | None = None
     """How far a restore of state is, while there is one."""
+    to_level: ToLevel | None = None
+    """How far a run to the ends of its sources is; None: it is none."""

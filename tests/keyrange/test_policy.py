@@ -84,10 +84,32 @@ def test_one_point_with_all_of_the_load_is_told() -> None:
     """
     busy = changed(hot(2, 50, 100), busy=FULL // 2, points=((70, 9),))
     workers, cut = [hot(1, 7, 8), busy], (7, 8, 50, 100)
-    told = [Unsplittable(1, 7, 2 / 3), Unsplittable(2, 70, 1 / 3)]
-    assert decide(workers, cut, replace(LIMITS, workers_max=2)) == told
-    assert decide(workers, cut, LIMITS) == [Split(2, 70), Split(2, 71), told[0]]
+    told = Unsplittable(1, 7, 2 / 3)
+    assert decide(workers, cut, replace(LIMITS, workers_max=2)) == [told]
+    assert decide(workers, cut, LIMITS) == [Split(2, 70), Split(2, 71), told]
     assert numbers(watched(workers, LIMITS)) == [2]
+
+
+@pytest.mark.parametrize(
+    ("backlogs", "told"),
+    [
+        ([90], [0]),
+        ([90, 90], []),
+        ([90, 90, 90, 90, 90], []),
+        ([90, 150, 110, 80, 100], []),
+        ([90, 300, 110, 80, 100], [1]),
+        ([300, 300, 30, 30, 30, 30, 30, 30], [0, 1]),
+    ],
+)
+@pytest.mark.parametrize("idle", [0, 20])
+def test_a_key_is_a_bottleneck_only_beside_others_that_are_through_sooner(
+    backlogs: list[int], told: list[int], idle: int
+) -> None:
+    """Where some keys have the same to do each, nobody waits for one of them; workers without load do not count."""
+    workers = [changed(hot(i, 10 * i, 10 * i + 1), backlog_records=n) for i, n in enumerate(backlogs)]
+    workers += [changed(hot(100 + i, 1000 + i, 1001 + i), busy=0, backlog_records=0) for i in range(idle)]
+    found = decide(workers, (0, 2_000), LIMITS)
+    assert [decision.worker for decision in found if isinstance(decision, Unsplittable)] == told
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from keylanes.keyrange.ranges import KeyRange, even_bounds
 from keylanes.offsets.codec import decode
 from keylanes.offsets.events import Event, WorkersMerged, WorkerSplit
 from keylanes.offsets.ledger import Ledger, evolve_all
-from keylanes.runtime.engine.balance import Balance
+from keylanes.runtime.engine.balance import SAY_LOOKS, Balance
 from keylanes.runtime.engine.partition_run import PartitionRun
 from keylanes.runtime.engine.reshaping import Reshaping
 from keylanes.runtime.handlers.context import Context
@@ -292,8 +292,8 @@ def test_a_worker_that_is_split_in_mid_run_is_still_measured(has_context: bool) 
 
 @pytest.mark.parametrize("has_context", [False, True])
 def test_a_slow_key_comes_to_work_alone_and_is_told(has_context: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """A key that takes a second a record gets a worker to itself, others of its range pass it; said once, by its point,
-    never by its name.
+    """A key that takes a second a record gets a worker to itself, others of its range pass it; it is said once, by its
+    name.
     """
     point = point_of_key(b"slow")
     others = [b"other %d" % i for i in range(400)]
@@ -307,7 +307,7 @@ def test_a_slow_key_comes_to_work_alone_and_is_told(has_context: bool, caplog: p
         assert len(near) > 100
         await app.reached(lambda: bool(app.balance.hot_keys))
         (hot,) = app.balance.hot_keys
-        assert (hot.topic, hot.partition, hot.point) == ("src", 0, point)
+        assert (hot.topic, hot.partition, hot.point, hot.key) == ("src", 0, point, b"slow")
         assert hot.share > 0.5
         await app.level()
         app.check()
@@ -318,8 +318,49 @@ def test_a_slow_key_comes_to_work_alone_and_is_told(has_context: bool, caplog: p
     said = [record for record in caplog.records if "bottleneck" in record.getMessage()]
     assert len(said) == 1
     assert said[0].levelno == logging.WARNING
-    assert f"src[0]: the key at point {point:08x}" in said[0].getMessage()
-    assert "slow" not in said[0].getMessage()
+    assert said[0].getMessage().startswith("src[0]: key 'slow' is a bottleneck")
+
+
+def test_keys_with_the_same_load_are_no_bottleneck(caplog: pytest.LogCaptureFixture) -> None:
+    """Twenty keys, each with a backlog: each has a worker to itself and is busy all of the time, and none is warned of.
+    One that takes four times as long is.
+    """
+
+    async def test(app: Running) -> None:
+        await app.write([b"key %d" % i for i in range(20)] * 60)
+        await app.level()
+        app.check()
+        assert app.balance.looks > 2 * SAY_LOOKS
+
+    running(test, lambda key: 0.2, factor=64)
+    assert "bottleneck" not in caplog.text
+    running(test, lambda key: 0.8 if key == b"key 7" else 0.2, factor=64)
+    assert {r.getMessage()[:36] for r in caplog.records if "bottleneck" in r.getMessage()} == {
+        "src[0]: key 'key 7' is a bottleneck "
+    }
+
+
+def test_nothing_is_split_while_it_drains(caplog: pytest.LogCaptureFixture) -> None:
+    """A stop with hot ranges and slow handlers takes several looks' time: none of them splits anything, and what was
+    asked for before is not done.
+    """
+
+    async def test(app: Running) -> None:
+        await app.write(zipf(4_000, 400, 0.0))
+        await app.reached(lambda: app.balance.looks > 0)
+        before, said = app.balance.looks, len(split_messages(caplog))
+        numbers = len(app.workers)
+        app.member.stop()
+        await asyncio.wait([app.task])
+        assert (app.balance.looks, len(split_messages(caplog)), len(app.workers)) == (before, said, numbers)
+
+    with caplog.at_level(logging.INFO):
+        running(test, lambda key: 0.3, factor=4, balance_interval_ms=200, drain_timeout_ms=8_000)
+
+
+def split_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was said of splits."""
+    return [record.getMessage() for record in caplog.records if "is split at" in record.getMessage()]
 
 
 @pytest.mark.parametrize(("factor", "settings"), [(1, {}), (4, {"split_hot_ranges": False})])

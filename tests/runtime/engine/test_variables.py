@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keylanes import App, Context, DeadLetter, JsonCodec, Retry, State
+from keylanes import App, Context, DeadLetter, Retry, State
 
 from ...stage.ground import Ground
 
@@ -180,7 +180,7 @@ async def test_a_test_sees_them_too() -> None:
         assert await broker.read("said", str) == ["house"]
 
 
-class Signing(JsonCodec):
+class Signing:
     """Notes at reading whose value it is, and signs at writing with what the handler made of that."""
 
     name = "signing"
