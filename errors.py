@@ -11,6 +11,7 @@ KeylanesError
 │   ├── StoreError           8  the local RocksDB folder is in use, foreign, damaged or full
 │   ├── StateError           9  the state can't be trusted: its changelog is missing, truncated or foreign
 │   └── InvariantBroken     70  a defect of keylanes itself: report it
+├── SendUnknown                 a record sent outside of handlers may be there: look, or send it again
 ├── StateNotReady               the state is not restored yet, or not held by this process: ask again later
 └── HandlerError                a record's attempt failed; retried, then dead-lettered or stopped
     ├── DecodeFailed            the value does not fit the handler's annotation
@@ -97,6 +98,10 @@ class InvariantBroken(FatalError):
     """A rule that keylanes relies on did not hold. It stops rather than commit something wrong."""
 
     exit_code = 70
+
+
+class SendUnknown(KeylanesError):
+    """A record that was sent outside of a handler was written or not: the answer was lost."""
 
 
 class StateNotReady(KeylanesError):

@@ -29,6 +29,7 @@ from ..runtime.watch.progress import ProgressShown
 from ..runtime.watch.steps import Step
 from .codes import CODES, epilog
 from .state import state as state_commands
+from .topics import create_topics
 
 EXIT_USAGE = 2
 EXTRAS = {
@@ -211,15 +212,25 @@ def topics(
         list[str] | None,
         typer.Option(metavar="TOPIC:N", help="a source topic with state has N partitions; else as many as the widest"),
     ] = None,
+    create: Annotated[
+        bool,
+        typer.Option("--create", help="create all topics of MODULE:APP; an embedded folder must be free"),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the commands that create an application's logs, for people who create topics themselves."""
+    """Print the commands that create an application's logs, or create all its topics (--create)."""
     if (target is None) == (app is None):
         raise SettingsError("topics: give either MODULE:APP or --app NAME")
+    if create and target is None:
+        raise SettingsError("topics --create needs MODULE:APP: its handlers name the topics; seen --app only")
     loaded = None if target is None else load_app(target)
     handlers = list(loaded.handlers.values()) if loaded else []
     stateful = {handler.topic: partitions for handler in handlers if handler.stores}
     stateful |= dict(_partitions_of(given, partitions) for given in state or ())
+    if create and loaded is not None:
+        lines = create_topics(loaded, partitions, stateful)
+        sys.stdout.write((json.dumps(lines) if as_json else "\n".join(lines)) + "\n")
+        return
     commands = creation_commands(app or (loaded.name if loaded else ""), partitions, stateful)
     if loaded is not None and isinstance(loaded.broker, str) and loaded.broker.startswith("kafka://"):
         servers = loaded.broker.removeprefix("kafka://")

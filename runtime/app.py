@@ -13,16 +13,18 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
 from ..brokers.partitioner import Partitioner, checked
-from ..brokers.protocol import Broker
+from ..brokers.protocol import Broker, Headers
 from ..errors import HandlerFailed, KeylanesError, SettingsError, StateNotReady
 from ..keyrange.ranges import KeyRange
 from .connect import SCHEMES, connect
 from .declared_start import StartFrom, start_of
+from .handlers.context import Output
 from .handlers.handler import PARALLELISING_FACTOR, DeadLetter, Handler, Retry, Stop, check_topic_name, declare
 from .handlers.store_declarations import shape_of
 from .handlers.values import Codec
 from .member import Member, unheard
 from .process import run_in_own_loop
+from .sending import Sending
 from .settings import Settings
 from .stores.view import Found, StoreView
 from .testing import Call, SimulatedApp
@@ -76,6 +78,7 @@ class App:
         self.partitioners = _checked(partitioners)
         if isinstance(self.broker, str):
             connect(self.broker, self.settings, name)  # no I/O: a wrong address is said here and now
+        self._sending = Sending(name, self.handlers, self.settings, self.partitioners, self._make_broker)
         self._member: Member | None = None
         self._call: Call = _as_it_is
         self._watch: LoopWatch | None = None
@@ -243,6 +246,7 @@ class App:
     async def _run(self, member: Member, *, until_level: bool) -> None:
         self._watch = LoopWatch(self.settings.loop_lag_ms, lambda: str(member.oldest_running() or "none is known"))
         watching = asyncio.get_running_loop().create_task(self._watch.run())
+        self._sending.keep()
         try:
             await member.run(until_level=until_level)
         except Exception as error:
@@ -250,15 +254,21 @@ class App:
             raise
         finally:
             watching.cancel()
+            await self._sending.close()
 
-    def _make_member(self, on_step: Callable[[Step], None]) -> Member:
+    def _make_broker(self, client_id: str) -> tuple[Broker, bool]:
+        """The broker, and whether it is made here and therefore closed here."""
         if self.broker is None:
             raise SettingsError(
                 f"application {self.name!r} has no broker: seen broker=None, and {BROKER_VARIABLE} is not set; a "
                 f"broker's address is {SCHEMES}: give App(broker=…), or set {BROKER_VARIABLE}"
             )
-        is_ours = isinstance(self.broker, str)
-        broker = connect(self.broker, self.settings, self.name) if isinstance(self.broker, str) else self.broker
+        if isinstance(self.broker, str):
+            return connect(self.broker, self.settings, client_id), True
+        return self.broker, False
+
+    def _make_member(self, on_step: Callable[[Step], None]) -> Member:
+        broker, is_ours = self._make_broker(self.name)
         return Member(
             self.name,
             list(self.handlers.values()),
@@ -281,6 +291,45 @@ class App:
                 self.on_fatal(error)
             except Exception:
                 logger.exception("on_fatal failed")  # the error that ended the run is what has to come out
+
+    # --- sending ---------------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> None:
+        """Write a record outside of handlers; returns when it is acknowledged. ``value`` None is a tombstone.
+
+        It is encoded by the codec of the handler that reads the topic (else of one that writes to it, else as JSON),
+        and goes to the partition that the topic's partitioner gives its key; without a key partitions take turns.
+        ``timestamp`` is in ms since the epoch. The record belongs to no transaction and carries no provenance header:
+        it is a source record. A handler returns its outputs or uses ``Context.send`` instead, or they may be doubled.
+
+        Raises OutputRefused for what can't be written, and a topic that does not exist; SendUnknown when the answer is
+        lost, so that it may be there, or not; BrokerUnavailable, StoreError when there is no broker. Cancelled, it may
+        be there, too.
+        """
+        check_topic_name(topic, "send: topic")
+        output = Output(
+            value=value,
+            topic=topic,
+            key=key,
+            partition=partition,
+            headers=tuple(headers),
+            timestamp=timestamp,
+        )
+        if self._call is _as_it_is:
+            await self._sending.send(output)
+        elif self._member is None:
+            raise KeylanesError(f"application {self.name!r} is under test and does not run: restart() it first")
+        else:
+            await self._call(self._sending.send_on(self._sending.destinations(self._member.broker), output))
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
@@ -379,9 +428,9 @@ class App:
         self._check_handlers()
         return SimulatedApp(self.name, self.handlers, self.settings, self._adopt, seed, self.partitioners)
 
-    def _adopt(self, member: Member | None, call: Call) -> None:
-        """What is asked of the application is asked of this run; ``call``: on the loop that it runs on."""
-        self._member, self._call = member, call
+    def _adopt(self, member: Member | None, call: Call | None) -> None:
+        """What is asked of the application is asked of this run; ``call``: on the loop that it runs on (None: ours)."""
+        self._member, self._call = member, call or _as_it_is
 
 
 class _Block:

@@ -46,7 +46,7 @@ class SimulatedApp:
         name: str,
         handlers: Mapping[str, Handler],
         settings: Settings,
-        adopt: Callable[[Member | None, Call], None],
+        adopt: Callable[[Member | None, Call | None], None],
         seed: int,
         partitioners: Mapping[str, Partitioner],
     ) -> None:
@@ -126,6 +126,7 @@ class SimulatedApp:
         finally:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._loop.close)
             self._thread.shutdown()
+            self.adopt(None, None)
         if ended_by is not None and error is None:
             raise ended_by
 

@@ -17,7 +17,7 @@ from .context import Output
 from .handler import Handler
 from .produced import Produced
 from .sizes import RECORD_OVERHEAD_BYTES, bytes_of
-from .values import JsonCodec
+from .values import Codec, JsonCodec
 
 RECORD_FRAME_BYTES: Final = 256
 """What a record may need in its batch beside key, value and headers."""
@@ -132,7 +132,7 @@ def build_one(
     destination = known.get(topic)
     if destination is None:
         return None
-    data = value if is_bytes and type(handler.codec) is JsonCodec else _encode(value, handler, 0, 1)
+    data = value if is_bytes and type(handler.codec) is JsonCodec else _encode(value, handler.codec, 0, 1)
     origin = place.origins.of(offset)
     size = len(key) + len(data or b"") + _ORIGIN_BYTES + len(origin)
     if size > destination.bytes_max:
@@ -165,7 +165,7 @@ def build(
             raise UnknownDestination(topic)
         destination = known[topic]
         key = record.key if output.key is _SOURCE_KEY else _key_bytes(output.key, i, n)
-        value = _encode(output.value, handler, i, n)
+        value = _encode(output.value, handler.codec, i, n)
         origin = encode_provenance(place.topic, place.partition, record.offset, i, n)
         headers = _headers(output.headers, i, n)
         bytes_now = _ORIGIN_BYTES + len(key or b"") + len(value or b"") + len(origin)
@@ -183,6 +183,31 @@ def build(
         digest += output_digest(place.seed, record.offset, i, topic)
         size += bytes_now
     return Produced(record, built, False, digest & DIGEST_MASK, size)
+
+
+def build_sent(output: Output, topic: str, codec: Codec, destination: Destination, turn: int) -> Outgoing:
+    """A record that is sent outside of handlers: it comes of no other one, and does not say that it does.
+
+    ``turn``: records without a key take turns among the partitions. Raises OutputRefused.
+    """
+    key, value = _key_bytes(output.key, 0, 1), _encode(output.value, codec, 0, 1)
+    headers = _headers(output.headers, 0, 1)
+    size = RECORD_FRAME_BYTES + len(key or b"") + len(value or b"")
+    size += sum(len(name) + len(data or b"") for name, data in headers)
+    if size > destination.bytes_max:
+        raise OutputRefused(
+            f"the record has {size} bytes with its frame; {topic!r} takes at most {destination.bytes_max}"
+        )
+    if key is None and destination.is_compacted:
+        raise OutputRefused(f"the record has no key; {topic!r} is compacted and needs one")
+    if output.partition is not None:
+        partition = _wanted(output.partition, 0, destination, topic)
+    elif key is None:
+        partition = turn % destination.partitions
+    else:
+        partition = destination.partition_of(key, destination.partitions)
+    timestamp = None if output.timestamp is None else _timestamp(output.timestamp, 0, 1)
+    return Outgoing(topic, partition, key, value, headers, timestamp)
 
 
 def build_dead_letter(
@@ -256,11 +281,11 @@ def _timestamp(timestamp: object, i: int, n: int) -> int:
     return timestamp
 
 
-def _encode(value: Any, handler: Handler, i: int, n: int) -> bytes | None:
+def _encode(value: Any, codec: Codec, i: int, n: int) -> bytes | None:
     if value is None:
         return None
     try:
-        return handler.codec.encode(value)
+        return codec.encode(value)
     except Exception as error:  # noqa: BLE001  # a codec may raise anything; it is the record's fault, not ours
         if hasattr(value, "__await__"):
             raise caused(_never_awaited(value, i, n), error)
@@ -279,15 +304,19 @@ def _never_awaited(value: Any, i: int, n: int) -> OutputRefused:
     )
 
 
+def _wanted(wanted: object, i: int, destination: Destination, topic: str) -> int:
+    if not isinstance(wanted, int) or not 0 <= wanted < destination.partitions:
+        raise OutputRefused(
+            f"output {i + 1}: {topic!r} has partitions 0 to {destination.partitions - 1}; seen {wanted!r}"
+        )
+    return wanted
+
+
 def _partition(
     wanted: object, key: bytes | None, record: Record, place: SourcePlace, i: int, destination: Destination, topic: str
 ) -> int:
     if wanted is not None:
-        if not isinstance(wanted, int) or not 0 <= wanted < destination.partitions:
-            raise OutputRefused(
-                f"output {i + 1}: {topic!r} has partitions 0 to {destination.partitions - 1}; seen {wanted!r}"
-            )
-        return wanted
+        return _wanted(wanted, i, destination, topic)
     if key is None:
         return partition_without_key(place.partition, record.offset, i, destination.partitions)
     return destination.partition_of(key, destination.partitions)

@@ -266,6 +266,42 @@ def test_topics_prints_the_commands_that_create_changelogs(folder: Path) -> None
         assert f"seen '{wrong}'; allowed is TOPIC:N with N from 1 to --partitions 6" in answer.stderr
 
 
+def test_topics_creates_the_topics_of_an_application(folder: Path) -> None:
+    """Sources, outputs and logs, once; what is there stays. Then the application runs without ``create_topics``."""
+    answer = keylanes(folder, "topics", "shop:app", "--partitions", "2", "--create")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.splitlines() == [
+        "orders: created, 2 partitions",
+        "parcels: created, 2 partitions",
+        "shop.control: created, 1 partition",
+        "shop.offsets: created, 2 partitions",
+    ]
+    again = json.loads(keylanes(folder, "topics", "shop:app", "--partitions", "4", "--create", "--json").stdout)
+    assert again[0] == "orders: was there, 2 partitions"
+    ran = keylanes(folder, "run", "shop:app", "--until", "level", KEYLANES_CREATE_TOPICS="false")
+    assert ran.returncode == 0, ran.stderr
+    wrong = keylanes(folder, "topics", "--app", "shop", "--partitions", "2", "--create")
+    assert wrong.returncode == 2
+    assert "topics --create needs MODULE:APP" in wrong.stderr
+
+
+def test_topics_are_not_created_while_an_application_holds_the_folder(folder: Path) -> None:
+    """The message says that, and what to do."""
+
+    async def hold() -> "subprocess.CompletedProcess[str]":
+        broker = EmbeddedBroker(folder / "data")
+        await broker.open()
+        try:
+            return await asyncio.to_thread(keylanes, folder, "topics", "shop:app", "--partitions", "2", "--create")
+        finally:
+            await broker.close()
+
+    answer = asyncio.run(hold())
+    assert answer.returncode == 8
+    assert "is in use by another process" in answer.stderr
+    assert "stop the application, create the topics, and start it again" in answer.stderr
+
+
 def test_audit_passes_its_arguments_on(folder: Path) -> None:
     """The audit's own parser answers, also for --help, and its exit code is passed on."""
     answer = keylanes(folder, "audit", "--help")

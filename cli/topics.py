@@ -1,0 +1,67 @@
+"""Creating the topics of an application: what its handlers read and write, and its logs."""
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+
+from ..brokers.protocol import Broker, BrokerError, TopicDescription, TopicSpec
+from ..brokers.waiting import fatal_of
+from ..errors import SettingsError, StoreError
+from ..runtime.app import App
+from ..runtime.connect import connect
+from ..runtime.logs.topics import destinations_of, log_specs, prepare_topics
+from ..state.changelog import changelog_topic
+from ..state.tables import TABLE_CONFIG
+
+
+def create_topics(app: App, partitions: int, narrower: Mapping[str, int]) -> list[str]:
+    """Make the topics of an application that are missing; a line for each: made, or there before.
+
+    ``partitions``: of its sources, but for the ``narrower`` ones. Raises SettingsError, BrokerUnavailable, and
+    StoreError while a process holds the folder of an embedded broker.
+    """
+    if not app.handlers:
+        raise SettingsError(f"application {app.name!r} has no handler: it has no topics to create")
+    if not isinstance(app.broker, str):
+        raise SettingsError(f"{app.name!r} was given a Broker object; topics --create needs the address of a broker")
+    return asyncio.run(_create(app, connect(app.broker, app.settings, app.name), partitions, narrower))
+
+
+async def _create(app: App, broker: Broker, partitions: int, narrower: Mapping[str, int]) -> list[str]:
+    try:
+        await broker.open()
+    except StoreError as error:
+        raise StoreError(
+            f"{error}. An embedded broker belongs to one process at a time: stop the application, create the topics, "
+            "and start it again"
+        ) from error
+    except BrokerError as error:
+        raise fatal_of(error) from error
+    try:
+        return await _create_missing(app, broker, partitions, narrower)
+    except BrokerError as error:
+        raise fatal_of(error) from error
+    finally:
+        await broker.close()
+
+
+async def _create_missing(app: App, broker: Broker, partitions: int, narrower: Mapping[str, int]) -> list[str]:
+    handlers = list(app.handlers.values())
+    stateful = [handler.topic for handler in handlers if handler.stores]
+    sources = [TopicSpec(handler.topic, narrower.get(handler.topic, partitions), {}) for handler in handlers]
+    logs = [spec.name for spec in log_specs(app.name, partitions)]
+    names = [spec.name for spec in sources] + destinations_of(handlers) + logs
+    names += [changelog_topic(app.name, topic) for topic in stateful]
+    before = await broker.describe(names)
+    missing = [spec for spec in sources if spec.name not in before]
+    if missing:
+        await broker.create(missing)
+    settings = msgspec.structs.replace(app.settings, create_topics=True)
+    found = await prepare_topics(app.name, handlers, broker, settings, stateful, TABLE_CONFIG)
+    return [_line(found[name], is_new=name not in before) for name in dict.fromkeys(names)]
+
+
+def _line(topic: TopicDescription, *, is_new: bool) -> str:
+    what = "created" if is_new else "was there"
+    return f"{topic.name}: {what}, {topic.partitions} partition{'s' if topic.partitions > 1 else ''}"

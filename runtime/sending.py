@@ -1,0 +1,130 @@
+"""Records that are sent outside of handlers: acknowledged, each by itself, and part of no transaction.
+
+They say nothing of where they came from, so nobody takes them for outputs. The connection is one of their own, so that
+what is lost there disturbs nobody else; while the application runs on the loop of whoever sends it is kept, else it is
+opened for each record.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any
+
+from ..brokers.partitioner import Partitioner, checked
+from ..brokers.protocol import Broker, BrokerError, TransactionRefused
+from ..brokers.waiting import Patience, bounded, closed_within, fatal_of, until_answered
+from ..errors import OutputRefused, SendUnknown
+from .engine.destinations import Destinations
+from .handlers.context import Output
+from .handlers.handler import Handler
+from .handlers.outputs import build_sent
+from .handlers.values import Codec, JsonCodec
+from .logs.topics import reserved_topics
+from .settings import Settings
+
+
+class Sending:
+    """Of one application. ``make``: by client id a broker that is not open, and whether it is to be closed."""
+
+    def __init__(
+        self,
+        app: str,
+        handlers: Mapping[str, Handler],
+        settings: Settings,
+        partitioners: Mapping[str, Partitioner],
+        make: Callable[[str], tuple[Broker, bool]],
+    ) -> None:
+        self.app, self.handlers, self.settings, self.make = app, handlers, settings, make
+        self._placed = {topic: checked(partitioner, topic) for topic, partitioner in partitioners.items()}
+        self._turns = count()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._kept: tuple[Destinations, bool] | None = None
+        self._opening = asyncio.Lock()
+
+    async def send(self, output: Output) -> None:
+        """Write one record. Raises OutputRefused, SendUnknown, and a FatalError when there is no broker."""
+        async with self._connected() as known:
+            await self.send_on(known, output)
+
+    async def send_on(self, known: Destinations, output: Output) -> None:
+        """The same on a broker that is open."""
+        topic = str(output.topic)
+        if topic not in known.known:
+            await self._learn(known, topic)
+        record = build_sent(output, topic, self._codec(topic), known.known[topic], next(self._turns))
+        try:
+            await bounded(known.broker.append([record]), self.settings.request_timeout_ms, f"sending to {topic}")
+        except TransactionRefused as error:
+            known.known.pop(topic, None)  # it may be another topic now
+            raise OutputRefused(f"{topic!r} refuses the record: {error}") from error
+        except BrokerError as error:
+            raise SendUnknown(
+                f"whether the record for {topic!r} was written is not known: {error}. Look for it in the topic, or "
+                "send it again if it may be there twice"
+            ) from error
+
+    def destinations(self, broker: Broker) -> Destinations:
+        """What is known of the topics of a broker: nothing yet."""
+        stateful = [topic for topic, handler in self.handlers.items() if handler.stores]
+        return Destinations(broker, self.settings, reserved_topics(self.app, stateful), self._placed)
+
+    def keep(self) -> None:
+        """The application runs on this loop: keep the connection until ``close``."""
+        self._loop, self._opening = asyncio.get_running_loop(), asyncio.Lock()
+
+    async def close(self) -> None:
+        """Let go of the connection; bounded in time."""
+        kept, self._kept, self._loop = self._kept, None, None
+        if kept is not None:
+            await self._closed(*kept)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Destinations]:
+        if self._loop is not asyncio.get_running_loop():
+            opened = await self._open()
+            try:
+                yield opened[0]
+            finally:
+                await self._closed(*opened)
+            return
+        async with self._opening:
+            if self._kept is None:
+                self._kept = await self._open()
+        yield self._kept[0]
+
+    async def _open(self) -> tuple[Destinations, bool]:
+        broker, is_ours = self.make(f"{self.app}-send")
+        try:
+            await bounded(broker.open(), self.settings.request_timeout_ms, "connecting to send")
+        except BrokerError as error:
+            await self._closed(self.destinations(broker), is_ours)
+            raise fatal_of(error) from error
+        return self.destinations(broker), is_ours
+
+    async def _closed(self, known: Destinations, is_ours: bool) -> None:
+        if is_ours:
+            limit = self.settings.close_timeout_ms
+            await closed_within(limit, known.broker.close(), "closing what sends", excused=BrokerError)
+
+    async def _learn(self, known: Destinations, topic: str) -> None:
+        if topic in known.reserved:
+            raise OutputRefused(f"topic {topic!r} is a log of this application: nothing is sent to it")
+        patience = Patience(self.settings.broker_retry_ms, f"looking up {topic}")
+        try:
+            found = await until_answered(lambda: known.broker.describe([topic]), patience)
+        except BrokerError as error:
+            raise fatal_of(error) from error
+        if topic not in found:
+            raise OutputRefused(
+                f"topic {topic!r} does not exist, and nothing was sent. `keylanes topics MODULE:APP --partitions N "
+                "--create` makes the topics of an application"
+            )
+        known.learn(found[topic])
+
+    def _codec(self, topic: str) -> Codec:
+        """That of the handler that reads the topic, else of one that writes to it, else JSON."""
+        if topic in self.handlers:
+            return self.handlers[topic].codec
+        writers: list[Any] = [handler.codec for handler in self.handlers.values() if handler.to == topic]
+        return writers[0] if writers else JsonCodec()

@@ -1,0 +1,169 @@
+"""Records sent outside of handlers: with the topic's codec and partitioner, acknowledged, and nobody's outputs."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keylanes import App, Context, KeylanesError, MsgpackCodec, OutputRefused, SendUnknown, State, StoreError
+from keylanes.brokers.embedded import EmbeddedBroker
+from keylanes.brokers.partitioner import partition_by_crc32, partition_of_key
+from keylanes.brokers.protocol import TopicSpec
+from keylanes.brokers.simulated.broker import SimulatedBroker
+from keylanes.brokers.simulated.network import Kind
+from keylanes.brokers.simulated.virtual_loop import run_virtual
+from keylanes.offsets.provenance import HEADER
+
+from ..stage.ground import Ground
+
+KEYS = [b"c%d" % i for i in range(20)]
+
+
+def shop(broker: Any = "embedded:never-opened") -> App:
+    """Counts orders, which are msgpack, by key."""
+    app = App("shop", broker=broker, partitioners={"orders": "crc32"})
+
+    @app.handler("orders", to="totals", codec=MsgpackCodec())
+    async def count(pieces: int, total: State[int], ctx: Context) -> int:
+        total.put((total.get() or 0) + pieces)
+        return total.get() or 0
+
+    return app
+
+
+async def test_what_is_sent_has_the_codec_and_the_partition_of_its_topic() -> None:
+    """Of its reader, else of its writer; as a source record: without the header that outputs have."""
+    app = shop()
+    async with app.test() as broker:
+        for key in KEYS:
+            await app.send("orders", 2, key=key, headers=[("color", b"red"), (HEADER, b"forged")], timestamp=12_345)
+        await app.send("totals", 17, key="k")
+        records = await broker.records("orders")
+        assert {record.key: record.partition for record in records} == {k: partition_by_crc32(k, 2) for k in KEYS}
+        assert {(r.value, r.timestamp, tuple(r.headers)) for r in records} == {(b"\x02", 12_345, (("color", b"red"),))}
+        (direct,) = [record for record in await broker.records("totals") if record.key == b"k"]
+        assert (direct.value, direct.partition) == (b"\x11", partition_of_key(b"k", 2))
+        assert [app.store("total").get(key) for key in KEYS] == [2] * len(KEYS)
+        await app.send("totals", None, key="k", partition=1)
+        for _ in range(4):
+            await app.send("totals", 1)
+        found = await broker.visible("totals")
+        assert [record.value for record in found if record.key == b"k"][-1] is None
+        assert sorted(record.partition for record in found if record.key is None) == [0, 0, 1, 1], "they take turns"
+
+
+@pytest.mark.parametrize(
+    ("topic", "value", "given", "says"),
+    [
+        ("nowhere", 1, {}, r"topic 'nowhere' does not exist, and nothing was sent.*keylanes topics"),
+        ("shop.offsets", 1, {}, "is a log of this application"),
+        ("orders", object(), {}, "can't be encoded"),
+        ("orders", 1, {"key": 5}, "a key is bytes, str or None; seen int"),
+        ("orders", 1, {"partition": 2}, "has partitions 0 to 1; seen 2"),
+        ("orders", "x" * 2_000_000, {"key": b"k"}, "takes at most 1048588"),
+        ("orders", 1, {"timestamp": "now"}, "a timestamp is in ms"),
+    ],
+)
+async def test_what_can_not_be_written_is_refused_at_once(topic: str, value: Any, given: Any, says: str) -> None:
+    """Before anything is sent."""
+    app = shop()
+    async with app.test() as broker:
+        with pytest.raises(OutputRefused, match=says):
+            await app.send(topic, value, **given)
+        assert await broker.visible(topic) == [] or topic == "shop.offsets"
+
+
+async def test_an_application_under_test_that_crashed_is_not_sent_to() -> None:
+    """It would go to the broker that the test shall not touch."""
+    app = shop()
+    async with app.test() as broker:
+        await broker.crash()
+        with pytest.raises(KeylanesError, match=r"restart\(\) it first"):
+            await app.send("orders", 1, key="a")
+        await broker.restart()
+        await app.send("orders", 1, key="a")
+
+
+def create(ground: Ground) -> None:
+    """The topics of the shop."""
+    ground.create("orders", 2)
+
+
+def test_an_application_is_fed_before_and_while_it_runs(ground: Ground) -> None:
+    """On the embedded broker, in the process of the application: each record is acknowledged, and handled."""
+    create(ground)
+    app = shop(ground.address)
+    asyncio.run(app.send("orders", 1, key="before"))
+    app.run(until="level")
+
+    async def serve() -> None:
+        async with app:
+            for _ in range(3):
+                await app.send("orders", 1, key="while")
+        await app.send("orders", 1, key="after")
+
+    asyncio.run(serve())
+    app.run(until="level")
+    totals = [record.value or b"" for partition in range(2) for record in ground.read("totals", partition)]
+    assert sorted(totals) == [b"\x01", b"\x01", b"\x01", b"\x02", b"\x03"]
+
+
+def test_a_folder_that_another_process_holds_is_said(ground: Ground) -> None:
+    """Nothing was sent."""
+    create(ground)
+    code = "import sys, asyncio; from keylanes.brokers.embedded import EmbeddedBroker as E; "
+    code += "asyncio.run(E(sys.argv[1]).open()); print('open', flush=True); sys.stdin.read()"
+    folder = ground.address.removeprefix("embedded:")
+    command = [sys.executable, "-P", "-c", code, folder]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        with pytest.raises(StoreError, match="in use by another process"):
+            asyncio.run(shop(ground.address).send("orders", 1, key="a"))
+        other.communicate()
+    asyncio.run(shop(ground.address).send("orders", 1, key="a"))
+
+
+@pytest.mark.parametrize("lost", ["the request", "the answer"])
+def test_a_lost_answer_is_not_taken_for_anything(lost: str) -> None:
+    """SendUnknown: it may be there, or not; the next one is sent in a session of its own."""
+
+    async def story() -> None:
+        cluster = SimulatedBroker(3)
+        cluster.create_topic("orders", 2)
+        app = shop(cluster.connect("sender"))
+        await app.send("orders", 1, key="a")
+        whole = cluster.network.send
+
+        def send(client: str, kind: Kind, step: Any, *rest: Any) -> Any:
+            if kind is Kind.PRODUCE:
+                name = "request_lost" if lost == "the request" else "reply_lost"
+                setattr(cluster.faults, name, 1.0)
+            try:
+                return whole(client, kind, step, *rest)
+            finally:
+                cluster.faults.heal()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cluster.network, "send", send)
+            with pytest.raises(SendUnknown, match=r"not known: .*Look for it in the topic, or send it again"):
+                await app.send("orders", 2, key="b")
+        await app.send("orders", 3, key="c")
+        there = sorted(record.value or b"" for record in cluster.committed("orders"))
+        assert there == ([b"\x01", b"\x03"] if lost == "the request" else [b"\x01", b"\x02", b"\x03"])
+
+    run_virtual(story(), seed=3)
+
+
+async def test_a_broker_that_is_the_users_own_stays_open(tmp_path: Path) -> None:
+    """It is opened where it is not, and its owner closes it."""
+    broker = EmbeddedBroker(tmp_path / "data")
+    await broker.open()
+    await broker.create([TopicSpec("orders", 2, {})])
+    app = shop(broker)
+    await app.send("orders", 1, key="a")
+    assert "orders" in await broker.describe(["orders"])
+    await broker.close()
