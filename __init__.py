@@ -36,7 +36,7 @@ from .runtime.handlers.values import Codec, JsonCodec, MsgpackCodec
 from .runtime.settings import Settings
 from .runtime.stores.view import StoreEntry, StoreView
 from .runtime.testing import SimulatedApp
-from .runtime.watch.statistics import Health, HotKey, PartitionStatistics, Progress, Statistics
+from .runtime.watch.statistics import Health, HotKey, PartitionStatistics, Progress, RunningRecord, Statistics, ToLevel
 
 __version__ = "0.1.0"
 
@@ -71,6 +71,7 @@ __all__ = [
     "Progress",
     "Record",
     "Retry",
+    "RunningRecord",
     "Secret",
     "Security",
     "SendUnknown",
@@ -88,4 +89,5 @@ __all__ = [
     "StoreEntry",
     "StoreError",
     "StoreView",
+    "ToLevel",
 ]
