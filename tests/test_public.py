@@ -153,6 +153,25 @@ async def test_types_of_what_calls_return() -> None:
         assert_type(app.statistics().partitions, tuple[PartitionStatistics, ...])
 
 
+async def test_a_range_is_released_and_granted_with_what_is_exported() -> None:
+    """Nothing from inside is needed for the public calls."""
+    app, everything = App("ranges", broker="embedded:never-opened"), KeyRange(0, 2**32)
+
+    @app.handler("in", to="out", parallelising_factor=4)
+    async def same(value: int) -> int:
+        return value
+
+    async with app.test(partitions=1) as broker:
+        await app.release("in", 0, everything)
+        await broker.send("in", 1, key="k")
+        await broker.advance(10)
+        assert await broker.visible("out") == []
+        await app.grant("in", 0, everything)
+        assert await broker.read("out", int) == [1]
+        await app.merge("in", 0, everything)
+        assert app.statistics().partitions[0].workers == 1
+
+
 def test_a_record_is_a_class() -> None:
     """With the value by place and all else by name; what is not given is told from None."""
     assert isinstance(Record(1), Record)
