@@ -89,7 +89,11 @@ class PartitionStatistics(msgspec.Struct, frozen=True):
 
 
 class Statistics(msgspec.Struct, frozen=True):
-    """What the application has done since it started, and where it stands. Times in seconds of the loop's clock."""
+    """What the application has done since it started, and where it stands. Ages are in seconds.
+
+    ``running``: records that were begun and are not through. Those that wait for their turn (``max_in_flight``) are not
+    among them.
+    """
 
     partitions: tuple[PartitionStatistics, ...] = ()
     records_done: int = 0
