@@ -1,6 +1,9 @@
 """keylanes: Kafka parallelism beyond partitions, exactly once, for Python."""
 
+from .brokers.partitioner import Partitioner
+from .brokers.protocol import Broker
 from .brokers.security import Secret, Security
+from .brokers.simulated.broker import CommittedRecord
 from .errors import (
     BrokerUnavailable,
     ContextClosed,
@@ -23,6 +26,7 @@ from .errors import (
     StateValueTooLarge,
     StoreError,
 )
+from .keyrange.ranges import KeyRange
 from .runtime.app import App
 from .runtime.compiled import IS_COMPILED
 from .runtime.handlers.context import Context, Record
@@ -31,15 +35,19 @@ from .runtime.handlers.store_declarations import Store
 from .runtime.handlers.stores import MapState, State
 from .runtime.handlers.values import Codec, JsonCodec, MsgpackCodec
 from .runtime.settings import Settings
-from .runtime.watch.statistics import Health, Statistics
+from .runtime.stores.view import StoreEntry, StoreView
+from .runtime.testing import SimulatedApp
+from .runtime.watch.statistics import Health, HotKey, PartitionStatistics, Progress, Statistics
 
 __version__ = "0.1.0"
 
 __all__ = [
     "IS_COMPILED",
     "App",
+    "Broker",
     "BrokerUnavailable",
     "Codec",
+    "CommittedRecord",
     "Context",
     "ContextClosed",
     "DeadLetter",
@@ -50,14 +58,19 @@ __all__ = [
     "HandlerFailed",
     "HandlerTimeout",
     "Health",
+    "HotKey",
     "InvariantBroken",
     "JsonCodec",
+    "KeyRange",
     "KeylanesError",
     "LogError",
     "MapState",
     "MsgpackCodec",
     "NoKey",
     "OutputRefused",
+    "PartitionStatistics",
+    "Partitioner",
+    "Progress",
     "Record",
     "Retry",
     "Secret",
@@ -65,6 +78,7 @@ __all__ = [
     "SendUnknown",
     "Settings",
     "SettingsError",
+    "SimulatedApp",
     "SourceError",
     "State",
     "StateError",
@@ -73,5 +87,7 @@ __all__ = [
     "Statistics",
     "Stop",
     "Store",
+    "StoreEntry",
     "StoreError",
+    "StoreView",
 ]

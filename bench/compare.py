@@ -17,6 +17,7 @@ from typing import Any
 
 from comparison import kill, latency, rate
 from comparison.arms import ARMS, ready
+from comparison.bars import own_failures
 from comparison.markdown import benchmark_tables, figures_page, summary_table, write_between
 from comparison.report import latency_rate, report
 from comparison.workloads import WORKLOADS, Workload, chosen
@@ -31,7 +32,7 @@ from rig.witness import WrongRun
 
 
 def main() -> int:
-    """Run what is missing, then report; 0 when no counted bar fails, and no run did."""
+    """Run what is missing, then report; 0 when no counted bar fails and no run of keylanes did."""
     parsed = arguments()
     size = "full" if parsed.full else "quick"
     book = Book(FOLDER / f"compare-{size}.json")
@@ -55,7 +56,7 @@ def main() -> int:
         write_between(ROOT / "README.md", summary_table(book.content))
         write_between(ROOT / "docs" / "benchmarks.md", benchmark_tables(book.content))
         (ROOT / "docs" / "figures.md").write_text(figures_page(book.content))
-    return 1 if fails or book.content["failures"] else 0
+    return 1 if fails or own_failures(book.content) else 0
 
 
 def arguments() -> argparse.Namespace:

@@ -1,8 +1,14 @@
 """How a client proves who it is, and who may listen: TLS and SASL, and text that never shows itself."""
 
+from typing import Final
+
 import msgspec
 
 from ..errors import SettingsError
+from .options import Options, near
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI")
 
 
 class Secret:
@@ -35,22 +41,52 @@ class Secret:
         return self._text
 
 
-class Security(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """TLS and SASL, named as Kafka's clients name them."""
+class Security(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """TLS and SASL, named as Kafka's clients name them. Files are read when the application connects.
 
-    security_protocol: str = "PLAINTEXT"
-    ssl_cafile: str | None = None
-    ssl_certfile: str | None = None
-    ssl_keyfile: str | None = None
-    ssl_password: Secret | None = None
-    sasl_mechanism: str = "PLAIN"
-    sasl_plain_username: str | None = None
-    sasl_plain_password: Secret | None = None
-    allow_plaintext: bool = False
-    """Without it, an unencrypted connection is refused to any address but loopback."""
+    Raises SettingsError, also for what does not go together.
+    """
+
+    security_protocol: str = "PLAINTEXT"  # PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
+    ssl_cafile: str | None = None  # certificates of who may sign for the brokers (PEM); None: what the system trusts
+    ssl_certfile: str | None = None  # our own certificate (PEM), where brokers ask for one
+    ssl_keyfile: str | None = None  # its key (PEM); None: it is in ssl_certfile
+    ssl_password: Secret | None = None  # of that key
+    sasl_mechanism: str = "PLAIN"  # PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or GSSAPI (with the package gssapi)
+    sasl_plain_username: str | None = None  # for PLAIN and SCRAM
+    sasl_plain_password: Secret | None = None  # for PLAIN and SCRAM
+    allow_plaintext: bool = False  # without it, an unencrypted connection is refused to any address but loopback
 
     def __post_init__(self) -> None:
         for name in ("ssl_password", "sasl_plain_password"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Secret):
                 msgspec.structs.force_setattr(self, name, Secret(value))
+        super().__post_init__()
+        _refuse_other("security_protocol", self.security_protocol, PROTOCOLS)
+        if not self.security_protocol.startswith("SASL_"):
+            return
+        if self.sasl_mechanism == "OAUTHBEARER":
+            raise SettingsError(
+                "sasl_mechanism 'OAUTHBEARER' needs a provider of tokens, which keylanes can't be given; allowed are "
+                f"{', '.join(MECHANISMS)}: use one of them"
+            )
+        _refuse_other("sasl_mechanism", self.sasl_mechanism, MECHANISMS)
+        wanted = () if self.sasl_mechanism == "GSSAPI" else ("sasl_plain_username", "sasl_plain_password")
+        missing = [name for name in wanted if getattr(self, name) is None]
+        if missing:
+            raise SettingsError(
+                f"security_protocol {self.security_protocol} with sasl_mechanism {self.sasl_mechanism} needs a user "
+                f"and a password; seen no {' and no '.join(missing)}: give "
+                f"Security({', '.join(f'{n}=…' for n in missing)}) or "
+                f"set {', '.join(f'KEYLANES_{name.upper()}' for name in missing)}"
+            )
+
+
+def _refuse_other(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        meant = near(value.upper().replace("_", "-") if name == "sasl_mechanism" else value.upper(), allowed)
+        raise SettingsError(
+            f"{name} is {', '.join(allowed[:-1])} or {allowed[-1]}; seen {value!r}"
+            + (f"; did you mean {meant}?" if meant else "; give one of these")
+        )

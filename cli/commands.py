@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from .. import IS_COMPILED, __version__
 from ..devkafka.jars import KAFKA_VERSION, pinned_jars
 from ..devkafka.java import java_home
 from ..devkafka.server import KafkaServer, serve
@@ -26,6 +27,7 @@ from ..runtime.handlers.handler import DeadLetter
 from ..runtime.logs.topics import creation_commands
 from ..runtime.watch.progress import ProgressShown
 from ..runtime.watch.steps import Step
+from .codes import CODES, epilog
 from .state import state as state_commands
 from .topics import create_topics
 
@@ -40,12 +42,26 @@ SHOWN_EVERY_S = 0.5
 
 cli = typer.Typer(
     name="keylanes",
-    help="Kafka parallelism beyond partitions, exactly once.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 cli.add_typer(state_commands)
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        sys.stdout.write(f"keylanes {__version__}, {'compiled' if IS_COMPILED else 'interpreted'}\n")
+        raise typer.Exit
+
+
+@cli.callback(epilog="Each command names its exit codes: keylanes COMMAND --help. docs/exit-codes.md has them all.")
+def start(
+    version: Annotated[  # it is heard before any command
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the version and end")
+    ] = False,
+) -> None:
+    """Kafka parallelism beyond partitions, exactly once."""
 
 
 class Until(StrEnum):
@@ -83,7 +99,7 @@ def run_command(arguments: list[str]) -> int:
     return 0
 
 
-@cli.command()
+@cli.command(epilog=epilog(*(code for code in CODES if code != 1), code_1="the application can't be imported"))
 def run(
     target: Target,
     until: Annotated[Until | None, typer.Option(help="end when what the topics hold now is done")] = None,
@@ -118,7 +134,9 @@ class _Watching:
             self.shown.move(statistics.records_done, statistics.records_done + waiting)
 
 
-@cli.command()
+@cli.command(
+    epilog=epilog(*CODES, code_0="done, and proven", code_1="a picture or a proof is wrong", code_130="interrupted")
+)
 def demo(
     broker: Annotated[
         BrokerKind, typer.Option(envvar="BROKER", help="kafka starts a real Apache Kafka")
@@ -167,7 +185,7 @@ def audit(context: typer.Context) -> None:
     raise typer.Exit(job.main(arguments))
 
 
-@cli.command()
+@cli.command(epilog=epilog(2, 6, code_0="stopped", code_6="it can't be fetched or does not start"))
 def broker(
     folder: Annotated[Path, typer.Argument(help="where its data are kept")] = Path(".keylanes/broker"),
     port: Annotated[int, typer.Option(min=0, max=65_535, help="0: the port of the last time, else a free one")] = 0,
@@ -186,7 +204,7 @@ def broker(
         serve(folder, port, progress=shown.move, on_ready=on_ready)
 
 
-@cli.command()
+@cli.command(epilog=epilog(0, 2))
 def topics(
     partitions: Annotated[int, typer.Option(min=1, help="of the widest source topic")],
     target: Annotated[str | None, typer.Argument(metavar="[MODULE:APP]", help="where the App is")] = None,

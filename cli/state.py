@@ -27,6 +27,7 @@ from ..state.lookup import Entry, KeyInSeveral, entries_of_key, entries_of_store
 from ..state.rocks import MARKER, RocksError
 from ..state.tables import StoreInfo, Table
 from ..state.topics import TopicStore
+from .codes import epilog
 
 READ_RECORDS_MAX: Final = 10_000
 EXIT_NOTHING: Final = 1
@@ -269,7 +270,7 @@ Partition = Annotated[int | None, typer.Option(min=0, help="of the source topic;
 AppName = Annotated[str | None, typer.Option("--app", help="where a folder has the state of several applications")]
 
 
-@state.command()
+@state.command(epilog=epilog(0, 2, 4, 8, code_1="there is no value"))
 def get(
     folder: Folder,
     store: StoreName,
@@ -299,7 +300,7 @@ def get(
         raise typer.Exit(EXIT_NOTHING)
 
 
-@state.command()
+@state.command(epilog=epilog(0, 2, 4, 8))
 def scan(
     folder: Folder,
     store: StoreName,

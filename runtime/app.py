@@ -1,7 +1,7 @@
 """The application as its users write it: declare handlers, then run them."""
 
 import asyncio
-import gc
+import contextlib
 import logging
 import os
 import signal
@@ -10,20 +10,20 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, overload
 
 from ..brokers.partitioner import Partitioner, checked
 from ..brokers.protocol import Broker, Headers
-from ..brokers.threads import DaemonThreads
 from ..errors import HandlerFailed, KeylanesError, SettingsError, StateNotReady
 from ..keyrange.ranges import KeyRange
-from .connect import connect
+from .connect import SCHEMES, connect
 from .declared_start import StartFrom, start_of
 from .handlers.context import Output
 from .handlers.handler import PARALLELISING_FACTOR, DeadLetter, Handler, Retry, Stop, check_topic_name, declare
+from .handlers.store_declarations import shape_of
 from .handlers.values import Codec
 from .member import Member, unheard
-from .process import keep_memory
+from .process import run_in_own_loop
 from .sending import Sending
 from .settings import Settings
 from .stores.view import Found, StoreView
@@ -34,32 +34,30 @@ from .watch.watchdog import LoopWatch
 
 logger = logging.getLogger("keylanes")
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 OnFatal = Callable[[BaseException], None]
 
 EXIT_ABORTED = 130
-
-COLLECTED_AFTER = (200_000, 20, 100)
-"""Python's garbage collection while ``run`` has the process to itself. Queued records are many, live for seconds and
-are in no circles: with Python's own thresholds a third of the time went into looking at them again and again.
-"""
+BROKER_VARIABLE = "KEYLANES_BROKER"
 
 
 class App:
     """A named application on a broker.
 
     ``name`` is part of the names of the application's logs: under another name it processes everything again.
-    ``broker`` is ``kafka://host:port``, ``embedded:folder`` or a Broker object; there is no default. The application
-    opens a Broker object, its owner closes it. ``on_fatal`` is called with the error that ends a run.
-    ``partitioners``: by which partitioner a topic is written, for topics where it is not murmur2; outputs, dead letters
-    and sources alike. Raises SettingsError.
+    ``broker`` is ``kafka://host:port``, ``embedded:folder`` or a Broker object; None: what ``KEYLANES_BROKER`` says.
+    There is no default: without both the application can be tested, and does not run. The application opens a Broker
+    object, its owner closes it. ``on_fatal`` is called with the error that ends a run. ``partitioners``: by which
+    partitioner a topic is written, for topics where it is not murmur2; outputs, dead letters and sources alike. Raises
+    SettingsError.
     """
 
     def __init__(
         self,
         name: str,
         *,
-        broker: str | Broker,
+        broker: str | Broker | None = None,
         settings: Settings | None = None,
         on_fatal: OnFatal | None = None,
         partitioners: Mapping[str, Partitioner] | None = None,
@@ -71,18 +69,22 @@ class App:
             )
         check_topic_name(f"{name}.control", f"application name {name!r}")
         self.name = name
-        self.broker = broker
+        self.broker: str | Broker | None = broker
+        if broker is None:
+            self.broker = os.environ.get(BROKER_VARIABLE) or None
         self.settings = settings or Settings()
         self.on_fatal = on_fatal
         self.handlers: dict[str, Handler] = {}
         self.partitioners = _checked(partitioners)
-        if isinstance(broker, str):
-            connect(broker, self.settings, name)  # no I/O: a wrong address is said here and now
-        self._sending = Sending(name, self.handlers, self.settings, self.partitioners, self._make_broker)
+        if isinstance(self.broker, str):
+            connect(self.broker, self.settings, name)  # no I/O: a wrong address is said here and now
+        self._sending = Sending(
+            name, self.handlers, self.settings, self.partitioners, lambda: self._make_broker(f"{name}-send")
+        )
         self._member: Member | None = None
         self._call: Call = _as_it_is
         self._watch: LoopWatch | None = None
-        self._running: asyncio.Task[None] | None = None
+        self._block: _Block | None = None
 
     # --- declaring -------------------------------------------------------------------------------------------------
 
@@ -95,6 +97,8 @@ class App:
         retry: Retry | None = None,
         on_failure: DeadLetter | Stop | None = None,
         codec: Codec | None = None,
+        max_in_flight: int | None = None,
+        timeout_ms: int | None = None,
         start: StartFrom = "earliest",
     ) -> Callable[[F], F]:
         """Declare the handler of a topic's records: ``f(value)`` or ``f(value, ctx)``, and stores behind the value.
@@ -102,10 +106,19 @@ class App:
         An ``async def`` handler runs on the event loop, a ``def`` handler on a thread. The value is decoded to its
         annotation. A returned value goes to ``to`` with the record's key; return a ``Record``, or a list, to set
         another key or topic. ``parallelising_factor`` is the number of workers per partition: it must exceed rate x
-        handler time. Without ``on_failure`` a record that fails for good stops the application. ``start`` says where
-        the first start begins: "earliest", "latest", at a datetime (the first record that is not older), or
-        "group:NAME" (what that consumer group has committed); it is decided once. Raises SettingsError.
+        handler time. Without ``on_failure`` a record that fails for good stops the application. Raises SettingsError.
+
+        At most ``max_in_flight`` of its records run at once in this process, over all partitions; the others wait, and
+        their clock does not run. ``timeout_ms`` bounds one attempt, as ``handler_timeout_ms`` of the settings does for
+        handlers without. ``start``, decided once, is where the first start begins: "earliest", "latest", a datetime, or
+        "group:NAME" (what that consumer group has committed).
         """
+        if not isinstance(topic, str):
+            name = getattr(topic, "__qualname__", repr(topic))
+            raise SettingsError(
+                f"@app.handler is written with the topic whose records it handles; seen {name!r} in place of a topic: "
+                'write @app.handler("orders") above the function'
+            )
 
         def register(function: F) -> F:
             if topic in self.handlers:
@@ -120,6 +133,8 @@ class App:
                 retry=retry,
                 on_failure=on_failure,
                 codec=codec,
+                max_in_flight=max_in_flight,
+                timeout_ms=timeout_ms,
                 start=start_of(start, topic),
             )
             names = {store.name for store in declared.stores}
@@ -152,7 +167,7 @@ class App:
             raise RuntimeError("app.run() has a loop of its own; inside a running one it is `async with app:`")
         limit_s = self.settings.close_timeout_ms / 1000
         try:
-            _run_in_own_loop(self._run_with_signals(until_level=until == "level", on_step=on_step), limit_s)
+            run_in_own_loop(self._run_with_signals(until_level=until == "level", on_step=on_step), limit_s)
         except KeylanesError as error:
             if self._member is None or self._member.cause is not error:
                 logger.critical("%s does not start: %s", self.name, error)
@@ -161,25 +176,29 @@ class App:
             raise SystemExit(EXIT_ABORTED) from None
 
     async def __aenter__(self) -> Self:
-        """Start inside a service: returns when the first records may be handled. No signal handlers are installed."""
+        """Start inside a service: returns when the first records may be handled. No signal handlers are installed.
+
+        A fatal error cancels the body of the ``async with`` and is raised where it ends, as by asyncio.TaskGroup.
+        """
         loop = asyncio.get_running_loop()
         member = self._begin(unheard)
-        self._running = loop.create_task(self._run(member, until_level=False))
+        running = loop.create_task(self._run(member, until_level=False))
         try:
-            await member.started(self._running)
+            await member.started(running)
         except asyncio.CancelledError:  # nobody will ever leave what was not entered
-            self._running.cancel()
-            await asyncio.wait([self._running])
+            running.cancel()
+            await asyncio.wait([running])
             raise
+        self._block = _Block(running)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop in order; raises the fatal error that ended the run, if one did."""
-        assert self._running is not None, "it was entered"
+        assert self._block is not None, "it was entered"
         self.stop()
-        await self._running
+        await self._block.left()
 
     def stop(self) -> None:
         """Stop in order: no more reading, drain to ``drain_timeout_ms``, commit, close."""
@@ -207,13 +226,19 @@ class App:
         await self._run(self._begin(on_step), until_level=until_level)
 
     def _begin(self, on_step: Callable[[Step], None]) -> Member:
-        if not self.handlers:
-            raise SettingsError(f"application {self.name!r} has no handler")
+        self._check_handlers()
         if self._state in ("starting", "running", "stopping"):
             raise SettingsError(f"application {self.name!r} runs already in this process")
         member = self._make_member(on_step)
         self._adopt(member, _as_it_is)
         return member
+
+    def _check_handlers(self) -> None:
+        if not self.handlers:
+            raise SettingsError(
+                f"application {self.name!r} has no handler; seen none, it needs one or more: declare a function with "
+                '@app.handler("topic"), or import the module that does'
+            )
 
     async def _run(self, member: Member, *, until_level: bool) -> None:
         self._watch = LoopWatch(self.settings.loop_lag_ms, lambda: str(member.slots.oldest_running()))
@@ -229,8 +254,7 @@ class App:
             await self._sending.close()
 
     def _make_member(self, on_step: Callable[[Step], None]) -> Member:
-        is_ours = isinstance(self.broker, str)
-        broker = connect(self.broker, self.settings, self.name) if isinstance(self.broker, str) else self.broker
+        broker, is_ours = self._make_broker(self.name)
         return Member(
             self.name,
             list(self.handlers.values()),
@@ -282,7 +306,6 @@ class App:
             value=value,
             topic=topic,
             key=key,
-            keep_key=False,
             partition=partition,
             headers=tuple(headers),
             timestamp=timestamp,
@@ -294,9 +317,15 @@ class App:
         else:
             await self._call(self._sending.send_on(self._sending.destinations(self._member.broker), output))
 
-    def _make_broker(self) -> tuple[Broker, bool]:
+    def _make_broker(self, client_id: str) -> tuple[Broker, bool]:
+        """A broker, and whether we close it."""
+        if self.broker is None:
+            raise SettingsError(
+                f"application {self.name!r} has no broker: seen broker=None, and {BROKER_VARIABLE} is not set; a "
+                f"broker's address is {SCHEMES}: give App(broker=…), or set {BROKER_VARIABLE}"
+            )
         if isinstance(self.broker, str):
-            return connect(self.broker, self.settings, f"{self.name}-send"), True
+            return connect(self.broker, self.settings, client_id), True
         return self.broker, False
 
     # --- looking ---------------------------------------------------------------------------------------------------
@@ -314,11 +343,28 @@ class App:
         """Where the run stands; all zero before the first one."""
         return Statistics() if self._member is None else self._member.statistics(self._lag_ms())
 
-    def store(self, name: str) -> StoreView:
-        """A view of a handler's store that reads committed state. Raises SettingsError for an unknown name."""
-        declared = {d.name for handler in self.handlers.values() for d in handler.stores}
+    @overload
+    def store(self, name: str) -> StoreView[Any]: ...
+    @overload
+    def store(self, name: str, kind: type[T]) -> StoreView[T]: ...
+    @overload
+    def store(self, name: str, kind: Any) -> StoreView[Any]: ...
+    def store(self, name: str, kind: Any = None) -> StoreView[Any]:
+        """A view of a handler's store that reads committed state.
+
+        ``kind`` is the type of its values, as it is declared, for type checkers. Raises SettingsError for an unknown
+        name, and for a type of another shape.
+        """
+        declared = {d.name: d for handler in self.handlers.values() for d in handler.stores}
         if name not in declared:
-            raise SettingsError(f"application {self.name!r} has no store {name!r}; it has {sorted(declared)}")
+            raise SettingsError(
+                f"application {self.name!r} has no store {name!r}; it has {sorted(declared)}: name one of them"
+            )
+        if kind is not None and shape_of(kind) != declared[name].value_type:
+            raise SettingsError(
+                f"values of store {name!r} are declared as {declared[name].value_type}; seen {kind!r}: ask for the "
+                "type that the handler's parameter has"
+            )
 
         def find() -> Found:
             if self._member is None:
@@ -376,11 +422,36 @@ class App:
 
         ``async with app.test(seed=7) as broker``: ``send``, ``read``, ``crash``, ``restart``, ``advance``.
         """
+        self._check_handlers()
         return SimulatedApp(self.name, self.handlers, self.settings, self._adopt, seed, self.partitioners)
 
     def _adopt(self, member: Member | None, call: Call | None) -> None:
         """What is asked of the application is asked of this run; ``call``: on the loop that it runs on (None: ours)."""
         self._member, self._call = member, call or _as_it_is
+
+
+class _Block:
+    """The body of an ``async with app``: it is cancelled when the run fails while it is in there."""
+
+    def __init__(self, running: asyncio.Task[None]) -> None:
+        self._running = running
+        self._body = asyncio.current_task()
+        self._has_cancelled = False
+        running.add_done_callback(self._ended)
+
+    def _ended(self, running: asyncio.Task[None]) -> None:
+        if self._body is not None and not running.cancelled() and running.exception() is not None:
+            self._has_cancelled = self._body.cancel()
+
+    async def left(self) -> None:
+        """Wait for the end of the run; raises what it failed with. A cancellation by somebody else stays one."""
+        body, self._body = self._body, None
+        if self._has_cancelled and body is not None and body is asyncio.current_task():
+            body.uncancel()
+            # A body that waited for nothing any more has its cancellation still ahead of it.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+        await self._running
 
 
 def _checked(partitioners: Mapping[str, Partitioner] | None) -> dict[str, Partitioner]:
@@ -399,42 +470,3 @@ def _checked(partitioners: Mapping[str, Partitioner] | None) -> dict[str, Partit
 async def _as_it_is(work: Coroutine[Any, Any, None]) -> None:
     """The run is on the loop of whoever asks."""
     await work
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    if sys.platform == "win32":
-        return None
-    try:
-        import uvloop
-    except ImportError:  # it is no dependency on every platform
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
-
-
-def _run_in_own_loop(main: Coroutine[Any, Any, None], limit_s: float) -> None:
-    """What asyncio.run does, but its end is bounded: neither a handler that ignores its cancellation nor one that waits
-    for a thread can keep the process.
-    """
-    factory = _loop_factory() or asyncio.new_event_loop
-    loop = factory()
-    before = gc.get_threshold()
-    gc.set_threshold(*COLLECTED_AFTER)
-    keep_memory()
-    loop.set_default_executor(DaemonThreads(min(32, (os.cpu_count() or 1) + 4), "keylanes-default"))
-    try:
-        asyncio.set_event_loop(loop)
-        try:
-            loop.run_until_complete(main)
-        finally:
-            left = asyncio.all_tasks(loop)
-            for task in left:
-                task.cancel()
-            if left:
-                loop.run_until_complete(asyncio.wait(left, timeout=limit_s))
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(loop.shutdown_default_executor())
-    finally:
-        gc.set_threshold(*before)
-        asyncio.set_event_loop(None)
-        loop.close()

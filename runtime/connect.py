@@ -12,7 +12,7 @@ def connect(address: str, settings: Settings, client_id: str) -> Broker:
     if address.startswith("kafka://"):
         servers = address.removeprefix("kafka://").rstrip("/")
         if not servers:
-            raise SettingsError(f"the broker's address is {SCHEMES}; seen {address!r}")
+            raise _no_address(address)
         from ..brokers.kafka.broker import KafkaBroker
 
         return KafkaBroker(
@@ -27,8 +27,12 @@ def connect(address: str, settings: Settings, client_id: str) -> Broker:
     if address.startswith("embedded:"):
         folder = address.removeprefix("embedded:")
         if not folder:
-            raise SettingsError(f"the broker's address is {SCHEMES}; seen {address!r}")
+            raise _no_address(address)
         from ..brokers.embedded import EmbeddedBroker
 
         return EmbeddedBroker(folder)
-    raise SettingsError(f"the broker's address is {SCHEMES}; seen {address!r}")
+    raise _no_address(address)
+
+
+def _no_address(address: str) -> SettingsError:
+    return SettingsError(f"the broker's address is {SCHEMES}; seen {address!r}: name the broker in this form")

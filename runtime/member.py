@@ -4,6 +4,7 @@ The host of the pure heart. It owns every task; an error in any of them ends the
 """
 
 import asyncio
+import contextvars
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -112,6 +113,7 @@ class Member:
 
     async def run(self, *, until_level: bool = False) -> None:
         """Work until ``stop``, or until the ends that were found at the start are reached; raises what ended it."""
+        self.slots.variables = contextvars.copy_context()
         try:
             await self._run(until_level=until_level)
             self.state = "stopped"
@@ -166,7 +168,7 @@ class Member:
             tiles=sent.tiles,
             event_bytes=sent.event_bytes,
             done_bytes=slots.done_bytes,
-            running=len(slots.tasks),
+            running=slots.running(),
             oldest_running=slots.oldest_running(),
             last_commit_age_s=None if sent.last_commit_s is None else self.now_s() - sent.last_commit_s,
             loop_lag_ms_max=loop_lag_ms_max,

@@ -4,23 +4,35 @@ Units are in the names. ``Settings.from_env()`` reads ``KEYLANES_<NAME>`` for ea
 default. There is no default broker: it is given to ``App``.
 """
 
+import logging
 import os
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
-from ..brokers.security import Secret, Security
+from ..brokers.options import Options, check, from_text, is_sensitive, near, unknown_field
+from ..brokers.security import Security
 from ..errors import SettingsError
+
+logger = logging.getLogger("keylanes")
 
 Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
 Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """See the comment behind each field for what it bounds."""
+OTHER_VARIABLES: Final = frozenset(
+    ("BROKER", "CACHE", "DEMO_HANDLER_MS", "HYPOTHESIS", "INTERPRETED", "IVY_SETTINGS", "JAVA")
+)
+"""Variables with our prefix that are no settings, without the prefix. ``App`` takes ``KEYLANES_BROKER``."""
+
+COMPRESSIONS: Final = ("gzip", "snappy", "lz4", "zstd")
+
+
+class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every limit and choice of an application. docs/settings.md says what each field bounds, and its default."""
 
     # The commit cycle
     commit_interval_ms: Milliseconds = 100  # between the starts of two commits
@@ -70,77 +82,81 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     security: Security = Security()
 
     def __post_init__(self) -> None:
-        for field in msgspec.structs.fields(type(self)):
-            value = getattr(self, field.name)
-            try:
-                if field.name != "security":
-                    msgspec.convert(value, field.type)
-            except msgspec.ValidationError as error:
-                raise SettingsError(f"setting {field.name}: {error}; seen {value!r}") from None
+        super().__post_init__()
         if self.commit_lead_ms >= self.commit_interval_ms:
             raise SettingsError(
                 f"commit_lead_ms must be below commit_interval_ms={self.commit_interval_ms}; seen {self.commit_lead_ms}"
+                ": lower the one or raise the other"
             )
-        if self.compression_type not in (None, "gzip", "snappy", "lz4", "zstd"):
-            raise SettingsError(f"compression_type is gzip, snappy, lz4, zstd or None; seen {self.compression_type!r}")
-        if self.state_folder is not None and not self.state_folder.strip():
-            raise SettingsError(f"state_folder names a folder; seen {self.state_folder!r}")
-        if self.security.security_protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
+        if self.compression_type not in (None, *COMPRESSIONS):
+            meant = near(self.compression_type.lower(), COMPRESSIONS)
             raise SettingsError(
-                "security_protocol is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; seen "
-                f"{self.security.security_protocol!r}"
+                f"compression_type is {', '.join(COMPRESSIONS)} or None; seen {self.compression_type!r}"
+                + (f"; did you mean {meant}?" if meant else "; give one of these")
+            )
+        if self.state_folder is not None and not self.state_folder.strip():
+            raise SettingsError(
+                f"state_folder names a folder; seen {self.state_folder!r}: give a folder of its own for each process, "
+                "or leave it out where no handler keeps state"
             )
 
     @classmethod
     def of(cls, **values: Any) -> "Settings":
-        """Settings from plain values, types checked; raises SettingsError that names the field and what is allowed."""
-        return _convert(values, "Settings.of")
+        """Settings from plain values; text stands for numbers and truth, too. Raises SettingsError that names the
+        field, the value seen and what is allowed.
+        """
+        security = values.get("security")
+        if isinstance(security, dict):
+            values["security"] = Security(**_read(Security, security, "Settings.of: security.{}"))
+        return cls(**_read(cls, values, "Settings.of: {}"))
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, prefix: str = "KEYLANES_") -> "Settings":
-        """Settings from the environment; raises SettingsError for an unknown or wrong variable with the prefix.
+        """Settings from the environment; raises SettingsError for a variable that names one and holds a wrong value.
 
         Fields of ``security`` stand beside the others: ``KEYLANES_SECURITY_PROTOCOL``, ``KEYLANES_SSL_CAFILE``, …
+        Truth is true, yes, on, 1 or false, no, off, 0. Variables that name no setting are ignored, with one warning:
+        Kubernetes writes some for each service, and a service may be named like us.
         """
         environ = os.environ if environ is None else environ
-        security_fields = set(Security.__struct_fields__)
-        fields = set(cls.__struct_fields__) - {"security"}
-        values: dict[str, Any] = {}
-        security: dict[str, Any] = {}
-        for name, text in environ.items():
-            if not name.startswith(prefix) or name in RESERVED_VARIABLES:
-                continue
-            key = name[len(prefix) :].lower()
-            if key not in fields | security_fields:
-                raise SettingsError(f"the environment variable {name} names no setting; known: {sorted(fields)}")
-            target = security if key in security_fields else values
-            target[key] = None if text.lower() in ("", "none") else text
+        given = {name: environ[name] for name in environ if name.startswith(prefix)}
+        by_field = {name[len(prefix) :].lower(): text for name, text in given.items()}
+        where = f"the environment variable {prefix}{{}}"
+        security = {name: text for name, text in by_field.items() if name in Security.__struct_fields__}
+        own = {name: text for name, text in by_field.items() if name in cls.__struct_fields__ and name != "security"}
+        _warn_of_others(by_field.keys() - security.keys() - own.keys(), prefix)
+        values = _read(cls, own, where, str.upper)
         if security:
-            values["security"] = security
-        return _convert(values, f"environment variables {prefix}*")
+            values["security"] = Security(**_read(Security, security, where, str.upper))
+        return cls(**values)
 
 
-RESERVED_VARIABLES = frozenset(
-    f"KEYLANES_{name}" for name in ("BROKER", "CACHE", "DEMO_HANDLER_MS", "HYPOTHESIS", "IVY_SETTINGS", "JAVA")
-)
-"""Variables with our prefix that are not settings."""
+def _read(
+    kind: type[Options], values: Mapping[str, Any], where: str, named: Callable[[str], str] = str
+) -> dict[str, Any]:
+    """What texts among the values stand for, each checked; ``where`` is filled with a field's name."""
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    read = {}
+    for name, value in values.items():
+        if name not in fields:
+            raise SettingsError(unknown_field(kind, name))
+        read[name] = from_text(fields[name], value) if isinstance(value, str) else value
+        if not is_sensitive(fields[name]):  # which Security makes a Secret of
+            check(fields[name], read[name], where.format(named(name)))
+    return read
 
 
-def _convert(values: dict[str, Any], where: str) -> Settings:
-    security = values.get("security")
-    if isinstance(security, Security):
-        values = {**values, "security": {n: getattr(security, n) for n in Security.__struct_fields__}}
-    try:
-        return msgspec.convert(values, Settings, strict=False, dec_hook=_secret)
-    except msgspec.ValidationError as error:
-        field = str(error).rpartition("`$.")[2].rstrip("`") if "`$." in str(error) else ""
-        seen = values.get(field) if "password" not in field else Secret("")
-        raise SettingsError(f"{where}: {error}" + (f"; seen {seen!r}" if field in values else "")) from None
-
-
-def _secret(kind: type, value: Any) -> Any:
-    if kind is Secret:
-        if isinstance(value, Secret):
-            return value
-        return Secret(value)  # SettingsError is a ValueError: it comes out as one of msgspec's, which names the field
-    raise TypeError(f"no conversion to {kind}")
+def _warn_of_others(names: Iterable[str], prefix: str) -> None:
+    """One warning for all variables that name no setting, each with the setting that was probably meant."""
+    known = [name for name in (*Settings.__struct_fields__, *Security.__struct_fields__) if name != "security"]
+    told = []
+    for name in sorted(names):
+        meant = near(name, known)
+        if name.upper() not in OTHER_VARIABLES:
+            told.append(f"{prefix}{name.upper()}" + (f" (did you mean {prefix}{meant.upper()}?)" if meant else ""))
+    if told:
+        logger.warning(
+            "environment variables that name no setting are ignored, seen %s; docs/settings.md lists the settings: "
+            "correct these, or let them be (Kubernetes leaves its own out with enableServiceLinks: false)",
+            ", ".join(told),
+        )

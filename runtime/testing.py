@@ -7,8 +7,9 @@ test may be written for any loop, and the same seed gives the same run.
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar, overload
 
 from ..brokers.partitioner import Partitioner, checked, partition_of_key
 from ..brokers.protocol import Headers, Outgoing, TopicPartition
@@ -73,10 +74,16 @@ class SimulatedApp:
         key_bytes = key.encode() if isinstance(key, str) else key
         await self._call(self._send(topic, encoded, key_bytes, partition, headers, timestamp))
 
-    async def read(self, topic: str, kind: type[T] | Any = bytes) -> list[Any]:
+    @overload
+    async def read(self, topic: str) -> list[bytes]: ...
+    @overload
+    async def read(self, topic: str, kind: type[T]) -> list[T]: ...
+    @overload
+    async def read(self, topic: str, kind: Any) -> list[Any]: ...
+    async def read(self, topic: str, kind: Any = bytes) -> list[Any]:
         """The values of a topic, decoded, once everything that was sent is processed; in order per partition.
 
-        Raises the error that stopped the application, if one did.
+        A tombstone is None. Raises the error that stopped the application, if one did.
         """
         decode = value_decoder(kind | None if isinstance(kind, type) else kind, JsonCodec(), f"read({topic!r})")
         return [decode(record.value) for record in await self.records(topic)]
@@ -127,7 +134,8 @@ class SimulatedApp:
 
     async def _call(self, work: Coroutine[Any, Any, T]) -> T:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._loop.run_until_complete, work)
+        run = copy_context().run  # handlers see the variables of the test
+        return await loop.run_in_executor(self._thread, run, self._loop.run_until_complete, work)
 
     async def _on_loop(self, work: Coroutine[Any, Any, None]) -> None:
         """For whoever asks from a test's loop, or from a handler, which is on the virtual loop already."""

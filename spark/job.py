@@ -138,7 +138,12 @@ def _run(spec: "AuditSpec", args: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="keylanes audit", description="Prove from the logs what an application did.")
+    parser = argparse.ArgumentParser(
+        prog="keylanes audit",
+        description="Prove from the logs what an application did.",
+        epilog="Exit codes: 0 proven; 1 a statement does not hold; 2 wrong usage, or the logs can't be read or "
+        "understood. See docs/exit-codes.md.",
+    )
     parser.add_argument("--broker", required=True, help="kafka://host:port or embedded:folder")
     parser.add_argument("--app", required=True, help="the application's name")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")

@@ -145,6 +145,11 @@ def _verdict(content: Content, bar: Bar, workload: Workload) -> Verdict:
     return Verdict(bar, value, holds, reaches, why_not(content, workload))
 
 
+def own_failures(content: Content) -> list[str]:
+    """The failures that are ours. A peer that fails is shown with its reason, and its bars do not count."""
+    return [failure for failure in content["failures"] if failure.partition(": ")[0].endswith(f", {OURS}")]
+
+
 def why_not(content: Content, workload: Workload) -> str:
     """Why bars of a workload do not count; empty when they do."""
     runs = [run for run in content["runs"] if run["workload"] == workload.name]

@@ -65,10 +65,17 @@ def table(content: Content, workload: Workload) -> tuple[Sequence[str], list[lis
     rows = []
     for arm in workload.arms:
         if median(content, workload.name, arm) is None and median(content, workload.name, arm, "p50") is None:
-            rows.append([arm] + ["-"] * (len(columns) - 1))
+            rows.append([arm, _why_none(content, workload, arm)] + ["-"] * (len(columns) - 2))
         else:
             rows.append([arm, *row(content, workload, arm)])
     return columns, rows
+
+
+def _why_none(content: Content, workload: Workload, arm: str) -> str:
+    if arm in content["skipped"]:
+        return "skipped"
+    tries = [run for run in content["runs"] if run["workload"] == workload.name and run["arm"] == arm]
+    return "failed" if any("failed" in run for run in tries) else "-"
 
 
 def _rate_row(content: Content, workload: Workload, arm: str) -> list[Any]:

@@ -5,7 +5,6 @@ for plain appends, one consumer per reader. Only the modules of this folder know
 """
 
 import asyncio
-import ipaddress
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -29,6 +28,7 @@ from ..protocol import (
     Watermarks,
 )
 from ..security import Security
+from .address import hosts_of, refuse_plaintext
 from .groups import group_offsets
 from .identities import TopicIdentities
 from .link import (
@@ -51,7 +51,8 @@ FENCE_TRANSACTION_TIMEOUT_MS: Final = 10_000  # asked for by the request; no tra
 class KafkaBroker:
     """A Kafka cluster, reached through ``bootstrap`` (``host:port[,host:port…]``). Constructed without I/O.
 
-    Raises SettingsError for an unencrypted connection to another machine that ``security`` does not allow.
+    Raises SettingsError for an address without a port, and for an unencrypted connection to another machine that
+    ``security`` does not allow.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class KafkaBroker:
         security = security or Security()
         if compression_type not in CODECS:
             raise SettingsError(f"compression_type: {compression_type!r}; allowed are {list(CODECS)}")
-        _refuse_plaintext(bootstrap, security)
+        refuse_plaintext(hosts_of(bootstrap), security)
         self._settings = LinkSettings(bootstrap, client_id, security, request_timeout_ms, close_timeout_ms)
         self._fetch_bytes_max = fetch_bytes_max
         self._codec = CODECS[compression_type]
@@ -295,24 +296,3 @@ class KafkaBroker:
 def _settings_of(spec: TopicSpec) -> list[tuple[str, str]]:
     """The settings that Kafka knows."""
     return [(name, value) for name, value in spec.config.items() if name not in TABLE_CONFIG]
-
-
-def _refuse_plaintext(bootstrap: str, security: Security) -> None:
-    if security.allow_plaintext or security.security_protocol not in ("PLAINTEXT", "SASL_PLAINTEXT"):
-        return
-    for address in bootstrap.split(","):
-        host = address.strip().rpartition(":")[0].strip("[]")
-        if not _is_loopback(host):
-            raise SettingsError(
-                f"security_protocol {security.security_protocol} to {host!r} is not encrypted; use SSL or SASL_SSL, or "
-                "allow it with allow_plaintext"
-            )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

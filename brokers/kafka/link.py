@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import ssl
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from typing import Any, Final
 
 import aiokafka.errors
 from aiokafka.client import ConnectionGroup
-from aiokafka.helpers import create_ssl_context
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
@@ -26,6 +24,7 @@ from aiokafka.protocol.transaction import InitProducerIdRequest
 from ..asking import Deadline, NotSent, ReplyLost
 from ..protocol import BrokerError, BrokerTimeout, TopicPartition
 from ..security import Secret, Security
+from .address import encryption
 from .client import KafkaClient, is_lost
 from .topics import AnsweredTopic, TopicsRequest, answered_topics
 
@@ -115,18 +114,11 @@ class LinkSettings:
     close_timeout_ms: int
 
     def client_arguments(self) -> dict[str, Any]:
-        """For aiokafka's clients. Reads the files that the security settings name."""
+        """For aiokafka's clients. Reads the files that the security settings name; raises SettingsError."""
         security = self.security
-        context: ssl.SSLContext | None = None
-        if security.security_protocol in ("SSL", "SASL_SSL"):
-            context = create_ssl_context(
-                cafile=security.ssl_cafile,
-                certfile=security.ssl_certfile,
-                keyfile=security.ssl_keyfile,
-                password=_revealed(security.ssl_password),
-            )
+        context = encryption(security)
         return {
-            "bootstrap_servers": self.bootstrap.split(","),
+            "bootstrap_servers": [server.strip() for server in self.bootstrap.split(",")],
             "client_id": self.client_id,
             "request_timeout_ms": self.request_timeout_ms,
             "retry_backoff_ms": 20,

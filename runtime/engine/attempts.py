@@ -7,6 +7,8 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Sequence
+from contextvars import Context as Variables
+from contextvars import copy_context
 from typing import Any, NoReturn
 
 from ...brokers.protocol import BrokerError, Record
@@ -24,8 +26,9 @@ from ...errors import (
 )
 from ...state.overlay import Layer, entry_bytes
 from ..handlers.context import Context, Output
-from ..handlers.handler import DeadLetter, Handler
+from ..handlers.handler import DeadLetter
 from ..handlers.outputs import (
+    BuiltOne,
     Destination,
     UnknownDestination,
     build,
@@ -39,25 +42,42 @@ from ..handlers.sizes import bytes_of
 from ..handlers.stores import Binding
 from ..partition.worker import Worker
 from ..settings import Settings
+from .calls import Calls
 from .destinations import Destinations
 from .partition_run import Attempt, PartitionRun
+from .turns import Turns
 
 logger = logging.getLogger("keylanes")
 
 
 class Attempts:
-    """Makes attempts at records, on the loop or in threads."""
+    """Makes attempts at records, on the loop or in threads.
+
+    ``variables``: the application's context variables. Each attempt has a copy of them for itself.
+    """
 
     def __init__(self, destinations: Destinations, settings: Settings) -> None:
         self.destinations, self.settings = destinations, settings
         self._known: dict[str, Destination] = destinations.known
+        self.variables = copy_context()
+        self.turns = Turns()
         self._is_closing = False
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
         # Any free one takes any worker's next record: bound to one, workers would wait behind a handler that hangs.
         self._threads = DaemonThreads(settings.threads, "keylanes-slot")
 
+    def timeout_ms(self, run: PartitionRun) -> int:
+        """How long an attempt may take."""
+        return run.handler.timeout_ms or self.settings.handler_timeout_ms
+
     async def _produced(
-        self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None
+        self,
+        run: PartitionRun,
+        worker: Worker,
+        record: Record,
+        result: Any,
+        attempt: Attempt | None,
+        variables: Variables,
     ) -> Produced | None:
         """What a plain handler returned and wrote; what can't be sent is a failed attempt."""
         changes: Layer | None = None
@@ -71,11 +91,11 @@ class Attempts:
         try:
             if result is None:
                 return _done(None, record, changes)
-            built = build_one(result, record, run.handler, run.place, self._known)
+            built = self._built_one(result, record, run, variables)
             if built is not None:
                 return _done(Produced(record, (built[0],), False, *built[1:]), record, changes)
             outputs = returned(result, run.handler)
-            return _done(await self._build(outputs, record, run) if outputs else None, record, changes)
+            return _done(await self._build(outputs, record, run, variables) if outputs else None, record, changes)
         except Exception as error:  # noqa: BLE001  # a codec may raise anything
             failed = error
         return await self._process(run, worker, record, failed)
@@ -95,7 +115,7 @@ class Attempts:
                 if first is not None:
                     error, first = first, None
                     self._end_attempt(run, worker, record)
-                    self._raise_again(worker, error)
+                    self._raise_again(run, worker, error)
                 return await self._attempt(run, worker, record, attempt)
             except BrokerError as error:
                 raise caused(fatal_of(error), error)
@@ -117,7 +137,9 @@ class Attempts:
                 type(failed).__name__,
                 failed,
             )
+            self.turns.give_back(run, worker)
             await asyncio.sleep(handler.retry.wait_ms(attempt) / 1000)
+            await self.turns.resume(run, worker)
 
     async def _attempt(self, run: PartitionRun, worker: Worker, record: Record, attempt: int) -> Produced | None:
         handler, dispatch = run.handler, run.dispatch
@@ -126,16 +148,23 @@ class Attempts:
         worker.timed_out = False
         worker.started_s = self._clock() if handler.is_async else math.inf
         try:
-            value = handler.decode(record.value)
-            arguments = (value, *[_bound(binding, context, scope, record) for binding in run.bindings])
+            further = [_bound(binding, context, scope, record) for binding in run.bindings]
             if handler.is_async:
-                result = await handler.function(*arguments)
+                calls = Calls(handler.function, handler.decode, self.variables)
+                if not calls.begin(record.value, further):
+                    await calls
+                variables, failed = calls.context, calls.failed()
+                if failed is not None:
+                    raise failed
+                result = calls.result()
             else:
-                result = await self._in_thread(worker, handler, arguments)
+                variables = self.variables.copy()
+                value = variables.run(handler.decode, record.value)
+                result = await self._in_thread(worker, variables, handler.function, value, *further)
             if worker.timed_out:
-                raise HandlerTimeout(f"took longer than {self.settings.handler_timeout_ms} ms")
+                raise HandlerTimeout(f"took longer than {self.timeout_ms(run)} ms")
         except asyncio.CancelledError as error:
-            self._raise_again(worker, error)
+            self._raise_again(run, worker, error)
         finally:
             sent = () if context is None else context.close()
             changes = None if scope is None else scope.close().layer()
@@ -143,7 +172,7 @@ class Attempts:
             if scope is not None and scope.failed is not None:  # in place of whatever a handler made of it
                 raise scope.failed
         outputs = [*sent, *returned(result, handler)] if sent or result is not None else ()
-        return _done(await self._build(outputs, record, run) if outputs else None, record, changes)
+        return _done(await self._build(outputs, record, run, variables) if outputs else None, record, changes)
 
     def _end_attempt(self, run: PartitionRun, worker: Worker, record: Record) -> None:
         worker.load.spend(worker.started_s, self._clock(), run.dispatch.partition, record)
@@ -151,23 +180,33 @@ class Attempts:
         if worker.timed_out and not self._is_closing:
             _forget_cancels()
 
-    def _raise_again(self, worker: Worker, error: BaseException) -> NoReturn:
+    def _raise_again(self, run: PartitionRun, worker: Worker, error: BaseException) -> NoReturn:
         """Raise what a handler raised; a cancellation as what it means."""
         if not isinstance(error, asyncio.CancelledError) or self._is_closing:
             raise error
         if worker.timed_out:
-            raise caused(HandlerTimeout(f"took longer than {self.settings.handler_timeout_ms} ms"), None)
+            raise caused(HandlerTimeout(f"took longer than {self.timeout_ms(run)} ms"), None)
         _forget_cancels()
         raise caused(HandlerError("the handler was cancelled from inside"), None)
 
-    async def _in_thread(self, worker: Worker, handler: Handler, arguments: tuple[Any, ...]) -> Any:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, _called, worker, loop.time, handler.function, *arguments)
+    async def _in_thread(
+        self, worker: Worker, variables: Variables, function: Callable[..., Any], *arguments: Any
+    ) -> Any:
+        loop, call = asyncio.get_running_loop(), variables.run
+        return await loop.run_in_executor(self._threads, call, _called, worker, loop.time, function, *arguments)
 
-    async def _build(self, outputs: Sequence[Output], record: Record, run: PartitionRun) -> Produced:
+    def _built_one(self, result: Any, record: Record, run: PartitionRun, variables: Variables) -> BuiltOne | None:
+        """``build_one``; a user's codec sees the variables of the attempt whose value it encodes."""
+        if run.is_codec_ours:
+            return build_one(result, record, run.handler, run.place, self._known)
+        return variables.run(build_one, result, record, run.handler, run.place, self._known)
+
+    async def _build(
+        self, outputs: Sequence[Output], record: Record, run: PartitionRun, variables: Variables
+    ) -> Produced:
         while True:
             try:
-                return build(outputs, record, run.handler, run.place, self._known)
+                return variables.run(build, outputs, record, run.handler, run.place, self._known)
             except UnknownDestination as unknown:
                 topic = unknown.topic
             await self.destinations.look_up(topic, run.dispatch.partitions)

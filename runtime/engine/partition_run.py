@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from contextvars import Context
 from dataclasses import dataclass, field
 from sys import getrefcount
 from typing import Any, Final, TypeAlias
@@ -13,7 +14,9 @@ from ..handlers.handler import Handler
 from ..handlers.outputs import SourcePlace
 from ..handlers.partition_state import PartitionState, Scope
 from ..handlers.stores import Bindings, MapState, State
+from ..handlers.values import JsonCodec, MsgpackCodec
 from ..partition.dispatch import PartitionDispatch
+from .calls import Calls
 
 Attempt: TypeAlias = tuple[Scope, "list[State[Any] | MapState[Any, Any]]"]
 
@@ -31,6 +34,10 @@ _NOT_KEPT: Final = _references_most([object()])
 """So many references there are to a store that nobody else has; interpreters count differently."""
 
 
+CALLS_KEPT_MAX: Final = 1_000
+"""So many calls that have ended are kept to be used again: about as many as run at once."""
+
+
 @dataclass(slots=True, eq=False)
 class PartitionRun:
     """One source partition while it runs: its dispatch, its handler, and what its readers wait for."""
@@ -44,11 +51,18 @@ class PartitionRun:
     """What the handler is called with behind the value; None: the context."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
     catch_up_room: asyncio.Event = field(default_factory=asyncio.Event)
+    is_codec_ours: bool = False
+    """Its codec looks at no context variables."""
+    is_limited: bool = False
+    """Its handler says how many may run at once."""
     _spare: Attempt | None = None
+    _calls: list[Calls] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not self.handler.stores:
             self.bindings = (None,) * len(self.handler.further)
+        self.is_limited = self.handler.max_in_flight is not None
+        self.is_codec_ours = type(self.handler.codec) in (JsonCodec, MsgpackCodec)
 
     def scope(self, record: Record) -> Scope | None:
         """What an attempt at a record sees of the state; None: its handler asks for none."""
@@ -82,6 +96,18 @@ class PartitionRun:
         """
         if _references_most(attempt[1]) == _NOT_KEPT:
             self._spare = attempt
+
+    def calls(self, within: Context) -> Calls:
+        """What calls the handler on the loop, in copies of this context. Whoever has it gives it back with
+        ``put_back_calls``, unless a call did not come to its end.
+        """
+        return self._calls.pop() if self._calls else Calls(self.handler.function, self.handler.decode, within)
+
+    def put_back_calls(self, calls: Calls) -> None:
+        """Its last call is through."""
+        calls.end()
+        if len(self._calls) < CALLS_KEPT_MAX:
+            self._calls.append(calls)
 
     @property
     def cut(self) -> tuple[int, ...]:

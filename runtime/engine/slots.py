@@ -8,24 +8,21 @@ of one key must not run at once.
 import asyncio
 import logging
 import math
-import types
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
-from ...brokers.protocol import Batch, Record
+from ...brokers.protocol import Batch
 from ...errors import HandlerFailed
 from ...state.overlay import Cell
-from ..handlers.outputs import build_one
 from ..handlers.produced import Produced
 from ..partition.worker import Worker
 from ..settings import Settings
-from .attempts import Attempts, first_error
+from .attempts import first_error
+from .calls import NOTHING
 from .destinations import Destinations
-from .partition_run import Attempt, PartitionRun
-from .task_work import StraightBatch, TaskWork
-
-T = TypeVar("T")
-G = TypeVar("G", bound=TaskWork)
+from .partition_run import PartitionRun
+from .stretches import Stretches
+from .task_work import StraightBatch, TaskWork, driven
 
 logger = logging.getLogger("keylanes")
 
@@ -48,7 +45,7 @@ LOOK_EVERY_RECORDS: Final = 64
 """How often it looks at that time."""
 
 
-class Slots(Attempts):
+class Slots(Stretches):
     """Runs the workers of all partitions. ``fail`` is called once with the error that ends the application."""
 
     def __init__(
@@ -60,13 +57,12 @@ class Slots(Attempts):
     ) -> None:
         super().__init__(destinations, settings)
         self.fail, self._cpu_s = fail, cpu_s
+        self.turns.start = self.activate
         self.tasks: dict[asyncio.Task[None], TaskWork] = {}
         self._idle: list[tuple[asyncio.Task[None], asyncio.Future[TaskWork]]] = []
         """Tasks that have no work, and how it is given to them; the last one first."""
         self.unstarted = 0
         """Workers that have something to do and wait for the loop: it has no time for more."""
-        self.done_bytes = 0
-        self.records_done = 0
         self.paused: list[tuple[PartitionRun, Worker]] = []
         self.is_stopping = False
         """Workers take no next record; see ``stop``."""
@@ -102,7 +98,7 @@ class Slots(Attempts):
                 self.tasks[task] = going
                 given.set_result(going)
                 return
-        task = asyncio.get_running_loop().create_task(self._run(going))
+        task = asyncio.get_running_loop().create_task(self._run(going), context=self.variables.copy())
         self.tasks[task] = going
         task.add_done_callback(self._ended)
 
@@ -148,22 +144,29 @@ class Slots(Attempts):
 
     def overdue(self, now: float) -> None:
         """End attempts of async handlers that take too long; name those of sync handlers aloud."""
-        limit = self.settings.handler_timeout_ms / 1000
         for task, going in list(self.tasks.items()):
             run, worker = going.run, going.worker
-            if worker is None or worker.running is None or worker.timed_out or worker.started_s + limit > now:
+            if worker is None or worker.running is None or worker.timed_out:
+                continue
+            limit = self.timeout_ms(run) / 1000
+            if worker.started_s + limit > now:
                 continue
             worker.timed_out = True
             logger.error(
                 "handler %s takes longer than %d ms at %s offset %d%s",
                 run.handler.name,
-                self.settings.handler_timeout_ms,
+                self.timeout_ms(run),
                 run.label,
                 worker.running.offset,
                 "; it is cancelled" if run.handler.is_async else "; its thread can't be stopped, its range waits",
             )
             if run.handler.is_async:
                 task.cancel()
+
+    def running(self) -> int:
+        """How many records were begun and are not through, without those that wait for their turn to be tried again."""
+        begun = sum(1 for going in list(self.tasks.values()) if going.running() is not None)
+        return begun - self.turns.resuming
 
     def oldest_running(self) -> tuple[str, int, float] | None:
         """(partition, offset, since when) of the record that has been running longest."""
@@ -199,6 +202,10 @@ class Slots(Attempts):
         if going is None:  # cancelled while it had nothing to do: nothing is lost
             return
         self.unstarted -= len(going.waiting)
+        if not self._is_closing and (task.cancelled() or task.exception() is not None):
+            for worker in (going.worker, *going.waiting):
+                if worker is not None:
+                    self.turns.give_back(going.run, worker)
         if task.cancelled():
             for worker in (going.worker, *going.waiting):
                 if worker is not None:
@@ -216,7 +223,7 @@ class Slots(Attempts):
         while going.waiting:
             work = self._run_worker(going.run, self._next(going))
             if going.waiting:
-                count += await _driven(work, going, self._part)
+                count += await driven(work, going, self._part)
             else:
                 count += await work
             if count >= YIELD_EVERY_RECORDS:
@@ -250,18 +257,29 @@ class Slots(Attempts):
             if self.is_stopping:
                 going.end(going.at)
                 return
+            if going.run.is_limited and not self.turns.begin_stretch(going.run):
+                going.end(going.at)  # the rest is queued, and its workers stand in line
+                return
+            going.is_permitted = going.run.is_limited
             going.since_s = self._clock()
             try:
-                await _driven(self._run_stretch(going), going, self._part_straight)
+                await driven(self._run_stretch(going), going, self._part_straight)
             except BaseException:
                 # What was laid down lies below the record that ended it: the front must not stand behind that.
                 if going.record is not None and not going.has_parted:
                     self._begin_running(going)
+                self._end_permit(going)
                 raise
+            self._end_permit(going)
             going.record = going.worker = None
             if not going.has_parted:
                 self._end_stretch(going)
                 await asyncio.sleep(0)
+
+    def _end_permit(self, going: StraightBatch) -> None:
+        if going.is_permitted:  # else it is the worker's, whose record suspended
+            going.is_permitted = False
+            self.turns.end_stretch(going.run)
 
     def _end_stretch(self, going: StraightBatch) -> None:
         settings = self.settings
@@ -277,21 +295,12 @@ class Slots(Attempts):
         going.end(going.at + 1)
         going.let_go()
 
-    def _begin_running(self, going: StraightBatch) -> None:
-        """What ran as if it took no time is its worker's running record from here on."""
-        worker, record = going.worker, going.record
-        assert worker is not None, "a record runs"
-        assert record is not None, "a record runs"
-        if worker.running is None:
-            going.run.dispatch.begin(worker, record)
-            worker.started_s, worker.timed_out = (self._clock() if going.is_called else math.inf), False
-
     async def _run_stretch(self, going: StraightBatch) -> None:
         """Some records of a batch. Their first attempts are made here, and all else where ``_run_worker`` has it made,
         which does the same for records that were queued.
         """
         run = going.run
-        dispatch, function, decode = run.dispatch, run.handler.function, run.handler.decode
+        dispatch, calls = run.dispatch, run.calls(self.variables)
         done_bytes_max, is_stateful = self.settings.done_bytes_max, run.state is not None
         going.look_at, going.last = going.at + LOOK_EVERY_RECORDS, going.at + STRETCH_RECORDS_MAX
         going.until_s = self._cpu_s() + STRETCH_S
@@ -301,37 +310,31 @@ class Slots(Attempts):
             i, worker, record = route.at - 1, route.worker, route.record
             if (i >= going.look_at or self.done_bytes >= done_bytes_max) and self._is_over(going, i):
                 dispatch.pause(record)
-                return
+                break
             if worker.active or worker.queue_bytes or worker.hold_at is not None or worker.retired:
                 if not dispatch.try_queue(worker, record, going.ready):
                     continue
                 dispatch.pause(record)
                 going.end(i)
-                return
+                break
             done: Produced | None = None
             going.at, going.worker, going.record, going.is_called = i, worker, record, True
             attempt = run.attempt(record, route.cell) if is_stateful else None
-            failed: BaseException | None = None
-            result: Any = None
-            try:
-                if attempt is None:
-                    result = await function(decode(record.value))
-                elif len(attempt[1]) == 1:  # the usual case; to unpack them takes a while
-                    result = await function(decode(record.value), attempt[1][0])
-                else:
-                    result = await function(decode(record.value), *attempt[1])
-            except BaseException as error:  # noqa: BLE001  # what it means is said there
-                failed = error
+            if not calls.begin(record.value, NOTHING if attempt is None else attempt[1]):
+                await calls
+            failed = calls.failed()
             if failed is not None:
                 self._begin_running(going)
                 done = await self._process(run, worker, record, first_error(attempt, failed))
             else:
-                going.is_called = False
+                going.is_called, result = False, calls.result()
                 if going.has_parted:
-                    done = await self._come_back(run, worker, record, result, attempt)
-                elif (result is not None or is_stateful) and not self._lay_down(run, worker, record, result, attempt):
+                    done = await self._come_back(run, worker, record, result, attempt, calls)
+                elif (result is not None or is_stateful) and not self._lay_down(
+                    run, worker, record, result, attempt, calls
+                ):
                     self._begin_running(going)
-                    done = await self._produced(run, worker, record, result, attempt)
+                    done = await self._produced(run, worker, record, result, attempt, calls.context)
             if worker.running is None:
                 worker.done_to = route.offset + 1
                 if done is not None:
@@ -340,11 +343,14 @@ class Slots(Attempts):
                 dispatch.finish(worker, done)
             self._count(run, worker, done)
             if going.has_parted:
+                run.put_back_calls(calls)
                 await self._run_worker(run, worker)
                 return
-            worker.active = False
-        dispatch.pass_by(going.batch)
-        going.end(len(going.batch.records))
+            self._end_running(going, worker)
+        else:
+            dispatch.pass_by(going.batch)
+            going.end(len(going.batch.records))
+        run.put_back_calls(calls)
 
     def _is_over(self, going: StraightBatch, i: int) -> bool:
         """Whether a stretch ends in front of a record of its batch."""
@@ -357,106 +363,52 @@ class Slots(Attempts):
         going.at = i
         return True
 
-    def _lay_down(
-        self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None
-    ) -> bool:
-        """Put what a record produced that ran straight into its partition's stretch: ``_produced``, for the usual case
-        and without a ``Produced``. False: it is another case, or can't be sent.
-        """
-        stretch = run.dispatch.stretch(worker)
-        if stretch is None:
-            return False
-        if attempt is None:
-            try:
-                built = build_one(result, record, run.handler, run.place, self._known)
-            except Exception:  # noqa: BLE001  # it comes again, and is dealt with
-                return False
-            if built is None:
-                return False
-            output, digest, size = built
-            stretch.send(worker, record, output, digest)
-        else:
-            scope = attempt[0]
-            if result is not None or scope.failed is not None:
-                return False
-            assert run.state is not None, "only a handler with stores changes state"
-            size = run.state.overlay.move(scope.close(), stretch.changes)
-            run.put_back(attempt)
-        stretch.size += size
-        self.done_bytes += size
-        return True
-
-    async def _come_back(
-        self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None
-    ) -> Produced | None:
-        """A handler that was suspended has ended."""
-        worker.load.spend(worker.started_s, self._clock(), run.dispatch.partition, record)
-        if worker.timed_out:
-            return await self._process(run, worker, record, first_error(attempt, asyncio.CancelledError()))
-        worker.started_s = math.inf
-        if result is None and attempt is None:
-            return None
-        return await self._produced(run, worker, record, result, attempt)
-
-    def _count(self, run: PartitionRun, worker: Worker, done: Produced | None) -> None:
-        worker.records += 1
-        self.records_done += 1
-        if done is not None:
-            self.done_bytes += done.size
-            if done.changes:
-                assert run.state is not None, "only a handler with stores changes state"
-                run.state.overlay.add(done.changes)
-
     async def _run_worker(self, run: PartitionRun, worker: Worker) -> int:
         """The records of a worker until it has none that it may run; how many it ran since it last suspended.
 
         The first attempt of a plain handler is made here, and all else in ``_process``: that is the same, and slower.
         """
         dispatch, clock = run.dispatch, self._clock
-        function, decode, is_plain = run.handler.function, run.handler.decode, run.handler.is_plain
+        calls = run.calls(self.variables) if run.handler.is_plain else None
         done_bytes_max, is_stateful = self.settings.done_bytes_max, run.state is not None
         count, now = 0, clock()
         while True:
             if self.done_bytes >= done_bytes_max:
                 self.paused.append((run, worker))
-                return count
+                break
             if self.is_stopping:
                 worker.active = False
-                return count
+                break
+            if run.is_limited and not self.turns.may_begin(run, worker):
+                break
             record = dispatch.next_record(worker)
             if record is None:
-                return count
+                break
             if worker.awaited_bytes and dispatch.has_room_again(worker, worker.awaited_bytes):
                 worker.awaited_bytes = 0
                 run.room.set()
                 run.catch_up_room.set()
             done: Produced | None = None
             worker.started_s, worker.timed_out = now, False
-            if not is_plain:
+            if calls is None:
                 done = await self._process(run, worker, record)
                 now = clock()
             else:
                 attempt = run.attempt(record) if is_stateful else None
-                failed: BaseException | None = None
-                result: Any = None
-                try:
-                    if attempt is None:
-                        result = await function(decode(record.value))
-                    else:
-                        result = await function(decode(record.value), *attempt[1])
-                except BaseException as error:  # noqa: BLE001  # what it means is said there
-                    failed = error
+                if not calls.begin(record.value, NOTHING if attempt is None else attempt[1]):
+                    await calls
+                failed = calls.failed()
                 if failed is not None:
                     done = await self._process(run, worker, record, first_error(attempt, failed))
                     now = clock()
                 else:
-                    now = clock()
+                    now, result = clock(), calls.result()
                     worker.load.spend(worker.started_s, now, dispatch.partition, record)
                     if worker.timed_out:
                         done = await self._process(run, worker, record, first_error(attempt, asyncio.CancelledError()))
                     elif result is not None or attempt is not None:
                         worker.started_s = math.inf
-                        done = await self._produced(run, worker, record, result, attempt)
+                        done = await self._produced(run, worker, record, result, attempt, calls.context)
             dispatch.finish(worker, done)
             self._count(run, worker, done)
             count += 1
@@ -464,29 +416,7 @@ class Slots(Attempts):
                 count = 0
                 await asyncio.sleep(0)
                 now = clock()
-
-
-@types.coroutine
-def _driven(work: Coroutine[Any, Any, T], going: G, on_suspended: Callable[[G], None]) -> Generator[Any, Any, T]:
-    """Await the work, and tell when it suspends for the first time."""
-    steps = work.__await__()
-    try:
-        waits_for = next(steps)
-    except StopIteration as ended:
-        result: T = ended.value
-        return result
-    on_suspended(going)
-    while True:
-        try:
-            yield waits_for
-        except GeneratorExit:
-            work.close()
-            raise
-        except BaseException as error:  # noqa: BLE001  # it is the work's
-            try:
-                waits_for = work.throw(error)
-            except StopIteration as ended:
-                result = ended.value
-                return result
-        else:
-            return (yield from steps)
+        self.turns.give_back(run, worker)
+        if calls is not None:
+            run.put_back_calls(calls)
+        return count

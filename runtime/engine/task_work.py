@@ -1,13 +1,18 @@
 """What a task of the slots works on: workers one after the other, or a batch whose records run straight."""
 
 import asyncio
-from collections.abc import Sequence
+import types
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any, TypeVar
 
 from ...brokers.protocol import Batch, Record
 from ...state.overlay import Cell
 from ..partition.dispatch import Route
 from ..partition.worker import Worker
 from .partition_run import PartitionRun
+
+T = TypeVar("T")
+G = TypeVar("G", bound="TaskWork")
 
 
 class TaskWork:
@@ -30,12 +35,13 @@ class TaskWork:
 
 class StraightBatch(TaskWork):
     """A task's work: a batch whose records run in order of offsets as long as no handler suspends, each in the place of
-    its worker, which has nothing else to do. The first that suspends keeps the task.
+    its worker, which has nothing else to do. The first that suspends keeps the task, and the permit of a handler with a
+    limit, if it ``is_permitted``.
     """
 
     __slots__ = (
-        "at", "batch", "has_parted", "is_called", "last", "look_at", "ready", "record", "route", "since_s",
-        "through", "until_s",
+        "at", "batch", "has_parted", "is_called", "is_permitted", "last", "look_at", "ready", "record", "route",
+        "since_s", "through", "until_s",
     )  # fmt: skip
 
     def __init__(self, run: PartitionRun, batch: Batch, cells: Sequence[Cell | None], since_s: float) -> None:
@@ -47,6 +53,7 @@ class StraightBatch(TaskWork):
         self.record: Record | None = None
         self.ready: list[Worker] = []
         self.is_called = self.has_parted = False
+        self.is_permitted = False
 
     def running(self) -> tuple[Record, float] | None:
         """The record that runs, and since when; of those that do not suspend, since the first of a stretch."""
@@ -62,3 +69,29 @@ class StraightBatch(TaskWork):
         """Go on without the batch: a task that stays with one worker for long must not hold the records of all."""
         self.batch = Batch(self.batch.source, (), self.batch.offset_next)
         self.route.records, self.route.cells = [], []
+
+
+@types.coroutine
+def driven(work: Coroutine[Any, Any, T], going: G, on_suspended: Callable[[G], None]) -> Generator[Any, Any, T]:
+    """Await the work, and tell when it suspends for the first time."""
+    steps = work.__await__()
+    try:
+        waits_for = next(steps)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    on_suspended(going)
+    while True:
+        try:
+            yield waits_for
+        except GeneratorExit:
+            work.close()
+            raise
+        except BaseException as error:  # noqa: BLE001  # it is the work's
+            try:
+                waits_for = work.throw(error)
+            except StopIteration as ended:
+                result = ended.value
+                return result
+        else:
+            return (yield from steps)

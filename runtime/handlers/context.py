@@ -4,53 +4,38 @@ What a handler sends through a context becomes visible in the transaction that c
 attempt closes the context; sending later raises. A failed or timed-out attempt leaves nothing behind.
 """
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from ...brokers.protocol import Headers
 from ...brokers.protocol import Record as SourceRecord
 from ...errors import ContextClosed
 
 
-class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to be sent. ``key`` None and ``keep_key`` True: the source record's key."""
+class _Valued(msgspec.Struct, frozen=True):
+    """What is given by place; all else of a ``Record`` is given by name."""
 
     value: Any
+
+
+class Record(_Valued, frozen=True, kw_only=True):
+    """A record to return from a handler.
+
+    ``value`` None is a tombstone. ``key`` is the source record's by default (``UNSET``); None means no key. ``topic``
+    is the handler's ``to=`` by default. ``timestamp`` is in ms since the epoch, and the source record's by default.
+    """
+
+    key: bytes | str | UnsetType | None = UNSET
     topic: str | None = None
-    key: bytes | str | None = None
-    keep_key: bool = True
     partition: int | None = None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
+    headers: Headers = ()
     timestamp: int | None = None
 
 
-_UNSET: Any = object()
-
-
-def Record(  # noqa: N802  # users see a record they construct; it must tell "no key given" from "no key"
-    value: Any,
-    *,
-    key: bytes | str | None = _UNSET,
-    topic: str | None = None,
-    partition: int | None = None,
-    headers: Headers = (),
-    timestamp: int | None = None,
-) -> Output:
-    """A record to return from a handler.
-
-    ``value`` None is a tombstone. ``key`` is the source record's by default; None means no key. ``topic`` is the
-    handler's ``to=`` by default. ``timestamp`` is in ms since the epoch, and the source record's by default.
-    """
-    return Output(
-        value=value,
-        topic=topic,
-        key=None if key is _UNSET else key,
-        keep_key=key is _UNSET,
-        partition=partition,
-        headers=tuple(headers),
-        timestamp=timestamp,
-    )
+Output: TypeAlias = Record
+"""What it is called inside, where a record is one of a source."""
 
 
 class Context:
@@ -100,15 +85,7 @@ class Context:
                 f"the attempt at {self.topic}[{self.partition}]@{self.offset} has ended; nothing was sent to {topic!r}"
             )
         self._sent.append(
-            Output(
-                value=value,
-                topic=topic,
-                key=key,
-                keep_key=False,
-                partition=partition,
-                headers=tuple(headers),
-                timestamp=timestamp,
-            )
+            Output(value, topic=topic, key=key, partition=partition, headers=tuple(headers), timestamp=timestamp)
         )
 
     def close(self) -> list[Output]:

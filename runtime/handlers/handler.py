@@ -1,5 +1,6 @@
 """What a user declares about a handler, checked before anything starts."""
 
+import collections.abc
 import functools
 import inspect
 import types
@@ -9,6 +10,7 @@ from typing import Any, Union
 
 import msgspec
 
+from ...brokers.options import Options
 from ...errors import SettingsError
 from .context import Context
 from .start import FROM_EARLIEST, Start
@@ -18,9 +20,11 @@ from .values import Codec, JsonCodec, value_decoder
 
 PARALLELISING_FACTOR = 256
 PARALLELISING_FACTOR_MAX = 16_384
+IN_FLIGHT_MAX = 1_000_000
+TIMEOUT_MS_MAX = 86_400_000
 
 
-class Retry(msgspec.Struct, frozen=True):
+class Retry(Options, frozen=True):
     """How often a failed record is tried, and how long to wait between two attempts.
 
     ``attempts`` includes the first one. The wait begins at ``backoff_ms`` and doubles up to ``backoff_ms_max``. The
@@ -33,12 +37,13 @@ class Retry(msgspec.Struct, frozen=True):
     backoff_ms_max: int = 10_000
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 1 <= self.attempts <= 1_000_000:
-            raise SettingsError(f"Retry.attempts is 1 to 1000000; seen {self.attempts}")
+            raise SettingsError(f"Retry.attempts is 1 to 1000000; seen {self.attempts}: 1 is no second attempt")
         if not 0 <= self.backoff_ms <= self.backoff_ms_max <= 3_600_000:
             raise SettingsError(
                 "Retry needs 0 <= backoff_ms <= backoff_ms_max <= 3600000; seen "
-                f"{self.backoff_ms} and {self.backoff_ms_max}"
+                f"{self.backoff_ms} and {self.backoff_ms_max}: lower the first or raise the other"
             )
 
     def wait_ms(self, attempt: int) -> int:
@@ -46,26 +51,30 @@ class Retry(msgspec.Struct, frozen=True):
         return min(self.backoff_ms << min(attempt - 1, 31), self.backoff_ms_max)
 
 
-class DeadLetter(msgspec.Struct, frozen=True):
+class DeadLetter(Options, frozen=True):
     """Send a record that failed for good to this topic, with its cause in headers, in the same transaction."""
 
     topic: str
 
 
-class Stop(msgspec.Struct, frozen=True):
+class Stop(Options, frozen=True):
     """Stop the application when a record failed for good. The record is tried again after a restart."""
 
 
 class Handler(msgspec.Struct, frozen=True):
     """A checked declaration. ``decode`` turns a value into the first argument and raises DecodeFailed.
 
-    ``further``: the arguments behind it, None for the context.
+    ``further``: the arguments behind it, None for the context. ``returns_arrays``: a tuple or set is a value for it.
+    ``further``: the arguments behind it, None for the context. ``max_in_flight``: how many of its records may run at
+    once in this process, over all partitions; None: as many as there are workers. ``timeout_ms``: of one attempt; None:
+    what the settings say.
     """
 
     topic: str
     function: Callable[..., Any]
     is_async: bool
     further: tuple[StoreDeclaration | None, ...]
+    returns_arrays: bool
     to: str | None
     parallelising_factor: int
     retry: Retry
@@ -73,6 +82,8 @@ class Handler(msgspec.Struct, frozen=True):
     codec: Codec
     decode: Callable[[bytes | None], Any]
     name: str
+    max_in_flight: int | None = None
+    timeout_ms: int | None = None
     start: Start = FROM_EARLIEST
 
     @property
@@ -100,11 +111,16 @@ def declare(
     retry: Retry | None = None,
     on_failure: DeadLetter | Stop | None = None,
     codec: Codec | None = None,
+    max_in_flight: int | None = None,
+    timeout_ms: int | None = None,
     start: Start = FROM_EARLIEST,
 ) -> Handler:
     """Check a handler's declaration; raises SettingsError that says what is wrong and what is allowed."""
     name = getattr(function, "__qualname__", repr(function))
     where = f"handler {name} of topic {topic!r}"
+    _check_factor(where, parallelising_factor)
+    _check_policies(where, topic, retry, on_failure)
+    _check_codec(where, codec)
     for label, given in (("topic", topic), ("to", to)):
         if given is not None:
             check_topic_name(given, f"{where}: {label}")
@@ -112,10 +128,6 @@ def declare(
         check_topic_name(on_failure.topic, f"{where}: DeadLetter.topic")
         if on_failure.topic == topic:
             raise SettingsError(f"{where}: its dead letters would come back to it; give DeadLetter another topic")
-    if not 1 <= parallelising_factor <= PARALLELISING_FACTOR_MAX:
-        raise SettingsError(
-            f"{where}: parallelising_factor is 1 to {PARALLELISING_FACTOR_MAX}; seen {parallelising_factor}"
-        )
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise SettingsError(f"{where}: a handler returns its outputs; a generator is not allowed")
     hints = _hints(function, where)
@@ -131,6 +143,7 @@ def declare(
         function=function,
         is_async=_is_async(function),
         further=further,
+        returns_arrays=_returns_arrays(returns),
         to=to,
         parallelising_factor=parallelising_factor,
         retry=retry or Retry(),
@@ -138,15 +151,69 @@ def declare(
         codec=codec,
         decode=value_decoder(value_annotation, codec, where),
         name=name,
+        max_in_flight=_limit(max_in_flight, IN_FLIGHT_MAX, f"{where}: max_in_flight", "the workers are the limit"),
+        timeout_ms=_limit(timeout_ms, TIMEOUT_MS_MAX, f"{where}: timeout_ms", "handler_timeout_ms holds"),
         start=start,
     )
+
+
+def _check_factor(where: str, factor: object) -> None:
+    if not isinstance(factor, int) or isinstance(factor, bool):
+        raise SettingsError(
+            f"{where}: parallelising_factor is a whole number from 1 to {PARALLELISING_FACTOR_MAX}; seen {factor!r}: "
+            f"write parallelising_factor={_number_in(factor, PARALLELISING_FACTOR)}"
+        )
+    if not 1 <= factor <= PARALLELISING_FACTOR_MAX:
+        raise SettingsError(
+            f"{where}: parallelising_factor is 1 to {PARALLELISING_FACTOR_MAX}; seen {factor}: give the records of one "
+            "partition that are handled at once"
+        )
+
+
+def _check_policies(where: str, topic: str, retry: object, on_failure: object) -> None:
+    if retry is not None and not isinstance(retry, Retry):
+        raise SettingsError(
+            f"{where}: retry is a keylanes.Retry or None; seen {retry!r}: write "
+            f"retry=Retry(attempts={_number_in(retry, Retry().attempts)})"
+        )
+    if on_failure is not None and not isinstance(on_failure, DeadLetter | Stop):
+        letters = on_failure if isinstance(on_failure, str) else f"{topic}.dead"
+        raise SettingsError(
+            f"{where}: on_failure is a keylanes.DeadLetter or keylanes.Stop; seen {on_failure!r}: write "
+            f'on_failure=DeadLetter("{letters}") to send failed records there, on_failure=Stop() to stop at one'
+        )
+
+
+def _check_codec(where: str, codec: object) -> None:
+    does_both = all(callable(getattr(codec, method, None)) for method in ("decoder", "encode"))
+    if codec is None or (does_both and not isinstance(codec, type)):
+        return
+    ours = {"json": "JsonCodec()", "msgpack": "MsgpackCodec()"}
+    meant = f"{codec.__name__}()" if isinstance(codec, type) else ours.get(str(codec).lower(), "MyCodec()")
+    raise SettingsError(
+        f"{where}: codec is an object with decoder() and encode(): JsonCodec(), MsgpackCodec() or one of your own; "
+        f"seen {codec!r}: write codec={meant}"
+    )
+
+
+def _number_in(value: object, default: int) -> int:
+    """The number that was meant, of what stands for one; else a usual one."""
+    is_number = isinstance(value, int | str) and not isinstance(value, bool) and str(value).isascii()
+    return int(str(value)) if is_number and str(value).isdigit() else default
+
+
+def _limit(given: int | None, most: int, what: str, without: str) -> int | None:
+    """A limit as it was given; raises SettingsError."""
+    if given is not None and (type(given) is not int or not 1 <= given <= most):
+        raise SettingsError(f"{what} is a whole number from 1 to {most}; seen {given!r}; leave it out, and {without}")
+    return given
 
 
 def check_topic_name(topic: str, where: str) -> None:
     """Raises SettingsError for a name that Kafka does not allow."""
     allowed = isinstance(topic, str) and all(c.isascii() and (c.isalnum() or c in "._-") for c in topic)
     if not allowed or not 1 <= len(topic) <= 249 or topic in (".", ".."):
-        raise SettingsError(f"{where}: a topic name has 1 to 249 of a-z A-Z 0-9 . _ -; seen {topic!r}")
+        raise SettingsError(f"{where}: a topic name has 1 to 249 of a-z A-Z 0-9 . _ -; seen {topic!r}: name one")
 
 
 def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -183,6 +250,11 @@ def _arguments(
     listed = list(inspect.signature(function).parameters.values())
     parameters = [p for p in listed if p.default is p.empty or is_ours(p.name)]
     allowed = "a handler takes (value), then in any order ctx: Context and stores, as in seen: State[int]"
+    if listed and listed[0].name == "self" and "self" not in hints:
+        raise SettingsError(
+            f"{where}: {allowed}; seen self: a method without its object: declare it on one, as in "
+            f"app.handler(…)(service.{function.__name__})"
+        )
     if not parameters or any(p.kind in (p.VAR_KEYWORD, p.KEYWORD_ONLY) for p in parameters):
         raise SettingsError(f"{where}: {allowed}; seen {len(parameters)} arguments")
     if listed[: len(parameters)] != parameters:
@@ -205,6 +277,16 @@ def _arguments(
         if names.count(name) > 1:
             raise SettingsError(f"{where}: store {name!r} is asked for {names.count(name)} times")
     return hints.get(value.name, bytes), tuple(further)
+
+
+def _returns_arrays(annotation: Any) -> bool:
+    """Whether an annotation allows a tuple or a set, as it is or in a list."""
+    if isinstance(annotation, type) and not typing.get_origin(annotation):
+        return annotation is object or issubclass(annotation, tuple | set | frozenset | collections.abc.Set)
+    if annotation is Any or typing.get_origin(annotation) in (tuple, set, frozenset):
+        return True
+    abstract = getattr(typing.get_origin(annotation), "__module__", "") == "collections.abc"
+    return abstract or any(_returns_arrays(part) for part in typing.get_args(annotation))
 
 
 def _returns_nothing(annotation: Any) -> bool:

@@ -5,7 +5,7 @@ Outputs are checked when the handler returns, so a bad one fails its record and 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -23,6 +23,9 @@ RECORD_FRAME_BYTES: Final = 256
 """What a record may need in its batch beside key, value and headers."""
 
 _OTHER_CASES: Final = (list, Output)
+_ARRAYS: Final = (tuple, set, frozenset)
+"""What JSON makes an array of; a tuple looks like (topic, value). A NamedTuple is a type of values like others."""
+_SOURCE_KEY: Final = msgspec.UNSET
 _ORIGIN_BYTES: Final = RECORD_FRAME_BYTES + len(HEADER)
 ERROR_HEADER: Final = "kl-error"
 ATTEMPTS_HEADER: Final = "kl-attempts"
@@ -30,6 +33,10 @@ TIMESTAMP_HEADER: Final = "kl-timestamp"
 OF_LETTERS: Final = frozenset((HEADER, ERROR_HEADER, ATTEMPTS_HEADER, TIMESTAMP_HEADER))
 """What a dead letter says of itself; those of an earlier one are left out."""
 ERROR_BYTES_MAX: Final = 1_000
+
+
+BuiltOne: TypeAlias = tuple[Outgoing, int, int]
+"""An output, its digest, and the size of a ``Produced``."""
 
 
 @dataclass(slots=True)
@@ -95,6 +102,12 @@ def returned(result: Any, handler: Handler) -> list[Output]:
     for item in items:
         if item is None:
             continue
+        if not handler.returns_arrays and type(item) in _ARRAYS:
+            raise OutputRefused(
+                f"the handler returned a {type(item).__name__}, which would be sent as one array; allowed are a value, "
+                "a Record, and a list of these: return Record(value, topic=…) to name a topic, a list to send several, "
+                f"or annotate it with -> {type(item).__name__}[…] to send an array"
+            )
         output: Any = item if isinstance(item, Output) else Output(value=item)
         if output.topic is None and handler.to is None:
             raise OutputRefused(f"the handler returned {type(item).__name__}, but there is no to= to send it to")
@@ -104,15 +117,17 @@ def returned(result: Any, handler: Handler) -> list[Output]:
 
 def build_one(
     value: Any, record: Record, handler: Handler, place: SourcePlace, known: Mapping[str, Destination]
-) -> tuple[Outgoing, int, int] | None:
+) -> BuiltOne | None:
     """What ``build`` makes of one value that is returned as it is, for a record with a key: the usual case, at a third
-    of the cost. The output, its digest, and the size of a ``Produced``.
+    of the cost.
 
     None: it is another case, or can't be sent, which ``returned`` and ``build`` say.
     """
     topic, key, offset = handler.to, record.key, record.offset
     is_bytes = type(value) is bytes
-    if topic is None or key is None or value is None or (not is_bytes and isinstance(value, _OTHER_CASES)):
+    if topic is None or key is None or value is None:
+        return None
+    if not is_bytes and (isinstance(value, _OTHER_CASES) or type(value) in _ARRAYS):
         return None
     destination = known.get(topic)
     if destination is None:
@@ -149,7 +164,7 @@ def build(
         if topic not in known:
             raise UnknownDestination(topic)
         destination = known[topic]
-        key = record.key if output.keep_key else _key_bytes(output.key, i, n)
+        key = record.key if output.key is _SOURCE_KEY else _key_bytes(output.key, i, n)
         value = _encode(output.value, handler.codec, i, n)
         origin = encode_provenance(place.topic, place.partition, record.offset, i, n)
         headers = _headers(output.headers, i, n)
@@ -273,6 +288,8 @@ def _encode(value: Any, codec: Codec, i: int, n: int) -> bytes | None:
     try:
         return codec.encode(value)
     except Exception as error:  # noqa: BLE001  # a codec may raise anything; it is the record's fault, not ours
+        if hasattr(value, "__await__"):
+            raise caused(_never_awaited(value, i, n), error)
         refused = OutputRefused(f"output {i + 1} of {n}: {type(value).__name__} can't be encoded: {error}")
         raise caused(refused, error)
 
@@ -283,6 +300,17 @@ def _wanted(wanted: object, i: int, destination: Destination, topic: str) -> int
             f"output {i + 1}: {topic!r} has partitions 0 to {destination.partitions - 1}; seen {wanted!r}"
         )
     return wanted
+
+
+def _never_awaited(value: Any, i: int, n: int) -> OutputRefused:
+    """What is said of a coroutine in place of what it returns."""
+    name = getattr(value, "__name__", "…")
+    if hasattr(value, "close"):
+        value.close()  # Python would warn that it was never awaited, at some later time
+    return OutputRefused(
+        f"output {i + 1} of {n} is a {type(value).__name__}, seen {name}(…), which was called and not awaited; a value "
+        f"is what it returns: await it, as in return await {name}(…)"
+    )
 
 
 def _partition(

@@ -122,8 +122,18 @@ def value_decoder(annotation: Any, codec: Codec, where: str) -> Callable[[bytes 
     takes_null = isinstance(codec, JsonCodec | MsgpackCodec) and wanted not in (Any, bytes, bytearray, str)
     try:
         decode = codec.decoder(annotation if allows_none and takes_null else wanted)
-    except TypeError as error:
-        raise caused(SettingsError(f"{where}: values can't be decoded as {annotation!r}: {error}"), None)
+    except Exception as error:  # noqa: BLE001  # a codec of a user may raise anything
+        is_pydantic = hasattr(wanted, "model_validate_json")
+        what = (
+            "a model of pydantic needs a codec of its own"
+            if is_pydantic
+            else "use one of these, or a codec of your own"
+        )
+        refused = SettingsError(
+            f"{where}: values can't be decoded as {annotation!r}: {error}; a codec of ours takes bytes, str, int, "
+            f"list, dict, dataclasses, TypedDict, msgspec.Struct and the like: {what}: codec=, see docs/mistakes.md"
+        )
+        raise caused(refused, None)
 
     if wanted is bytes and isinstance(codec, JsonCodec) and not allows_none:
 

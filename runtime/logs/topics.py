@@ -88,7 +88,10 @@ async def prepare_topics(
     found = await bounded(broker.describe(names), limit, "describing topics")
     for handler in handlers:
         if handler.topic not in found:
-            raise SourceError(f"the source topic {handler.topic!r} of handler {handler.name} does not exist")
+            raise SourceError(
+                f"the source topic {handler.topic!r} of handler {handler.name} does not exist, and sources are not "
+                "created by their readers: create it with the partitions that it shall have, or correct the name"
+            )
     widest = max(found[h.topic].partitions for h in handlers)
     changelogs = changelog_specs(app, {source: found[source].partitions for source in stateful}, table_config)
     wanted = [*log_specs(app, widest), *changelogs]

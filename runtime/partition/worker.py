@@ -2,11 +2,17 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Final
 
 from ...brokers.protocol import Outgoing, Record
 from ...state.overlay import Layer
 from ..handlers.produced import Produced
 from .load import Load
+
+PERMIT_NONE: Final = 0
+PERMIT_NEW: Final = 1
+PERMIT_USED: Final = 2
+"""What a worker has of the permits that its handler's limit gives out: none, a new one, or one that has served."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,6 +34,7 @@ class Worker:
     - ``kept``: how many records are in ``done``, where what they produced waits for a commit.
     - ``done_to``: behind the last record that was finished.
     - ``records``: how many were run in the window that ``load`` measures.
+    - ``permit``: what it has of the permits of a handler with a limit.
     - ``awaited_bytes``: a reader that stands at the full queue waits for room for so many; 0: none does.
     """
 
@@ -51,6 +58,7 @@ class Worker:
     started_s: float = 0.0
     done: deque[Produced] = field(default_factory=deque)
     awaited_bytes: int = 0
+    permit: int = PERMIT_NONE
     load: Load = field(default_factory=Load)
 
     def keep(self, done: Produced) -> None:

@@ -7,7 +7,7 @@ StateNotReady; the others answer meanwhile.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from ...errors import StateNotReady
 from ...keyrange.ranges import WHOLE, KeyRange
@@ -18,14 +18,16 @@ from ...state.tables import StoreInfo
 from ..handlers.partition_state import PartitionState
 from ..handlers.stores import Binding
 
+V = TypeVar("V")
 
-class StoreEntry(NamedTuple):
+
+class StoreEntry(NamedTuple, Generic[V]):
     """A value of a store. ``map_key`` None: of a value store. ``deadline_ms``: from then on no record sees it."""
 
     partition: int
     key: bytes
     map_key: MapKey | None
-    value: Any
+    value: V
     deadline_ms: int | None
 
 
@@ -37,14 +39,14 @@ class Found(NamedTuple):
     states: Mapping[Place, PartitionState]
 
 
-class StoreView:
+class StoreView(Generic[V]):
     """One store of a running application. ``find``: what there is of it now."""
 
     def __init__(self, name: str, find: Callable[[], Found]) -> None:
         self.name = name
         self._find = find
 
-    def get(self, key: bytes | str, map_key: MapKey | None = None, *, partition: int | None = None) -> Any:
+    def get(self, key: bytes | str, map_key: MapKey | None = None, *, partition: int | None = None) -> V | None:
         """The value of a record's key (of a map: at ``map_key``); None when there is none.
 
         Without ``partition`` all are asked. Its time to live is not judged: there is no record here whose timestamp
@@ -56,7 +58,7 @@ class StoreView:
         entries = self._entries(found, key, map_key, partition)
         return found.binding.decode(entries[0].payload) if entries else None
 
-    def items(self, key: bytes | str, *, partition: int | None = None) -> list[tuple[MapKey, Any]]:
+    def items(self, key: bytes | str, *, partition: int | None = None) -> list[tuple[MapKey, V]]:
         """The map of a record's key, in order of the map's keys. Raises as ``get`` does."""
         found = self._find()
         if found.info.kind != "map":
@@ -67,7 +69,7 @@ class StoreView:
             items.append((entry.map_key, found.binding.decode(entry.payload)))
         return items
 
-    def scan(self, *, partition: int | None = None, within: KeyRange = WHOLE) -> Iterator[StoreEntry]:
+    def scan(self, *, partition: int | None = None, within: KeyRange = WHOLE) -> Iterator[StoreEntry[V]]:
         """All entries, or those of one partition, of a key range; in order of partitions and points.
 
         Await nothing while it is consumed, or take what it gives as a mixture of transactions. Raises StateNotReady.

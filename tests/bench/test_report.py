@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from comparison.bars import own_failures
 from comparison.markdown import BEGIN, END, benchmark_tables, figures_page, summary_table, write_between
 from comparison.report import latency_rate, notes, report, table
 from comparison.workloads import WORKLOADS, chosen
@@ -20,11 +21,24 @@ def test_a_table_shows_every_arm_and_why_one_has_no_figures() -> None:
     columns, rows = table(content, workload)
     assert [row[0] for row in rows] == list(workload.arms)
     assert all(len(row) == len(columns) for row in rows)
-    assert rows[1][1:] == ["-"] * (len(columns) - 1)
+    reasons = {row[0]: row[1] for row in rows}
+    assert (reasons["parallel-consumer-core"], reasons["parallel-consumer-reactor"]) == ("skipped", "failed")
     assert notes(content, workload) == [
         "skipped: parallel-consumer-core: no Java",
         "failed: W5, round 1, parallel-consumer-reactor: ended with code 1",
     ]
+
+
+def test_a_bench_fails_by_its_own_runs_only() -> None:
+    """A peer that lost records, in a round or in a warm-up, is shown; the command fails when keylanes did."""
+    content = book(*W5)
+    content["failures"] += [
+        "W6, round 1, parallel-consumer-core: 998 records were not handled, keylanes: all",
+        "W7-handled, a warm-up, parallel-consumer-reactor: ended with code 1",
+    ]
+    assert own_failures(content) == []
+    content["failures"].append("W6, round 2, keylanes: a record was handled twice")
+    assert own_failures(content) == ["W6, round 2, keylanes: a record was handled twice"]
 
 
 def test_what_a_prefix_took_is_said() -> None:

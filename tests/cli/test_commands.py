@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from keylanes import App, DeadLetter
+from keylanes import IS_COMPILED, App, DeadLetter, __version__
+from keylanes import errors as all_errors
 from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.protocol import Outgoing, TopicPartition, TopicSpec
 
@@ -95,6 +97,25 @@ def test_the_commands_are_named(folder: Path) -> None:
     assert keylanes(folder).returncode == 2
 
 
+def test_the_version_is_told(folder: Path) -> None:
+    """With what makes it fast or slow."""
+    answer = keylanes(folder, "--version")
+    assert answer.returncode == 0
+    assert answer.stdout == f"keylanes {__version__}, {'compiled' if IS_COMPILED else 'interpreted'}\n"
+
+
+@pytest.mark.parametrize("command", ["run", "demo", "audit", "broker", "topics", "state get", "state scan"])
+def test_the_help_of_each_command_names_its_exit_codes(folder: Path, command: str) -> None:
+    """Those of errors.py with the same numbers, in words."""
+    answer = keylanes(folder, *command.split(), "--help")
+    assert answer.returncode == 0
+    said = " ".join(answer.stdout.split())
+    assert re.search(r"Exit codes: 0 [a-z]+.*; 2 wrong usage", said)
+    if command == "run":
+        errors = [kind for kind in vars(all_errors).values() if isinstance(getattr(kind, "exit_code", None), int)]
+        assert {f" {kind.exit_code} " for kind in errors} <= set(re.findall(r" \d+ ", said.partition("Exit codes:")[2]))
+
+
 @pytest.mark.parametrize("arguments", [("bogus",), ("run",), ("run", "shop:app", "--until", "noon"), ("topics",)])
 def test_wrong_usage_is_exit_code_2(folder: Path, arguments: tuple[str, ...]) -> None:
     """Unknown commands, missing arguments and values that are not allowed are told on standard error."""
@@ -141,6 +162,36 @@ def test_what_can_not_be_run_is_told_in_words(folder: Path, target: str, code: i
     """A wrong name, an application without handlers, a missing source topic: a sentence and the code of errors.py."""
     answer = keylanes(folder, "run", target, "--until", "level")
     assert answer.returncode == code, answer.stderr
+    assert text in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+SECURED = """
+    from keylanes import App, Settings
+
+    app = App("secured", settings=Settings.from_env())
+
+    @app.handler("orders")
+    async def pack(order: bytes) -> None: ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "text"),
+    [
+        ({"KEYLANES_SSL_CAFILE": "/nowhere/ca.pem", "KEYLANES_SECURITY_PROTOCOL": "SSL"}, "'/nowhere/ca.pem'"),
+        ({"KEYLANES_SECURITY_PROTOCOL": "SASL_PLAINTEXT"}, "needs a user and a password"),
+        ({"KEYLANES_BROKER": "kafka://localhost"}, "which has no port"),
+        ({"KEYLANES_BROKER": "kafka://localhost:abc"}, "'abc'"),
+        ({"KEYLANES_BROKER": ""}, "set KEYLANES_BROKER"),
+        ({"KEYLANES_THREADS": "many"}, "'many'"),
+    ],
+)
+def test_wrong_settings_are_exit_code_2(folder: Path, environment: dict[str, str], text: str) -> None:
+    """Whether they are noticed when the module is imported or when it connects: one sentence, no traceback."""
+    (folder / "secured.py").write_text(textwrap.dedent(SECURED))
+    answer = keylanes(folder, "run", "secured:app", **{"KEYLANES_BROKER": "kafka://localhost:1", **environment})
+    assert answer.returncode == 2, answer.stderr
     assert text in answer.stderr
     assert "Traceback" not in answer.stderr
 

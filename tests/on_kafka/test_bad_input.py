@@ -176,6 +176,35 @@ def test_output_without_a_topic(ground: Ground) -> None:
     assert "there is no to=" in cause(ground)
 
 
+def test_a_tuple_or_a_set_that_is_returned(ground: Ground) -> None:
+    """It looks like a topic and a value, or like several outputs; where it is annotated it is a value."""
+    ground.fill([(b"a", b"1")])
+    app = ground.app()
+
+    @app.handler(ground.source, to=ground.late, retry=Retry(attempts=1), on_failure=DeadLetter(ground.dead))
+    async def confused(value: int):  # type: ignore[no-untyped-def]  # what the test is about
+        return ground.late, value
+
+    app.run(until="level")
+    assert "OutputRefused: the handler returned a tuple, which would be sent as one array" in cause(ground)
+
+
+def test_a_coroutine_that_is_returned(ground: Ground) -> None:
+    """What was called and not awaited is no value, and is named."""
+    ground.fill([(b"a", b"1")])
+    app = ground.app()
+
+    async def fetch() -> bytes:
+        return b""
+
+    @app.handler(ground.source, to=ground.late, retry=Retry(attempts=1), on_failure=DeadLetter(ground.dead))
+    async def forgetful(value: int) -> object:
+        return fetch()
+
+    app.run(until="level")
+    assert "is a coroutine, seen fetch(…), which was called and not awaited" in cause(ground)
+
+
 def test_handler_raises(ground: Ground) -> None:
     """It is tried as often as Retry says, each attempt with a context of its own; what a failed one sent is gone."""
     ground.fill([(b"a", b"1"), (b"a", b"2")])
@@ -502,10 +531,10 @@ async def _in_service(app: App) -> None:
 
 def test_wrong_settings_and_declarations() -> None:
     """Each is refused where it is written, with the value seen and what is allowed."""
-    with pytest.raises(SettingsError, match=r"threads: Expected `int` >= 1; seen 0"):
+    with pytest.raises(SettingsError, match=r"threads is a whole number from 1 to 1024; seen 0"):
         Settings(threads=0)
-    with pytest.raises(SettingsError, match="KEYLANES_TREADS names no setting"):
-        Settings.from_env({"KEYLANES_TREADS": "3"})
+    with pytest.raises(SettingsError, match=r"KEYLANES_THREADS is a whole number .* seen 'many'"):
+        Settings.from_env({"KEYLANES_THREADS": "many"})
     with pytest.raises(SettingsError, match="kafka://host:port"):
         App("a", broker="localhost:9092")
     app = App("a", broker="embedded:nowhere")

@@ -3,14 +3,29 @@
 How handlers run is in test_handlers_running.py.
 """
 
+import contextlib
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
-from keylanes import App, Context, DeadLetter, Record, Retry, Settings, SettingsError, Stop
+from keylanes import (
+    App,
+    Context,
+    DeadLetter,
+    MsgpackCodec,
+    Record,
+    Retry,
+    Secret,
+    Security,
+    Settings,
+    SettingsError,
+    Stop,
+)
 from keylanes.brokers.partitioner import murmur2, partition_of_key, partition_without_key
 from keylanes.brokers.protocol import Outgoing, TopicDescription
 from keylanes.brokers.simulated.broker import SimulatedRecord
@@ -20,6 +35,7 @@ from keylanes.runtime.handlers.handler import Handler, declare
 from keylanes.runtime.handlers.outputs import (
     build,
     build_dead_letter,
+    build_one,
     destination_of,
     place_of,
     returned,
@@ -119,6 +135,13 @@ async def async_generator(value: bytes) -> AsyncIterator[bytes]:
     yield b""
 
 
+class Service:
+    """Its handler is a method."""
+
+    def on_order(self, value: bytes) -> None:
+        """Of an object."""
+
+
 @pytest.mark.parametrize(
     ("function", "options", "says"),
     [
@@ -137,6 +160,15 @@ async def async_generator(value: bytes) -> AsyncIterator[bytes]:
         (plain, {"to": "no spaces"}, "seen 'no spaces'"),
         (plain, {"to": ""}, "seen ''"),
         (plain, {"on_failure": DeadLetter("naïve")}, "DeadLetter.topic"),
+        (plain, {"on_failure": "t.dead"}, r"seen 't.dead': write on_failure=DeadLetter\(\"t.dead\"\)"),
+        (plain, {"on_failure": Stop}, r"on_failure=Stop\(\) to stop"),
+        (plain, {"retry": 5}, r"seen 5: write retry=Retry\(attempts=5\)"),
+        (plain, {"parallelising_factor": "8"}, "seen '8': write parallelising_factor=8"),
+        (plain, {"parallelising_factor": True}, "seen True: write parallelising_factor=256"),
+        (plain, {"codec": "avro"}, r"JsonCodec\(\), MsgpackCodec\(\) or one of your own; seen 'avro'"),
+        (plain, {"codec": "json"}, r"write codec=JsonCodec\(\)"),
+        (plain, {"codec": MsgpackCodec}, r"write codec=MsgpackCodec\(\)"),
+        (Service.on_order, {}, r"seen self: .* app.handler\(…\)\(service.on_order\)"),
     ],
 )
 def test_a_wrong_handler_is_refused_when_it_is_declared(
@@ -146,6 +178,19 @@ def test_a_wrong_handler_is_refused_when_it_is_declared(
     with pytest.raises(SettingsError, match=says) as refused:
         app_of().handler("t", **options)(function)
     assert function.__name__ in str(refused.value)
+
+
+def test_a_method_of_an_object_is_a_handler() -> None:
+    """Its ``self`` is bound."""
+    assert not declare(Service().on_order, "t").takes_context
+
+
+def test_a_handler_without_parentheses_is_refused_at_once() -> None:
+    """It would be a declaration of nothing."""
+    app = app_of()
+    with pytest.raises(SettingsError, match=r"seen 'plain' in place of a topic: write @app.handler\(\"orders\"\)"):
+        app.handler(plain)  # type: ignore[arg-type]  # as users may write it
+    assert app.handlers == {}
 
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "x" * 250])
@@ -168,6 +213,35 @@ def test_a_broker_is_named_in_full(broker: str) -> None:
     """A wrong address is told when the application is made."""
     with pytest.raises(SettingsError, match="the broker's address is kafka://"):
         app_of(broker=broker)
+
+
+def test_the_broker_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is given goes before it, and what it says is checked at once."""
+    monkeypatch.setenv("KEYLANES_BROKER", "embedded:./elsewhere")
+    assert App("a").broker == "embedded:./elsewhere"
+    assert App("a", broker="embedded:./here").broker == "embedded:./here"
+    monkeypatch.setenv("KEYLANES_BROKER", "elsewhere")
+    with pytest.raises(SettingsError, match="the broker's address is kafka://"):
+        App("a")
+
+
+async def test_an_application_without_a_broker_can_be_tested_and_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests need none; a run says where one can be named."""
+    monkeypatch.delenv("KEYLANES_BROKER", raising=False)
+    app = App("a")
+    app.handler("in", to="out")(lambda value: value)
+    async with app.test() as simulated:
+        await simulated.send("in", b"1")
+        assert await simulated.read("out") == [b"1"]
+    with pytest.raises(SettingsError, match=r"has no broker: .* give App\(broker=…\), or set KEYLANES_BROKER"):
+        async with app:
+            pass
+
+
+def test_an_application_without_handlers_is_not_tested() -> None:
+    """It says what is missing."""
+    with pytest.raises(SettingsError, match="has no handler"):
+        app_of().test()
 
 
 def test_an_application_name_stands_in_topics() -> None:
@@ -233,22 +307,98 @@ def test_settings_come_from_the_environment() -> None:
         "KEYLANES_CREATE_TOPICS": "false",
         "KEYLANES_COMPRESSION_TYPE": "none",
         "KEYLANES_SECURITY_PROTOCOL": "SASL_SSL",
+        "KEYLANES_SASL_PLAIN_USERNAME": "ali",
+        "KEYLANES_SASL_PLAIN_PASSWORD": "none",
         "KEYLANES_BROKER": "kafka://elsewhere:9092",
         "PATH": "/bin",
     }
     settings = Settings.from_env(environ)
     assert (settings.commit_interval_ms, settings.create_topics, settings.compression_type) == (250, False, None)
     assert settings.security.security_protocol == "SASL_SSL"
+    assert settings.security.sasl_plain_password == Secret("none"), "a password is what it is"
     assert settings.fetch_records_max == Settings().fetch_records_max
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("KEYLANES_COMIT_INTERVAL_MS", "250"), ("KEYLANES_THREADS", "many"), ("KEYLANES_THREADS", "0")]
+    ("name", "text"),
+    [
+        ("KEYLANES_THREADS", "many"),
+        ("KEYLANES_THREADS", "0"),
+        ("KEYLANES_THREADS", ""),
+        ("KEYLANES_SPLIT_HOT_RANGES", "nope"),
+        ("KEYLANES_ALLOW_PLAINTEXT", "2"),
+    ],
 )
 def test_a_wrong_variable_is_refused(name: str, text: str) -> None:
-    """A name that is no setting, or a value that is none, is not passed over."""
+    """A value that is none is not passed over, and its variable is named."""
     with pytest.raises(SettingsError, match="(?i)" + name.removeprefix("KEYLANES_")):
         Settings.from_env({name: text})
+
+
+@pytest.mark.parametrize(("text", "means"), [("yes", True), ("No", False), ("ON", True), ("off", False), ("0", False)])
+def test_truth_may_be_written_in_words(text: str, means: bool) -> None:
+    """In any case of letters."""
+    assert Settings.from_env({"KEYLANES_SPLIT_HOT_RANGES": text}).split_hot_ranges is means
+    assert Settings.of(split_hot_ranges=text).split_hot_ranges is means
+
+
+def test_variables_that_name_no_setting_are_ignored_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Those of a service of Kubernetes that is named like us, and a slip, of which the setting is named."""
+    environ = {
+        "KEYLANES_ORDERS_SERVICE_HOST": "10.0.0.1",
+        "KEYLANES_ORDERS_PORT": "tcp://10.0.0.1:80",
+        "KEYLANES_COMIT_INTERVAL_MS": "250",
+        "KEYLANES_COMMIT_INTERVAL": "250",
+        "KEYLANES_THREADS": "3",
+    }
+    assert Settings.from_env(environ) == Settings(threads=3)
+    (warning,) = caplog.records
+    assert warning.levelname == "WARNING"
+    assert "KEYLANES_COMIT_INTERVAL_MS (did you mean KEYLANES_COMMIT_INTERVAL_MS?)" in caplog.text
+    assert "KEYLANES_COMMIT_INTERVAL (did you mean KEYLANES_COMMIT_INTERVAL_MS?)" in caplog.text
+    assert "KEYLANES_ORDERS_PORT, KEYLANES_ORDERS_SERVICE_HOST" in caplog.text
+    assert "KEYLANES_THREADS" not in caplog.text
+
+
+def test_no_variable_of_ours_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    """Each that the sources, the scripts and the documentation name is a setting, or known to be none."""
+    root = Path(__file__).parents[2]
+    rooms = ("brokers", "cli", "demo", "devkafka", "runtime", "spark", "examples")
+    paths = [*root.glob("*.py"), root / "Makefile", root / "README.md", *root.glob("docs/[!m]*.md")]  # not mistakes.md
+    paths += [path for room in rooms for path in (root / room).rglob("*.py")]
+    named = {name for path in paths for name in re.findall(r"KEYLANES_[A-Z][A-Z_]*[A-Z]\b(?!_)", path.read_text())}
+    assert {"KEYLANES_INTERPRETED", "KEYLANES_BROKER", "KEYLANES_CACHE"} <= named
+    for name in named:
+        with contextlib.suppress(SettingsError):
+            Settings.from_env({name: "1"})
+    assert caplog.text == ""
+
+
+SASL = {"security_protocol": "SASL_SSL", "sasl_plain_username": "ali", "sasl_plain_password": "hunter2"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "says"),
+    [
+        (Settings, {"commit_interval": 100}, r"'commit_interval'; did you mean commit_interval_ms\?"),
+        (Settings, {"no_such_setting": 1}, "its fields are listed in docs/settings.md; leave no_such_setting out"),
+        (Security, {"ssl_ca_file": "ca.pem"}, r"'ssl_ca_file'; did you mean ssl_cafile\?"),
+        (Retry, {"attempt": 5}, r"'attempt'; did you mean attempts\?"),
+        (DeadLetter, {}, "DeadLetter: Missing required argument 'topic'; its fields are given by name"),
+        (Settings, {"security": "SSL"}, "Settings.security is a Security; seen 'SSL'"),
+        (Settings, {"security": {"sasl_plain_password": "hunter2"}}, "seen a dict"),
+        (Retry, {"attempts": "5"}, "Retry.attempts is a whole number; seen '5'"),
+        (Security, {"security_protocol": "ssl"}, r"seen 'ssl'; did you mean SSL\?"),
+        (Security, {"security_protocol": "SASL_SSL"}, "seen no sasl_plain_username and no sasl_plain_password"),
+        (Security, {**SASL, "sasl_mechanism": "SCRAM-512"}, r"seen 'SCRAM-512'; did you mean SCRAM-SHA-512\?"),
+        (Security, {**SASL, "sasl_mechanism": "OAUTHBEARER"}, "'OAUTHBEARER' needs a provider of tokens"),
+    ],
+)
+def test_wrong_fields_of_structures_are_refused(kind: type, fields: dict[str, Any], says: str) -> None:
+    """A field that is none with the near name, a value of another type, and what does not go together."""
+    with pytest.raises(SettingsError, match=says) as refused:
+        kind(**fields)
+    assert "hunter2" not in str(refused.value)
 
 
 # --- outputs ---------------------------------------------------------------------------------------------------------
@@ -272,9 +422,60 @@ def test_what_is_returned_may_be_nothing_one_or_a_list() -> None:
         returned(b"x", nowhere)
 
 
+class Pair(NamedTuple):
+    """A type of values."""
+
+    left: int
+    right: int
+
+
+def unannotated_pair(value):  # type: ignore[no-untyped-def]  # as users may write it
+    """Returns what looks like a topic and a value."""
+    return "other", value
+
+
+async def annotated_pair(value: bytes) -> tuple[str, bytes] | None:
+    """Returns an array."""
+    return "other", value
+
+
+def listed_sets(value: bytes) -> list[set[int]]:
+    """Returns several arrays."""
+    return [{1}]
+
+
+@pytest.mark.parametrize("result", [("other", b"x"), {1, 2}, frozenset({1}), [("other", b"x")], [b"fine", {1}]])
+def test_a_tuple_or_a_set_is_a_value_only_where_it_is_said_to_be_one(result: Any) -> None:
+    """It looks like a topic and a value, or like several outputs, and would be sent as one array."""
+    for function in (plain, unannotated_pair):
+        handler = declare(function, "source", to="out")
+        assert build_one(result, SOURCE, handler, PLACE, KNOWN) is None, "the quick way leaves it to this one"
+        with pytest.raises(OutputRefused, match=r"which would be sent as one array; .* Record\(value, topic=…\)"):
+            returned(result, handler)
+    for said in (annotated_pair, listed_sets):
+        items = result if isinstance(result, list) else [result]
+        assert [output.value for output in returned(result, declare(said, "source", to="out"))] == items
+
+
+def test_a_named_tuple_is_a_value() -> None:
+    """As a struct is."""
+    assert returned(Pair(1, 2), to_out) == [Output(Pair(1, 2))]
+    assert build_one(Pair(1, 2), SOURCE, to_out, PLACE, KNOWN) is not None
+
+
+def test_what_was_not_awaited_is_told_so() -> None:
+    """By the name of what was called; Python does not warn again."""
+
+    async def fetch() -> bytes:
+        return b""
+
+    with pytest.raises(OutputRefused, match=r"output 1 of 1 is a coroutine, seen fetch\(…\), .* return await fetch"):
+        build(returned(fetch(), to_out), SOURCE, to_out, PLACE, KNOWN)
+
+
 def test_outputs_carry_key_time_and_origin() -> None:
     """The record's own, where the output says nothing; i of n in the header; the digest is the sum of all."""
-    done = build([Output(value=b"x"), Output(value={"a": 1}, key=None, keep_key=False)], SOURCE, to_out, PLACE, KNOWN)
+    done = build([Output(value=b"x"), Output(value={"a": 1}, key=None)], SOURCE, to_out, PLACE, KNOWN)
     first, second = done.outputs
     assert (first.topic, first.key, first.value, first.timestamp) == ("out", b"key", b"x", 1_000)
     assert first.partition == partition_of_key(b"key", 4)
@@ -291,7 +492,7 @@ def test_outputs_carry_key_time_and_origin() -> None:
         (Output(value=b"x" * 1_000), "takes at most 1000"),
         (Output(value=object()), "can't be encoded"),
         (Output(value=b"", partition=4), "partitions 0 to 3; seen 4"),
-        (Output(value=b"", key=5, keep_key=False), "a key is bytes, str or None; seen int"),  # type: ignore[arg-type]  # as users may write it
+        (Output(value=b"", key=5), "a key is bytes, str or None; seen int"),  # type: ignore[arg-type]  # as users may write it
     ],
 )
 def test_an_impossible_output_is_refused_at_once(output: Output, says: str) -> None:
@@ -305,7 +506,7 @@ def test_a_compacted_topic_needs_keys() -> None:
     """Without one the broker would refuse the whole batch."""
     compacted = destination_of(TOPIC._replace(config={"cleanup.policy": "compact,delete"}), None)
     with pytest.raises(OutputRefused, match="is compacted and needs one"):
-        build([Output(value=b"", key=None, keep_key=False)], SOURCE, to_out, PLACE, {"out": compacted})
+        build([Output(value=b"", key=None)], SOURCE, to_out, PLACE, {"out": compacted})
 
 
 def test_a_limit_of_ones_own_is_the_lower_one() -> None:

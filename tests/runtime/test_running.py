@@ -97,13 +97,73 @@ async def test_fatal_error_in_a_service(ground: Ground, caplog: pytest.LogCaptur
     with pytest.raises(HandlerFailed, match="seven"):  # noqa: PT012  # it is raised where the block ends
         async with app:
             await fatal.wait()
-            await reached(lambda: app.health().state == "failed")
-            assert not app.health().is_good
-            assert "offset 7" in (app.health().cause or "")
-    assert len(heard) == 1
+            assert len(heard) == 1
+            await asyncio.get_running_loop().create_future()
+    assert app.health().state == "failed"
+    assert not app.health().is_good
+    assert "offset 7" in (app.health().cause or "")
     (critical,) = [record for record in caplog.records if record.levelno == logging.CRITICAL]
     assert "seven" in critical.getMessage()
     assert 'raise RuntimeError("seven")' in caplog.text, "where it was raised"
+
+
+def failing(ground: Ground) -> App:
+    """An application that stops at the first record of its source, when ``numbers`` has filled that."""
+    app = ground.app()
+
+    @app.handler(ground.source, retry=Retry(attempts=1))
+    async def fail(value: int) -> None:
+        raise RuntimeError(f"no {value}")
+
+    return app
+
+
+async def test_a_fatal_error_cancels_the_body(ground: Ground) -> None:
+    """Whoever waits inside ``async with app`` waits no more, and may clean up; the error comes out."""
+    await asyncio.to_thread(numbers, ground, 1)
+    story: list[str] = []
+    with pytest.raises(HandlerFailed, match="no 0"):  # noqa: PT012  # it is raised where the block ends
+        async with failing(ground):
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                story.append("cleaned up")
+    assert story == ["cleaned up"]
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await asyncio.sleep(0)  # nothing of the cancellation is left
+
+
+async def test_a_fatal_error_reaches_a_body_that_ends_with_an_error_of_its_own(ground: Ground) -> None:
+    """The run's error comes out; the body's is its context."""
+    await asyncio.to_thread(numbers, ground, 1)
+    app = failing(ground)
+    with pytest.raises(HandlerFailed) as caught:  # noqa: PT012  # it is raised where the block ends
+        async with app:
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                raise ValueError("mine") from None
+    assert isinstance(caught.value.__context__, ValueError)
+
+
+async def test_a_body_that_is_cancelled_by_somebody_else_stays_cancelled(ground: Ground) -> None:
+    """``asyncio.timeout`` around it ends as one: the application has stopped in order."""
+    await asyncio.to_thread(numbers, ground, 1)
+    app, seen = ground.app(), asyncio.Event()
+
+    @app.handler(ground.source)
+    async def see(value: int) -> None:
+        seen.set()
+
+    with pytest.raises(TimeoutError):  # noqa: PT012  # of what is inside, the wait is ended
+        async with asyncio.timeout(None) as limit:
+            async with app:
+                await seen.wait()
+                limit.reschedule(0)
+                await asyncio.get_running_loop().create_future()
+    assert app.health().state == "stopped"
 
 
 async def test_service_that_is_cancelled_while_it_starts() -> None:

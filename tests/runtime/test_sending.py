@@ -108,7 +108,7 @@ def test_an_application_is_fed_before_and_while_it_runs(ground: Ground) -> None:
     asyncio.run(serve())
     app.run(until="level")
     totals = [record.value for partition in range(2) for record in ground.read("totals", partition)]
-    assert sorted(totals) == [b"\x01", b"\x01", b"\x01", b"\x02", b"\x03"]
+    assert sorted(total or b"" for total in totals) == [b"\x01", b"\x01", b"\x01", b"\x02", b"\x03"]
 
 
 def test_a_folder_that_another_process_holds_is_said(ground: Ground) -> None:

@@ -5,20 +5,24 @@ from typing import Any
 from keylanes.brokers.protocol import Batch
 from keylanes.errors import DecodeFailed
 from keylanes.keyrange import ranges
+from keylanes.runtime.engine.attempts import Attempts
+from keylanes.runtime.engine.calls import Calls
 from keylanes.runtime.engine.readers import MainReader
 from keylanes.runtime.engine.slots import Slots
+from keylanes.runtime.engine.turns import Turns
 from keylanes.runtime.handlers import outputs
 from keylanes.runtime.handlers.context import Context
 from keylanes.runtime.partition import cut as structure
 from keylanes.runtime.partition import generation, reshape
 from keylanes.runtime.partition.dispatch import PartitionDispatch
+from keylanes.runtime.partition.permits import Permits
 from keylanes.runtime.partition.worker import Worker
 
 from ..keyrange import test_ranges
 from ..runtime import test_partitioners
-from ..runtime.engine import test_timers
+from ..runtime.engine import test_timers, test_turns, test_variables
 from ..stage.planting import Planting, change, changed
-from .plants import AGAIN, LED_TO, LOST, NO_DEAD_LETTER, Plant, awaited
+from .plants import AGAIN, LED_TO, LOST, NO_DEAD_LETTER, Plant, awaited, on_ground
 
 
 def last_plus_one(patch: Planting) -> None:
@@ -409,5 +413,33 @@ PLANTS = [
         changed(generation, "take", ("done[0].record.offset < to:", "done[0].record.offset <= to:")),
         kinds=("crash", "away", "split"),
         finding="counts wrongly",
+    ),
+    Plant(
+        "context shared by the handlers on the loop",
+        "a handler sees what another record's handler has set: somebody else's user, tenant or trace",
+        changed(Calls, "begin", ("self.within.copy()", "self.within")),
+        (on_ground(test_variables.test_bob_does_not_see_ann_on_the_loop),),
+        finding="bob saw ann",
+    ),
+    Plant(
+        "context shared by the handlers in threads",
+        "the same, for `def` handlers",
+        changed(Attempts, "_attempt", ("variables = self.variables.copy()", "variables = self.variables")),
+        (on_ground(test_variables.test_bob_does_not_see_ann_in_a_thread),),
+        finding="bob saw ann",
+    ),
+    Plant(
+        "one permit too many",
+        "more handlers run at once than `max_in_flight` allows",
+        changed(Permits, "take", ("self.out >= self.most", "self.out > self.most")),
+        (test_turns.test_a_permit_comes_back_on_every_way_out,),
+        finding="all permits are there",
+    ),
+    Plant(
+        "a permit is kept while others wait",
+        "a worker with many records holds up those of other partitions that wait for their turn",
+        changed(Turns, "may_begin", ("worker.permit == PERMIT_USED and permits.is_awaited", "False")),
+        (test_turns.test_partitions_take_turns,),
+        finding="every other turn was theirs",
     ),
 ]

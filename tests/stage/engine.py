@@ -91,7 +91,7 @@ class Engine:
         end = self.cluster.watermarks(TopicPartition(run.dispatch.topic, run.dispatch.partition)).high
         return all(worker.edge >= end for worker in run.dispatch.workers)
 
-    def view(self, name: str) -> StoreView:
+    def view(self, name: str) -> StoreView[Any]:
         """A store as readers beside the application see it."""
         return StoreView(name, lambda: self.member.keeper.find(name))
 

@@ -1,0 +1,76 @@
+"""Permits: never more than there are, in turn by place, in order within one."""
+
+from itertools import groupby
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keylanes.runtime.partition.permits import Permits
+
+PLACES = ("a", "b", "c")
+
+
+class Twin:
+    """The same, without any cleverness: one list of who waits, and the places in the order of their turns."""
+
+    def __init__(self, most: int) -> None:
+        self.free = most
+        self.waiting: list[tuple[str, int]] = []
+        self.turns: list[str] = []
+
+    def give_back(self) -> int | None:
+        if not self.turns:
+            self.free += 1
+            return None
+        place = self.turns.pop(0)
+        who = next(who for at, who in self.waiting if at == place)
+        self.waiting.remove((place, who))
+        if any(at == place for at, _ in self.waiting):
+            self.turns.append(place)
+        return who
+
+
+@given(
+    st.integers(1, 4),
+    st.lists(st.tuples(st.sampled_from(("ask", "ask", "back", "forget")), st.sampled_from(PLACES), st.integers(0, 9))),
+)
+def test_permits_are_what_their_twin_is(most: int, steps: list[tuple[str, str, int]]) -> None:
+    """Whatever is asked for, given back and forgotten."""
+    permits: Permits[int] = Permits(most)
+    twin = Twin(most)
+    for number, (what, place, pick) in enumerate(steps):
+        if what == "ask":
+            has_one = permits.take()
+            assert has_one is (twin.free > 0)
+            if has_one:
+                twin.free -= 1
+            else:
+                permits.wait(place, number)
+                twin.waiting.append((place, number))
+                if place not in twin.turns:
+                    twin.turns.append(place)
+        elif what == "back" and permits.out:
+            assert permits.give_back() == twin.give_back()
+        elif what == "forget" and twin.waiting:
+            at, who = twin.waiting[pick % len(twin.waiting)]
+            permits.forget(at, who)
+            twin.waiting.remove((at, who))
+            if not any(other == at for other, _ in twin.waiting):
+                twin.turns.remove(at)
+        assert permits.out == most - twin.free <= most
+        assert permits.is_awaited is bool(twin.waiting)
+
+
+def test_places_take_turns() -> None:
+    """One with many that wait does not starve one with few."""
+    permits: Permits[str] = Permits(1)
+    assert permits.take()
+    for i in range(5):
+        permits.wait("long", f"long {i}")
+    permits.wait("short", "short 0")
+    permits.wait("short", "short 1")
+    served = [permits.give_back() for _ in range(7)]
+    assert [who for who, _ in groupby(str(name).split()[0] for name in served)][:5] == ["long", "short"] * 2 + ["long"]
+    assert [name for name in served if str(name).startswith("long")] == [f"long {i}" for i in range(5)]
+    assert permits.give_back() is None
+    assert permits.take()

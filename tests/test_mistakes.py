@@ -1,0 +1,507 @@
+"""docs/mistakes.md against the code: each mistake is made here, and says what the page says."""
+
+import asyncio
+import contextlib
+import datetime as dt
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from keylanes import (
+    App,
+    DeadLetter,
+    KeylanesError,
+    MapState,
+    MsgpackCodec,
+    Record,
+    Retry,
+    Security,
+    Settings,
+    State,
+)
+from keylanes.brokers.embedded import EmbeddedBroker
+from keylanes.brokers.protocol import Outgoing, TopicSpec
+from keylanes.brokers.simulated.broker import SimulatedBroker
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "mistakes.md").read_text(encoding="utf-8")
+SAID_LIMIT_S = 10.0
+MISTAKES_MIN = 40
+
+
+class Stage(NamedTuple):
+    """What a mistake may be made with."""
+
+    folder: Path
+    logged: pytest.LogCaptureFixture
+
+
+class Parts(NamedTuple):
+    """What has to stand in a message: what is wrong, the value seen, what is allowed, what to do."""
+
+    what: str
+    seen: str
+    allowed: str
+    to_do: str
+
+
+class Mistake(NamedTuple):
+    """``make`` raises an error, or answers with what was said of it otherwise."""
+
+    make: Callable[[Stage], str | None]
+    parts: Parts | None = None
+
+
+# --- ways to make one ------------------------------------------------------------------------------------------------
+
+
+async def plain(value: bytes) -> None:
+    """A handler that is all right."""
+
+
+def app(**options: Any) -> App:
+    """One that opens nothing."""
+    return App("shop", **{"broker": "embedded:./never-opened", **options})
+
+
+def declared(function: Callable[..., Any] = plain, **options: Any) -> Callable[[Stage], None]:
+    """A handler of ``orders`` is declared."""
+    return made(lambda: app().handler("orders", **options)(function))
+
+
+def environment(**variables: str) -> Callable[[Stage], str]:
+    """Settings are read from it; what was logged."""
+
+    def make(stage: Stage) -> str:
+        Settings.from_env(variables)
+        return str(stage.logged.records[-1].getMessage())
+
+    return make
+
+
+def made(what: Callable[[], object]) -> Callable[[Stage], None]:
+    """Something is made."""
+
+    def make(stage: Stage) -> None:
+        what()
+
+    return make
+
+
+def failed(function: Callable[..., Any], key: str | None = "k") -> Callable[[Stage], str]:
+    """The handler gets a record; the cause in its dead letter."""
+
+    async def run() -> str:
+        made = app()
+        made.handler("orders", to="out", on_failure=DeadLetter("dead"), retry=Retry(attempts=1))(function)
+        async with made.test() as broker:
+            await broker.send("orders", b"1", key=key)
+            (letter,) = await broker.records("dead")
+            return (dict(letter.headers)["kl-error"] or b"").decode()
+
+    return lambda stage: asyncio.run(run())
+
+
+def run(made: Callable[[Stage], App]) -> Callable[[Stage], None]:
+    """The application is run to its end; what ended it."""
+
+    def make(stage: Stage) -> None:
+        application = made(stage)
+        application.handler("orders")(plain)
+        with pytest.raises(SystemExit) as end:
+            application.run(until="level")
+        raise end.value.__cause__ or AssertionError("it gives its cause")
+
+    return make
+
+
+def connected(security: Security) -> Callable[[Stage], None]:
+    """An application connects with it."""
+    return run(lambda stage: app(broker="kafka://localhost:1", settings=Settings(security=security)))
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
+
+
+class Order:
+    """Not a type of data."""
+
+
+class Model:
+    """Looks like a model of pydantic."""
+
+    @classmethod
+    def model_validate_json(cls, text: bytes) -> "Model":
+        """As there."""
+        return cls()
+
+
+class Service:
+    """Its handler is a method."""
+
+    def on_order(self, value: bytes) -> None:
+        """Of an object."""
+
+
+def takes_order(value: Order) -> None:
+    """Of a type that is no data."""
+
+
+def takes_model(value: Model) -> None:
+    """Of a type with another way to read it."""
+
+
+def takes_two(value: bytes, v: int) -> None:
+    """One too many."""
+
+
+def yields(value: bytes) -> Any:
+    """A generator."""
+    yield value
+
+
+def returns_text(value: bytes) -> str:
+    """With nowhere to send it."""
+    return ""
+
+
+def bare_state(value: bytes, seen: State) -> None:  # type: ignore[type-arg]  # as users may write it
+    """Of nothing."""
+
+
+def optional_state(value: bytes, seen: State[int | None]) -> None:
+    """None is no value."""
+
+
+def map_of_tuples(value: bytes, seen: MapState[tuple[int, int], int]) -> None:  # type: ignore[type-var]  # as users may write it
+    """Its keys have no order of bytes."""
+
+
+def counts(value: bytes, seen: State[int]) -> None:
+    """Uses its state."""
+    seen.put(1)
+
+
+def puts_text(value: bytes, seen: State[int]) -> None:
+    """Not what was declared."""
+    seen.put("x")  # type: ignore[arg-type]  # as users may write it
+
+
+def puts_none(value: bytes, seen: State[int]) -> None:
+    """In place of delete()."""
+    seen.put(None)  # type: ignore[arg-type]  # as users may write it
+
+
+async def fetch() -> bytes:
+    """Is awaited."""
+    return b""
+
+
+def forgets_to_await(value: bytes) -> Any:
+    """Returns the coroutine."""
+    return fetch()
+
+
+def returns_pair(value: bytes):  # type: ignore[no-untyped-def]  # as users may write it
+    """A topic and a value, it thinks."""
+    return "other", value
+
+
+def returns_set(value: bytes) -> Record | None:
+    """Several values, it thinks."""
+    return {1, 2}  # type: ignore[return-value]  # as users may write it
+
+
+def number_as_key(value: bytes) -> Record:
+    """A key is text or bytes."""
+    return Record(value, key=5)  # type: ignore[arg-type]  # as users may write it
+
+
+def text_in_header(value: bytes) -> Record:
+    """A header is a pair of text and bytes."""
+    return Record(value, headers=[("trace", "text")])  # type: ignore[list-item]  # as users may write it
+
+
+def datetime_as_timestamp(value: bytes) -> Record:
+    """It is in milliseconds."""
+    return Record(value, timestamp=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))  # type: ignore[arg-type]  # as users may write it
+
+
+def without_call(stage: Stage) -> None:
+    """The decorator gets the function in place of a topic."""
+    app().handler(plain)  # type: ignore[arg-type]  # as users may write it
+
+
+def declared_twice(stage: Stage) -> None:
+    """Two handlers of one topic."""
+    made = app()
+    made.handler("orders")(plain)
+    made.handler("orders")(counts)
+
+
+def without_folder(stage: Stage) -> None:
+    """State on a broker that keeps none."""
+    cluster = SimulatedBroker(0)
+    cluster.create_topic("orders", 1)
+    made = app(broker=cluster.connect("shop"))
+    made.handler("orders")(counts)
+
+    async def enter() -> None:
+        async with made:
+            pass
+
+    asyncio.run(enter())
+
+
+def blocked(stage: Stage) -> str:
+    """An async handler keeps the loop; what is logged of it."""
+    address = stage.folder / "data"
+
+    async def fill() -> None:
+        broker = EmbeddedBroker(str(address))
+        await broker.open()
+        await broker.create([TopicSpec("orders", 1, {})])
+        await broker.append([Outgoing("orders", 0, b"k", b"1")])
+        await broker.close()
+
+    asyncio.run(fill())
+    made = app(broker=f"embedded:{address}", settings=Settings(loop_lag_ms=100))
+    said: list[str] = []
+
+    @made.handler("orders")
+    async def block(value: bytes) -> None:
+        until = time.monotonic() + SAID_LIMIT_S
+        while not said and time.monotonic() < until:
+            said.extend(text for text in stage.logged.messages if "has not turned" in text)
+
+    made.run(until="level")
+    return said[0]
+
+
+# --- all of them -----------------------------------------------------------------------------------------------------
+
+SASL = {"security_protocol": "SASL_SSL", "sasl_plain_username": "ali", "sasl_plain_password": "sesame"}
+WRONG_SETTINGS: Any = Settings
+MISTAKES: dict[str, Mistake] = {
+    'broker="localhost:9092"': Mistake(made(lambda: app(broker="localhost:9092"))),
+    'broker="kafka://localhost"': Mistake(
+        made(lambda: app(broker="kafka://localhost")),
+        Parts("has no port", "seen 'localhost'", "kafka://host:port", "add the one that it listens on"),
+    ),
+    'broker="kafka://localhost:abc"': Mistake(
+        made(lambda: app(broker="kafka://localhost:abc")),
+        Parts("the broker's address is", "seen 'abc'", "a number from 1 to 65535", "correct the port"),
+    ),
+    'broker="kafka://kafka:9092"': Mistake(
+        made(lambda: app(broker="kafka://kafka:9092")),
+        Parts("not encrypted", "to 'kafka'", "this machine only", "Settings(security=Security(allow_plaintext=True))"),
+    ),
+    "no broker": Mistake(
+        run(lambda stage: app(broker=None)),
+        Parts("has no broker", "seen broker=None", "kafka://host:port", "give App(broker=…), or set KEYLANES_BROKER"),
+    ),
+    "the broker is away": Mistake(
+        run(lambda stage: app(broker="kafka://127.0.0.1:1", settings=Settings(request_timeout_ms=100)))
+    ),
+    "the source topic is missing": Mistake(
+        run(lambda stage: app(broker=f"embedded:{stage.folder / 'data'}")),
+        Parts("does not exist", "'orders'", "sources are not created", "create it"),
+    ),
+    "no handler": Mistake(
+        made(lambda: app().test()), Parts("has no handler", "seen none", "one or more", "declare a function")
+    ),
+    "Settings(commit_interval=100)": Mistake(
+        made(lambda: WRONG_SETTINGS(commit_interval=100)),
+        Parts("has no field", "'commit_interval'", "listed in docs/settings.md", "did you mean commit_interval_ms?"),
+    ),
+    "Settings(threads=0)": Mistake(
+        made(lambda: Settings(threads=0)), Parts("Settings.threads", "seen 0", "from 1 to 1024", "leave it out")
+    ),
+    "KEYLANES_THREADS=many": Mistake(
+        environment(KEYLANES_THREADS="many"),
+        Parts("KEYLANES_THREADS", "seen 'many'", "a whole number from 1 to 1024", "or correct it"),
+    ),
+    "KEYLANES_SPLIT_HOT_RANGES=maybe": Mistake(
+        environment(KEYLANES_SPLIT_HOT_RANGES="maybe"),
+        Parts(
+            "KEYLANES_SPLIT_HOT_RANGES", "seen 'maybe'", "true or false (in text also true, yes, on", "or correct it"
+        ),
+    ),
+    "KEYLANES_COMIT_INTERVAL_MS=250": Mistake(
+        environment(KEYLANES_COMIT_INTERVAL_MS="250"),
+        Parts("name no setting", "COMIT", "docs/settings.md lists", "did you mean KEYLANES_COMMIT_INTERVAL_MS?"),
+    ),
+    "a service of Kubernetes is named keylanes-orders": Mistake(
+        environment(KEYLANES_ORDERS_SERVICE_HOST="10.0.0.1"),
+        Parts(
+            "name no setting", "seen KEYLANES_ORDERS_SERVICE_HOST", "lists the settings", "enableServiceLinks: false"
+        ),
+    ),
+    'Security(ssl_cafile="/nowhere/ca.pem")': Mistake(
+        connected(Security(security_protocol="SSL", ssl_cafile="/nowhere/ca.pem")),
+        Parts(
+            "ssl_cafile", "'/nowhere/ca.pem': No such file", "a file in PEM that can be read", "name one that is there"
+        ),
+    ),
+    'sasl_mechanism="SCRAM-512"': Mistake(
+        made(lambda: Security(**{**SASL, "sasl_mechanism": "SCRAM-512"})),  # type: ignore[arg-type]  # all are text
+        Parts("sasl_mechanism is", "seen 'SCRAM-512'", "PLAIN, SCRAM-SHA-256", "did you mean SCRAM-SHA-512?"),
+    ),
+    'sasl_mechanism="OAUTHBEARER"': Mistake(
+        made(lambda: Security(**{**SASL, "sasl_mechanism": "OAUTHBEARER"})),  # type: ignore[arg-type]  # all are text
+        Parts("can't be given", "'OAUTHBEARER'", "allowed are PLAIN", "use one of them"),
+    ),
+    'security_protocol="SASL_SSL", no user': Mistake(
+        made(lambda: Security(security_protocol="SASL_SSL")),
+        Parts("needs a user", "seen no sasl_plain_username", "with sasl_mechanism PLAIN", "give Security("),
+    ),
+    "@app.handler without parentheses": Mistake(
+        without_call,
+        Parts("in place of a topic", "seen 'plain'", "the topic whose records", 'write @app.handler("orders")'),
+    ),
+    "two handlers of one topic": Mistake(declared_twice),
+    'on_failure="orders.dead"': Mistake(
+        declared(on_failure="orders.dead"),
+        Parts("on_failure is", "seen 'orders.dead'", "DeadLetter or", 'write on_failure=DeadLetter("orders.dead")'),
+    ),
+    "retry=5": Mistake(
+        declared(retry=5), Parts("retry is", "seen 5", "a keylanes.Retry or None", "write retry=Retry(attempts=5)")
+    ),
+    'parallelising_factor="8"': Mistake(
+        declared(parallelising_factor="8"),
+        Parts("parallelising_factor is", "seen '8'", "a whole number from 1 to 16384", "write parallelising_factor=8"),
+    ),
+    'codec="avro"': Mistake(
+        declared(codec="avro"),
+        Parts("codec is", "seen 'avro'", "an object with decoder() and encode()", "write codec=MyCodec()"),
+    ),
+    "codec=MsgpackCodec": Mistake(
+        declared(codec=MsgpackCodec), Parts("codec is", "seen <class", "an object", "write codec=MsgpackCodec()")
+    ),
+    "value: Order, a class that is no data": Mistake(
+        declared(takes_order),
+        Parts("values can't be decoded", "<class", "a codec of ours takes bytes", "use one of these, or a codec"),
+    ),
+    "value: Model, of pydantic": Mistake(
+        declared(takes_model),
+        Parts("is no type of data", "Model", "a codec of ours takes", "a model of pydantic needs a codec of its own"),
+    ),
+    "def f(value: bytes, v: int)": Mistake(declared(takes_two)),
+    "def on_order(self, value)": Mistake(
+        declared(Service.on_order),
+        Parts(
+            "a method without its object", "seen self", "a handler takes (value)", "app.handler(…)(service.on_order)"
+        ),
+    ),
+    "a generator": Mistake(declared(yields)),
+    "-> str without to=": Mistake(declared(returns_text)),
+    "dead letters to the source": Mistake(declared(on_failure=DeadLetter("orders"))),
+    "seen: State": Mistake(declared(bare_state)),
+    "seen: State[int | None]": Mistake(declared(optional_state)),
+    "seen: MapState[tuple[int, int], int]": Mistake(declared(map_of_tuples)),
+    "state on Kafka without a folder": Mistake(without_folder),
+    "state for a record without a key": Mistake(failed(counts, key=None)),
+    'seen.put("x") of a State[int]': Mistake(failed(puts_text)),
+    "seen.put(None)": Mistake(failed(puts_none)),
+    "return fetch(…) without await": Mistake(
+        failed(forgets_to_await),
+        Parts("not awaited", "seen fetch(…)", "a value is what it returns", "await it, as in return await fetch(…)"),
+    ),
+    'return "other", value': Mistake(
+        failed(returns_pair),
+        Parts(
+            "sent as one array", "returned a tuple", "a value, a Record, and a list", "return Record(value, topic=…)"
+        ),
+    ),
+    "return {1, 2}": Mistake(
+        failed(returns_set),
+        Parts("sent as one array", "returned a set", "allowed are a value", "annotate it with -> set[…]"),
+    ),
+    "Record(value, key=5)": Mistake(failed(number_as_key)),
+    'Record(value, headers=[("trace", "text")])': Mistake(failed(text_in_header)),
+    "Record(value, timestamp=datetime(…))": Mistake(failed(datetime_as_timestamp)),
+    "an async handler that computes or blocks": Mistake(blocked),
+}
+
+
+def message_of(name: str, stage: Stage) -> str:
+    """What is said of a mistake."""
+    try:
+        said = MISTAKES[name].make(stage)
+    except (KeylanesError, ValueError) as error:
+        said = str(error)
+    assert said, f"nothing is said of {name}"
+    return said
+
+
+def tabled() -> dict[str, str]:
+    """The mistakes on the page, with what it says that they say."""
+    cells = re.findall(r"^\| `(.+?)` \| `(.+)` \|$", PAGE.replace("\\|", "¦"), re.MULTILINE)
+    return {mistake.replace("¦", "|"): message.replace("¦", "|") for mistake, message in cells}
+
+
+def is_quoted(message: str, quote: str) -> bool:
+    """Whether a message is what the page quotes; … stands for anything."""
+    return re.fullmatch(re.escape(quote).replace("…", ".*"), message, re.DOTALL) is not None
+
+
+def test_the_page_lists_all_of_them() -> None:
+    """In the order of this file, each once."""
+    assert list(tabled()) == list(MISTAKES)
+    assert len(MISTAKES) >= MISTAKES_MIN
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_says_what_the_page_says(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Word for word; and where it was once hard to understand: what is wrong, what was seen, what is allowed and what
+    to do.
+    """
+    monkeypatch.delenv("KEYLANES_BROKER", raising=False)
+    monkeypatch.chdir(tmp_path)
+    message = message_of(name, Stage(tmp_path, caplog))
+    assert is_quoted(message, tabled()[name]), message
+    for part, text in zip(Parts._fields, MISTAKES[name].parts or (), strict=False):
+        assert text in message, f"{part}: {message}"
+
+
+def test_another_message_is_noticed() -> None:
+    """A page that says something else is wrong, whatever its dots leave open."""
+    assert is_quoted("seen 5: write it", "seen …: write it")
+    assert not is_quoted("seen 5: write it", "seen …: wrote it")
+    assert not is_quoted("seen 5: write it, or not", "seen …: write it")
+
+
+def test_the_codec_of_the_page_reads_models() -> None:
+    """The recipe for models of pydantic runs as it is printed."""
+    (recipe,) = re.findall(r"```python\n(.+?)```", PAGE, re.DOTALL)
+    scope: dict[str, Any] = {}
+    exec(recipe, scope)  # noqa: S102  # what people copy
+    codec = scope["PydanticCodec"]()
+
+    class Model(msgspec.Struct):
+        """With the methods of a model that the recipe uses."""
+
+        n: int
+
+        @classmethod
+        def model_validate_json(cls, data: bytes) -> "Model":
+            """As there."""
+            return msgspec.json.decode(data, type=cls)
+
+        def model_dump_json(self) -> str:
+            """As there."""
+            return msgspec.json.encode(self).decode()
+
+    assert codec.decoder(Model)(codec.encode(Model(5))) == Model(5)
+    with contextlib.suppress(ImportError):
+        import pydantic
+
+        real = pydantic.create_model("Real", n=(int, ...))
+        assert codec.decoder(real)(codec.encode(real(n=5))) == real(n=5)

@@ -1,0 +1,74 @@
+"""Pages of docs/ that list what the code has: settings, exit codes, commands."""
+
+import ast
+import re
+from pathlib import Path
+
+import keylanes
+from keylanes import KeylanesError, Security, Settings
+
+from . import settings_page
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def errors() -> dict[str, int]:
+    """The errors that end a process, each with its exit code."""
+    kinds = [kind for kind in vars(keylanes).values() if isinstance(kind, type) and issubclass(kind, KeylanesError)]
+    codes = {kind.__name__: vars(kind).get("exit_code", 1) for kind in kinds}
+    return {name: code for name, code in codes.items() if code != 1}
+
+
+def test_the_page_of_settings_is_up_to_date() -> None:
+    """It says what the fields say; the command in it writes it anew."""
+    written = settings_page.PAGE.read_text(encoding="utf-8")
+    assert written == settings_page.page(), f"run {settings_page.COMMAND}"
+    assert settings_page.COMMAND in written
+
+
+def test_every_setting_says_what_it_is() -> None:
+    """In some words behind its field, or below it, under a heading."""
+    fields = [*settings_page.described(Settings), *settings_page.described(Security)]
+    assert [f.name for f in fields] == [*Settings.__struct_fields__, *Security.__struct_fields__]
+    assert [f.name for f in fields if len(f.words) < 10 and f.name != "security"] == []
+    assert [f.name for f in fields if not f.group and f.name in Settings.__struct_fields__] == []
+
+
+def test_the_page_of_exit_codes_lists_all_of_them() -> None:
+    """Each error with its code, and its name in errors.py with the same."""
+    page = (ROOT / "docs" / "exit-codes.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", page, re.MULTILINE)
+    assert {name: int(code) for code, name in rows} == errors()
+    assert len(rows) == len(set(rows)) >= 9
+    tree = ast.get_docstring(ast.parse((ROOT / "errors.py").read_text(encoding="utf-8"))) or ""
+    assert {name: int(code) for name, code in re.findall(r"(\w+) +(\d+)  ", tree)} == errors()
+
+
+def test_no_link_between_the_pages_ends_nowhere() -> None:
+    """Files and headings exist."""
+    for path in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]:
+        for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+            if "://" in link:
+                continue
+            name, _, heading = link.partition("#")
+            target = path if not name else (path.parent / name).resolve()
+            assert target.exists(), f"{path.name}: {link}"
+            if heading:
+                headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+                slugs = [re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings]
+                assert heading in slugs, f"{path.name}: {link}"
+
+
+def test_the_page_of_deployment_gives_enough_time_to_stop() -> None:
+    """Its manifest runs one process, never two at once, and waits longer than a stop may take."""
+    page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    (seconds,) = re.findall(r"terminationGracePeriodSeconds: (\d+)", page)
+    settings = Settings()
+    assert int(seconds) * 1000 >= settings.drain_timeout_ms + 30_000
+    assert "replicas: 1\n" in page
+    assert "type: Recreate" in page
+    variables = {name.lower() for name in re.findall(r"name: KEYLANES_(\w+)", page)}
+    assert variables - {"broker"} <= {*Settings.__struct_fields__, *Security.__struct_fields__}
+    assert f"`drain_timeout_ms` ({settings.drain_timeout_ms // 1000} s)" in page
+    assert f"`close_timeout_ms` ({settings.close_timeout_ms // 1000} s)" in page
+    assert f"`start_timeout_ms` ({settings.start_timeout_ms // 1000} s)" in page
