@@ -1,5 +1,6 @@
 """keylanes: Kafka parallelism beyond partitions, exactly once, for Python."""
 
+from .brokers.partitioner import Partitioner
 from .brokers.protocol import Broker
 from .brokers.security import Secret, Security
 from .brokers.simulated.broker import CommittedRecord
@@ -68,6 +69,7 @@ __all__ = [
     "NoKey",
     "OutputRefused",
     "PartitionStatistics",
+    "Partitioner",
     "Progress",
     "Record",
     "Retry",

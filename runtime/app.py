@@ -107,9 +107,8 @@ class App:
         handler time. Without ``on_failure`` a record that fails for good stops the application. Raises SettingsError.
 
         At most ``max_in_flight`` of its records run at once in this process, over all partitions; the others wait, and
-        their clock does not run. ``timeout_ms`` bounds one attempt, as ``handler_timeout_ms`` of the settings does for
-        handlers without. ``start`` says where the first start begins: "earliest", "latest", at a datetime (the first
-        record that is not older), or "group:NAME" (what that consumer group has committed); it is decided once.
+        their clock does not run. ``timeout_ms`` bounds one attempt, in place of the setting ``handler_timeout_ms``.
+        ``start``: where the first start begins: "earliest", "latest", a datetime, or "group:NAME" (docs/migration.md).
         """
         if not isinstance(topic, str):
             name = getattr(topic, "__qualname__", repr(topic))
