@@ -110,7 +110,9 @@ async def dawdle(work: Work, ctx: Context) -> None:
         await asyncio.sleep(3_600)
 
 
-def handlers(factors: dict[str, int], observer: Observer, *, stateful: bool) -> list[Handler]:
+def handlers(
+    factors: dict[str, int], observer: Observer, *, stateful: bool, max_in_flight: int | None = None
+) -> list[Handler]:
     """The application's handlers, with so many workers for each source."""
     nothing: tuple[()] = ()
 
@@ -164,6 +166,7 @@ def handlers(factors: dict[str, int], observer: Observer, *, stateful: bool) -> 
             parallelising_factor=factors[topic],
             retry=Retry(attempts=ATTEMPTS, backoff_ms=20),
             on_failure=DeadLetter(DEAD),
+            max_in_flight=max_in_flight,
         )
 
     known: dict[str, Callable[..., object]] = {ORDERS: on_order, BILLS: on_bill}
