@@ -158,21 +158,22 @@ def handlers(
         finally:
             observer.ends(ctx)
 
-    def declared(function: Callable[..., object], topic: str) -> Handler:
-        return declare(
-            function,
-            topic,
-            to=OUT,
-            parallelising_factor=factors[topic],
-            retry=Retry(attempts=ATTEMPTS, backoff_ms=20),
-            on_failure=DeadLetter(DEAD),
-            max_in_flight=max_in_flight,
-        )
-
     known: dict[str, Callable[..., object]] = {ORDERS: on_order, BILLS: on_bill}
     if stateful:
         known = {ORDERS: on_order_with_state, BILLS: on_bill_with_state}
-    return [declared(known[topic], topic) for topic in factors]
+    return [_declared(known[topic], topic, factors[topic], max_in_flight) for topic in factors]
+
+
+def _declared(function: Callable[..., object], topic: str, factor: int, max_in_flight: int | None) -> Handler:
+    return declare(
+        function,
+        topic,
+        to=OUT,
+        parallelising_factor=factor,
+        retry=Retry(attempts=ATTEMPTS, backoff_ms=20),
+        on_failure=DeadLetter(DEAD),
+        max_in_flight=max_in_flight,
+    )
 
 
 def expected(
