@@ -6,7 +6,7 @@ The text is made in watch/story.py. Time is the loop's, so a simulated run tells
 import logging
 from collections.abc import Callable
 
-from .compiled import IS_COMPILED
+from .compiled import IS_COMPILED, VERSION
 from .settings import Settings
 from .watch import story
 from .watch.statistics import Statistics
@@ -28,10 +28,8 @@ class Telling:
 
     def starts(self, now_s: float) -> None:
         """Before anything is connected."""
-        from .. import __version__  # here: the package imports this module
-
         self._began_s = now_s
-        for line in story.starting(__version__, self.broker, is_compiled=IS_COMPILED):
+        for line in story.starting(VERSION, self.broker, is_compiled=IS_COMPILED):
             self._say(line)
 
     def works(self, work: Work, now_s: float) -> None:
