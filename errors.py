@@ -10,7 +10,8 @@ KeylanesError
 │   ├── SourceError          7  a source topic is missing, was re-created, or lost records ahead of us
 │   ├── StoreError           8  the local RocksDB folder is in use, foreign, damaged or full
 │   ├── StateError           9  the state can't be trusted: its changelog is missing, truncated or foreign
-│   └── InvariantBroken     70  a defect of keylanes itself: report it
+│   ├── InvariantBroken     70  a defect of keylanes itself: report it
+│   └── NotSimulated            app.test() alone: a handler waits for a socket, a host name or a process
 ├── SendUnknown                 a record sent outside of handlers may be there: look, or send it again
 ├── StateNotReady               the state is not restored yet, or not held by this process: ask again later
 └── HandlerError                a record's attempt failed; retried, then dead-lettered or stopped
@@ -98,6 +99,10 @@ class InvariantBroken(FatalError):
     """A rule that keylanes relies on did not hold. It stops rather than commit something wrong."""
 
     exit_code = 70
+
+
+class NotSimulated(FatalError):
+    """Under ``app.test()`` time is virtual: a handler that asks for a socket, a host or a process ends the test."""
 
 
 class SendUnknown(KeylanesError):

@@ -28,7 +28,7 @@ from .process import run_in_own_loop
 from .sending import Sending
 from .settings import Settings
 from .stores.view import Found, StoreView
-from .testing import Call, SimulatedApp
+from .testing import PARTITIONS, Call, SimulatedApp
 from .watch.statistics import Health, Statistics
 from .watch.steps import Step
 from .watch.watchdog import LoopWatch
@@ -421,13 +421,18 @@ class App:
 
     # --- testing ---------------------------------------------------------------------------------------------------
 
-    def test(self, *, seed: int = 0) -> SimulatedApp:
+    def test(self, *, seed: int = 0, partitions: int | Mapping[str, int] = PARTITIONS) -> SimulatedApp:
         """Run this application on a simulated broker in virtual time: no Kafka, no Java, the real engine.
 
         ``async with app.test(seed=7) as broker``: ``send``, ``read``, ``crash``, ``restart``, ``advance``.
+        ``partitions``: how many a topic has, 2 unless it is said; ``{"orders": 8}`` for some. Raises SettingsError.
+
+        Time is virtual, so nothing real is waited for: a handler that asks the loop for a socket, a host name or a
+        process ends the test with NotSimulated. Give it a fake client. ``def`` handlers run one at a time, and what
+        blocks in them blocks the test; real sockets work there, and no virtual time passes meanwhile.
         """
         self._check_handlers()
-        return SimulatedApp(self.name, self.handlers, self.settings, self._adopt, seed, self.partitioners)
+        return SimulatedApp(self.name, self.handlers, self.settings, self._adopt, seed, self.partitioners, partitions)
 
     def _adopt(self, member: Member | None, call: Call | None) -> None:
         """What is asked of the application is asked of this run; ``call``: on the loop that it runs on (None: ours)."""

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import Any
 
 from ..brokers.partitioner import Partitioner, checked
 from ..brokers.protocol import Broker, BrokerError, TransactionRefused
@@ -17,9 +16,8 @@ from ..brokers.waiting import Patience, bounded, closed_within, fatal_of, until_
 from ..errors import OutputRefused, SendUnknown
 from .engine.destinations import Destinations
 from .handlers.context import Output
-from .handlers.handler import Handler
+from .handlers.handler import Handler, codec_of
 from .handlers.outputs import build_sent
-from .handlers.values import Codec, JsonCodec
 from .logs.topics import reserved_topics
 from .settings import Settings
 
@@ -52,7 +50,7 @@ class Sending:
         topic = str(output.topic)
         if topic not in known.known:
             await self._learn(known, topic)
-        record = build_sent(output, topic, self._codec(topic), known.known[topic], next(self._turns))
+        record = build_sent(output, topic, codec_of(topic, self.handlers), known.known[topic], next(self._turns))
         try:
             await bounded(known.broker.append([record]), self.settings.request_timeout_ms, f"sending to {topic}")
         except TransactionRefused as error:
@@ -121,10 +119,3 @@ class Sending:
                 "--create` makes the topics of an application"
             )
         known.learn(found[topic])
-
-    def _codec(self, topic: str) -> Codec:
-        """That of the handler that reads the topic, else of one that writes to it, else JSON."""
-        if topic in self.handlers:
-            return self.handlers[topic].codec
-        writers: list[Any] = [handler.codec for handler in self.handlers.values() if handler.to == topic]
-        return writers[0] if writers else JsonCodec()

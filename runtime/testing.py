@@ -9,18 +9,20 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar, overload
+from typing import Any, Final, Self, TypeAlias, TypeVar, overload
 
-from ..brokers.partitioner import Partitioner, checked, partition_of_key
-from ..brokers.protocol import Headers, Outgoing, TopicPartition
+from ..brokers.partitioner import Partitioner
+from ..brokers.protocol import Headers, TopicPartition
 from ..brokers.simulated.broker import EPOCH_MS, CommittedRecord, SimulatedBroker, SimulatedConnection
 from ..brokers.simulated.virtual_loop import VirtualLoop
-from ..errors import KeylanesError
+from ..errors import KeylanesError, SettingsError
 from ..state.memory import MemoryCopies
-from .handlers.handler import Handler
-from .handlers.values import JsonCodec, value_decoder
+from .handlers.context import Output
+from .handlers.handler import Handler, check_topic_name, codec_of
+from .handlers.values import value_decoder
 from .logs.topics import destinations_of
 from .member import Member
+from .sending import Sending
 from .settings import Settings
 
 T = TypeVar("T")
@@ -29,16 +31,19 @@ Call: TypeAlias = Callable[[Coroutine[Any, Any, None]], Coroutine[Any, Any, None
 """Has something that was asked of a run carried out on the loop of that run."""
 
 PARTITIONS = 2
+PARTITIONS_MAX = 1_000
+AS_IT_IS: Final = object()
 SETTLE_LIMIT_S = 3_600.0
 SETTLE_STEP_S = 0.05
 
 
 class SimulatedApp:
-    """``async with app.test(seed=…) as broker``. Topics are made when they are first named, with two partitions.
+    """``async with app.test(seed=…) as broker``. Topics are made when they are first named.
 
-    ``handlers`` by topic; ``adopt`` is told which run is to answer for the application (None: none does),
-    and how it is asked for something: on the loop that it runs on.
-    The error that stopped the application is raised by ``read``, or where the block ends.
+    ``partitions``: how many each has, or by topic, the others two. ``handlers`` by topic; ``adopt`` is told which run
+    is to answer for the application (None: none does), and how it is asked for something: on the loop that it runs on.
+    The error that stopped the application is raised by ``read``, or where the block ends; a refusal of what is real
+    (NotSimulated) also when a handler has caught it.
     """
 
     def __init__(
@@ -49,11 +54,15 @@ class SimulatedApp:
         adopt: Callable[[Member | None, Call | None], None],
         seed: int,
         partitioners: Mapping[str, Partitioner],
+        partitions: int | Mapping[str, int] = PARTITIONS,
     ) -> None:
         self.name, self.handlers, self.settings, self.adopt, self.seed = name, handlers, settings, adopt, seed
         self.partitioners = partitioners
+        self._partitions, self._partitions_else = _checked(partitions)
+        self._sending = Sending(
+            name, handlers, settings, partitioners, lambda name: (self._cluster.connect(name), True)
+        )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="keylanes-simulation")
-        self._sent = 0
         self._crashes = 0
         self._told: BaseException | None = None
 
@@ -69,10 +78,15 @@ class SimulatedApp:
         headers: Headers = (),
         timestamp: int | None = None,
     ) -> None:
-        """Write a record, as a producer of the source would; ``value`` None is a tombstone."""
-        encoded = None if value is None else JsonCodec().encode(value)
-        key_bytes = key.encode() if isinstance(key, str) else key
-        await self._call(self._send(topic, encoded, key_bytes, partition, headers, timestamp))
+        """Write a record, as a producer of the source would; ``value`` None is a tombstone.
+
+        It is encoded, and finds its partition, as by ``App.send``, which says what it raises; a topic that does not
+        exist is made.
+        """
+        output = Output(
+            value=value, topic=topic, key=key, partition=partition, headers=tuple(headers), timestamp=timestamp
+        )
+        await self._call(self._send(topic, output))
 
     @overload
     async def read(self, topic: str) -> list[bytes]: ...
@@ -80,12 +94,17 @@ class SimulatedApp:
     async def read(self, topic: str, kind: type[T]) -> list[T]: ...
     @overload
     async def read(self, topic: str, kind: Any) -> list[Any]: ...
-    async def read(self, topic: str, kind: Any = bytes) -> list[Any]:
-        """The values of a topic, decoded, once everything that was sent is processed; in order per partition.
+    async def read(self, topic: str, kind: Any = AS_IT_IS) -> list[Any]:
+        """The values of a topic, once everything that was sent is processed; in order per partition.
 
-        A tombstone is None. Raises the error that stopped the application, if one did.
+        They are decoded to ``kind`` by the codec of the handler that reads the topic, else of one that writes to it
+        (results or dead letters), else as JSON; without ``kind`` they are bytes as they are. A tombstone is None.
+        Raises the error that stopped the application, if one did.
         """
-        decode = value_decoder(kind | None if isinstance(kind, type) else kind, JsonCodec(), f"read({topic!r})")
+        if kind is AS_IT_IS:
+            return [record.value for record in await self.records(topic)]
+        wanted = kind | None if isinstance(kind, type) else kind
+        decode = value_decoder(wanted, codec_of(topic, self.handlers), f"read({topic!r})")
         return [decode(record.value) for record in await self.records(topic)]
 
     async def records(self, topic: str) -> list[CommittedRecord]:
@@ -147,14 +166,14 @@ class SimulatedApp:
     def _make(self) -> None:
         self._loop = VirtualLoop(self.seed)
         self._copies = MemoryCopies()
-        self._cluster = SimulatedBroker(self.seed, auto_create=True, partitions_default=PARTITIONS)
+        self._cluster = SimulatedBroker(self.seed, auto_create=True, partitions_default=self._partitions_else)
         handlers = list(self.handlers.values())
-        for topic in dict.fromkeys([*(h.topic for h in handlers), *destinations_of(handlers)]):
-            self._cluster.create_topic(topic, PARTITIONS)
+        for topic in dict.fromkeys([*(h.topic for h in handlers), *destinations_of(handlers), *self._partitions]):
+            self._create(topic)
         for handler in handlers:  # a group that a handler goes on from stands in front of what a test sends
             if handler.start.group is not None:
                 known = self._cluster.state.groups.get(handler.start.group)
-                own = {TopicPartition(handler.topic, partition): 0 for partition in range(PARTITIONS)}
+                own = {TopicPartition(handler.topic, partition): 0 for partition in self._create(handler.topic)}
                 self._cluster.set_group(handler.start.group, {**(known.offsets if known else {}), **own})
         self._member: Member | None = None
 
@@ -184,12 +203,13 @@ class SimulatedApp:
 
     async def _stop(self) -> BaseException | None:
         """Stop in order; the error that had stopped it, unless it was told already."""
-        if self._member is None:
-            return None
-        self._member.stop()
-        self._leave()
-        await asyncio.wait([self._run])
-        error = None if self._run.cancelled() else self._run.exception()
+        error: BaseException | None = None
+        if self._member is not None:
+            self._member.stop()
+            self._leave()
+            await asyncio.wait([self._run])
+            error = None if self._run.cancelled() else self._run.exception()
+        error = self._loop.refused or error
         return None if error is self._told else error
 
     async def _crash(self) -> None:
@@ -207,27 +227,14 @@ class SimulatedApp:
         self._member = None
         self.adopt(None, self._on_loop)
 
-    async def _send(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int | None,
-        headers: Headers,
-        at: int | None,
-    ) -> None:
-        connection = self._cluster.connect(f"test-{self._sent}")
-        found = await connection.describe([topic])
-        if topic not in found:
-            self._cluster.create_topic(topic, PARTITIONS)
-            found = await connection.describe([topic])
-        partitions = found[topic].partitions
-        if partition is None:
-            named = self.partitioners.get(topic)
-            partition_of = partition_of_key if named is None else checked(named, topic)
-            partition = self._sent % partitions if key is None else partition_of(key, partitions)
-        self._sent += 1
-        await connection.append([Outgoing(topic, partition, key, value, tuple(headers), at)])
+    def _create(self, topic: str) -> range:
+        """Make a topic unless it is there; its partitions."""
+        self._cluster.create_topic(topic, self._partitions.get(topic, self._partitions_else))
+        return range(self._cluster.topics()[topic].partitions)
+
+    async def _send(self, topic: str, output: Output) -> None:
+        self._create(topic)
+        await self._sending.send(output)
 
     async def _committed(self, topic: str) -> list[CommittedRecord]:
         return self._cluster.committed(topic) if topic in self._cluster.topics() else []
@@ -239,6 +246,9 @@ class SimulatedApp:
         while loop.time() < until:
             if self._member is None:
                 raise KeylanesError("the application does not run: restart() it first")
+            if self._loop.refused is not None:
+                self._told = self._loop.refused
+                raise self._loop.refused
             if self._run.done():
                 self._told = self._run.exception()
                 await self._run
@@ -248,3 +258,19 @@ class SimulatedApp:
                 return
             await asyncio.sleep(SETTLE_STEP_S)
         raise TimeoutError(f"not everything was processed within {SETTLE_LIMIT_S:.0f} s of virtual time")
+
+
+def _checked(partitions: int | Mapping[str, int]) -> tuple[dict[str, int], int]:
+    """How many partitions the named topics have, and how many the others; raises SettingsError."""
+    by_topic = dict(partitions) if isinstance(partitions, Mapping) else {}
+    others = PARTITIONS if isinstance(partitions, Mapping) else partitions
+    for topic, count in [*by_topic.items(), (None, others)]:
+        if topic is not None:
+            check_topic_name(topic, "app.test(): partitions")
+        if type(count) is not int or not 1 <= count <= PARTITIONS_MAX:
+            where = "" if topic is None else f" of {topic!r}"
+            raise SettingsError(
+                f"app.test(): the partitions{where} are a whole number from 1 to {PARTITIONS_MAX}; seen {count!r}: "
+                'write partitions=8 for all topics, or partitions={"orders": 8} for some'
+            )
+    return by_topic, others

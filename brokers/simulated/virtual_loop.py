@@ -12,17 +12,23 @@ Rules:
 - Nothing ready and no timer is a deadlock, and a million passes without the clock moving is a live-lock: both raise
   ``VirtualDeadlock``, which names the tasks.
 
-Left out on purpose: sockets and other processes. Descriptors are looked at only to let signals through.
+- Nothing real is waited for: who asks for a socket, a host name, a pipe or a process is refused at once
+  (``NotSimulated``), because the clock would jump over its time-out before an answer could come.
+
+Descriptors are looked at only to let signals through.
 """
 
 import asyncio
 import itertools
 import random
+import reprlib
 import selectors
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor
-from typing import Any, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
+
+from ...errors import NotSimulated
 
 T = TypeVar("T")
 
@@ -31,6 +37,22 @@ _RESOLUTION = 1e-6  # seconds; timers closer together than this fire in one pass
 _PASSES_MAX = 1_000_000
 _PASSES_PER_POLL = 256
 _TASKS_NAMED_MAX = 20
+
+_REAL: Final = {
+    **dict.fromkeys(("create_connection", "create_unix_connection", "sock_connect"), "a connection"),
+    **dict.fromkeys(("create_server", "create_unix_server", "sock_accept", "connect_accepted_socket"), "a client"),
+    **dict.fromkeys(("sock_recv", "sock_recv_into", "sock_recvfrom", "sock_recvfrom_into"), "data from a socket"),
+    **dict.fromkeys(("sock_sendall", "sock_sendto", "sock_sendfile"), "room in a socket"),
+    **dict.fromkeys(("add_reader", "add_writer"), "a descriptor"),
+    **dict.fromkeys(("connect_read_pipe", "connect_write_pipe"), "a pipe"),
+    **dict.fromkeys(("subprocess_exec", "subprocess_shell"), "a process"),
+    "create_datagram_endpoint": "a datagram",
+    "getaddrinfo": "the address of a host",
+    "getnameinfo": "the name of a host",
+}
+"""Methods of a loop that reach out of it, and what their caller waits for."""
+_PLACES: Final = ("host", "port", "path", "sock", "remote_addr", "local_addr")
+"""The arguments by name that say what is reached for."""
 
 
 class VirtualDeadlock(RuntimeError):
@@ -80,7 +102,10 @@ class _JumpingSelector(selectors.BaseSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """A loop for simulations; see the rules above. ``seed`` alone decides the order of task steps."""
+    """A loop for simulations; see the rules above. ``seed`` alone decides the order of task steps.
+
+    ``refused``: the first thing that was refused because it is real, also when its caller has caught the error.
+    """
 
     # Of asyncio.BaseEventLoop, the same in every supported Python: what is ready, and the heap of timers.
     _ready: deque[asyncio.Handle]
@@ -93,6 +118,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._numbers = itertools.count(1)
         self._passes = 0
         self._passes_at_now = 0
+        self.refused: NotSimulated | None = None
         selector = _JumpingSelector()
         super().__init__(selector)
         self._clock_resolution = _RESOLUTION
@@ -198,6 +224,28 @@ def run_virtual(main: Coroutine[Any, Any, T], *, seed: int = 0, shuffle: bool = 
             loop.close()
         finally:
             asyncio.set_event_loop(None)
+
+
+def _refusal(name: str) -> Callable[..., NoReturn]:
+    """What stands in place of a method that reaches out of the loop."""
+
+    def refuse(self: VirtualLoop, *args: Any, **named: Any) -> NoReturn:
+        places = [value for value in args if not callable(value)][:2] + [named[key] for key in _PLACES if key in named]
+        error = NotSimulated(
+            f"a handler waits for {_REAL[name]}, and time is virtual under app.test(): no real answer is waited for; "
+            f"seen {name}({', '.join(reprlib.repr(place) for place in places)}), allowed are timers, locks, other "
+            "tasks and the simulated broker, in a def handler also calls that block: give the handler a fake client, "
+            "or run it against the real service with app.run()"
+        )
+        if self.refused is None:
+            self.refused = error
+        raise error
+
+    return refuse
+
+
+for _name in _REAL:
+    setattr(VirtualLoop, _name, _refusal(_name))
 
 
 def _is_task_step(handle: asyncio.Handle) -> bool:

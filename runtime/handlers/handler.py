@@ -97,9 +97,25 @@ class Handler(msgspec.Struct, frozen=True):
         return None in self.further
 
     @property
+    def dead_letters(self) -> str | None:
+        """The topic of its dead letters, if it has one."""
+        return self.on_failure.topic if isinstance(self.on_failure, DeadLetter) else None
+
+    @property
     def stores(self) -> tuple[StoreDeclaration, ...]:
         """The stores that it asks for."""
         return tuple(declared for declared in self.further if declared is not None)
+
+
+def codec_of(topic: str, handlers: collections.abc.Mapping[str, Handler]) -> Codec:
+    """That of the handler that reads a topic, else of one that writes to it, else JSON. ``handlers``: by topic.
+
+    A handler writes to where its results go, and to where its dead letters go, which keep the values of its source.
+    """
+    if topic in handlers:
+        return handlers[topic].codec
+    writers = [handler.codec for handler in handlers.values() if topic in (handler.to, handler.dead_letters)]
+    return writers[0] if writers else JsonCodec()
 
 
 def declare(

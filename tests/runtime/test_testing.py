@@ -1,13 +1,34 @@
 """An application tested by its user: the real engine on a simulated broker, in virtual time, crashes included."""
 
 import asyncio
+import contextlib
+import json
+import re
+import socket
+import sys
 import time
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
 
-from keylanes import App, Context, DeadLetter, HandlerFailed, KeylanesError, Record, Retry, Settings
+from keylanes import (
+    App,
+    Codec,
+    Context,
+    DeadLetter,
+    HandlerFailed,
+    KeylanesError,
+    MsgpackCodec,
+    NotSimulated,
+    OutputRefused,
+    Record,
+    Retry,
+    Settings,
+    SettingsError,
+)
+from keylanes.brokers.partitioner import partition_by_crc32, partition_of_key
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import KeyRange
 
@@ -270,3 +291,233 @@ async def test_a_simulated_handler_may_split_its_own_partition() -> None:
         assert task.done()
         assert task.exception() is None
         assert app.statistics().partitions[0].workers == 2
+
+
+# --- the codec of a topic --------------------------------------------------------------------------------------------
+
+
+class Point:
+    """A class that msgspec knows nothing of."""
+
+    def __init__(self, x: int, y: int) -> None:
+        self.x, self.y = x, y
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Point) and (self.x, self.y) == (other.x, other.y)
+
+    __hash__ = None  # type: ignore[assignment]  # compared, never looked up
+
+
+class PointCodec:
+    """Reads and writes points."""
+
+    name = "points"
+
+    def decoder(self, annotation: Any) -> Callable[[bytes], Any]:
+        """Of a point."""
+        assert annotation is Point
+
+        def decode(data: bytes) -> Point:
+            return Point(*json.loads(data)["at"])
+
+        return decode
+
+    def encode(self, value: Any) -> bytes:
+        """The bytes of a point."""
+        return json.dumps({"at": [value.x, value.y]}).encode()
+
+
+async def test_send_and_read_use_the_codec_of_the_handler() -> None:
+    """Of the one that reads the topic, else of the one that writes to it: results and dead letters; else JSON."""
+    app = App("points", broker="embedded:never-opened", settings=Settings.of())
+    own: Codec = PointCodec()
+
+    @app.handler("in", to="out", codec=own, retry=Retry(attempts=1), on_failure=DeadLetter("dead"))
+    async def mirror(at: Point) -> Point:
+        if at.x < 0:
+            raise ValueError("outside")
+        return Point(at.y, at.x)
+
+    async with app.test() as broker:
+        await broker.send("in", Point(1, 2), key="a")
+        await broker.send("in", Point(-1, 2), key="b")
+        assert await broker.read("out", Point) == [Point(2, 1)]
+        assert await broker.read("dead", Point) == [Point(-1, 2)]
+        assert await broker.read("in", Point) in ([Point(1, 2), Point(-1, 2)], [Point(-1, 2), Point(1, 2)])
+        assert await broker.read("out") == [b'{"at": [2, 1]}'], "without a type: as it is"
+        await broker.send("other", {"at": 1})
+        assert await broker.read("other", dict[str, int]) == [{"at": 1}]
+
+
+async def test_msgpack_is_sent_and_read_as_it_is_handled() -> None:
+    """Also where a value is text or bytes, which JSON leaves as they are."""
+    app = App("packed", broker="embedded:never-opened", settings=Settings.of())
+
+    @app.handler("in", to="out", codec=MsgpackCodec())
+    async def double(value: str) -> str:
+        return value * 2
+
+    async with app.test() as broker:
+        await broker.send("in", "ab", key="k")
+        await broker.send("out", None, key="k")
+        assert await broker.read("out") in ([b"\xa4abab", None], [None, b"\xa4abab"])
+        assert [value for value in await broker.read("out", str) if value is not None] == ["abab"]
+
+
+async def test_send_is_refused_as_by_the_application() -> None:
+    """What can't be a record is said at once."""
+    async with flights().test() as broker:
+        with pytest.raises(OutputRefused, match="has partitions 0 to 1; seen 7"):
+            await broker.send("flights", Flight(1.0), key="k", partition=7)
+        with pytest.raises(OutputRefused, match="a key is bytes, str or None; seen int"):
+            await broker.send("flights", Flight(1.0), key=5)  # type: ignore[arg-type]  # as the test wants it
+
+
+# --- partitions ------------------------------------------------------------------------------------------------------
+
+
+async def test_topics_of_a_test_have_the_partitions_that_are_asked_for() -> None:
+    """All of them, or some by name and the others two; keys lie where the topic's partitioner puts them."""
+    app = App("wide", broker="embedded:never-opened", partitioners={"in": "crc32"}, settings=Settings.of())
+
+    @app.handler("in", to="out", parallelising_factor=4)
+    async def same(value: int, ctx: Context) -> int:
+        ctx.send("beside", value)
+        return value
+
+    keys = [b"k%d" % n for n in range(60)]
+    for asked, given in ((8, (8, 8, 8)), ({"in": 8, "beside": 3}, (8, 2, 3)), ({}, (2, 2, 2))):
+        async with app.test(partitions=asked) as broker:
+            for n, key in enumerate(keys):
+                await broker.send("in", n, key=key)
+            found = {r.key: r.partition for r in await broker.records("in")}
+            assert found == {key: partition_by_crc32(key, given[0]) for key in keys}
+            assert {r.key: r.partition for r in await broker.records("out")} == {
+                key: partition_of_key(key, given[1]) for key in keys
+            }
+            assert {r.partition for r in await broker.records("beside")} == set(range(given[2]))
+            assert len(app.statistics().partitions) == given[0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (0, "the partitions are a whole number from 1 to 1000; seen 0: write partitions=8 for all topics"),
+        ("8", "seen '8'"),
+        (True, "seen True"),
+        ({"in": 1_001}, "the partitions of 'in' are a whole number from 1 to 1000; seen 1001"),
+        ({"in": None}, "the partitions of 'in' .* seen None"),
+        ({"in put": 2}, "a topic name has .* seen 'in put'"),
+    ],
+)
+def test_wrong_partitions_of_a_test_are_refused(asked: Any, says: str) -> None:
+    """Where they are written, with what to write."""
+    with pytest.raises(SettingsError, match=says):
+        flights().test(partitions=asked)
+
+
+# --- nothing real ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, int]]:
+    """A server on this machine that would take a connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()
+
+
+def reaching(reach: Callable[[], Awaitable[Any]]) -> App:
+    """An application whose handler reaches out of the simulation; a failed record is a dead letter."""
+    app = App("reaching", broker="embedded:never-opened", settings=Settings.of())
+
+    @app.handler("in", to="out", retry=Retry(attempts=3, backoff_ms=100), on_failure=DeadLetter("dead"))
+    async def reaches(value: int) -> int:
+        await reach()
+        return value
+
+    return app
+
+
+async def refused(app: App) -> str:
+    """What a test of the application ends with, with no dead letter."""
+    began = time.monotonic()
+    with pytest.raises(NotSimulated) as caught:  # noqa: PT012  # where it is told is part of what is tested
+        async with app.test() as broker:
+            await broker.send("in", 1, key="k")
+            await broker.read("out")
+    assert time.monotonic() - began < 10, "at once"
+    return str(caught.value)
+
+
+async def test_a_handler_that_waits_for_a_real_socket_ends_the_test(server: tuple[str, int]) -> None:
+    """At once, also where a server listens: with what it waits for, the address, what is allowed and what to do."""
+
+    async def by_stream() -> None:
+        await asyncio.open_connection(*server)
+
+    async def by_socket() -> None:
+        with socket.socket() as connecting:
+            connecting.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(connecting, server)
+
+    host, port = server
+    for reach in (by_stream, by_socket):
+        said = await refused(reaching(reach))
+        assert re.search(
+            rf"a handler waits for a connection, .*seen .*'{host}', {port}\b.*, allowed are .*: give the", said
+        )
+        assert "a fake client, or run it against the real service with app.run()" in said
+
+
+@pytest.mark.parametrize(
+    ("reach", "seen"),
+    [
+        (lambda loop: loop.getaddrinfo("api.example.com", 443), r"the address of a host, .*'api.example.com', 443"),
+        (lambda loop: loop.create_connection(asyncio.Protocol, host="h", port=1), r"a connection, .*\('h', 1\)"),
+        (lambda loop: loop.create_datagram_endpoint(asyncio.Protocol, remote_addr=("h", 1)), r"a datagram, .*'h', 1"),
+        (lambda loop: asyncio.create_subprocess_exec(sys.executable, "-V"), "a process, .*python"),
+        (lambda loop: asyncio.create_subprocess_shell("true"), "a process, .*'true'"),
+        (lambda loop: loop.add_reader(0, print), r"a descriptor, .*add_reader\(0\)"),
+    ],
+)
+async def test_what_else_is_real_is_refused(reach: Callable[[Any], Any], seen: str) -> None:
+    """Host names, datagrams, processes and bare descriptors, as drivers of databases use them."""
+
+    async def reaches() -> None:
+        await reach(asyncio.get_running_loop())
+
+    assert re.search(f"a handler waits for {seen}", await refused(reaching(reaches)))
+
+
+async def test_a_refusal_ends_the_test_also_when_it_is_caught() -> None:
+    """A client may wrap it in a group, or a handler go on without its answer: the test is told all the same."""
+
+    async def in_a_group() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.open_connection("127.0.0.1", 1))
+
+    async def caught() -> None:
+        with contextlib.suppress(Exception):
+            await asyncio.open_connection("127.0.0.1", 1)
+
+    for reach in (in_a_group, caught):
+        assert "'127.0.0.1', 1" in await refused(reaching(reach))
+    with pytest.raises(NotSimulated):  # noqa: PT012  # a test that never reads is told at the end of the block
+        async with reaching(caught).test() as broker:
+            await broker.send("in", 1)
+            await broker.advance(1)
+            await broker.crash()
+
+
+async def test_a_plain_function_may_block_on_a_real_socket(server: tuple[str, int]) -> None:
+    """As on a thread: the test waits for it."""
+    app = App("blocking", broker="embedded:never-opened", settings=Settings.of())
+
+    @app.handler("in", to="out")
+    def connects(value: int) -> int:
+        with socket.create_connection(server, timeout=10):
+            return value
+
+    async with app.test() as broker:
+        await broker.send("in", 1, key="k")
+        assert await broker.read("out", int) == [1]
