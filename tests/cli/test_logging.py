@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from keylanes import IS_COMPILED
+
 from .test_commands import keylanes
 
 APPLICATION = """
@@ -53,6 +55,7 @@ def test_without_any_logging_there_are_lines_for_people(tmp_path: Path) -> None:
     lines = run(tmp_path)
     assert " INFO     keylanes: shop: starting: keylanes " in lines[0]
     assert "on embedded:data" in lines[0]
+    assert ("interpreted: a record costs " in lines[1]) == (not IS_COMPILED)
     assert " INFO     keylanes: shop: stopping: it is level with its sources; " in lines[-2]
     assert " INFO     keylanes: shop: stopped in order: 0 records done in " in lines[-1]
     assert not [line for line in lines if "aiokafka" in line]
