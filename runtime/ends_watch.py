@@ -46,9 +46,9 @@ class EndsWatch:
                 continue  # the readers say so, and the age of what is known
 
     def end_and_lag(self, run: PartitionRun) -> tuple[int, int]:
-        """The end of a source partition as it was last seen, and how many offsets below it are not committed."""
+        """The end of a source partition as it was last seen, and how far its least edge is from there."""
         end = max(self._seen.get(run.dispatch.place, 0), run.dispatch.front)
-        return end, -(-self._area(run, end) // SPACE_END)
+        return end, end - self._edge(run)
 
     async def _ask(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The high watermarks of these now; raises BrokerError."""
@@ -67,25 +67,25 @@ class EndsWatch:
 
     def edges(self) -> dict[TopicPartition, int]:
         """The least edge of each source partition, of what was released and waits for its grant too."""
-        edges: dict[TopicPartition, int] = {}
-        for run in self.runs:
-            source, workers = run.dispatch.place, run.dispatch.workers
-            if sum(worker.end - worker.first for worker in workers) == SPACE_END:
-                edges[source] = min(worker.edge for worker in workers)
-            else:
-                edges[source] = self.standing.ledger.frontier(source)
-        return edges
+        return {run.dispatch.place: self._edge(run) for run in self.runs}
+
+    def _edge(self, run: PartitionRun) -> int:
+        workers = run.dispatch.workers
+        if sum(worker.end - worker.first for worker in workers) == SPACE_END:
+            return min(worker.edge for worker in workers)
+        return self.standing.ledger.frontier(run.dispatch.place)
 
     def remaining(self, ends: Mapping[TopicPartition, int]) -> int:
         """How many offsets are left up to these ends, those of a worker in proportion to its key range."""
-        return -(-sum(self._area(run, ends.get(run.dispatch.place, 0)) for run in self.runs) // SPACE_END)
-
-    def _area(self, run: PartitionRun, end: int) -> int:
-        """What is not committed below an end: offsets times points."""
-        source, workers = run.dispatch.place, run.dispatch.workers
-        if sum(worker.end - worker.first for worker in workers) == SPACE_END:
-            return sum(max(0, end - worker.edge) * (worker.end - worker.first) for worker in workers)
-        return max(0, end - self.standing.ledger.frontier(source)) * SPACE_END
+        area = 0
+        for run in self.runs:
+            source, workers = run.dispatch.place, run.dispatch.workers
+            end = ends.get(source, 0)
+            if sum(worker.end - worker.first for worker in workers) == SPACE_END:
+                area += sum(max(0, end - worker.edge) * (worker.end - worker.first) for worker in workers)
+            else:
+                area += max(0, end - self.standing.ledger.frontier(source)) * SPACE_END
+        return -(-area // SPACE_END)
 
     async def has_reached(self, level: Ends) -> bool:
         """Whether all is done, also in sources that this application writes to itself."""

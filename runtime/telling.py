@@ -22,8 +22,9 @@ class Telling:
     def __init__(self, app: str, broker: str, settings: Settings, statistics: Callable[[], Statistics]) -> None:
         self.app, self.broker, self.settings, self._statistics = app, broker, settings, statistics
         self._began_s = 0.0
-        self._interval: story.Interval | None = None
+        self._work: Work | None = None
         """None: it does not work yet."""
+        self._interval = story.Interval(settings.report_interval_ms, 0.0)
         self._was_level = False
 
     def starts(self, now_s: float) -> None:
@@ -34,7 +35,7 @@ class Telling:
 
     def works(self, work: Work, now_s: float) -> None:
         """When its ranges are cut into workers, before the first record."""
-        self._interval = story.Interval(self.settings.report_interval_ms, now_s)
+        self._work, self._interval = work, story.Interval(self.settings.report_interval_ms, now_s)
         partitions = self._statistics().partitions
         for topic in dict.fromkeys(run.dispatch.topic for run in work.runs):
             own = [one for one in partitions if one.topic == topic]
@@ -46,9 +47,8 @@ class Telling:
         if not self._was_level and self._is_level(work):
             self._was_level = True
             self._say(story.level(self._statistics().records_done, now_s - self._began_s))
-        interval = self._interval
-        if interval is not None and interval.is_due(now_s):
-            line = interval.look(now_s, figures_of(self._statistics()))
+        if self._interval.is_due(now_s):
+            line = self._interval.look(now_s, self._figures(work, now_s))
             if line is not None:
                 self._say(line)
 
@@ -58,28 +58,28 @@ class Telling:
 
     def stopped(self, how: str, now_s: float) -> None:
         """At the end, however it ended."""
-        if self._interval is None:
+        if self._work is None:
             self._say(story.stopped_early(how))
         else:
-            self._say(story.stopped(how, figures_of(self._statistics()), now_s - self._began_s))
+            self._say(story.stopped(how, self._figures(self._work, now_s), now_s - self._began_s))
 
     def _is_level(self, work: Work) -> bool:
         ends = work.ends
         is_read = all(run.dispatch.front >= ends.get(run.dispatch.place, 0) for run in work.runs)  # cheap, and first
         return is_read and work.ends_watch.is_level(ends)
 
+    def _figures(self, work: Work, now_s: float) -> Figures:
+        """What the lines show. By the time of the loop, also where the statistics have another clock."""
+        statistics = self._statistics()
+        return Figures(
+            records=statistics.records_done,
+            commits=statistics.commits,
+            failures=statistics.failures,
+            retries=statistics.retries,
+            dead_letters=statistics.dead_letters,
+            lag=statistics.lag,
+            ends_age_s=now_s - work.ends_watch.seen_s,
+        )
+
     def _say(self, line: str) -> None:
         logger.info("%s: %s", self.app, line)
-
-
-def figures_of(statistics: Statistics) -> Figures:
-    """What the lines show of it."""
-    return Figures(
-        records=statistics.records_done,
-        commits=statistics.commits,
-        failures=statistics.failures,
-        retries=statistics.retries,
-        dead_letters=statistics.dead_letters,
-        lag=statistics.lag,
-        ends_age_s=statistics.ends_age_s or 0.0,
-    )

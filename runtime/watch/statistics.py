@@ -76,10 +76,11 @@ class Health(msgspec.Struct, frozen=True):
 class PartitionStatistics(msgspec.Struct, frozen=True):
     """Offsets of one source partition: handed out below ``front``, committed below ``offset_least``.
 
-    ``end``: the offset that its next record gets, as it was last seen (``Statistics.ends_age_s``). ``lag``: how many
-    offsets below ``end`` are not committed yet, those of a key range in proportion to its width, rounded up. What runs
-    or waits for a commit is part of it, released ranges are, too. It is an upper bound of the records that are left:
-    offsets without a record (transaction markers, what was compacted) count as well.
+    ``end``: the offset that its next record gets, as it was last seen (``Statistics.ends_age_s``). ``lag``: from the
+    least offset that some key range has not committed up to ``end``, as tools for consumer groups count it; released
+    ranges count. It is 0 when everything is committed. It is never less than the records that are left, but may be far
+    more: one key that stays behind holds it up while all others go on, and offsets without a record (transaction
+    markers, what was compacted) count.
     """
 
     topic: str
