@@ -16,7 +16,7 @@ from ..brokers.waiting import Patience, bounded, closed_within, fatal_of, until_
 from ..errors import OutputRefused, SendUnknown
 from .engine.destinations import Destinations
 from .handlers.context import Output
-from .handlers.handler import Handler, codec_of
+from .handlers.handler import Handler, codec_of_topic
 from .handlers.outputs import build_sent
 from .logs.topics import reserved_topics
 from .settings import Settings
@@ -50,7 +50,7 @@ class Sending:
         topic = str(output.topic)
         if topic not in known.known:
             await self._learn(known, topic)
-        record = build_sent(output, topic, codec_of(topic, self.handlers), known.known[topic], next(self._turns))
+        record = build_sent(output, topic, codec_of_topic(topic, self.handlers), known.known[topic], next(self._turns))
         try:
             await bounded(known.broker.append([record]), self.settings.request_timeout_ms, f"sending to {topic}")
         except TransactionRefused as error:

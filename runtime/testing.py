@@ -18,7 +18,7 @@ from ..brokers.simulated.virtual_loop import VirtualLoop
 from ..errors import KeylanesError, SettingsError
 from ..state.memory import MemoryCopies
 from .handlers.context import Output
-from .handlers.handler import Handler, check_topic_name, codec_of
+from .handlers.handler import Handler, check_topic_name, codec_of_topic
 from .handlers.values import value_decoder
 from .logs.topics import destinations_of
 from .member import Member
@@ -38,14 +38,14 @@ SETTLE_STEP_S = 0.05
 
 
 class SimulatedApp:
-    """``async with app.test(seed=…) as broker``. Topics are made when they are first named.
+    """What a test does to its application: ``async with app.test(seed=…) as broker``.
 
-    ``partitions``: how many each has, or by topic, the others two. ``handlers`` by topic; ``adopt`` is told which run
-    is to answer for the application (None: none does), and how it is asked for something: on the loop that it runs on.
-    The error that stopped the application is raised by ``read``, or where the block ends; a refusal of what is real
-    (NotSimulated) also when a handler has caught it.
+    Topics are made when they are first named. The error that stopped the application is raised by ``read``, or where
+    the block ends; a refusal of what is real (NotSimulated) also when a handler has caught it.
     """
 
+    # ``handlers`` by topic; ``adopt`` is told which run is to answer for the application (None: none does), and how it
+    # is asked for something: on the loop that it runs on. ``partitions`` of each topic, or by topic, the others two.
     def __init__(
         self,
         name: str,
@@ -104,7 +104,7 @@ class SimulatedApp:
         if kind is AS_IT_IS:
             return [record.value for record in await self.records(topic)]
         wanted = kind | None if isinstance(kind, type) else kind
-        decode = value_decoder(wanted, codec_of(topic, self.handlers), f"read({topic!r})")
+        decode = value_decoder(wanted, codec_of_topic(topic, self.handlers), f"read({topic!r})")
         return [decode(record.value) for record in await self.records(topic)]
 
     async def records(self, topic: str) -> list[CommittedRecord]:

@@ -107,6 +107,26 @@ def failed(function: Callable[..., Any], key: str | None = "k") -> Callable[[Sta
     return lambda stage: asyncio.run(run())
 
 
+def with_handler() -> App:
+    """One with a handler."""
+    made = app()
+    made.handler("orders")(plain)
+    return made
+
+
+def under_test(function: Callable[..., Any]) -> Callable[[Stage], None]:
+    """The handler gets a record under ``app.test()``, and the test reads."""
+
+    async def run() -> None:
+        made = app()
+        made.handler("orders", on_failure=DeadLetter("dead"))(function)
+        async with made.test() as broker:
+            await broker.send("orders", b"1", key="k")
+            await broker.read("dead")
+
+    return lambda stage: asyncio.run(run())
+
+
 def run(made: Callable[[Stage], App]) -> Callable[[Stage], None]:
     """The application is run to its end; what ended it."""
 
@@ -126,6 +146,11 @@ def connected(security: Security) -> Callable[[Stage], None]:
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
+
+
+async def connects(value: bytes) -> None:
+    """Asks somebody else."""
+    await asyncio.open_connection("127.0.0.1", 1)
 
 
 class Order:
@@ -428,6 +453,14 @@ MISTAKES: dict[str, Mistake] = {
     'Record(value, headers=[("trace", "text")])': Mistake(failed(text_in_header)),
     "Record(value, timestamp=datetime(…))": Mistake(failed(datetime_as_timestamp)),
     "an async handler that computes or blocks": Mistake(blocked),
+    "an async handler that connects, under app.test()": Mistake(
+        under_test(connects),
+        Parts("waits for a connection", "'127.0.0.1', 1", "allowed are timers", "give the handler a fake client"),
+    ),
+    'app.test(partitions="8")': Mistake(
+        made(lambda: with_handler().test(partitions="8")),  # type: ignore[arg-type]  # as users may write it
+        Parts("the partitions", "seen '8'", "a whole number from 1 to 1000", "write partitions=8"),
+    ),
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import keylanes
 from keylanes import KeylanesError, Security, Settings
 
-from . import settings_page
+from . import reference_page, settings_page
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -32,6 +32,35 @@ def test_every_setting_says_what_it_is() -> None:
     assert [f.name for f in fields] == [*Settings.__struct_fields__, *Security.__struct_fields__]
     assert [f.name for f in fields if len(f.words) < 10 and f.name != "security"] == []
     assert [f.name for f in fields if not f.group and f.name in Settings.__struct_fields__] == []
+
+
+def test_the_reference_is_up_to_date() -> None:
+    """It says what the sources say; the command in it writes it anew."""
+    written = reference_page.PAGE.read_text(encoding="utf-8")
+    assert written == reference_page.page(), f"run {reference_page.COMMAND}"
+    assert reference_page.COMMAND in written
+
+
+def test_what_the_compiler_drops_stands_in_the_reference() -> None:
+    """All that is exported, once; each class and each of its public methods with a signature and a docstring."""
+    named = [name for names in reference_page.GROUPS.values() for name in names]
+    assert sorted(named) == sorted(keylanes.__all__)
+    written = reference_page.PAGE.read_text(encoding="utf-8")
+    assert "#### State.get\n\n```python\nget() -> T | None\n```\n\nThe value; None when there is none.\n" in written
+    assert "#### Codec.encode\n\n```python\nencode(value: Any) -> bytes\n```\n\nThe bytes of a value.\n" in written
+    headings = re.findall(r"^#### (\w+)\.(\w+)\n\n```python\n[^`]+```\n\n[A-Z]", written, re.MULTILINE)
+    assert len(headings) == written.count("\n#### ") > 40
+    assert {kind for kind, _ in headings} > {
+        "App",
+        "Context",
+        "State",
+        "MapState",
+        "StoreView",
+        "SimulatedApp",
+        "Codec",
+    }
+    rows = re.findall(r"^\| `(\w+)` \| .+ \| .{20,} \|$", written, re.MULTILINE)
+    assert {*re.findall(r"^### (\w+)\n", written, re.MULTILINE), *rows} >= set(named)
 
 
 def test_the_page_of_exit_codes_lists_all_of_them() -> None:

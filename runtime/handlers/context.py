@@ -39,7 +39,7 @@ Output: TypeAlias = Record
 
 
 class Context:
-    """One attempt at one record. ``attempt`` counts from 1."""
+    """One attempt at one record of ``topic`` and ``partition``. ``attempt`` counts from 1."""
 
     __slots__ = ("_closed", "_record", "_sent", "attempt", "partition", "topic")
 

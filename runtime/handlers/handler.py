@@ -107,7 +107,7 @@ class Handler(msgspec.Struct, frozen=True):
         return tuple(declared for declared in self.further if declared is not None)
 
 
-def codec_of(topic: str, handlers: collections.abc.Mapping[str, Handler]) -> Codec:
+def codec_of_topic(topic: str, handlers: collections.abc.Mapping[str, Handler]) -> Codec:
     """That of the handler that reads a topic, else of one that writes to it, else JSON. ``handlers``: by topic.
 
     A handler writes to where its results go, and to where its dead letters go, which keep the values of its source.

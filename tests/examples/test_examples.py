@@ -32,21 +32,6 @@ def test_hello_world_is_short() -> None:
     assert len(lines) <= 12
 
 
-def test_the_application_in_a_folder_runs_as_it_is_printed(tmp_path: Path) -> None:
-    """The README's second program, and its commands, word for word."""
-    page = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
-    shown = page.split("<!-- greet: begin -->")[1].split("<!-- greet: end -->")[0]
-    (tmp_path / "greet.py").write_text(shown.split("```python\n")[1].split("```")[0])
-    said = ""
-    for command in shown.split("```\n")[2].split("```")[0].strip().splitlines():
-        program, *arguments = command.split()
-        words = {"keylanes": [sys.executable, "-P", "-m", "keylanes.cli.entry"], "python": [sys.executable]}[program]
-        answer = subprocess.run([*words, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert answer.returncode == 0, answer.stderr
-        said += answer.stdout
-    assert said.splitlines()[-1] == "Hello, world!"
-
-
 class Server:
     """What an ASGI server does with an application, by hand."""
 

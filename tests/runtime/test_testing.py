@@ -20,6 +20,7 @@ from keylanes import (
     DeadLetter,
     HandlerFailed,
     KeylanesError,
+    KeyRange,
     MsgpackCodec,
     NotSimulated,
     OutputRefused,
@@ -30,7 +31,6 @@ from keylanes import (
 )
 from keylanes.brokers.partitioner import partition_by_crc32, partition_of_key
 from keylanes.keyrange.hashing import SPACE_END
-from keylanes.keyrange.ranges import KeyRange
 
 
 class Flight(msgspec.Struct):

@@ -189,9 +189,9 @@ class Signing:
         """See Codec."""
 
         def decode(value: bytes) -> str:
-            before = user.get()
-            user.set(value.decode())
-            return f"{value.decode()} behind {before}"
+            before, (name, _, _) = user.get(), value.decode().partition(", signed")
+            user.set(name)
+            return f"{name} behind {before}"
 
         return decode
 
