@@ -1,5 +1,6 @@
 """keylanes: Kafka parallelism beyond partitions, exactly once, for Python."""
 
+from .brokers.partitioner import Partitioner
 from .brokers.protocol import Broker
 from .brokers.security import Secret, Security
 from .brokers.simulated.broker import CommittedRecord
@@ -28,7 +29,7 @@ from .errors import (
 )
 from .keyrange.ranges import KeyRange
 from .runtime.app import App
-from .runtime.compiled import IS_COMPILED
+from .runtime.compiled import IS_COMPILED, VERSION
 from .runtime.handlers.context import Context, Record
 from .runtime.handlers.handler import DeadLetter, Retry, Stop
 from .runtime.handlers.store_declarations import Store
@@ -39,7 +40,7 @@ from .runtime.stores.view import StoreEntry, StoreView
 from .runtime.testing import SimulatedApp
 from .runtime.watch.statistics import Health, HotKey, PartitionStatistics, Progress, RunningRecord, Statistics, ToLevel
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "IS_COMPILED",
@@ -70,6 +71,7 @@ __all__ = [
     "NotSimulated",
     "OutputRefused",
     "PartitionStatistics",
+    "Partitioner",
     "Progress",
     "Record",
     "Retry",

@@ -54,6 +54,13 @@ ON_COMPILED = (
     "tests/on_kafka/test_stopping.py",
 )
 """What runs on the compiled package too, beside the fast tests."""
+NOT_COMPILED = (
+    *("bench", "cli", "demo", "devkafka", "examples", "spark", "offsets/test_[!p]*.py", "simulation/test_soak.py"),
+    *("test_architecture.py", "test_house.py", "test_pages.py"),
+)
+"""Tests that reach no compiled module, or only through what other tests look at: they run on the sources alone.
+``test_provenance.py`` is the one of offsets/ that does.
+"""
 
 
 def main(arguments: list[str]) -> int:
@@ -80,7 +87,9 @@ def test(rest: list[str]) -> int:
     """Everything. The last line is pytest's own. Most of it waits for brokers: two files run side by side."""
     python = environment([SMALL, FULL, JAVA])  # the wheel's Java is tested, also where there is another
     env = java_environment(python)
-    fast, killed = pytest(python, "-m", NOT_FAST, *SIDE_BY_SIDE, *rest), pytest(python, *rest, *ON_COMPILED)
+    left_out = [f"--ignore-glob=tests/{name}" for name in NOT_COMPILED]
+    fast = pytest(python, "-m", NOT_FAST, *SIDE_BY_SIDE, *left_out, *rest)
+    killed = pytest(python, *rest, *ON_COMPILED)
     first = steps([("compiled: fast", fast[1]), ("compiled: killed", killed[1])], compiled(python, env))
     tests = pytest(python, *SIDE_BY_SIDE, "--durations=20", *rest)
     return steps([*checks(python), tests], env) or first

@@ -103,12 +103,19 @@ def run_command(arguments: list[str]) -> int:
 def run(
     target: Target,
     until: Annotated[Until | None, typer.Option(help="end when what the topics hold now is done")] = None,
-    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR")] = "INFO",
+    log_level: Annotated[
+        str | None,
+        typer.Option(help="DEBUG, INFO, WARNING or ERROR; default: what MODULE has set up, else INFO"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run an application until SIGTERM or SIGINT; with --json its statistics are printed at the end."""
-    set_up_logging(log_level)
+    level = checked_level(log_level or "INFO")
     app = load_app(target)
+    if not logging.getLogger("keylanes").hasHandlers():
+        set_up_logging(level)
+    elif log_level is not None:  # the module has set up its own, and whoever calls asks for another level
+        logging.getLogger().setLevel(level)
     if until is None:
         app.run()
     else:
@@ -285,14 +292,19 @@ class _StandardError(logging.Handler):
         sys.stderr.write(self.format(record) + "\n")
 
 
-def set_up_logging(level: str) -> None:
-    """Lines for people on standard error; raises SettingsError for an unknown level."""
+def checked_level(level: str) -> str:
+    """A level as Python calls it; raises SettingsError for an unknown one."""
     known = ("DEBUG", "INFO", "WARNING", "ERROR")
     if level.upper() not in known:
         raise SettingsError(f"--log-level is one of {', '.join(known)}; seen {level!r}")
+    return level.upper()
+
+
+def set_up_logging(level: str) -> None:
+    """Lines for people on standard error, where nobody has set up anything."""
     handler = _StandardError()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-8s %(name)s: %(message)s"))
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def print_error(text: str) -> None:

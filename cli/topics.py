@@ -24,7 +24,10 @@ def create_topics(app: App, partitions: int, narrower: Mapping[str, int]) -> lis
     if not app.handlers:
         raise SettingsError(f"application {app.name!r} has no handler: it has no topics to create")
     if not isinstance(app.broker, str):
-        raise SettingsError(f"{app.name!r} was given a Broker object; topics --create needs the address of a broker")
+        raise SettingsError(
+            f"{app.name!r} has {type(app.broker).__name__} for a broker; topics --create needs an address: give "
+            "App(broker=…) one, or set KEYLANES_BROKER"
+        )
     return asyncio.run(_create(app, connect(app.broker, app.settings, app.name), partitions, narrower))
 
 

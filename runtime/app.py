@@ -16,6 +16,7 @@ from ..brokers.partitioner import Partitioner, checked
 from ..brokers.protocol import Broker, Headers
 from ..errors import HandlerFailed, KeylanesError, SettingsError, StateNotReady
 from ..keyrange.ranges import KeyRange
+from .compiled import IS_COMPILED
 from .connect import SCHEMES, connect
 from .declared_start import StartFrom, start_of
 from .handlers.context import Output
@@ -107,9 +108,8 @@ class App:
         handler time. Without ``on_failure`` a record that fails for good stops the application. Raises SettingsError.
 
         At most ``max_in_flight`` of its records run at once in this process, over all partitions; the others wait, and
-        their clock does not run. ``timeout_ms`` bounds one attempt, as ``handler_timeout_ms`` of the settings does for
-        handlers without. ``start`` says where the first start begins: "earliest", "latest", at a datetime (the first
-        record that is not older), or "group:NAME" (what that consumer group has committed); it is decided once.
+        their clock does not run. ``timeout_ms`` bounds one attempt, in place of the setting ``handler_timeout_ms``.
+        ``start``: where the first start begins: "earliest", "latest", a datetime, or "group:NAME" (docs/migration.md).
         """
         if not isinstance(topic, str):
             name = getattr(topic, "__qualname__", repr(topic))
@@ -280,6 +280,7 @@ class App:
             closes_broker=is_ours,
             cpu_s=time.thread_time,
             partitioners=self.partitioners,
+            address=self.broker if isinstance(self.broker, str) else None,
         )
 
     def _tell(self, error: Exception) -> None:
@@ -343,8 +344,8 @@ class App:
         return Health(state, is_good, cause, self._lag_ms())
 
     def statistics(self) -> Statistics:
-        """Where the run stands; all zero before the first one."""
-        return Statistics() if self._member is None else self._member.statistics(self._lag_ms())
+        """Where the run stands, lag and failures too; all zero before the first one."""
+        return Statistics(is_compiled=IS_COMPILED) if self._member is None else self._member.statistics(self._lag_ms())
 
     @overload
     def store(self, name: str) -> StoreView[Any]: ...

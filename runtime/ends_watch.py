@@ -1,5 +1,6 @@
-"""How far the source partitions are committed, and whether a run that is to end at their ends is there."""
+"""How far the source partitions are committed, how far they are from their ends, and whether a run is there."""
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
@@ -16,11 +17,49 @@ logger = logging.getLogger("keylanes")
 
 
 class EndsWatch:
-    """``runs``: all partitions that are worked on; some are added while they are."""
+    """``runs``: all partitions that are worked on; some are added while they are. ``ends``: of the sources, as they
+    were seen at ``seen_s`` of the loop's time.
+    """
 
-    def __init__(self, broker: Broker, settings: Settings, runs: Sequence[PartitionRun], standing: Standing) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        settings: Settings,
+        runs: Sequence[PartitionRun],
+        standing: Standing,
+        ends: Mapping[TopicPartition, int],
+        seen_s: float,
+    ) -> None:
         self.broker, self.settings, self.runs, self.standing = broker, settings, runs, standing
+        self.seen_s = seen_s
+        """When the broker was asked for the ends that are known; it has answered."""
+        self._seen = dict(ends)
         self._has_named_released = False
+
+    async def run(self) -> None:
+        """Ask for the ends of all source partitions in intervals, until cancelled."""
+        while True:
+            await asyncio.sleep(self.settings.ends_interval_ms / 1000)
+            try:
+                await self._ask([run.dispatch.place for run in self.runs])
+            except BrokerError:
+                continue  # the readers say so, and the age of what is known
+
+    def end_and_lag(self, run: PartitionRun) -> tuple[int, int]:
+        """The end of a source partition as it was last seen, and how far its least edge is from there."""
+        end = max(self._seen.get(run.dispatch.place, 0), run.dispatch.front)
+        return end, end - self._edge(run)
+
+    async def _ask(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The high watermarks of these now; raises BrokerError."""
+        asked_s = asyncio.get_running_loop().time()
+        limit = self.settings.request_timeout_ms
+        marks = await bounded(self.broker.watermarks(sources), limit, "watermarks of the sources")
+        ends = {source: m.high for source, m in marks.items()}
+        self._seen.update(ends)
+        if len(sources) == len(self.runs):
+            self.seen_s = asked_s
+        return ends
 
     def is_level(self, ends: Mapping[TopicPartition, int]) -> bool:
         """Whether everything up to these ends of all source partitions is committed."""
@@ -28,14 +67,13 @@ class EndsWatch:
 
     def edges(self) -> dict[TopicPartition, int]:
         """The least edge of each source partition, of what was released and waits for its grant too."""
-        edges: dict[TopicPartition, int] = {}
-        for run in self.runs:
-            source, workers = run.dispatch.place, run.dispatch.workers
-            if sum(worker.end - worker.first for worker in workers) == SPACE_END:
-                edges[source] = min(worker.edge for worker in workers)
-            else:
-                edges[source] = self.standing.ledger.frontier(source)
-        return edges
+        return {run.dispatch.place: self._edge(run) for run in self.runs}
+
+    def _edge(self, run: PartitionRun) -> int:
+        workers = run.dispatch.workers
+        if sum(worker.end - worker.first for worker in workers) == SPACE_END:
+            return min(worker.edge for worker in workers)
+        return self.standing.ledger.frontier(run.dispatch.place)
 
     def remaining(self, ends: Mapping[TopicPartition, int]) -> int:
         """How many offsets are left up to these ends, those of a worker in proportion to its key range."""
@@ -54,12 +92,10 @@ class EndsWatch:
         wanted = level.to_pin(self.edges())
         if wanted:
             try:
-                limit = self.settings.request_timeout_ms
-                marks = await bounded(self.broker.watermarks(wanted), limit, "watermarks of the sources")
+                level.pin(await self._ask(wanted))
             except BrokerError as error:
                 logger.warning("the ends of the sources can't be read: %s", error)
                 return False
-            level.pin({source: m.high for source, m in marks.items()})
         edges = self.edges()
         if level.is_level(edges):
             return True

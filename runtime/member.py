@@ -17,6 +17,7 @@ from ..brokers.waiting import bounded, closed_within, fatal_of
 from ..errors import BrokerUnavailable, FatalError, InvariantBroken, LogError, SourceError, StateError
 from ..state.overlay import Cell
 from ..state.tables import TABLE_CONFIG
+from .compiled import IS_COMPILED
 from .ends_watch import EndsWatch, WayToLevel
 from .engine.balance import Balance
 from .engine.commit import CommitCycle
@@ -41,6 +42,7 @@ from .requests import Requests
 from .settings import Settings
 from .source_watch import SourceWatch
 from .stores.keeper import Keeper, OpenCopies, open_state_folder
+from .telling import Telling
 from .watch.key_places import KeyPlaces
 from .watch.statistics import RunningRecord, Statistics
 from .watch.steps import Step
@@ -82,6 +84,7 @@ class Member:
         cpu_s: Callable[[], float] = lambda: 0.0,
         now_s: Callable[[], float] = time.monotonic,
         partitioners: Mapping[str, Partitioner] = NO_PARTITIONERS,
+        address: str | None = None,
     ) -> None:
         self.app, self.handlers, self.broker, self.settings = app, handlers, broker, settings
         self.wall_ms, self.cpu_s, self.on_step, self.closes_broker = wall_ms, cpu_s, on_step, closes_broker
@@ -100,11 +103,14 @@ class Member:
         self.slots = Slots(self.destinations, settings, self.fail, cpu_s)
         self.keeper = Keeper(app, broker, settings, handlers, wall_ms, open_copies or open_state_folder(app, settings))
         self.stall = StallWatch(settings.stall_ms)
+        self.telling = Telling(app, address or type(broker).__name__, settings, lambda: self.statistics(0.0))
         self.office_watch = OfficeWatch(self.identity, wall_ms)
         self._work: Work | None = None
         self._way: WayToLevel | None = None
         self.error: BaseException | None = None
         self._damage: BaseException | None = None
+        self._seen_s = 0.0
+        """When the ends of the sources were asked for at the start."""
         self.is_ready = asyncio.Event()
         self._ended = asyncio.Event()
         self._stop = asyncio.Event()
@@ -115,15 +121,19 @@ class Member:
     async def run(self, *, until_level: bool = False) -> None:
         """Work until ``stop``, or until the ends that were found at the start are reached; raises what ended it."""
         self.slots.variables = contextvars.copy_context()
+        clock, how = asyncio.get_running_loop().time, "in order"
+        self.telling.starts(clock())
         try:
             await self._run(until_level=until_level)
             self.state = "stopped"
         except Exception as error:
-            self.state, self.cause = "failed", error
+            self.state, self.cause, how = "failed", error, f"by {type(error).__name__}"
             raise
         except BaseException:
-            self.state = "stopped"
+            self.state, how = "stopped", "at once, without draining"
             raise
+        finally:
+            self.telling.stopped(how, clock())
 
     async def _run(self, *, until_level: bool) -> None:
         try:
@@ -160,11 +170,22 @@ class Member:
     def statistics(self, loop_lag_ms_max: float) -> Statistics:
         """Where the run stands. ``loop_lag_ms_max``: what was seen of the loop that it runs on."""
         if self._work is None:
-            return Statistics(restoring=self.keeper.restoring)
-        sent, slots, balance = self._work.cycle.transactions, self.slots, self._work.balance
+            return Statistics(restoring=self.keeper.restoring, is_compiled=IS_COMPILED)
+        sent, slots, balance, ends = (
+            self._work.cycle.transactions,
+            self.slots,
+            self._work.balance,
+            self._work.ends_watch,
+        )
+        partitions = tuple(run.dispatch.statistics(*ends.end_and_lag(run)) for run in self._work.runs)
         return Statistics(
-            partitions=tuple(run.dispatch.statistics() for run in self._work.runs),
+            partitions=partitions,
             records_done=slots.records_done,
+            lag=sum(partition.lag for partition in partitions),
+            ends_age_s=self.now_s() - ends.seen_s,
+            failures=slots.failures.attempts,
+            retries=slots.failures.retries,
+            dead_letters=slots.failures.dead_letters,
             commits=sent.commits,
             tiles=sent.tiles,
             event_bytes=sent.event_bytes,
@@ -178,6 +199,7 @@ class Member:
             restoring=self.keeper.restoring,
             hot_keys=() if balance is None else tuple(balance.hot_keys),
             to_level=None if self._way is None else self._way.gone(),
+            is_compiled=IS_COMPILED,
         )
 
     def oldest_running(self) -> RunningRecord | None:
@@ -240,6 +262,7 @@ class Member:
             self.destinations.learn(topics[name])
         sources = [TopicPartition(h.topic, p) for h in self.handlers for p in range(topics[h.topic].partitions)]
         limit = self.settings.request_timeout_ms
+        self._seen_s = asyncio.get_running_loop().time()
         marks = await bounded(self.broker.watermarks(sources), limit, "watermarks of the sources")
         self.logs.log_partitions = topics[offsets_topic(self.app)].partitions
         await self.logs.open()
@@ -290,7 +313,7 @@ class Member:
             catch_up=CatchUp(broker, slots, settings, self._read_ahead),
             balance=balance,
             requests=Requests(runs, cycle, standing, self.coordinator, self._ended.is_set),
-            ends_watch=EndsWatch(broker, settings, runs, standing),
+            ends_watch=EndsWatch(broker, settings, runs, standing, ends, self._seen_s),
             source_watch=SourceWatch(
                 broker,
                 settings,
@@ -317,6 +340,7 @@ class Member:
         return PartitionRun(dispatch, handler, place_of(*source))
 
     async def _carry_on(self, work: Work, *, until_level: bool) -> None:
+        self.telling.works(work, asyncio.get_running_loop().time())
         self._spawn(work.reader.run())
         for run in work.runs:
             self._spawn(work.catch_up.run(run))
@@ -331,9 +355,18 @@ class Member:
         if work.balance is not None:
             self._spawn(work.balance.run())
         self._spawn(work.source_watch.run())
+        self._spawn(work.ends_watch.run())
         committing = self._spawn(work.cycle.run())
         await self._ended.wait()
         if self.error is None:
+            why = (
+                "it was told to"
+                if self._stop.is_set()
+                else "damage"
+                if self._damage
+                else "it is level with its sources"
+            )
+            self.telling.stops(why, self.slots.running())
             await self._drain(work, committing)
         if (error := self.error or self._damage) is not None:
             raise error
@@ -371,6 +404,7 @@ class Member:
             await asyncio.sleep(WATCH_INTERVAL_MS / 1000)
             now = loop.time()
             self.slots.overdue(now)
+            self.telling.look(work, now)
             progress = (self.slots.records_done, sum(r.dispatch.front for r in work.runs))
             has_waiting = any(w.is_loaded or w.dropped_from is not None for r in work.runs for w in r.dispatch.workers)
             if self.stall.look(now, progress, has_waiting):

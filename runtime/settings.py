@@ -58,11 +58,14 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # Requests to the broker, starting and stopping
     transaction_timeout_ms: Milliseconds = 10_000  # then the broker aborts a dead app's transaction; readers wait
     request_timeout_ms: Milliseconds = 30_000  # one request to the broker
+    ends_interval_ms: Milliseconds = 10_000  # how often the ends of the sources are asked for, which the lag counts to
     broker_retry_ms: Milliseconds = 120_000  # a commit is retried for so long, then the app stops
     start_timeout_ms: Milliseconds = 120_000  # from connecting to the first record
     drain_timeout_ms: Milliseconds = 10_000  # a graceful stop; no record begins in its last fifth
     close_timeout_ms: Milliseconds = 5_000  # each step of closing
-    # What is logged of a run that does not move
+    # What is logged of a run
+    report_interval_ms: Milliseconds = 60_000  # between two lines about the work; none while it is idle and level
+    failure_log_interval_ms: Milliseconds = 10_000  # between two warnings of a handler's failures of one kind
     stall_ms: Milliseconds = 30_000  # records wait and nothing has moved for so long: logged
     loop_lag_ms: Milliseconds = 1_000  # the event loop was blocked for so long: logged
     # The application's own logs and topics

@@ -156,10 +156,16 @@ _repeats: Final = _Repeats()
 
 
 def quieten_client_logs() -> None:
-    """Keep aiokafka from logging records (at DEBUG it prints every request, keys and values), and from repeating."""
+    """Keep aiokafka at WARNING, unless a level was set for it, and from repeating; in any case from logging records: at
+    DEBUG it prints every request, keys and values.
+    """
+    whole = logging.getLogger("aiokafka")
+    if whole.level == logging.NOTSET:
+        whole.setLevel(max(whole.getEffectiveLevel(), logging.WARNING))
     for name in ("aiokafka", *(name for name in logging.root.manager.loggerDict if name.startswith("aiokafka."))):
         logger = logging.getLogger(name)
-        logger.setLevel(max(logger.getEffectiveLevel(), logging.INFO))
+        if logger.level != logging.NOTSET:
+            logger.setLevel(max(logger.level, logging.INFO))
         logger.addFilter(_repeats)
 
 

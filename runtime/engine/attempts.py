@@ -42,6 +42,7 @@ from ..handlers.sizes import bytes_of
 from ..handlers.stores import Binding
 from ..partition.worker import Worker
 from ..settings import Settings
+from ..watch.failures import Failures
 from .calls import Calls
 from .destinations import Destinations
 from .partition_run import Attempt, PartitionRun
@@ -61,6 +62,7 @@ class Attempts:
         self._known: dict[str, Destination] = destinations.known
         self.variables = copy_context()
         self.turns = Turns()
+        self.failures = Failures(settings.failure_log_interval_ms)
         self._is_closing = False
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
         # Any free one takes any worker's next record: bound to one, workers would wait behind a handler that hangs.
@@ -125,18 +127,23 @@ class Attempts:
                 if self._is_closing:  # it was cancelled and raised something else: its record is for the next start
                     raise caused(asyncio.CancelledError(), error)
                 failed = error
+            self.failures.attempts += 1
             if attempt >= handler.retry.attempts or isinstance(failed, DecodeFailed | NoKey):
                 return await self._fail_record(run, record, failed, attempt)
-            logger.warning(
-                "%s failed at %s offset %d, attempt %d of %d: %s: %s",
-                handler.name,
-                run.label,
-                record.offset,
-                attempt,
-                handler.retry.attempts,
-                type(failed).__name__,
-                failed,
-            )
+            self.failures.retries += 1
+            kind = type(failed).__name__
+            if (more := self.failures.said(handler.name, kind, "again", self._clock())) is not None:
+                logger.warning(
+                    "%s failed at %s offset %d, attempt %d of %d: %s: %s%s",
+                    handler.name,
+                    run.label,
+                    record.offset,
+                    attempt,
+                    handler.retry.attempts,
+                    kind,
+                    failed,
+                    more,
+                )
             self.turns.give_back(run, worker)
             await asyncio.sleep(handler.retry.wait_ms(attempt) / 1000)
             await self.turns.resume(run, worker)
@@ -220,11 +227,14 @@ class Attempts:
         if topic not in self._known:
             await self.destinations.look_up(topic, run.dispatch.partitions)
         destination = self._known[topic]
-        trace = error if logger.isEnabledFor(logging.DEBUG) else None
-        logger.warning("%s; it goes to %s: %s: %s", where, topic, type(error).__name__, error, exc_info=trace)
-        partitions = run.dispatch.partitions
+        kind, partitions = type(error).__name__, run.dispatch.partitions
+        if (more := self.failures.said(handler.name, kind, topic, self._clock())) is not None:
+            trace = error if logger.isEnabledFor(logging.DEBUG) else None
+            logger.warning("%s; it goes to %s: %s: %s%s", where, topic, kind, error, more, exc_info=trace)
         try:
-            return build_dead_letter(record, topic, destination, run.place, error, attempts, partitions)
+            letter = build_dead_letter(record, topic, destination, run.place, error, attempts, partitions)
+            self.failures.dead_letters += 1
+            return letter
         except OutputRefused as refused:  # a partitioner of the user's own
             raise caused(HandlerFailed(f"{where}; its dead letter can't be written: {refused}"), refused)
 

@@ -15,6 +15,9 @@ from typing import Any, Final
 NOTHING: Final[list[Any]] = []
 """Behind the value a handler is called with no more."""
 
+_NEXT: Final = next
+"""Compiled, a builtin is looked up by its name each time, and a constant is not."""
+
 
 class Outcome:
     """What a handler is called with, then what it returned or raised (``failed``)."""
@@ -50,7 +53,7 @@ class Calls:
         outcome = self._outcome
         outcome.value, outcome.further = value, further
         self.context = context = self.within.copy()
-        waits_for = context.run(next, self._steps)
+        waits_for = context.run(_NEXT, self._steps)
         if waits_for is outcome:
             return True
         self._waits_for = waits_for
@@ -115,4 +118,4 @@ def _rest(
         except BaseException as error:  # noqa: BLE001  # it is for the handler
             waits_for = context.run(steps.throw, error)
         else:
-            waits_for = context.run(next, steps)
+            waits_for = context.run(_NEXT, steps)

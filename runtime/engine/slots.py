@@ -153,14 +153,17 @@ class Slots(Stretches):
             if worker.started_s + limit > now:
                 continue
             worker.timed_out = True
-            logger.error(
-                "handler %s takes longer than %d ms at %s offset %d%s",
-                run.handler.name,
-                self.timeout_ms(run),
-                run.label,
-                worker.running.offset,
-                "; it is cancelled" if run.handler.is_async else "; its thread can't be stopped, its range waits",
-            )
+            then = "it is cancelled" if run.handler.is_async else "its thread can't be stopped, its range waits"
+            if (more := self.failures.said(run.handler.name, "overdue", then, now)) is not None:
+                logger.error(
+                    "handler %s takes longer than %d ms at %s offset %d; %s%s",
+                    run.handler.name,
+                    self.timeout_ms(run),
+                    run.label,
+                    worker.running.offset,
+                    then,
+                    more,
+                )
             if run.handler.is_async:
                 task.cancel()
 

@@ -219,8 +219,14 @@ class Transactions:
         match take_apart(generation, refusal, self.policies, self.slots.destinations.known):
             case Apart(parts):
                 return parts
-            case Replaced(again, said, grown_bytes):
-                logger.warning("%s", said)
+            case Replaced(again, said, grown_bytes, letter_of):
+                failures = self.slots.failures
+                if letter_of is not None:
+                    failures.attempts += 1
+                    failures.dead_letters += 1
+                now_s = asyncio.get_running_loop().time()
+                if (more := failures.said(letter_of or "dead letters", "refused", "", now_s)) is not None:
+                    logger.warning("%s%s", said, more)
                 self.slots.replaced(grown_bytes)
                 return [again]
             case Failed(why):

@@ -185,12 +185,12 @@ def build(
     return Produced(record, built, False, digest & DIGEST_MASK, size)
 
 
-def build_sent(output: Any, topic: str, codec: Codec, destination: Destination, turn: int) -> Outgoing:
+def build_sent(given: Output, topic: str, codec: Codec, destination: Destination, turn: int) -> Outgoing:
     """A record that is sent outside of handlers: it comes of no other one, and does not say that it does.
 
-    ``output``: an Output whose fields are as a user gave them. ``turn``: records without a key take turns among the
-    partitions. Raises OutputRefused.
+    ``turn``: records without a key take turns among the partitions. Raises OutputRefused.
     """
+    output: Any = given  # its fields are as a user gave them: each is looked at
     key, value = _key_bytes(output.key, 0, 1), _encode(output.value, codec, 0, 1)
     headers = _headers(output.headers, 0, 1)
     size = RECORD_FRAME_BYTES + len(key or b"") + len(value or b"")

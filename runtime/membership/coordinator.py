@@ -167,8 +167,12 @@ class Coordinator:
         if not others:
             return ledger
         await self._append([MemberExpelled(self.term, m.incarnation) for m in others if not m.expelled])
-        for member in others:
-            logger.info("fencing incarnation %d of %s", member.incarnation, self.app)
+        logger.info(
+            "%s: making sure that no run before this one can commit any more (%s), which each start does, also after a "
+            "clean stop",
+            self.app,
+            ", ".join(f"incarnation {member.incarnation}" for member in others),
+        )
         try:
             async with asyncio.TaskGroup() as group:  # none is left behind when one fails
                 for member in others:

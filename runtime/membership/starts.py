@@ -14,6 +14,7 @@ from ...offsets.control import Control
 from ...offsets.starts import ADDED, LATEST, StartChanged, check_starts, is_added
 from ..handlers.start import FROM_EARLIEST, Start
 from ..settings import Settings
+from ..watch.story import places
 
 logger = logging.getLogger("keylanes")
 
@@ -109,5 +110,5 @@ def tell(begun: Mapping[TopicPartition, Begun]) -> None:
     for topic in sorted({place.topic for place in begun}):
         own = {place.partition: one for place, one in sorted(begun.items()) if place.topic == topic}
         for start in dict.fromkeys(one.start for one in own.values()):
-            offsets = ", ".join(f"[{number}] at {one.offset}" for number, one in own.items() if one.start == start)
-            logger.info("%s is started from %s: %s", topic, start, offsets)
+            offsets = {number: one.offset for number, one in own.items() if one.start == start}
+            logger.info("%s is started from %s: %s", topic, start, places(offsets))

@@ -434,8 +434,8 @@ class PartitionDispatch:
                 ready.append(worker)
         return ready
 
-    def statistics(self) -> PartitionStatistics:
-        """Where it stands, for people and machines."""
+    def statistics(self, end: int, lag: int) -> PartitionStatistics:
+        """Where it stands, for people and machines. ``end``, ``lag``: of the partition, as far as they are known."""
         workers = self.workers
         return PartitionStatistics(
             topic=self.topic,
@@ -448,6 +448,8 @@ class PartitionDispatch:
             lagging_workers=sum(1 for w in workers if w.dropped_from is not None),
             dropped=self.records_dropped,
             caught_up=self.records_caught_up,
+            end=end,
+            lag=lag,
         )
 
     def close_windows(self, workers: Sequence[Worker], now: float, seconds: float) -> list[WorkerLoad]:

@@ -28,12 +28,14 @@ class Apart:
 class Replaced:
     """The record stood alone, and sends something else now: the generation, as it is now, is sent again.
 
-    ``said``: what became of the record, for people. ``grown_bytes``: how much larger is what it sends.
+    ``said``: what became of the record, for people. ``grown_bytes``: how much larger is what it sends. ``letter_of``:
+    the source topic of a record that became a dead letter just now; None: it was one before.
     """
 
     generation: Generation
     said: str
     grown_bytes: int
+    letter_of: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +81,9 @@ def take_apart(
     if isinstance(instead, Failed):
         return instead
     done, said = instead
-    grown_bytes = done.size - share.done[0].size
+    before = share.done[0]
     share.done = [done]
-    return Replaced(generation, said, grown_bytes)
+    return Replaced(generation, said, done.size - before.size, None if before.dead else share.dispatch.topic)
 
 
 def _instead(

@@ -289,7 +289,7 @@ async def _close(reader: Reader | None, settings: Settings) -> None:
 
 
 class _Progress:
-    """Counts, and says them in the log when there is much to do."""
+    """Counts, and says them in the log: at the end what was restored, and when there is much to do also before."""
 
     def __init__(self, plans: Sequence[Plan]) -> None:
         self.partitions, self.partitions_done = len(plans), 0
@@ -332,7 +332,7 @@ class _Progress:
         """The last line."""
         seconds = asyncio.get_running_loop().time() - self._began_s
         logger.log(
-            logging.INFO if self._is_said else logging.DEBUG,
+            logging.INFO if self.records else logging.DEBUG,
             "restored the state of %s: %s records, %.1f MB in %.1f s (%s records/s)",
             _partitions(self.partitions),
             f"{self.records:,}",

@@ -74,7 +74,14 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class PartitionStatistics(msgspec.Struct, frozen=True):
-    """Offsets of one source partition: handed out below ``front``, done below ``offset_least``."""
+    """Offsets of one source partition: handed out below ``front``, committed below ``offset_least``.
+
+    ``end``: the offset that its next record gets, as it was last seen (``Statistics.ends_age_s``). ``lag``: from the
+    least offset that some key range has not committed up to ``end``, as tools for consumer groups count it; released
+    ranges count. It is 0 when everything is committed. It is never less than the records that are left, but may be far
+    more: one key that stays behind holds it up while all others go on, and offsets without a record (transaction
+    markers, what was compacted) count.
+    """
 
     topic: str
     partition: int
@@ -86,13 +93,32 @@ class PartitionStatistics(msgspec.Struct, frozen=True):
     lagging_workers: int
     dropped: int
     caught_up: int
+    end: int = 0
+    lag: int = 0
 
 
 class Statistics(msgspec.Struct, frozen=True):
-    """What the application has done since it started, and where it stands. Times in seconds of the loop's clock."""
+    """What the application has done since it started, and where it stands. Ages are in seconds.
+
+    ``running``: records that were begun and are not through. Those that wait for their turn (``max_in_flight``) are not
+    among them.
+
+    ``lag`` is the sum over the partitions: see ``PartitionStatistics``. ``failures`` counts attempts that failed,
+    ``retries`` those that are followed by another attempt at the same record, ``dead_letters`` the records that failed
+    for good and go to a dead-letter topic; an output that the broker refuses is a failure of its record. What is run
+    again after a crash is counted again.
+    """
 
     partitions: tuple[PartitionStatistics, ...] = ()
     records_done: int = 0
+    lag: int = 0
+    ends_age_s: float | None = None
+    """How long ago the broker was asked for the ends that ``lag`` counts to; None: not yet. It is asked each
+    ``ends_interval_ms``; while it does not answer, this grows, and ``lag`` counts to the ends that are known.
+    """
+    failures: int = 0
+    retries: int = 0
+    dead_letters: int = 0
     commits: int = 0
     tiles: int = 0
     event_bytes: int = 0
@@ -111,3 +137,5 @@ class Statistics(msgspec.Struct, frozen=True):
     """How far a restore of state is, while there is one."""
     to_level: ToLevel | None = None
     """How far a run to the ends of its sources is; None: it is none."""
+    is_compiled: bool = False
+    """Whether the hot modules run compiled; interpreted a record costs about twice the processor time."""

@@ -130,7 +130,7 @@ def test_a_commit_that_never_left_is_aborted() -> None:
         assert committed(cluster) == committed(cluster, "b") == [2]
         return caught.typename
 
-    found = Counter(run_virtual(main(seed), seed=seed) for seed in range(40))
+    found = Counter(run_virtual(main(seed), seed=seed) for seed in range(16))
     assert found["TransactionAborted"] > found["TransactionUnknown"]
 
 
@@ -154,7 +154,7 @@ def test_a_coordinator_that_can_not_confirm_a_commit_leaves_it_unknown() -> None
         assert committed(cluster) == committed(cluster, "b") == [1]
         return "committed"
 
-    found = Counter(run_virtual(main(seed), seed=seed) for seed in range(60))
+    found = Counter(run_virtual(main(seed), seed=seed) for seed in range(30))
     assert {"committed", "unknown, landed"} <= set(found) <= {"committed", "unknown, landed", "unknown, not there"}
 
 
@@ -534,7 +534,7 @@ def storm(seed: int) -> tuple[list[str], Sequence[object], Counter[str]]:
     story: list[str] = []
 
     async def written(connection: SimulatedConnection, name: str, value: int) -> bool:
-        producer = await again(lambda: connection.producer(name, transaction_timeout_ms=3_000))
+        producer = await again(lambda: connection.producer(name, transaction_timeout_ms=1_500))
         outcome = "committed"
         try:
             await producer.transact(both(value))
@@ -584,7 +584,7 @@ def storm(seed: int) -> tuple[list[str], Sequence[object], Counter[str]]:
 def test_careful_clients_lose_and_double_nothing_in_a_storm() -> None:
     """Whoever makes a new producer and reads the log after an unknown outcome has each value exactly once."""
     met: Counter[str] = Counter()
-    for seed in range(40):
+    for seed in range(16):
         met += storm(seed)[2]
     wanted = {name for name in vars(STORM) if not name.endswith("_ms")} - {"cut", "away"}
     assert not wanted - set(met), met

@@ -73,6 +73,7 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
     slice_changes: int
     sources_check_ms: int = 500
     restore_records_max: int = 4_000
+    max_in_flight: int | None = None
     offsets_unknown: float
     marker_ms: tuple[float, float]
     timeout_ms: float
@@ -126,7 +127,8 @@ class Plan(msgspec.Struct, frozen=True):
 def draw_plan(seed: int) -> Plan:
     """The plan of a seed."""
     rng = random.Random(f"plan {seed}")
-    mix = draw_mix(rng)
+    limit = random.Random(f"limit {seed}").choice((None, None, None, 1, 2, 5))
+    mix = msgspec.structs.replace(draw_mix(rng), max_in_flight=limit)
     return Plan(seed, mix, tuple(_draw_bursts(rng, mix)), tuple(_draw_happenings(rng, mix)))
 
 

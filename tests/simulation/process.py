@@ -3,6 +3,7 @@
 import asyncio
 import math
 import random
+from collections import Counter
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -48,7 +49,7 @@ class Process:
         factors = {topic: self.rng.choice(FACTORS) for topic in world.mix.sources}
         self.member = Member(
             APP,
-            handlers(factors, self, stateful=world.mix.stateful),
+            handlers(factors, self, stateful=world.mix.stateful, max_in_flight=world.mix.max_in_flight),
             self.connection,
             world.settings,
             instance=f"p{number}",
@@ -63,6 +64,7 @@ class Process:
         self.loses_power = False
         """Its machine goes with it, and what its disk had not synced."""
         self._running: dict[tuple[str, int, bytes], int] = {}
+        self._at_once: Counter[str] = Counter()
         self._last: dict[tuple[str, int, bytes], int] = {}
         self.ended_s = math.inf
         self.task = self.spawn(self.member.run())
@@ -71,7 +73,13 @@ class Process:
     # --- what it tells ---------------------------------------------------------------------------------------------
 
     def begins(self, context: Context) -> None:
-        """One record of a key at a time, in offset order, each once in a process's life but for its attempts."""
+        """One record of a key at a time, in offset order, each once in a process's life but for its attempts; and no
+        more at once than the handler's limit allows.
+        """
+        self._at_once[context.topic] += 1
+        limit = self.world.mix.max_in_flight
+        if limit is not None and self._at_once[context.topic] > limit:
+            self.world.fail(f"{context.topic}: {self._at_once[context.topic]} run at once, {limit} may")
         if context.key is None:
             return
         lane = (context.topic, context.partition, context.key)
@@ -84,6 +92,7 @@ class Process:
 
     def ends(self, context: Context) -> None:
         """The attempt is over, however it ended."""
+        self._at_once[context.topic] -= 1
         if context.key is not None:
             self._running.pop((context.topic, context.partition, context.key), None)
 

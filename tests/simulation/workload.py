@@ -110,7 +110,9 @@ async def dawdle(work: Work, ctx: Context) -> None:
         await asyncio.sleep(3_600)
 
 
-def handlers(factors: dict[str, int], observer: Observer, *, stateful: bool) -> list[Handler]:
+def handlers(
+    factors: dict[str, int], observer: Observer, *, stateful: bool, max_in_flight: int | None = None
+) -> list[Handler]:
     """The application's handlers, with so many workers for each source."""
     nothing: tuple[()] = ()
 
@@ -156,20 +158,22 @@ def handlers(factors: dict[str, int], observer: Observer, *, stateful: bool) -> 
         finally:
             observer.ends(ctx)
 
-    def declared(function: Callable[..., object], topic: str) -> Handler:
-        return declare(
-            function,
-            topic,
-            to=OUT,
-            parallelising_factor=factors[topic],
-            retry=Retry(attempts=ATTEMPTS, backoff_ms=20),
-            on_failure=DeadLetter(DEAD),
-        )
-
     known: dict[str, Callable[..., object]] = {ORDERS: on_order, BILLS: on_bill}
     if stateful:
         known = {ORDERS: on_order_with_state, BILLS: on_bill_with_state}
-    return [declared(known[topic], topic) for topic in factors]
+    return [_declared(known[topic], topic, factors[topic], max_in_flight) for topic in factors]
+
+
+def _declared(function: Callable[..., object], topic: str, factor: int, max_in_flight: int | None) -> Handler:
+    return declare(
+        function,
+        topic,
+        to=OUT,
+        parallelising_factor=factor,
+        retry=Retry(attempts=ATTEMPTS, backoff_ms=20),
+        on_failure=DeadLetter(DEAD),
+        max_in_flight=max_in_flight,
+    )
 
 
 def expected(

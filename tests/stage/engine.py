@@ -57,6 +57,7 @@ class Engine:
             instance=f"process-{self.starts}",
             wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
             open_copies=lambda _: self.copies,
+            now_s=loop.time,
         )
         self.starts += 1
         self.task = loop.create_task(self.member.run(until_level=until_level))

@@ -27,6 +27,7 @@ from keylanes.runtime.member import Member
 from keylanes.runtime.partition.reshape import MergeWish, ReleaseWish, SplitWish
 from keylanes.runtime.partition.worker import Worker
 from keylanes.runtime.settings import Settings
+from keylanes.runtime.watch.statistics import HotKey
 
 LIMIT_S = 600.0
 HALF = SPACE_END // 2
@@ -356,6 +357,16 @@ def test_nothing_is_split_while_it_drains(caplog: pytest.LogCaptureFixture) -> N
 
     with caplog.at_level(logging.INFO):
         running(test, lambda key: 0.3, factor=4, balance_interval_ms=200, drain_timeout_ms=8_000)
+
+
+def test_a_hot_key_is_named_by_what_is_known_of_it() -> None:
+    """As text where it is some, bytes as they are written, the start of a long one; its point where no record of it is
+    at hand.
+    """
+    assert str(HotKey("src", 0, 0xAB, 0.5)) == "the key at point 000000ab"
+    assert str(HotKey("src", 0, 0xAB, 0.5, "Zoë".encode())) == "key 'Zoë'"
+    assert str(HotKey("src", 0, 0xAB, 0.5, b"\xff1")) == r"key '\\xff1'"
+    assert str(HotKey("src", 0, 0xAB, 0.5, b"k" * 1_000)) == f"key '{'k' * 100}'"
 
 
 def split_messages(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -197,7 +197,8 @@ class Signing:
 
     def encode(self, value: Any) -> bytes:
         """See Codec."""
-        return f"{value}, signed {tenant.get()}".encode()
+        is_sent = tenant.get() == "nobody"  # by the test itself, outside of any handler
+        return (value if is_sent else f"{value}, signed {tenant.get()}").encode()
 
 
 @pytest.mark.parametrize("outputs", [1, 2])

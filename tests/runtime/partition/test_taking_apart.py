@@ -296,10 +296,10 @@ def test_a_record_that_stands_alone_becomes_a_dead_letter_and_that_is_stamped_an
     generation = alone("a", "kept")
     first = take_apart(generation, refused([0]), POLICIES, KNOWN)
     (letter,) = generation.outputs()
-    assert first == Replaced(generation, f"a{WHERE}; it goes to dead", generation.size - 10)
+    assert first == Replaced(generation, f"a{WHERE}; it goes to dead", generation.size - 10, "a")
     assert (letter.topic, letter.timestamp) == ("dead", 0)
     second = take_apart(generation, refused([0]), POLICIES, KNOWN)
-    assert second == Replaced(generation, f"a{WHERE}; it goes there with the time of now", 0)
+    assert second == Replaced(generation, f"a{WHERE}; it goes there with the time of now", 0, None)
     assert generation.outputs()[0].timestamp is None
     assert take_apart(generation, refused([0]), POLICIES, KNOWN) == Failed(f"a{WHERE}")
 

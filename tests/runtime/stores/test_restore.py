@@ -456,11 +456,15 @@ async def test_cancelled_while_a_thread_writes() -> None:
 
 def test_what_is_said(caplog: pytest.LogCaptureFixture) -> None:
     """A long restore says at its begin how much there is, now and then what is left, and at its end how fast it was; a
-    short one says nothing.
+    short one says its end only, and one that has nothing to read says nothing.
     """
 
     async def story(world: World) -> None:
         await world.fill(2, 10)
+        await world.restore(world.source())
+        (said,) = [record.getMessage() for record in caplog.records if "restor" in record.getMessage()]
+        assert said.startswith("restored the state of 1 partition: 22 records, ")
+        caplog.clear()
         await world.restore(world.source())
         assert "restor" not in caplog.text
         await world.fill(400, 50)

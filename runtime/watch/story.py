@@ -1,0 +1,120 @@
+"""What a run tells of itself at INFO, line by line: text, and whether it is time for it. Who logs it is telling.py."""
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+PARTITIONS_SHOWN_MAX: Final = 16
+"""Of so many partitions of a topic the offsets are shown; of the others the least and the greatest."""
+
+OLD_ENDS_S: Final = 30.0
+"""When the ends of the sources were seen longer ago, the line says when."""
+
+_CREDENTIALS: Final = re.compile(r"[^/,@]*@")
+
+
+class Figures(NamedTuple):
+    """What a line about the work is made of. All but ``lag`` and ``ends_age_s`` count from the start of the run."""
+
+    records: int = 0
+    commits: int = 0
+    failures: int = 0
+    retries: int = 0
+    dead_letters: int = 0
+    lag: int = 0
+    ends_age_s: float = 0.0
+
+
+class Interval:
+    """When a line about the work is due, and what it says: nothing while nothing is done and nothing is left to do."""
+
+    def __init__(self, interval_ms: int, now_s: float) -> None:
+        self._interval_s, self._looked_s, self._before = interval_ms / 1000, now_s, Figures()
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether to look."""
+        return now_s - self._looked_s >= self._interval_s
+
+    def look(self, now_s: float, figures: Figures) -> str | None:
+        """What to say of the time since the last look, if anything is."""
+        before, seconds = self._before, now_s - self._looked_s
+        self._before, self._looked_s = figures, now_s
+        done = figures.records - before.records
+        failures = figures.failures - before.failures
+        dead_letters = figures.dead_letters - before.dead_letters
+        if not (done or failures or dead_letters or figures.lag):
+            return None
+        failed = _failed(failures, figures.retries - before.retries, dead_letters)
+        return f"{done:,} records done in {seconds:.0f} s ({done / max(seconds, 1e-3):,.0f}/s), {_lag(figures)}{failed}"
+
+
+def starting(version: str, broker: str, *, is_compiled: bool) -> list[str]:
+    """The first line; a second one when the process is slower than it could be."""
+    kind = "compiled" if is_compiled else "interpreted"
+    lines = [f"starting: keylanes {version}, {kind}, on {without_credentials(broker)}"]
+    if not is_compiled:
+        lines.append(
+            "interpreted: a record costs about twice the processor time that it does compiled. To have it compiled, "
+            "install keylanes where there is a C compiler: docs/deployment.md"
+        )
+    return lines
+
+
+def working(topic: str, offsets: Mapping[int, int], workers: int, lag: int) -> str:
+    """What is worked on of a topic. ``offsets``: by partition, everything below them is done."""
+    partitions = counted(len(offsets), "partition")
+    return f"working on {topic}: {partitions}, {counted(workers, 'worker')}, from {places(offsets)}; {lag:,} behind"
+
+
+def places(offsets: Mapping[int, int]) -> str:
+    """Offsets by partition, shortened when they are many."""
+    shown = sorted(offsets)[:PARTITIONS_SHOWN_MAX]
+    text = ", ".join(f"[{partition}] at {offsets[partition]}" for partition in shown)
+    if more := [offset for partition, offset in offsets.items() if partition not in shown]:
+        text += f", and {len(more):,} more at {min(more)} to {max(more)}"
+    return text
+
+
+def level(records: int, seconds: float) -> str:
+    """Everything that the sources held at the start is done."""
+    return f"level with what its sources held at the start: {counted(records, 'record')} done in {seconds:.1f} s"
+
+
+def stopping(why: str, running: int, drain_ms: int) -> str:
+    """No more is read; what runs has some time left."""
+    have = "has" if running == 1 else "have"
+    return f"stopping: {why}; {counted(running, 'running record')} {have} at most {drain_ms / 1000:g} s to end"
+
+
+def stopped(how: str, figures: Figures, seconds: float) -> str:
+    """The last line. ``how`` it ended."""
+    failed = _failed(figures.failures, figures.retries, figures.dead_letters)
+    done = f"{counted(figures.records, 'record')} done in {seconds:.1f} s, {counted(figures.commits, 'commit')}"
+    return f"stopped {how}: {done}, {_lag(figures)}{failed}"
+
+
+def stopped_early(how: str) -> str:
+    """The last line of a run that had not come to its work."""
+    return f"stopped {how}, before it had started to work"
+
+
+def without_credentials(address: str) -> str:
+    """An address as it may be shown."""
+    return _CREDENTIALS.sub("***@", address)
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things, for people."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def _lag(figures: Figures) -> str:
+    asked = f" (as of {figures.ends_age_s:.0f} s ago)" if figures.ends_age_s > OLD_ENDS_S else ""
+    return f"{figures.lag:,} behind{asked}"
+
+
+def _failed(failures: int, retries: int, dead_letters: int) -> str:
+    if not (failures or dead_letters):
+        return ""
+    letters = counted(dead_letters, "dead letter")
+    return f"; {counted(failures, 'failed attempt')}, {retries:,} tried again, {letters}"

@@ -1,0 +1,206 @@
+"""What a run tells of itself in the log and in its statistics: the story, the lag, failures that come in a storm."""
+
+import asyncio
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+from keylanes import IS_COMPILED, App, DeadLetter, Retry, __version__
+from keylanes.brokers.partitioner import partition_of_key
+from keylanes.brokers.simulated.virtual_loop import run_virtual
+from keylanes.keyrange.ranges import WHOLE
+from keylanes.runtime import telling
+
+from ..stage.engine import SOURCE, Engine, application
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "logging.md"
+
+
+def lines(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[str]:
+    """What was said at this level or above, each line with its level."""
+    return [f"{r.levelname} {r.getMessage()}" for r in caplog.records if r.name == "keylanes" and r.levelno >= level]
+
+
+async def bill(number: int) -> int:
+    """One order in fifty is a bad one."""
+    await asyncio.sleep(0.02)
+    if number % 50 == 0:
+        raise ValueError(f"order {number} has no items")
+    return number
+
+
+async def shop() -> None:
+    """The run whose lines the page shows."""
+    app = application("shop", split_hot_ranges=False)
+    app.handler(
+        "orders", to="bills", parallelising_factor=32, retry=Retry(attempts=2), on_failure=DeadLetter("orders.dead")
+    )(bill)
+    engine = Engine(app, seed=1, partitions=2, sources=("orders",))
+    for number in range(5_000):
+        customer = b"customer %d" % (number % 1_000)
+        engine.send(customer, b"%d" % number, partition=partition_of_key(customer, 2), topic="orders")
+    member = await engine.start()
+    await asyncio.sleep(100)
+    told = member.statistics(0.0)
+    assert (told.records_done, told.failures, told.retries, told.dead_letters) == (5_000, 200, 100, 100)
+    assert told.is_compiled == IS_COMPILED
+    await engine.stop()
+
+
+def test_the_page_shows_what_a_healthy_run_writes(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the letter, but for the version and the broker; and the same seed tells the same story again."""
+    monkeypatch.setattr(telling, "IS_COMPILED", True)
+    with caplog.at_level(logging.INFO, "keylanes"):
+        run_virtual(shop(), seed=1)
+        said = lines(caplog)
+        caplog.clear()
+        run_virtual(shop(), seed=1)
+    assert lines(caplog) == said
+    (shown,) = re.findall(r"<!-- story: begin -->\n```\n(.*?)\n```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    text = "\n".join(said).replace("SimulatedConnection", "kafka://kafka:9093")
+    assert re.sub(r"keylanes \d[^,]*", f"keylanes {__version__}", shown) == text
+
+
+async def test_an_interpreted_run_says_so(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line at its start; a compiled one has none."""
+    for is_compiled in (True, False):
+        monkeypatch.setattr(telling, "IS_COMPILED", is_compiled)
+        app = App("shop", broker="kafka://localhost:9092")
+        app.handler("orders")(lambda value: None)
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "keylanes"):
+            async with app.test():
+                pass
+        assert (
+            sum("install keylanes where there is a C compiler" in line for line in lines(caplog))
+        ) == 1 - is_compiled
+    assert App("idle", broker="kafka://localhost:9092").statistics().is_compiled == IS_COMPILED
+
+
+def test_lag_is_what_is_not_committed_below_the_ends() -> None:
+    """Seen in intervals; while the broker does not answer the known ends hold, their age grows, and nothing ends."""
+
+    async def main() -> None:
+        gate = asyncio.Event()
+        app = application(ends_interval_ms=1_000, request_timeout_ms=2_000, handler_timeout_ms=600_000)
+
+        @app.handler(SOURCE, parallelising_factor=2)
+        async def look(value: bytes) -> None:
+            await gate.wait()
+
+        engine = Engine(app)
+        for _ in range(10):
+            engine.send(b"k", b"")
+        member = await engine.start()
+        (partition,) = member.statistics(0).partitions
+        assert (partition.end, partition.lag, member.statistics(0).lag) == (10, 10, 10)
+        engine.cluster.faults.away = True
+        for _ in range(20):
+            engine.send(b"k", b"")
+        await asyncio.sleep(50)
+        told = member.statistics(0)
+        assert told.ends_age_s is not None
+        assert told.ends_age_s > 45
+        assert told.partitions[0].end == 10
+        assert not engine.task.done()
+        engine.cluster.faults.away = False
+        await asyncio.sleep(20)
+        told = member.statistics(0)
+        assert (told.partitions[0].end, told.lag) == (30, 30)
+        assert told.ends_age_s is not None
+        assert told.ends_age_s < 5
+        gate.set()
+        await engine.level()
+        assert (member.statistics(0).lag, member.statistics(0).partitions[0].offset_least) == (0, 30)
+        await member.work.requests.release((SOURCE, 0), WHOLE)
+        for _ in range(5):
+            engine.send(b"k", b"")
+        await asyncio.sleep(3)
+        assert member.statistics(0).lag == 5, "of released ranges, too"
+        await engine.stop()
+
+    run_virtual(main(), seed=1)
+
+
+def test_a_storm_of_failures_is_some_lines_and_all_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """One warning for each handler, error and consequence in an interval, which counts those between."""
+
+    async def main() -> None:
+        app = application(failure_log_interval_ms=5_000)
+
+        @app.handler(SOURCE, retry=Retry(attempts=2, backoff_ms=1), on_failure=DeadLetter("dead"))
+        async def fail(value: bytes) -> None:
+            raise ValueError("no") if value == b"v" else KeyError("k")
+
+        engine = Engine(app)
+        member = await engine.start()
+        for round_ in range(3):
+            for n in range(400):
+                engine.send(b"%d" % n, b"k" if n == 7 and round_ == 0 else b"v")
+            await engine.level()
+            await asyncio.sleep(6)
+        told = member.statistics(0)
+        assert (told.failures, told.retries, told.dead_letters) == (2_400, 1_200, 1_200)
+        await engine.stop()
+
+    with caplog.at_level(logging.INFO, "keylanes"):
+        run_virtual(main(), seed=1)
+    warnings = lines(caplog, logging.WARNING)
+    assert sum("KeyError" in line for line in warnings) == 2
+    again = [line for line in warnings if "attempt 1 of 2: ValueError" in line]
+    dead = [line for line in warnings if "goes to dead: ValueError" in line]
+    assert len(again) == len(dead) == 3
+    assert [line.partition(" (and ")[2] for line in dead] == ["", "398 more like it)", "399 more like it)"]
+    assert len(warnings) == 8
+    (last,) = [line for line in lines(caplog) if "stopped in order" in line]
+    assert last.endswith("; 2,400 failed attempts, 1,200 tried again, 1,200 dead letters")
+
+
+def test_a_start_after_a_clean_stop_does_not_sound_like_an_accident(caplog: pytest.LogCaptureFixture) -> None:
+    """What it does to the run before it is what each start does."""
+
+    async def main() -> None:
+        app = application()
+        app.handler(SOURCE)(lambda value: None)
+        engine = Engine(app)
+        await engine.start()
+        await engine.stop()
+        await engine.start()
+        await engine.stop()
+
+    with caplog.at_level(logging.INFO, "keylanes"):
+        run_virtual(main(), seed=1)
+    assert "fencing" not in caplog.text
+    assert caplog.text.count("making sure that no run before this one can commit any more (incarnation 1)") == 1
+    assert caplog.text.count("stopping: it was told to") == 2
+
+
+def test_a_run_that_fails_says_how_it_ended(caplog: pytest.LogCaptureFixture) -> None:
+    """Also one that never came to its work."""
+
+    async def main() -> None:
+        app = application()
+
+        @app.handler(SOURCE)
+        async def fail(value: bytes) -> None:
+            raise ValueError("no")
+
+        engine = Engine(app)
+        engine.send(b"k", b"")
+        await engine.start()
+        await asyncio.wait([engine.task])
+        assert engine.task.exception() is not None
+        missing = application("other")
+        missing.handler("nowhere")(lambda value: None)
+        with pytest.raises(Exception, match="nowhere"):
+            await engine.start(missing)
+
+    with caplog.at_level(logging.INFO, "keylanes"):
+        run_virtual(main(), seed=1)
+    assert "app: stopped by HandlerFailed: 0 records done" in caplog.text
+    assert "3 failed attempts, 2 tried again, 0 dead letters" in caplog.text
+    assert re.search(r"other: stopped by \w+, before it had started to work", caplog.text)
