@@ -160,6 +160,31 @@ def test_a_storm_of_failures_is_some_lines_and_all_are_counted(caplog: pytest.Lo
     assert last.endswith("; 2,400 failed attempts, 1,200 tried again, 1,200 dead letters")
 
 
+def test_records_whose_outputs_the_broker_refuses_are_counted_and_sampled(caplog: pytest.LogCaptureFixture) -> None:
+    """They failed as if their handler had: each is a failure and a dead letter, and few are said."""
+
+    async def main() -> None:
+        app = application()
+
+        @app.handler(SOURCE, to="table", on_failure=DeadLetter("dead"))
+        async def copy(value: bytes) -> bytes:
+            return value
+
+        engine = Engine(app)
+        engine.cluster.create_topic("table", 1)
+        member = await engine.start()
+        engine.cluster.state.configure("table", {"cleanup.policy": "compact"})  # it looked at the topic before
+        for n in range(8):
+            engine.send(None if n % 2 else b"k", b"%d" % n)
+        await engine.level()
+        assert (member.statistics(0).failures, member.statistics(0).dead_letters) == (4, 4)
+        assert len(engine.cluster.committed("dead")) == 4
+        await engine.stop()
+
+    run_virtual(main(), seed=1)
+    assert sum("the broker refuses its output" in line for line in lines(caplog, logging.WARNING)) == 1
+
+
 def test_a_start_after_a_clean_stop_does_not_sound_like_an_accident(caplog: pytest.LogCaptureFixture) -> None:
     """What it does to the run before it is what each start does."""
 
