@@ -262,7 +262,8 @@ def page() -> str:
                 parts.append(of_class(found))
             else:
                 parts.append(f"### {name}\n\n{code(f'{name}: bool')}\n{found.words}\n")
-    parts += ["## Types in signatures\n", of_aliases()]
+    exported = ", ".join(f"`{name}`" for name in ALIASES if name in places)
+    parts += [f"## Types in signatures\n\nShort names. `keylanes` exports of them: {exported}.\n", of_aliases()]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).rstrip() + "\n"
 
 
