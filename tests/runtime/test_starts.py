@@ -242,12 +242,15 @@ def test_a_start_that_was_cut_short_is_no_growth() -> None:
     virtual(story)
 
 
-async def test_a_handler_that_goes_on_from_a_group_can_be_tested() -> None:
-    """``app.test()`` has the group, in front of whatever is sent."""
+async def test_a_handler_that_goes_on_from_a_group_can_be_tested(caplog: pytest.LogCaptureFixture) -> None:
+    """``app.test()`` has the group, in front of whatever is sent, in every partition."""
     app = passing_on("group:orders")
-    async with app.test() as broker:
-        await broker.send(SOURCE, 1, key="a")
-        assert await broker.read(OUT, int) == [1]
+    for partitions in (2, 5):
+        async with app.test(partitions=partitions) as broker:
+            for partition in range(partitions):
+                await broker.send(SOURCE, partition, key="a", partition=partition)
+            assert sorted(await broker.read(OUT, int)) == list(range(partitions))
+    assert "has committed nothing" not in caplog.text
 
 
 @pytest.mark.parametrize(

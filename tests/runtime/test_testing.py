@@ -438,13 +438,16 @@ def reaching(reach: Callable[[], Awaitable[Any]]) -> App:
     return app
 
 
-async def refused(app: App) -> str:
-    """What a test of the application ends with, with no dead letter."""
+async def refused(app: App, *, stops: bool = True) -> str:
+    """What reading raises, and only that; ``stops``: the application stops with it, and no letter is written."""
     began = time.monotonic()
-    with pytest.raises(NotSimulated) as caught:  # noqa: PT012  # where it is told is part of what is tested
-        async with app.test() as broker:
-            await broker.send("in", 1, key="k")
+    async with app.test() as broker:
+        await broker.send("in", 1, key="k")
+        with pytest.raises(NotSimulated) as caught:
             await broker.read("out")
+        if stops:
+            assert (app.health().state, app.health().cause) == ("failed", str(caught.value))
+            assert await broker.visible("dead") == []
     assert time.monotonic() - began < 10, "at once"
     return str(caught.value)
 
@@ -501,7 +504,7 @@ async def test_a_refusal_ends_the_test_also_when_it_is_caught() -> None:
             await asyncio.open_connection("127.0.0.1", 1)
 
     for reach in (in_a_group, caught):
-        assert "'127.0.0.1', 1" in await refused(reaching(reach))
+        assert "'127.0.0.1', 1" in await refused(reaching(reach), stops=False)
     with pytest.raises(NotSimulated):  # noqa: PT012  # a test that never reads is told at the end of the block
         async with reaching(caught).test() as broker:
             await broker.send("in", 1)
