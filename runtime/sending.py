@@ -74,22 +74,32 @@ class Sending:
     async def close(self) -> None:
         """Let go of the connection; bounded in time."""
         kept, self._kept, self._loop = self._kept, None, None
+        self._opening = asyncio.Lock()  # who stands at the old one, or opens, finds another one here
         if kept is not None:
             await self._closed(*kept)
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Destinations]:
-        if self._loop is not asyncio.get_running_loop():
-            opened = await self._open()
-            try:
-                yield opened[0]
-            finally:
+        opened, is_kept = await self._opened()
+        try:
+            yield opened[0]
+        finally:
+            if not is_kept:
                 await self._closed(*opened)
-            return
-        async with self._opening:
-            if self._kept is None:
-                self._kept = await self._open()
-        yield self._kept[0]
+
+    async def _opened(self) -> tuple[tuple[Destinations, bool], bool]:
+        """A connection, and whether ``close`` will end it: not where the run ended while it was being opened."""
+        if self._loop is not asyncio.get_running_loop():
+            return await self._open(), False
+        opening = self._opening
+        async with opening:
+            if self._kept is not None and self._opening is opening:
+                return self._kept, True
+            opened = await self._open()
+            if self._opening is not opening:
+                return opened, False
+            self._kept = opened
+            return opened, True
 
     async def _open(self) -> tuple[Destinations, bool]:
         broker, is_ours = self.make(f"{self.app}-send")

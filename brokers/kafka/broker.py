@@ -180,11 +180,13 @@ class KafkaBroker:
         transactional_id: str | None = None,
         transaction_timeout_ms: int = FENCE_TRANSACTION_TIMEOUT_MS,
     ) -> KafkaRequests:
-        """A new producer id or epoch, over connections of its own."""
+        """A new producer id or epoch, over connections of its own; not behind ``close``, which would not end them."""
+        self._link.check()
         link = KafkaLink(self._settings)
         try:
             await link.open(deadline)
             number, epoch = await link.initialise(transactional_id, transaction_timeout_ms, deadline)
+            self._link.check()  # it may have been closed meanwhile
         except BaseException:
             await link.close()
             raise

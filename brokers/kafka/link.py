@@ -220,6 +220,11 @@ class KafkaLink:
         if client is not None:
             await self._drop(client)
 
+    def check(self) -> None:
+        """Raises BrokerError after ``close``."""
+        if self._client is None:
+            raise BrokerError("the connection was closed")
+
     async def _drop(self, client: Any) -> None:
         with contextlib.suppress(aiokafka.errors.KafkaError, OSError, TimeoutError):
             async with asyncio.timeout(self.settings.close_timeout_ms / 1000):
@@ -227,8 +232,7 @@ class KafkaLink:
 
     async def ask(self, node: int, request: Any, deadline: Deadline, *, coordination: bool = False) -> Any:
         """Send a request to a broker and wait for its answer, once. Raises NotSent, ReplyLost or BrokerError."""
-        if self._client is None:
-            raise BrokerError("the connection was closed")
+        self.check()
         group = ConnectionGroup.COORDINATION if coordination else ConnectionGroup.DEFAULT
         try:
             async with asyncio.timeout(deadline.left):
@@ -252,8 +256,7 @@ class KafkaLink:
 
     def any_node(self) -> int:
         """A broker, at random."""
-        if self._client is None:
-            raise BrokerError("the connection was closed")
+        self.check()
         node: int | None = self._client.get_random_node()
         return -1 if node is None else node
 

@@ -207,8 +207,8 @@ def build_sent(given: Output, topic: str, codec: Codec, destination: Destination
         partition = turn % destination.partitions
     else:
         partition = destination.partition_of(key, destination.partitions)
-    timestamp = None if output.timestamp is None else _timestamp(output.timestamp, 0, 1)
-    return Outgoing(topic, partition, key, value, headers, timestamp)
+    timestamp = -1 if output.timestamp is None else _timestamp(output.timestamp, 0, 1)
+    return Outgoing(topic, partition, key, value, headers, timestamp if timestamp >= 0 else None)
 
 
 def build_dead_letter(

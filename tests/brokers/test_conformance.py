@@ -693,6 +693,7 @@ async def closed_things_stay_closed(world: World) -> None:
     topic = await world.topic()
     broker = await world.another()
     producer, reader = await world.producer(world.unique("id"), broker), await broker.reader({at(topic): 0})
+    await broker.append(numbered(topic, 1))
     for closing in (producer, reader, broker):
         await closing.close()
         await closing.close()
@@ -702,6 +703,10 @@ async def closed_things_stay_closed(world: World) -> None:
         await reader.fetch([at(topic)], records_max=1, wait_ms=10)
     with pytest.raises(BrokerError):
         await broker.watermarks([at(topic)])
+    with pytest.raises(BrokerError):  # whoever stood in line for it: nobody would close what it opened
+        await broker.append(numbered(topic, 1))
+    with pytest.raises(BrokerError):
+        await world.producer(world.unique("id"), broker)
     await (await world.broker()).append(numbered(topic, 1))
 
 

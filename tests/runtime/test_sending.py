@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from keylanes import App, Context, KeylanesError, MsgpackCodec, OutputRefused, SendUnknown, State, StoreError
+from keylanes import App, Context, KeylanesError, MsgpackCodec, OutputRefused, Record, SendUnknown, State, StoreError
 from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.partitioner import partition_by_crc32, partition_of_key
-from keylanes.brokers.protocol import TopicSpec
+from keylanes.brokers.protocol import BrokerError, TopicPartition, TopicSpec
 from keylanes.brokers.simulated.broker import SimulatedBroker
 from keylanes.brokers.simulated.network import Kind
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.offsets.provenance import HEADER
+from keylanes.runtime.sending import Sending
 
 from ..stage.ground import Ground
 
@@ -156,6 +157,33 @@ def test_a_lost_answer_is_not_taken_for_anything(lost: str) -> None:
         assert there == ([b"\x01", b"\x03"] if lost == "the request" else [b"\x01", b"\x02", b"\x03"])
 
     run_virtual(story(), seed=3)
+
+
+async def test_a_connection_that_is_opened_while_the_run_ends_is_closed(tmp_path: Path) -> None:
+    """The record is written; nothing stays open that nobody would close, and a later run would take for its own."""
+    owner, sender = EmbeddedBroker(tmp_path / "data"), EmbeddedBroker(tmp_path / "data")
+    await owner.open()
+    await owner.create([TopicSpec("orders", 2, {})])
+    app = shop()
+    sending = Sending("shop", app.handlers, app.settings, {}, lambda _: (sender, True))
+    sending.keep()
+    sent = asyncio.create_task(sending.send(Record(1, topic="orders", key="a")))
+    await asyncio.sleep(0)  # it is being opened
+    await sending.close()
+    await sent
+    with pytest.raises(BrokerError, match="is not open"):
+        await sender.describe(["orders"])
+    marks = await owner.watermarks([TopicPartition("orders", partition) for partition in range(2)])
+    assert sum(mark.high for mark in marks.values()) == 1
+    await owner.close()
+
+
+async def test_a_time_before_1970_is_no_time_of_a_record() -> None:
+    """-1 is what a record without one has; as in what a handler returns, it becomes the time of now."""
+    app = shop()
+    async with app.test() as broker:
+        await app.send("totals", 1, key="a", timestamp=-1)
+        assert [record.timestamp > 0 for record in await broker.visible("totals")] == [True]
 
 
 async def test_a_broker_that_is_the_users_own_stays_open(tmp_path: Path) -> None:
