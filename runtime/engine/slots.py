@@ -410,9 +410,11 @@ class Slots(Stretches):
                     worker.load.spend(worker.started_s, now, dispatch.partition, record)
                     if worker.timed_out:
                         done = await self._process(run, worker, record, first_error(attempt, asyncio.CancelledError()))
+                        now = clock()
                     elif result is not None or attempt is not None:
                         worker.started_s = math.inf
                         done = await self._produced(run, worker, record, result, attempt, calls.context)
+                        now = clock()  # what can't be sent was tried again
             dispatch.finish(worker, done)
             self._count(run, worker, done)
             count += 1

@@ -324,3 +324,30 @@ def test_a_handlers_own_time_counts() -> None:
         await engine.stop()
 
     run_virtual(main())
+
+
+def test_what_a_record_waits_for_is_not_the_time_of_the_next_one() -> None:
+    """An output that can't be sent is tried again, for longer than a handler may take: the next record has all of its
+    own time.
+    """
+    app = application()
+    calls: list[int] = []
+
+    @app.handler(
+        SOURCE, to="out", timeout_ms=500, retry=Retry(attempts=2, backoff_ms=2_000), on_failure=DeadLetter(DEAD)
+    )
+    async def work(value: int) -> Any:
+        calls.append(value)
+        await asyncio.sleep(0.3)
+        return object() if value == 1 and calls.count(1) == 1 else value
+
+    async def main() -> None:
+        engine = Engine(app)
+        await engine.start()
+        for value in range(3):  # the first one runs straight from its batch
+            engine.send(b"k", b"%d" % value)
+        await engine.level()
+        assert calls == [0, 1, 1, 2]
+        await engine.stop()
+
+    run_virtual(main())
