@@ -31,7 +31,16 @@ REFUSED: Final = frozenset(
     }
 )
 FENCED: Final = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_ID_MAPPING})
-DOUBTFUL: Final = frozenset({Code.COORDINATOR_NOT_AVAILABLE, Code.REQUEST_TIMED_OUT})
+# A coordinator says one of the last two also of a decision that it has written, when it is none any more by then
+# (TransactionStateManager.appendTransactionToLog).
+DOUBTFUL: Final = frozenset(
+    {
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.REQUEST_TIMED_OUT,
+        Code.NOT_COORDINATOR,
+        Code.COORDINATOR_LOADING,
+    }
+)
 WORST_FIRST: Final = (
     Verdict.FENCED,
     Verdict.REFUSED,
