@@ -5,6 +5,7 @@ The text is made in watch/story.py. Time is the loop's, so a simulated run tells
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from .compiled import IS_COMPILED, VERSION
 from .settings import Settings
@@ -14,6 +15,9 @@ from .watch.story import Figures
 from .work import Work
 
 logger = logging.getLogger("keylanes")
+
+LEVEL_LOOK_S: Final = 1.0
+"""So often it looks whether the run is level: it goes through all workers."""
 
 
 class Telling:
@@ -26,6 +30,7 @@ class Telling:
         """None: it does not work yet."""
         self._interval = story.Interval(settings.report_interval_ms, 0.0)
         self._was_level = False
+        self._look_at_s = 0.0
 
     def starts(self, now_s: float) -> None:
         """Before anything is connected."""
@@ -44,9 +49,11 @@ class Telling:
 
     def look(self, work: Work, now_s: float) -> None:
         """While it works, as often as one likes: says what is due."""
-        if not self._was_level and self._is_level(work):
-            self._was_level = True
-            self._say(story.level(self._statistics().records_done, now_s - self._began_s))
+        if not self._was_level and now_s >= self._look_at_s:
+            self._look_at_s = now_s + LEVEL_LOOK_S
+            if self._is_level(work):
+                self._was_level = True
+                self._say(story.level(self._statistics().records_done, now_s - self._began_s))
         if self._interval.is_due(now_s):
             line = self._interval.look(now_s, self._figures(work, now_s))
             if line is not None:

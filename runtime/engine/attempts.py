@@ -60,6 +60,7 @@ class Attempts:
     def __init__(self, destinations: Destinations, settings: Settings) -> None:
         self.destinations, self.settings = destinations, settings
         self._known: dict[str, Destination] = destinations.known
+        self._has_partitioners = bool(destinations.partitioners)
         self.variables = copy_context()
         self.turns = Turns()
         self.failures = Failures(settings.failure_log_interval_ms)
@@ -203,8 +204,8 @@ class Attempts:
         return await loop.run_in_executor(self._threads, call, _called, worker, loop.time, function, *arguments)
 
     def _built_one(self, result: Any, record: Record, run: PartitionRun, variables: Variables) -> BuiltOne | None:
-        """``build_one``; a user's codec sees the variables of the attempt whose value it encodes."""
-        if run.is_codec_ours:
+        """``build_one``; a user's codec or partitioner runs with the variables of the attempt whose value it is."""
+        if run.is_codec_ours and not self._has_partitioners:
             return build_one(result, record, run.handler, run.place, self._known)
         return variables.run(build_one, result, record, run.handler, run.place, self._known)
 
@@ -232,7 +233,9 @@ class Attempts:
             trace = error if logger.isEnabledFor(logging.DEBUG) else None
             logger.warning("%s; it goes to %s: %s: %s%s", where, topic, kind, error, more, exc_info=trace)
         try:
-            letter = build_dead_letter(record, topic, destination, run.place, error, attempts, partitions)
+            letter = self.variables.copy().run(
+                build_dead_letter, record, topic, destination, run.place, error, attempts, partitions
+            )
             self.failures.dead_letters += 1
             return letter
         except OutputRefused as refused:  # a partitioner of the user's own

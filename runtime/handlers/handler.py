@@ -65,7 +65,7 @@ class Handler(msgspec.Struct, frozen=True):
     """A checked declaration. ``decode`` turns a value into the first argument and raises DecodeFailed.
 
     ``further``: the arguments behind it, None for the context. ``returns_arrays``: a tuple or set is a value for it.
-    ``further``: the arguments behind it, None for the context. ``max_in_flight``: how many of its records may run at
+    ``max_in_flight``: how many of its records may run at
     once in this process, over all partitions; None: as many as there are workers. ``timeout_ms``: of one attempt; None:
     what the settings say.
     """

@@ -180,6 +180,29 @@ async def test_a_test_sees_them_too() -> None:
         assert await broker.read("said", str) == ["house"]
 
 
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_what_a_partitioner_sets_ends_with_its_record(is_async: bool) -> None:
+    """A function of the user's own that places outputs is called in the context of their record."""
+    seen: list[str | None] = []
+
+    def place(key: bytes, partitions: int) -> int:
+        seen.append(user.get())
+        user.set("whoever was placed last")
+        return 0
+
+    app = App("placing", broker="embedded:unused", partitioners={"said": place})
+
+    async def greet_later(name: str) -> str:
+        return _greet(name)
+
+    app.handler("names", to="said", parallelising_factor=1)(greet_later if is_async else _greet)
+    async with app.test() as broker:
+        for name in ("ann", "bob"):
+            await broker.send("names", name, key=name, partition=0)
+        assert await broker.read("said", str) == ["ann saw None", "bob saw None"]
+    assert seen == ["ann", "bob"]
+
+
 class Signing:
     """Notes at reading whose value it is, and signs at writing with what the handler made of that."""
 
