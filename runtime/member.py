@@ -359,17 +359,15 @@ class Member:
         committing = self._spawn(work.cycle.run())
         await self._ended.wait()
         if self.error is None:
-            why = (
-                "it was told to"
-                if self._stop.is_set()
-                else "damage"
-                if self._damage
-                else "it is level with its sources"
-            )
-            self.telling.stops(why, self.slots.running())
+            self.telling.stops(self._why_it_stops(), self.slots.running())
             await self._drain(work, committing)
         if (error := self.error or self._damage) is not None:
             raise error
+
+    def _why_it_stops(self) -> str:
+        if self._stop.is_set():
+            return "it was told to"
+        return "damage" if self._damage else "it is level with its sources"
 
     def _begin_reading(self, run: PartitionRun) -> None:
         self.work.reader.add(run)

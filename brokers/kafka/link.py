@@ -113,6 +113,10 @@ class LinkSettings:
     request_timeout_ms: int
     close_timeout_ms: int
 
+    def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
+        """A deadline from now: ``timeout_ms``, else ``request_timeout_ms``."""
+        return Deadline(self.request_timeout_ms if timeout_ms is None else timeout_ms, what, growing_pauses())
+
     def client_arguments(self) -> dict[str, Any]:
         """For aiokafka's clients. Reads the files that the security settings name; raises SettingsError."""
         security = self.security
@@ -196,8 +200,7 @@ class KafkaLink:
 
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
         """A deadline from now: ``timeout_ms``, else the settings' ``request_timeout_ms``."""
-        limit_ms = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
-        return Deadline(limit_ms, what, growing_pauses())
+        return self.settings.deadline(what, timeout_ms)
 
     async def open(self, deadline: Deadline | None = None) -> None:
         """Connect to any of the bootstrap servers; raises BrokerTimeout."""

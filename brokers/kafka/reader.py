@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 import aiokafka.errors
 from aiokafka import AIOKafkaConsumer
 
-from ..asking import Deadline
 from ..protocol import (
     Batch,
     BrokerError,
@@ -34,7 +33,7 @@ from ..protocol import (
 from . import inside
 from .client import KafkaClient, is_lost
 from .identities import TopicIdentities
-from .link import LinkSettings, growing_pauses
+from .link import LinkSettings
 
 FETCH_WAIT_MS_MAX: Final = 250  # a new assignment may wait so long for the answer to an old request
 PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -82,8 +81,7 @@ class KafkaReader:
 
     async def open(self) -> None:
         """Connect; raises BrokerTimeout."""
-        what = f"connecting a reader to Kafka at {self._settings.bootstrap}"
-        deadline = Deadline(self._settings.request_timeout_ms, what, growing_pauses())
+        deadline = self._settings.deadline(f"connecting a reader to Kafka at {self._settings.bootstrap}")
         while self._consumer is None:
             arguments = self._settings.client_arguments()
             consumer = AIOKafkaConsumer(
