@@ -46,14 +46,11 @@ PEERS = {"quix": ("quixstreams>=3.28,<4", "3.11"), "pyrallel": ("pyrallel-consum
 """Libraries that the bench compares with, each in an environment of its own, and the Python that they need."""
 BESIDE = ("bench", "examples", "tests", "dev.py")
 """What has types beside the package."""
-SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
+TWO, THREE = (("-n", count, "--dist", "loadfile", "--no-loadscope-reorder") for count in "23")
+"""So many files side by side, in the order of ``tests/conftest.py``: three where most of them wait for brokers."""
 NOT_FAST = "not broker and not spark and not slow"
-ON_COMPILED = (
-    "tests/on_kafka/test_restart.py",
-    "tests/on_kafka/test_state_kills.py",
-    "tests/on_kafka/test_stopping.py",
-)
-"""What runs on the compiled package too, beside the fast tests."""
+ON_COMPILED = f"({NOT_FAST}) or kills"
+"""What runs on the compiled package; kills run only there, on what users run."""
 NOT_COMPILED = (
     *("bench", "cli", "demo", "devkafka", "examples", "spark", "offsets/test_[!p]*.py", "simulation/test_soak.py"),
     *("test_architecture.py", "test_house.py", "test_pages.py"),
@@ -84,21 +81,20 @@ def demo(rest: list[str]) -> int:
 
 
 def test(rest: list[str]) -> int:
-    """Everything. The last line is pytest's own. Most of it waits for brokers: two files run side by side."""
+    """Everything. The last line is pytest's own."""
     python = environment([SMALL, FULL, JAVA])  # the wheel's Java is tested, also where there is another
     env = java_environment(python)
     left_out = [f"--ignore-glob=tests/{name}" for name in NOT_COMPILED]
-    fast = pytest(python, "-m", NOT_FAST, *SIDE_BY_SIDE, *left_out, *rest)
-    killed = pytest(python, *rest, *ON_COMPILED)
-    first = steps([("compiled: fast", fast[1]), ("compiled: killed", killed[1])], compiled(python, env))
-    tests = pytest(python, *SIDE_BY_SIDE, "--durations=20", *rest)
+    _, on_compiled = pytest(python, "-m", ON_COMPILED, *THREE, *left_out, *rest)
+    first = steps([("compiled", on_compiled)], compiled(python, env))
+    tests = pytest(python, "-m", "not kills", *THREE, "--durations=20", *rest)
     return steps([*checks(python), tests], env) or first
 
 
 def check(rest: list[str]) -> int:
     """The fast part: no Java, no broker, no Spark; on two cores, a file on one of them."""
     python = environment([SMALL])
-    tests = pytest(python, "-m", NOT_FAST, *SIDE_BY_SIDE, *rest)
+    tests = pytest(python, "-m", NOT_FAST, *TWO, *rest)
     return steps([*checks(python), tests], dict(os.environ))
 
 

@@ -5,6 +5,7 @@
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,13 +26,21 @@ MARK_OF = {"spark": "spark", "kafka_server": "broker"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a test that uses a JVM and does not say so; leave out what the compiled package can't do."""
+    """Refuse a test that uses a JVM and does not say so; leave out what the compiled package can't do; begin with the
+    files that may take longest, or one would be left over when all others are through.
+    """
+    longest: dict[Path, tuple[float, int]] = {}
     for item in items:
         for fixture, mark in MARK_OF.items():
             if fixture in getattr(item, "fixturenames", ()) and not item.get_closest_marker(mark):
                 raise pytest.UsageError(f"{item.nodeid} uses {fixture}: mark it with pytest.mark.{mark}")
         if IS_COMPILED and item.get_closest_marker("interpreted"):
             item.add_marker(pytest.mark.skip(reason="it changes the source, which does not run here"))
+        seconds, marks = longest.get(item.path, (0.0, 0))
+        limit = item.get_closest_marker("timeout")
+        waits = any(item.get_closest_marker(mark) for mark in ("broker", "spark", "slow"))
+        longest[item.path] = max(seconds, limit.args[0] if limit else 0.0), marks + waits
+    items.sort(key=lambda item: longest[item.path], reverse=True)
 
 
 @pytest.fixture(scope="session")

@@ -34,7 +34,7 @@ from keylanes.errors import StoreError
 
 from ..stage.proxy import END_TXN, Fault, Proxy, Weather
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
 MEMORY_PARTITIONS = 4  # the more, the longer a commit's markers take: a kill finds them unwritten
 COMMITS = 80  # at once: so some are always under way

@@ -25,6 +25,8 @@ from ..stage.ground import Ground
 
 WAIT_S = 60.0
 
+pytestmark = pytest.mark.kills
+
 
 @pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.broker)])
 def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:

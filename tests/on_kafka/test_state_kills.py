@@ -24,6 +24,8 @@ from ..stage import dying
 from ..stage.counting import Counting
 from ..stage.ground import Ground
 
+pytestmark = pytest.mark.kills
+
 RECORDS, KEYS, PARTITIONS = 600, 31, 2
 WAIT_S = 60.0
 SMALL = {

@@ -19,6 +19,8 @@ from ..stage.ground import Ground
 ABORTED = 130
 WAIT_S = 60.0
 
+pytestmark = pytest.mark.kills
+
 
 class Running:
     """The process ``stoppable.py`` and what it has said so far."""
