@@ -50,6 +50,10 @@ class Answer(NamedTuple):
     end: int = -1
     refusal: NotAuthorized | None = None
 
+    def refused_by(self, refusal: NotAuthorized) -> "Answer":
+        """The same, with the right that is missing."""
+        return self._replace(refusal=refusal)
+
     def error(self, what: str) -> BrokerError:
         """What it is to whoever asked for ``what``."""
         return self.refusal or BrokerError(f"{what}: {self.problem}")

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 
 from ..asking import Deadline
 from ..protocol import NotAuthorized, TopicPartition, UnknownTopic
+from ..rights import Right
 from .link import UNKNOWN_TOPIC_TRIES, KafkaLink
 from .topics import AnsweredTopic
 
@@ -46,7 +47,7 @@ class TopicIdentities:
         try:
             return await self._link.topics(names, deadline)
         except NotAuthorized as error:
-            raise self._link.refused(*(right._replace(operation="READ") for right in error.rights)) from error
+            raise self._link.refused(*(Right("topic", right.name, "READ") for right in error.rights)) from error
 
 
 def what_changed(

@@ -176,7 +176,7 @@ class KafkaRequests:
         )
         errors = () if reply is None else reply.errors
         refused = [topic for topic, rows in errors if any(code == Code.TOPIC_NOT_AUTHORIZED for _, code in rows)]
-        return answer._replace(refusal=self._refusal(refused)) if refused else answer
+        return answer.refused_by(self._refusal(refused)) if refused else answer
 
     async def end(self, deadline: Deadline, *, commit: bool) -> Answer:
         """See ``TransactionRequests``."""
