@@ -207,7 +207,7 @@ def broker(
         sys.stdout.flush()
 
     with ProgressShown(f"fetching Apache Kafka {KAFKA_VERSION}", 2 * len(pinned_jars())) as shown:
-        serve(folder, port, progress=shown.move, on_ready=on_ready)
+        serve(KafkaServer(folder, port, progress=shown.move), on_ready)
 
 
 @cli.command(epilog=epilog(0, 2))
