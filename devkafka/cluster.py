@@ -73,6 +73,7 @@ class KafkaCluster:
         self._has_proxies = any(proxied.values())
         self._security = security
         self._access = Access(self.folder / "security", security, self._admin_ports) if security else None
+        self._how_to_end = "stop" if nodes == 1 else "kill"
         self._controllers: dict[int, int] = {}
         self.nodes = [
             KafkaNode(
@@ -82,6 +83,7 @@ class KafkaCluster:
                 port=port + number - 1 if port else 0,
                 proxied_port=proxied.get(number, 0),
                 java_options=java_options,
+                alone=self._how_to_end,
             )
             for number in range(1, nodes + 1)
         ]
@@ -125,18 +127,17 @@ class KafkaCluster:
 
     def stop(self, seconds_max: float = STOP_SECONDS) -> None:
         """End all nodes together; a node that is alone is asked to first, by SIGTERM. See above why."""
-        order = b"stop\n" if len(self.nodes) == 1 else b"kill\n"
-        for node in self.nodes:
-            node.order(order)
-        for node in self.nodes:
-            node.ended(seconds_max + 5)
+        self._end(self._how_to_end, seconds_max + 5)
 
     def kill(self) -> None:
         """End all nodes at once, as a power cut would."""
+        self._end("kill", STOP_SECONDS)
+
+    def _end(self, order: str, seconds_max: float) -> None:
         for node in self.nodes:
-            node.order(b"kill\n")
+            node.order(order)
         for node in self.nodes:
-            node.ended(STOP_SECONDS)
+            node.ended(seconds_max)
 
     def log_tail(self) -> str:
         """The last lines of what each node said."""
@@ -246,10 +247,7 @@ class KafkaCluster:
                         raise KafkaServerError(f"no controller came to office:\n{said}")
                     time.sleep(POLL_SECONDS)
         finally:
-            for node in self.nodes:
-                node.order(b"stop\n")
-            for node in self.nodes:
-                node.ended(STOP_SECONDS + 5)
+            self._end("stop", STOP_SECONDS + 5)
 
     def _look_at_folder(self) -> None:
         """Refuse the folder of another number of nodes."""

@@ -50,7 +50,8 @@ class Kafka(NamedTuple):
 class KafkaNode:
     """One node. Its cluster makes it and decides how it starts; all calls block (use a thread in asyncio).
 
-    ``number`` is its node id, from 1 on. ``port`` 0 means the port of the last time, else a free one.
+    ``number`` is its node id, from 1 on. ``port`` 0 means the port of the last time, else a free one. ``alone``: whether
+    its guard stops or kills it when this program has ended without a word.
     """
 
     def __init__(
@@ -62,12 +63,13 @@ class KafkaNode:
         port: int = 0,
         proxied_port: int = 0,
         java_options: Sequence[str] = SMALL,
+        alone: str = "stop",
     ) -> None:
         self.number, self.folder = number, folder
         self.port, self.proxied_port = port, proxied_port
         self.ports: dict[str, int] = {}
         """Of its other listeners, by name."""
-        self._starter, self._java_options = starter, java_options
+        self._starter, self._java_options, self._alone = starter, java_options, alone
         self._guard: subprocess.Popen[bytes] | None = None
         self._pid = 0
 
@@ -97,12 +99,12 @@ class KafkaNode:
     def stop(self, seconds_max: float = STOP_SECONDS) -> None:
         """Stop the broker: SIGTERM, then SIGKILL after ``STOP_SECONDS``. A suspended one goes on first."""
         self.resume()
-        self.order(b"stop\n")
+        self.order("stop")
         self.ended(seconds_max + 5)
 
     def kill(self) -> None:
         """End the broker at once, as a crash would."""
-        self.order(b"kill\n")
+        self.order("kill")
         self.ended(STOP_SECONDS)
 
     def suspend(self) -> None:
@@ -122,7 +124,7 @@ class KafkaNode:
 
     # --- for its cluster ---------------------------------------------------------------------------------------------
 
-    def order(self, order: bytes) -> None:
+    def order(self, order: str) -> None:
         """Tell its guard ``stop`` or ``kill``; ``ended`` waits."""
         if self._guard is not None:
             _tell(self._guard, order)
@@ -217,6 +219,7 @@ class KafkaNode:
             "state": str(self.folder / "broker.json"),
             "stop_seconds": STOP_SECONDS,
             "lock_fd": lock,
+            "alone": self._alone,
             "facts": facts,
         }
         script = Path(__file__).with_name("guard.py")
@@ -228,7 +231,7 @@ class KafkaNode:
         assert guard.stdout is not None
         first = guard.stdout.readline()
         if not first:
-            _tell(guard, b"stop\n")
+            _tell(guard, "stop")
             _wait_end(guard, STOP_SECONDS + 5)
             raise KafkaServerError(f"the process that guards the broker ended with code {guard.returncode}")
         self._pid, self._guard = int(first), guard
@@ -241,10 +244,10 @@ def new_cluster_id() -> str:
     return cluster
 
 
-def _tell(guard: "subprocess.Popen[bytes]", order: bytes) -> None:
+def _tell(guard: "subprocess.Popen[bytes]", order: str) -> None:
     assert guard.stdin is not None
     with contextlib.suppress(BrokenPipeError):
-        guard.stdin.write(order)
+        guard.stdin.write(f"{order}\n".encode())
         guard.stdin.flush()
 
 
