@@ -2,8 +2,8 @@
 
 Run as a script with the standard library alone (``python -I -S guard.py '<json>'``); it never imports keylanes.
 The program holds the other end of this process's standard input: ``stop`` stops the broker, ``kill`` kills it; its end,
-which also comes when the program was killed, does what ``alone`` says. Should this process be killed itself, the kernel kills the
-broker (Linux). It ends when the broker has ended, and the lock it inherited is held until then.
+which also comes when the program was killed, does what ``alone`` says. Should this process be killed itself, the kernel
+kills the broker (Linux). It ends when the broker has ended, and the lock it inherited is held until then.
 
 The argument: ``command`` and ``out`` (where its output goes), ``state`` (a JSON file to write ``facts`` and the
 broker's pid to), ``stop_seconds`` (from SIGTERM to SIGKILL), ``lock_fd``, ``alone``: stop or kill.

@@ -50,8 +50,8 @@ class Kafka(NamedTuple):
 class KafkaNode:
     """One node. Its cluster makes it and decides how it starts; all calls block (use a thread in asyncio).
 
-    ``number`` is its node id, from 1 on. ``port`` 0 means the port of the last time, else a free one. ``alone``: whether
-    its guard stops or kills it when this program has ended without a word.
+    ``number`` is its node id, from 1 on. ``port`` 0 means the port of the last time, else a free one. ``alone``:
+    whether its guard stops or kills it when this program has ended without a word.
     """
 
     def __init__(
