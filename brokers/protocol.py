@@ -147,12 +147,6 @@ class BrokerTimeout(BrokerError):
     """No answer in time, or no connection. What was asked for may or may not have happened."""
 
 
-class AuthenticationRefused(BrokerError):
-    """A broker refuses the log-in or this client's certificate, or shows one that is not trusted. Another try would be
-    refused as well, and may lock the account.
-    """
-
-
 class ProducerFenced(BrokerError):
     """A newer producer of the same transactional id exists."""
 
