@@ -65,6 +65,8 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         self._protocol = arguments.get("security_protocol", "PLAINTEXT")
         self._for_connections = {name: arguments[name] for name in arguments if name not in NOT_FOR_CONNECTIONS}
         self._for_connections |= {"max_idle_ms": IDLE_MS_MAX, "on_close": self._on_close}
+        self._servers: dict[Node, tuple[str, int]] = {}
+        """Where a client begins, by a name that no broker has."""
         self._making: dict[tuple[Node, ConnectionGroup], asyncio.Task[Any]] = {}
         self._heard_s: dict[tuple[Node, ConnectionGroup], float] = {}
         self._problems: dict[Node, str] = {}
@@ -88,16 +90,15 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
 
     async def _first_server(self) -> _Answered:
         """The servers are tried side by side; of all but the first that answers the connections are closed."""
-        servers: dict[Node, tuple[str, int]] = {f"{host}:{port}": (host, port) for host, port, _ in self.hosts}
-        for node, (host, port) in servers.items():
-            inside.add_server(self, str(node), host, port)
-        attempts = [partial(self._learn, str(node)) for node in self.silent.ordered(list(servers), self._now_s())]
+        self._servers = {f"{host}:{port}": (host, port) for host, port, _ in self.hosts}
+        others = set(self._servers)
+        attempts = [partial(self._learn, str(node)) for node in self.silent.ordered([*self._servers], self._now_s())]
         try:
             first = await first_of(attempts, STAGGER_S, is_lost, lambda answered: answered.connection.close())
-            servers.pop(first.node)
+            others.discard(first.node)
             return first
         finally:
-            for node in servers:
+            for node in others:
                 self._let_go_of(node)
 
     async def _learn(self, node: str) -> _Answered:
@@ -254,16 +255,17 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
     async def _make(self, node: Node, group: ConnectionGroup) -> Any:
         """A new connection; None when it can't be made now, which ``problem`` tells."""
         broker = self.cluster.broker_metadata(node)
+        address = self._servers.get(node) or (broker and (broker.host, broker.port))
         if self._is_closed or self.refusal is not None:  # one try more might lock the account
             return None
-        if broker is None:
+        if not address:
             self._problems[node] = f"no connection to broker {node}: the cluster does not know it"
             self.force_metadata_update()
             return None
-        server = f"{broker.host}:{broker.port}"
+        server = ":".join(map(str, address))
         try:
             async with asyncio.timeout(self._attempt_s):
-                connection = await create_conn(broker.host, broker.port, **self._for_connections)
+                connection = await create_conn(*address, **self._for_connections)
         except Exception as error:
             refusal = refusal_of(error, server)
             if refusal is None and not (is_lost(error) or isinstance(error, EOFError | ValueError)):

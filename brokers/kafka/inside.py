@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from aiokafka.client import ConnectionGroup
-from aiokafka.structs import BrokerMetadata
 
 from ..protocol import Record, TopicPartition
 
@@ -45,7 +44,7 @@ USED: Final[Mapping[str, tuple[str, ...]]] = {
     "aiokafka.consumer.subscription_state.Assignment": ("state_value",),
     "aiokafka.consumer.subscription_state.TopicPartitionState": ("lso", "position", "timestamp"),
     "aiokafka.client.AIOKafkaClient": ("_conns", "_get_conn", "_md_synchronizer", "_metadata_update", "_sync_task"),
-    "aiokafka.cluster.ClusterMetadata": ("_brokers", "leader_for_partition"),
+    "aiokafka.cluster.ClusterMetadata": ("leader_for_partition",),
     "aiokafka.conn.AIOKafkaConnection": ("_reader", "_writer"),
     "asyncio.streams.StreamReader": ("_buffer",),
 }
@@ -65,11 +64,6 @@ def connections(client: Any) -> Connections:
     """
     found: Connections = client._conns
     return found
-
-
-def add_server(client: Any, node: str, host: str, port: int) -> None:
-    """Have the client know a bootstrap server as a broker, so that it connects to it as to any other."""
-    client.cluster._brokers[node] = BrokerMetadata(node, host, port, None)
 
 
 def keep_metadata(client: Any) -> None:
