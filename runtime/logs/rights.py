@@ -73,7 +73,7 @@ async def _check(
     broker: Broker, settings: Settings, needs: Sequence[Need], asked: Sequence[Right]
 ) -> tuple[Right, ...]:
     """What could not be told."""
-    lacking = await bounded(broker.lacking(asked), settings.request_timeout_ms, "asking for rights")
+    lacking = await bounded(broker.lacking(asked), settings.call_limit_ms, "asking for rights")
     if missing := told(needs, lacking.rights):
         raise NotAuthorized(missing, lacking.principal)
     return lacking.unknown

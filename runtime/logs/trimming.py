@@ -63,7 +63,7 @@ class History:
         if before is None:
             return False
         source = self.logs.offsets(log_partition)
-        limit = self.settings.request_timeout_ms
+        limit = self.settings.call_limit_ms
         await bounded(self.logs.broker.trim({source: before}), limit, f"trimming {source.topic}")
         return True
 
