@@ -116,7 +116,7 @@ class ClusterWorld:
         return "\n".join(f"--- process {one.number}, exit code {one.code}\n{one.tail()}" for one in self.processes[-2:])
 
     def works(self, commits: int = COMMITS) -> None:
-        """Wait until the application has made so many more commits; one that gave up is counted, and has a successor."""
+        """Wait until the application has made so many more commits; one that gave up is counted and has a successor."""
         while not self.process.wait_more("applied", commits):
             if self.process.code != UNAVAILABLE or self.gave_up > 5:
                 raise ChaosError(f"the application ended with exit code {self.process.code}")
