@@ -73,7 +73,8 @@ _SETTINGS = {
     "background.threads": "2",
     "log.cleaner.dedupe.buffer.size": "16777216",
 }
-SMALL = ("-Xmx512m", "-XX:+UseSerialGC")
+SMALL = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""A broker that lives for minutes spends more on its second compiler than that saves: half of all processor time."""
 # The logging must not end at SIGTERM by a hook of its own: the broker then says how it stops.
 _LOGGING = """\
 status = error
