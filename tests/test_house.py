@@ -51,7 +51,7 @@ LONGER = {
 """Files that may hold longer functions or more lines, each with its reason."""
 BLOCKING = {
     "devkafka/server.py": "polls a child process, for the command line and for tests; no event loop is there",
-    "spark/brokers.py": "the audit's driver waits for an open transaction to be decided; no event loop is there",
+    "spark/kafka.py": "the audit's driver waits for an open transaction to be decided; no event loop is there",
     "state/rocks.py": "some milliseconds between attempts to open beside a running writer, which only readers do",
 }
 """Files that may call ``time.sleep``, each with its reason."""
