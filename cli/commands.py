@@ -1,7 +1,7 @@
 """The commands of ``keylanes``. Imported by cli.py only, since it needs typer.
 
 The rooms above and beside this one are imported by name when a command asks for them: the runtime knows neither the
-demo nor the audit. This is the one place that sets up logging: for people, on standard error.
+demo nor the audit.
 """
 
 import importlib
@@ -18,16 +18,16 @@ import msgspec
 import typer
 
 from .. import IS_COMPILED, __version__
-from ..devkafka.jars import KAFKA_VERSION, pinned_jars
 from ..devkafka.java import java_home
-from ..devkafka.server import KafkaServer, serve
 from ..errors import KeylanesError, SettingsError
 from ..runtime.app import App
 from ..runtime.logs.topics import creation_commands
 from ..runtime.watch.progress import ProgressShown
 from ..runtime.watch.steps import Step
 from .audit import audit_arguments, client_settings
+from .broker import broker
 from .codes import CODES, epilog
+from .said import checked_level, set_up_logging
 from .state import state as state_commands
 from .topics import create_topics
 
@@ -47,6 +47,7 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
 )
 cli.add_typer(state_commands)
+cli.command(epilog=epilog(2, 6, code_0="stopped", code_6="it can't be fetched or does not start"))(broker)
 
 
 def _show_version(is_asked: bool) -> None:
@@ -194,25 +195,6 @@ def audit(context: typer.Context) -> None:
     raise typer.Exit(job.main(arguments, security))
 
 
-@cli.command(epilog=epilog(2, 6, code_0="stopped", code_6="it can't be fetched or does not start"))
-def broker(
-    folder: Annotated[Path, typer.Argument(help="where its data are kept")] = Path(".keylanes/broker"),
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: the port of the last time, else a free one")] = 0,
-    as_json: AsJson = False,
-) -> None:
-    """Run a real Apache Kafka for development, in the foreground, until SIGTERM or SIGINT."""
-    set_up_logging("INFO")
-
-    def on_ready(server: KafkaServer) -> None:
-        facts = {"bootstrap": server.bootstrap, "broker": f"kafka://{server.bootstrap}", "pid": server.pid}
-        text = f"Apache Kafka {KAFKA_VERSION} is ready: {facts['broker']}, data in {server.folder}; Ctrl+C ends it"
-        sys.stdout.write((json.dumps(facts) if as_json else text) + "\n")
-        sys.stdout.flush()
-
-    with ProgressShown(f"fetching Apache Kafka {KAFKA_VERSION}", 2 * len(pinned_jars())) as shown:
-        serve(folder, port, progress=shown.move, on_ready=on_ready)
-
-
 @cli.command(epilog=epilog(0, 2))
 def topics(
     partitions: Annotated[int, typer.Option(min=1, help="of the widest source topic")],
@@ -274,29 +256,6 @@ def load_app(target: str) -> App:
     if not isinstance(found, App):
         raise SettingsError(f"{target}: {name!r} is no keylanes.App of that module; seen {type(found).__name__}")
     return found
-
-
-class _StandardError(logging.Handler):
-    """Writes to what standard error is at that moment, so that a progress bar may stand below the lines."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write one line."""
-        sys.stderr.write(self.format(record) + "\n")
-
-
-def checked_level(level: str) -> str:
-    """A level as Python calls it; raises SettingsError for an unknown one."""
-    known = ("DEBUG", "INFO", "WARNING", "ERROR")
-    if level.upper() not in known:
-        raise SettingsError(f"--log-level is one of {', '.join(known)}; seen {level!r}")
-    return level.upper()
-
-
-def set_up_logging(level: str) -> None:
-    """Lines for people on standard error, where nobody has set up anything."""
-    handler = _StandardError()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-8s %(name)s: %(message)s"))
-    logging.basicConfig(level=level, handlers=[handler])
 
 
 def print_error(text: str) -> None:

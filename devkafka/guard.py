@@ -1,12 +1,12 @@
 """A process of its own that stands between the program and the broker, so that the broker never outlives the program.
 
 Run as a script with the standard library alone (``python -I -S guard.py '<json>'``); it never imports keylanes.
-The program holds the other end of this process's standard input: ``stop`` or its end (which also comes when the
-program was killed) stops the broker, ``kill`` kills it. Should this process be killed itself, the kernel kills the
-broker (Linux). It ends when the broker has ended, and the lock it inherited is held until then.
+The program holds the other end of this process's standard input: ``stop`` stops the broker, ``kill`` kills it; its end,
+which also comes when the program was killed, does what ``alone`` says. Should this process be killed itself, the kernel
+kills the broker (Linux). It ends when the broker has ended, and the lock it inherited is held until then.
 
 The argument: ``command`` and ``out`` (where its output goes), ``state`` (a JSON file to write ``facts`` and the
-broker's pid to), ``stop_seconds`` (from SIGTERM to SIGKILL), ``lock_fd``.
+broker's pid to), ``stop_seconds`` (from SIGTERM to SIGKILL), ``lock_fd``, ``alone``: stop or kill.
 """
 
 import json
@@ -54,8 +54,8 @@ def _write_state(path: str, state: dict[str, Any]) -> None:
     os.replace(f"{path}.new", path)
 
 
-def _next_order(child: "subprocess.Popen[bytes]", parent: int, signals: int) -> str:
-    """Wait for ``stop``, ``kill``, the program's end or SIGTERM (both ``stop``), or the broker's end (``ended``)."""
+def _next_order(child: "subprocess.Popen[bytes]", parent: int, signals: int, alone: str) -> str:
+    """Wait for ``stop``, ``kill``, the program's end (``alone``), SIGTERM (``stop``), or the broker's (``ended``)."""
     received = b""
     while True:
         ready, _, _ = select.select([0, signals], [], [], PARENT_CHECK_SECONDS)
@@ -67,11 +67,11 @@ def _next_order(child: "subprocess.Popen[bytes]", parent: int, signals: int) -> 
             data = os.read(0, 64)
             received += data
             if not data:
-                return "stop"
+                return alone
             if b"\n" in received:
                 return received.split(b"\n")[0].decode("ascii", "replace")
         if os.getppid() != parent:  # a forked copy of the program may still hold the pipe
-            return "stop"
+            return alone
 
 
 def main(argument: str) -> int:
@@ -93,7 +93,7 @@ def main(argument: str) -> int:
     facts = {**order["facts"], "pid": child.pid, "pid_start": process_start(child.pid), "guard": os.getpid()}
     _write_state(order["state"], facts)
     os.write(1, f"{child.pid}\n".encode())
-    what = _next_order(child, parent, signals_read)
+    what = _next_order(child, parent, signals_read, order["alone"])
     if what == "kill":
         child.kill()
     elif what == "stop":

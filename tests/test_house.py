@@ -50,7 +50,8 @@ LONGER = {
 }
 """Files that may hold longer functions or more lines, each with its reason."""
 BLOCKING = {
-    "devkafka/server.py": "polls a child process, for the command line and for tests; no event loop is there",
+    "devkafka/cluster.py": "polls child processes, for the command line and for tests; no event loop is there",
+    "devkafka/folder.py": "waits for the lock of a folder, for the same; no event loop is there",
     "spark/kafka.py": "the audit's driver waits for an open transaction to be decided; no event loop is there",
     "state/rocks.py": "some milliseconds between attempts to open beside a running writer, which only readers do",
 }

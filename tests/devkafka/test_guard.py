@@ -30,7 +30,7 @@ time.sleep(120)
 """
 
 
-def order(folder: Path, command: list[str], stop_seconds: float = 20.0) -> list[str]:
+def order(folder: Path, command: list[str], stop_seconds: float = 20.0, alone: str = "stop") -> list[str]:
     """The guard's command line."""
     argument = {
         "command": command,
@@ -38,6 +38,7 @@ def order(folder: Path, command: list[str], stop_seconds: float = 20.0) -> list[
         "state": str(folder / "state.json"),
         "stop_seconds": stop_seconds,
         "lock_fd": 0,
+        "alone": alone,
         "facts": {"port": 1},
     }
     return [sys.executable, "-I", "-S", str(Path(kafka_guard.__file__)), json.dumps(argument)]
@@ -51,9 +52,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a guard; gives it and its child's pid."""
     guards: list[subprocess.Popen[bytes]] = []
 
-    def run(command: list[str], stop_seconds: float = 20.0) -> tuple["subprocess.Popen[bytes]", int]:
+    def run(
+        command: list[str], stop_seconds: float = 20.0, alone: str = "stop"
+    ) -> tuple["subprocess.Popen[bytes]", int]:
         guard = subprocess.Popen(
-            order(tmp_path, command, stop_seconds), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            order(tmp_path, command, stop_seconds, alone), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
         guards.append(guard)
         assert guard.stdout is not None
@@ -128,6 +131,14 @@ def test_kill_kills(start: Start) -> None:
     guard, _child = start(SLEEP)
     assert guard.stdin is not None
     guard.stdin.write(b"kill\n")
+    assert guard.wait(20) == -signal.SIGKILL & 0xFF
+
+
+def test_the_child_is_killed_when_that_is_what_the_end_of_the_program_means(start: Start) -> None:
+    """Nodes of a cluster that is left alone end at once, and do not try to hand their leadership to each other."""
+    guard, _child = start(DEAF, alone="kill")
+    assert guard.stdin is not None
+    guard.stdin.close()
     assert guard.wait(20) == -signal.SIGKILL & 0xFF
 
 

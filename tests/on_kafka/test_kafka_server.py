@@ -29,7 +29,8 @@ from keylanes.brokers.protocol import (
 from keylanes.devkafka.guard import process_start
 from keylanes.devkafka.jars import KAFKA_VERSION, KafkaServerError, class_path, pinned_jars
 from keylanes.devkafka.java import cache_folder, find_wheel_java, java_home
-from keylanes.devkafka.server import HOST, KafkaServer
+from keylanes.devkafka.ports import HOST
+from keylanes.devkafka.server import KafkaServer
 from keylanes.errors import StoreError
 
 from ..stage.proxy import END_TXN, Fault, Proxy, Weather
@@ -49,8 +50,8 @@ threading.Event().wait()
 """
 SERVE = """
 import sys
-from keylanes.devkafka.server import serve
-serve(sys.argv[1], on_ready=lambda server: print(server.port, server.pid, flush=True))
+from keylanes.devkafka.server import KafkaServer, serve
+serve(KafkaServer(sys.argv[1]), lambda server: print(server.port, server.pid, flush=True))
 print("stopped", flush=True)
 """
 

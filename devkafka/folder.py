@@ -1,0 +1,101 @@
+"""The private folder of a development broker: one user at a time, told by a lock that the broker goes on holding.
+
+A start that finds a broker left behind by a dead program waits for its end, then kills it. It needs a system with
+``flock``.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..errors import StoreError
+from .guard import process_start
+
+POLL_SECONDS = 0.05
+LOG_LINES_SHOWN = 20
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that nobody else may look into; raises StoreError when that can't be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise StoreError(f"can't use the broker's folder {folder}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def locked(folder: Path, deadline: float) -> Iterator[int]:
+    """Hold the folder's lock while the broker is started; the broker and its guard inherit it and go on holding it."""
+    import fcntl
+
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        killed = False
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                killed = _refuse_or_clear(folder, killed, deadline)
+            time.sleep(POLL_SECONDS)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Who uses the folder, or used it last; empty when that is not known."""
+    try:
+        state = json.loads((folder / "broker.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
+def tail(path: Path) -> str:
+    """The last lines of a file; "" when there is none."""
+    try:
+        return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_SHOWN:])
+    except OSError:
+        return ""
+
+
+def _refuse_or_clear(folder: Path, killed: bool, deadline: float) -> bool:
+    """The lock is taken. A living owner keeps it; what a dead one left behind ends by itself, or is killed once."""
+    state = read_state(folder)
+    owner = int(state.get("owner", 0))
+    if owner and process_start(owner) == state.get("owner_start") and _is_alive(owner):
+        raise StoreError(f"the broker's folder {folder} is in use by process {owner}")
+    if time.monotonic() < deadline:
+        return killed
+    left = int(state.get("pid", 0))
+    if killed or not left or process_start(left) != state.get("pid_start") or not _is_ours(left, folder):
+        raise StoreError(f"the broker's folder {folder} is locked by a process that is not known")
+    os.kill(left, signal.SIGKILL)
+    time.sleep(1.0)
+    return True
+
+
+def _is_ours(pid: int, folder: Path) -> bool:
+    """Whether a process is a Kafka of this folder, by its command line (Linux only)."""
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(os.fsencode(folder / name) in arguments for name in ("server.properties", "controller.properties"))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,283 @@
+"""A development broker that asks who is there: TLS, passwords, certificates of clients, access lists.
+
+Nodes talk to each other on listeners of their own, with a password that only the private folder ``security`` holds; so
+its owner is the one super user, ``admin``. The folder:
+
+    ca.pem, ca.key, server.pem   the authority, and what the nodes show       client-<user>.pem   certificates of users
+    passwords.json               of all users
+"""
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import StoreError
+from .asking import (
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    MECHANISMS,
+    Acl,
+    create_acls,
+    delete_acls,
+    has_acl,
+    iterations_of,
+    set_password,
+)
+from .certificates import OTHER_HOSTS, Authority
+from .folder import POLL_SECONDS, make_private
+from .jars import KafkaServerError
+from .properties import CLIENTS, CONTROLLER
+from .wire import Login
+
+ADMIN, INTERNAL = "admin", "INTERNAL"
+PLAIN = "PLAIN"
+EXPIRED, OTHER_HOST, OTHER_CA = "EXPIRED", "OTHERHOST", "OTHERCA"
+BAD = (EXPIRED, OTHER_HOST, OTHER_CA)
+"""More listeners: each shows a certificate that a client has to refuse."""
+CHANGE_SECONDS_MAX = 20.0
+_USER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_LOGIN = "org.apache.kafka.common.security"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSecurity:
+    """What the nodes ask of clients. ``sasl``: mechanisms, PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
+
+    ``mutual``: clients show a certificate; without ``sasl`` it says who they are. ``acl``: nobody may do anything that
+    the access list does not allow. ``users`` exist from the start. ``bad_certificates``: also listen as ``BAD`` names
+    it, for tests.
+    Raises ValueError for what does not go together.
+    """
+
+    tls: bool = False
+    sasl: Sequence[str] = ()
+    mutual: bool = False
+    acl: bool = False
+    users: Sequence[str] = ("app",)
+    bad_certificates: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.sasl, str):
+            object.__setattr__(self, "sasl", (self.sasl,))
+        unknown = [name for name in self.sasl if name not in (PLAIN, *MECHANISMS)]
+        if unknown:
+            raise ValueError(f"sasl: seen {unknown[0]!r}; allowed are {', '.join((PLAIN, *MECHANISMS))}")
+        if (self.mutual or self.bad_certificates) and not self.tls:
+            raise ValueError("certificates are shown over TLS only: say tls, too")
+        if self.acl and not (self.sasl or self.mutual):
+            raise ValueError("an access list needs users who say who they are: say sasl or mutual, too")
+        for user in self.users:
+            _named_soundly(user)
+
+    @property
+    def protocol(self) -> str:
+        """Kafka's name of it, ``security_protocol``."""
+        return ("SASL_" if self.sasl else "") + ("SSL" if self.tls else "PLAINTEXT")
+
+
+class Access:
+    """The users of a running cluster, their secrets and rights. ``ports``: where running nodes listen for the admin."""
+
+    def __init__(self, folder: Path, security: ClusterSecurity, ports: Callable[[], list[int]]) -> None:
+        self.folder, self.security, self._ports = folder, security, ports
+        self._passwords: dict[str, str] = {}
+        self._iterations = ITERATIONS_MIN
+        self._authority: Authority | None = None
+
+    @property
+    def ca(self) -> Path:
+        """Whom clients have to trust (PEM)."""
+        return self.folder / "ca.pem"
+
+    @property
+    def passwords(self) -> Path:
+        """The file with the passwords of all users, as JSON."""
+        return self.folder / "passwords.json"
+
+    @property
+    def admin(self) -> Login:
+        """The super user."""
+        return Login(ADMIN, self._passwords[ADMIN])
+
+    # --- for the cluster ---------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Make passwords and certificates that are not there yet."""
+        make_private(self.folder)
+        self._passwords = self._read_passwords()
+        for user in (ADMIN, *self.security.users):
+            self._passwords.setdefault(user, secrets.token_urlsafe(18))
+        self._write_passwords()
+        if self.security.tls:
+            self._authority = Authority(self.folder)
+            self._authority.sign("server", "server")
+            if self.security.bad_certificates:
+                self._authority.sign(EXPIRED, "server", is_expired=True)
+                self._authority.sign(OTHER_HOST, "server", hosts=OTHER_HOSTS)
+                Authority(self.folder, "other-ca").sign(OTHER_CA, "server")
+
+    def listeners(self) -> dict[str, str]:
+        """More listeners than clients and controllers use, and their protocols."""
+        bad = BAD if self.security.bad_certificates else ()
+        return {INTERNAL: "SASL_PLAINTEXT", **dict.fromkeys(bad, self.security.protocol)}
+
+    def settings(self, names: Collection[str]) -> dict[str, str]:
+        """Settings of a node whose listeners for clients have these names."""
+        found = {
+            "inter.broker.listener.name": INTERNAL,
+            "sasl.mechanism.inter.broker.protocol": PLAIN,
+            "sasl.mechanism.controller.protocol": PLAIN,
+            "ssl.principal.mapping.rules": "RULE:^CN=([A-Za-z0-9_]+)$/$1/,DEFAULT",
+            "super.users": f"User:{ADMIN}",
+        }
+        if self.security.acl:
+            found["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+        own = f'username="{ADMIN}" password="{self.admin.password}" user_{ADMIN}="{self.admin.password}"'
+        for name in (INTERNAL, CONTROLLER):
+            found |= self._sasl(name, {PLAIN: own})
+        users = " ".join(f'user_{user}="{password}"' for user, password in self._passwords.items())
+        for name in names:
+            if self.security.sasl:
+                found |= self._sasl(name, {one: users if one == PLAIN else "" for one in self.security.sasl})
+            if self.security.tls:
+                found |= self._tls(name)
+        return found
+
+    def set_up(self) -> None:
+        """The cluster serves: make the users it keeps itself."""
+        for user in self._passwords:
+            self._set_password(user)
+
+    # --- for tests and users -----------------------------------------------------------------------------------------
+
+    def client(self, user: str, mechanism: str = "") -> dict[str, str]:
+        """What a client needs: the arguments of ``keylanes.Security``. ``mechanism``: else the first one."""
+        found = {"security_protocol": self.security.protocol}
+        if self.security.tls:
+            found["ssl_cafile"] = str(self.ca)
+        if self.security.sasl:
+            found["sasl_mechanism"] = mechanism or self.security.sasl[0]
+            found |= {"sasl_plain_username": user, "sasl_plain_password": self.password(user)}
+        if self.security.mutual:
+            found["ssl_certfile"] = str(self.certificate(user))
+        return found
+
+    def librdkafka(self, user: str, mechanism: str = "") -> dict[str, str]:
+        """The same as settings of librdkafka."""
+        names = {
+            "security_protocol": "security.protocol", "ssl_cafile": "ssl.ca.location",
+            "ssl_certfile": "ssl.certificate.location", "sasl_mechanism": "sasl.mechanism",
+            "sasl_plain_username": "sasl.username", "sasl_plain_password": "sasl.password",
+        }  # fmt: skip
+        found = {names[name]: value for name, value in self.client(user, mechanism).items()}
+        if "ssl.certificate.location" in found:
+            found["ssl.key.location"] = found["ssl.certificate.location"]
+        return found
+
+    def password(self, user: str) -> str:
+        """The password of a user."""
+        if user not in self._passwords:
+            raise ValueError(f"no user {user!r}; there are {', '.join(self._passwords)}")
+        return self._passwords[user]
+
+    def set_password(self, user: str, password: str = "") -> str:
+        """Make a user, or give it another password; the password, made up when none is given.
+
+        PLAIN learns of it at the next start, SCRAM at once.
+        """
+        _named_soundly(user)
+        self._passwords[user] = password or secrets.token_urlsafe(18)
+        self._write_passwords()
+        self._set_password(user)
+        return self._passwords[user]
+
+    def certificate(self, user: str, *, is_expired: bool = False, is_other: bool = False, password: str = "") -> Path:
+        """A client's certificate and key, in one file: good, or expired, or of another authority (``is_other``)."""
+        _named_soundly(user)
+        if self._authority is None:
+            raise ValueError("certificates are shown over TLS only: start the cluster with tls")
+        kind = "expired-" * is_expired + "other-" * is_other + "locked-" * bool(password)
+        path = self.folder / f"client-{kind}{user}.pem"
+        if password or not path.exists():
+            authority = Authority(self.folder, "other-ca") if is_other else self._authority
+            authority.sign(path.stem, user, is_expired=is_expired, password=password)
+        return path
+
+    def allow(self, *acls: Acl) -> None:
+        """Put on the access list; every node knows of it then."""
+        create_acls(self._ports()[0], acls, self.admin)
+        self._wait(lambda port: all(has_acl(port, acl, self.admin) for acl in acls), "the access list")
+
+    def remove(self, *acls: Acl) -> None:
+        """Take off the access list; every node knows of it then."""
+        delete_acls(self._ports()[0], acls, self.admin)
+        self._wait(lambda port: not any(has_acl(port, acl, self.admin) for acl in acls), "the access list")
+
+    # --- how ---------------------------------------------------------------------------------------------------------
+
+    def _sasl(self, name: str, modules: Mapping[str, str]) -> dict[str, str]:
+        """A listener's mechanisms with the options of each."""
+        prefix = f"listener.name.{name.lower()}"
+        found = {f"{prefix}.sasl.enabled.mechanisms": ",".join(modules)}
+        for mechanism, options in modules.items():
+            module = "plain.PlainLoginModule" if mechanism == PLAIN else "scram.ScramLoginModule"
+            found[f"{prefix}.{mechanism.lower()}.sasl.jaas.config"] = f"{_LOGIN}.{module} required {options};"
+        return found
+
+    def _tls(self, name: str) -> dict[str, str]:
+        prefix = f"listener.name.{name.lower()}.ssl"
+        return {
+            f"{prefix}.keystore.type": "PEM",
+            f"{prefix}.keystore.location": str(self.folder / f"{name if name in BAD else 'server'}.pem"),
+            f"{prefix}.truststore.type": "PEM",
+            f"{prefix}.truststore.location": str(self.ca),
+            f"{prefix}.client.auth": "required" if self.security.mutual else "none",
+        }
+
+    def _set_password(self, user: str) -> None:
+        for mechanism in self.security.sasl:
+            if mechanism not in MECHANISMS:
+                continue
+            self._iterations = ITERATIONS_MIN + (self._iterations + 1) % (ITERATIONS_MAX - ITERATIONS_MIN)
+            wanted = self._iterations
+            set_password(self._ports()[0], user, self._passwords[user], mechanism, wanted, self.admin)
+
+            def knows(port: int, mechanism: str = mechanism, wanted: int = wanted) -> bool:
+                return iterations_of(port, user, mechanism, self.admin) == wanted
+
+            self._wait(knows, f"the password of {user}")
+
+    def _wait(self, knows: Callable[[int], bool], what: str) -> None:
+        until = time.monotonic() + CHANGE_SECONDS_MAX
+        for port in self._ports():
+            while not knows(port):
+                if time.monotonic() > until:
+                    raise KafkaServerError(f"a broker did not learn of {what} within {CHANGE_SECONDS_MAX:.0f} s")
+                time.sleep(POLL_SECONDS)
+
+    def _read_passwords(self) -> dict[str, str]:
+        try:
+            found = json.loads(self.passwords.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise StoreError(f"can't read {self.passwords}: {error}: mend or delete it") from error
+        return {str(user): str(password) for user, password in dict(found).items()}
+
+    def _write_passwords(self) -> None:
+        new = self.passwords.with_suffix(".new")
+        new.touch(mode=0o600)
+        new.write_text(json.dumps(self._passwords, indent=1) + "\n", encoding="utf-8")
+        new.replace(self.passwords)
+
+
+def _named_soundly(user: str) -> None:
+    if not _USER.fullmatch(user):
+        raise ValueError(f"a user's name has letters, digits and underscores, a letter first; seen {user!r}")
+
+
+__all__ = ["ADMIN", "BAD", "CLIENTS", "EXPIRED", "OTHER_CA", "OTHER_HOST", "Access", "Acl", "ClusterSecurity"]
