@@ -22,10 +22,12 @@ FLUSH_S = 120.0
 
 
 class Loader:
-    """A thread that writes the values 0, 1, 2, …: some at once, then ``rate`` a second, until ``finish``."""
+    """A thread that writes the values 0, 1, 2, …: a share of them at once, then ``rate`` a second, until ``finish``."""
 
-    def __init__(self, address: str, topic: str, records: int, rate: float, seed: int) -> None:
-        self._topic, self._records, self._rate = topic, records, rate
+    def __init__(
+        self, address: str, topic: str, records: int, rate: float, seed: int, *, first: float = FIRST_SHARE
+    ) -> None:
+        self._topic, self._records, self._rate, self._first = topic, records, rate, first
         self._chance = random.Random(f"loader {seed}")
         self._weights = list(accumulate(1 / (rank + 1) ** ZIPF for rank in range(KEYS)))
         self._producer = Producer(
@@ -41,6 +43,7 @@ class Loader:
         self._told = threading.Event()
         self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
         self._failed: list[str] = []
+        self._is_left = False
         self.written = 0
         self.acknowledged = 0
 
@@ -48,8 +51,12 @@ class Loader:
         """Begin."""
         self._thread.start()
 
-    def finish(self) -> int:
-        """Write what is missing of ``records``; how many the broker has acknowledged. Raises when one was lost."""
+    def finish(self, *, is_enough: bool = False) -> int:
+        """Write what is missing of ``records``, unless it is enough; how many the broker has acknowledged. Raises when
+        one was lost.
+        """
+        if is_enough:
+            self._records = self.written
         self._told.set()
         self._thread.join(FLUSH_S)
         if self._thread.is_alive() or self._failed or self.acknowledged != self.written:
@@ -58,11 +65,11 @@ class Loader:
 
     def stop(self) -> None:
         """Leave it as it is: the round has failed."""
-        self._records = 0
+        self._records, self._is_left = 0, True
         self._told.set()
 
     def _run(self) -> None:
-        self._write(int(self._records * FIRST_SHARE))
+        self._write(int(self._records * self._first))
         owed = 0.0
         while not self._told.wait(TICK_S):
             # Beyond what is wanted it goes on slowly: whoever waits for a transaction shall not wait for ever.
@@ -75,7 +82,7 @@ class Loader:
             self._producer.poll(0)
         self._write(self._records - self.written)
         until = time.monotonic() + FLUSH_S
-        while self._producer.flush(1.0) and self._records and time.monotonic() < until:
+        while self._producer.flush(1.0) and not self._is_left and time.monotonic() < until:
             pass
 
     def _write(self, count: int) -> None:

@@ -27,7 +27,7 @@ class ChaosError(AssertionError):
 class Process:
     """One process. ``told`` is complete but for the notes; ``slot`` is the number of its folder of state."""
 
-    def __init__(self, told: Told, folder: Path, number: int, slot: int) -> None:
+    def __init__(self, told: Told, folder: Path, number: int, slot: int, script: str = chaos_app.__file__) -> None:
         self.number, self.slot = number, slot
         self._notes = folder / f"notes-{number}"
         self._notes.touch()
@@ -38,7 +38,7 @@ class Process:
         self.steps: list[str] = []
         with self.output.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, chaos_app.__file__, msgspec.json.encode(self.told).decode()],
+                [sys.executable, script, msgspec.json.encode(self.told).decode()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

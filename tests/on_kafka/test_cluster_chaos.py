@@ -1,0 +1,61 @@
+"""Chaos on a cluster of three: nothing is lost, doubled or reordered, and no fault stops progress for long."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .chaos_app import PARTITIONS
+from .cluster_chaos import ClusterRound, run_cluster_round, table
+from .cluster_chaos_plan import STOP_S_MAX, TARGETS, Deed, Fault, draw
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+RECORDS_MIN = 20_000
+
+
+def say(line: str) -> None:
+    """What happens, for whoever looks on (pytest -s)."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def test_a_round_on_a_cluster(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    """Leaders, coordinator, quorum and network fail under load: both judges find nothing, and each stop is short."""
+    figures = run_cluster_round(ClusterRound(seed=3), tmp_path / "round", say)
+    record_property("figures", str(figures))
+    say(table(figures))
+    assert figures.records >= RECORDS_MIN
+    assert figures.dead_letters > 0
+    assert figures.state_keys > 500
+    assert figures.gave_up == 0, "no fault makes the application end"
+    assert set(figures.found.values()) == {0}
+    assert figures.checked == {}
+    assert not (tmp_path / "round").exists(), "nothing stays on the disk"
+
+
+def test_a_round_is_drawn_from_its_seed() -> None:
+    """The same seed makes the same plan; every deed is in each, and in a whole one on every target."""
+    assert draw(ClusterRound(seed=5), PARTITIONS) == draw(ClusterRound(seed=5), PARTITIONS)
+    assert draw(ClusterRound(seed=5), PARTITIONS) != draw(ClusterRound(seed=6), PARTITIONS)
+    deeds: set[Deed] = {
+        "kill",
+        "hang",
+        "stop",
+        "cut",
+        "quorum",
+        "move",
+        "restart application",
+        "application and leader",
+    }
+    for seed in range(5):
+        assert {fault.deed for fault in draw(ClusterRound(seed=seed), PARTITIONS)} == deeds
+    whole = draw(ClusterRound(seed=1, is_whole=True), PARTITIONS)
+    assert {fault.target for fault in whole if fault.deed == "hang"} == set(TARGETS)
+
+
+def test_a_cut_off_node_goes_on_leading() -> None:
+    """So the application may stand as long as the cut lasts, and the usual time more."""
+    assert Fault("cut", "source", 0, 8.0).allowed_s == STOP_S_MAX + 8.0
+    assert Fault("hang", "source", 0, 20.0).allowed_s == STOP_S_MAX < 20.0
