@@ -24,6 +24,7 @@ import msgspec
 
 from ..offsets.provenance import HEADER
 from ..state.tables import Table
+from .rights import Right, sentences
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -122,6 +123,24 @@ class TopicSpec(NamedTuple):
 
 class BrokerError(Exception):
     """The family of what an adapter raises. Nothing of a client library leaves an adapter."""
+
+
+class AuthenticationRefused(BrokerError):
+    """The cluster, or this client, refuses the other: a log-in or a certificate. Asking again would be refused again.
+
+    The message names the address, what was refused and why, never a secret.
+    """
+
+
+class NotAuthorized(BrokerError):
+    """ACLs do not allow something. Nothing was changed by what was asked; it works once the rights are there.
+
+    ``rights``: what is missing, at least one; ``principal``: who lacks it, None where the client can't know.
+    """
+
+    def __init__(self, rights: Sequence[Right], principal: str | None) -> None:
+        super().__init__(sentences(rights, principal))
+        self.rights, self.principal = tuple(rights), principal
 
 
 class BrokerTimeout(BrokerError):

@@ -5,8 +5,17 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from ..errors import BrokerUnavailable, FatalError, FencedError, SourceError
-from .protocol import BrokerError, BrokerTimeout, CorruptRecord, OffsetOutOfRange, ProducerFenced, UnknownTopic
+from ..errors import AccessRefused, BrokerUnavailable, FatalError, FencedError, SourceError
+from .protocol import (
+    AuthenticationRefused,
+    BrokerError,
+    BrokerTimeout,
+    CorruptRecord,
+    NotAuthorized,
+    OffsetOutOfRange,
+    ProducerFenced,
+    UnknownTopic,
+)
 
 T = TypeVar("T")
 
@@ -84,6 +93,8 @@ def fatal_of(error: BrokerError) -> FatalError:
     match error:
         case ProducerFenced():
             return FencedError(f"another process of this application took over: {error}")
+        case NotAuthorized() | AuthenticationRefused():
+            return AccessRefused(str(error))
         case OffsetOutOfRange():
             return SourceError(
                 f"records that were not processed yet are gone: {error}. Retention or deletion passed them; nothing "

@@ -53,7 +53,7 @@ class EndsWatch:
     async def _ask(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The high watermarks of these now; raises BrokerError."""
         asked_s = asyncio.get_running_loop().time()
-        limit = self.settings.request_timeout_ms
+        limit = self.settings.call_limit_ms
         marks = await bounded(self.broker.watermarks(sources), limit, "watermarks of the sources")
         ends = {source: m.high for source, m in marks.items()}
         self._seen.update(ends)

@@ -249,23 +249,25 @@ class Member:
 
     async def _start(self) -> None:
         """Take office within the limit, then make the state whole, which takes as long as it takes, then set up."""
-        office, marks = await bounded(self._take_office(), self.settings.start_timeout_ms, "starting")
+        office, marks = await self.coordinator.patience.within(self._take_office())
         await self.keeper.restore(office.ledger)
         await bounded(self._set_up(office, marks), self.settings.start_timeout_ms, "starting")
 
     async def _take_office(self) -> tuple[Office, dict[TopicPartition, Watermarks]]:
-        await self.broker.open()
-        stateful = list(self.keeper.handlers)
-        topics = await prepare_topics(self.app, self.handlers, self.broker, self.settings, stateful, TABLE_CONFIG)
+        ask, stateful = self.coordinator.patience.ask, list(self.keeper.handlers)
+        await ask(self.broker.open)
+        topics = await ask(
+            lambda: prepare_topics(self.app, self.handlers, self.broker, self.settings, stateful, TABLE_CONFIG)
+        )
         await self.keeper.check()
         for name in destinations_of(self.handlers):
             self.destinations.learn(topics[name])
         sources = [TopicPartition(h.topic, p) for h in self.handlers for p in range(topics[h.topic].partitions)]
-        limit = self.settings.request_timeout_ms
+        limit = self.settings.call_limit_ms
         self._seen_s = asyncio.get_running_loop().time()
-        marks = await bounded(self.broker.watermarks(sources), limit, "watermarks of the sources")
+        marks = await ask(lambda: bounded(self.broker.watermarks(sources), limit, "watermarks of the sources"))
         self.logs.log_partitions = topics[offsets_topic(self.app)].partitions
-        await self.logs.open()
+        await ask(self.logs.open)
         identities = {handler.topic: topics[handler.topic].identity for handler in self.handlers}
         office = await self.coordinator.take_office(marks, self.keeper.wanted, identities)
         await self.logs.close()  # the next read is one of a commit that failed, or of a snapshot

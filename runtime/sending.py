@@ -52,7 +52,7 @@ class Sending:
             await self._learn(known, topic)
         record = build_sent(output, topic, codec_of_topic(topic, self.handlers), known.known[topic], next(self._turns))
         try:
-            await bounded(known.broker.append([record]), self.settings.request_timeout_ms, f"sending to {topic}")
+            await bounded(known.broker.append([record]), self.settings.call_limit_ms, f"sending to {topic}")
         except TransactionRefused as error:
             known.known.pop(topic, None)  # it may be another topic now
             raise OutputRefused(f"{topic!r} refuses the record: {error}") from error
@@ -104,7 +104,7 @@ class Sending:
     async def _open(self) -> tuple[Destinations, bool]:
         broker, is_ours = self.make(f"{self.app}-send")
         try:
-            await bounded(broker.open(), self.settings.request_timeout_ms, "connecting to send")
+            await bounded(broker.open(), self.settings.call_limit_ms, "connecting to send")
         except BrokerError as error:
             await self._closed(self.destinations(broker), is_ours)
             raise fatal_of(error) from error

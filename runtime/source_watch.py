@@ -61,7 +61,7 @@ class SourceWatch:
         while True:
             await asyncio.sleep(SOURCES_CHECK_MS / 1000)
             try:
-                limit = self.settings.request_timeout_ms
+                limit = self.settings.call_limit_ms
                 topics = sorted({run.dispatch.topic for run in self.runs})
                 found = await bounded(self.broker.describe(topics), limit, "describing the sources")
             except BrokerError:
@@ -82,7 +82,7 @@ class SourceWatch:
             )
         new = [TopicPartition(topic.name, index) for index in range(len(runs), topic.partitions)]
         try:
-            limit = self.settings.request_timeout_ms
+            limit = self.settings.call_limit_ms
             marks = await bounded(self.broker.watermarks(new), limit, "watermarks of new partitions")
         except (BrokerTimeout, UnknownTopic) as error:  # one that was made just now may have no leader yet
             logger.warning("new partitions of %s can't be read yet: %s", topic.name, error)

@@ -29,6 +29,7 @@ from ..protocol import (
 )
 from ..security import Security
 from .address import hosts_of, refuse_plaintext
+from .client import Node
 from .groups import group_offsets
 from .identities import TopicIdentities
 from .link import (
@@ -51,6 +52,7 @@ FENCE_TRANSACTION_TIMEOUT_MS: Final = 10_000  # asked for by the request; no tra
 class KafkaBroker:
     """A Kafka cluster, reached through ``bootstrap`` (``host:port[,host:port…]``). Constructed without I/O.
 
+    ``request_timeout_ms`` bounds one attempt at a request, ``default_api_timeout_ms`` a call with all its attempts.
     Raises SettingsError for an address without a port, and for an unencrypted connection to another machine that
     ``security`` does not allow.
     """
@@ -61,7 +63,8 @@ class KafkaBroker:
         *,
         security: Security | None = None,
         client_id: str = "keylanes",
-        request_timeout_ms: int = 30_000,
+        request_timeout_ms: int = 4_000,
+        default_api_timeout_ms: int = 30_000,
         close_timeout_ms: int = 5_000,
         fetch_bytes_max: int = 16 * 1024 * 1024,
         compression_type: str | None = "lz4",
@@ -70,7 +73,9 @@ class KafkaBroker:
         if compression_type not in CODECS:
             raise SettingsError(f"compression_type: {compression_type!r}; allowed are {list(CODECS)}")
         refuse_plaintext(hosts_of(bootstrap), security)
-        self._settings = LinkSettings(bootstrap, client_id, security, request_timeout_ms, close_timeout_ms)
+        self._settings = LinkSettings(
+            bootstrap, client_id, security, request_timeout_ms, default_api_timeout_ms, close_timeout_ms
+        )
         self._fetch_bytes_max = fetch_bytes_max
         self._codec = CODECS[compression_type]
         self._link = KafkaLink(self._settings)
@@ -116,7 +121,7 @@ class KafkaBroker:
                 (spec.name, spec.partitions, DEFAULT_REPLICATION, [], _settings_of(spec)) for spec in wanted.values()
             ]
             request = CreateTopicsRequest(
-                create_topic_requests=rows, timeout=self._settings.request_timeout_ms, validate_only=False
+                create_topic_requests=rows, timeout=self._settings.answered_within_ms, validate_only=False
             )
             try:
                 reply = await self._link.ask(await self._link.controller(deadline), request, deadline)
@@ -214,7 +219,7 @@ class KafkaBroker:
     async def trim(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete the records below these offsets; raises UnknownTopic, OffsetOutOfRange."""
         deadline = self._link.deadline("trimming")
-        timeout_ms = self._settings.request_timeout_ms
+        timeout_ms = self._settings.answered_within_ms
         answers = await self._ask_leaders(before, lambda rows: DeleteRecordsRequest(rows, timeout_ms), 1, deadline)
         for partition, (_low, code, *_) in answers.items():
             if code == Code.OFFSET_OUT_OF_RANGE:
@@ -258,11 +263,13 @@ class KafkaBroker:
                 rows = by_leader.setdefault(-1 if leader is None else leader, {}).setdefault(partition.topic, [])
                 rows.append((partition.partition, values[partition]))
             problem: object = "no answer"
-            for leader, topics in by_leader.items():
-                try:
-                    reply = await self._link.ask(leader, request(list(topics.items())), deadline)
-                except (NotSent, ReplyLost) as error:
-                    problem = error
+            # Side by side: one that is silent does not hold up what the others know.
+            replies = await asyncio.gather(
+                *(self._asked(leader, request(list(topics.items())), deadline) for leader, topics in by_leader.items())
+            )
+            for reply in replies:
+                if isinstance(reply, NotSent | ReplyLost):
+                    problem = reply
                     continue
                 for topic, rows, *_ in reply.topics:
                     for index, *row in rows:
@@ -275,6 +282,13 @@ class KafkaBroker:
                 self._link.forget_leaders(partition for partition in values if partition not in found)
                 await deadline.pause(problem)
         return found
+
+    async def _asked(self, node: Node, request: Any, deadline: Deadline) -> Any:
+        """An answer, or why there is none that may come yet."""
+        try:
+            return await self._link.ask(node, request, deadline)
+        except (NotSent, ReplyLost) as error:
+            return error
 
     async def _configs(self, topics: Collection[str], deadline: Deadline) -> dict[str, dict[str, str]]:
         """All settings of topics that exist."""

@@ -81,7 +81,7 @@ class KafkaRequests:
 
     @property
     def request_timeout_ms(self) -> float:
-        """So long an answer is waited for."""
+        """So long an answer to one request is waited for."""
         return self.link.settings.request_timeout_ms
 
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
@@ -139,7 +139,7 @@ class KafkaRequests:
         request = ProduceRequest(
             transactional_id=self.transactional_id,
             required_acks=-1,
-            timeout=self.link.settings.request_timeout_ms,
+            timeout=self.link.settings.answered_within_ms,
             topics=list(topics.items()),
         )
         try:

@@ -132,7 +132,7 @@ class Transactions:
         events = [*generation.events(transaction), *changed]
         snapshot = await self.snapshots.take_when_due(transaction)
         records = [*generation.outputs(), *changelog, *self._log_records([*events, *snapshot])]
-        limit = self.settings.transaction_timeout_ms + self.settings.request_timeout_ms
+        limit = self.settings.transaction_limit_ms
         failure: BrokerError | None = None
         positions: Mapping[TopicPartition, int] = {}
         self._on_step("transact")

@@ -44,7 +44,7 @@ class Identity:
         """INIT: every older producer of the own id is fenced. What it left behind has to be read before it is used."""
         return await bounded(
             self.broker.producer(self.transactional_id, transaction_timeout_ms=self.settings.transaction_timeout_ms),
-            self.settings.request_timeout_ms,
+            self.settings.call_limit_ms,
             f"making a producer of {self.transactional_id}",
         )
 

@@ -37,7 +37,7 @@ class History:
             return
         if before is not None:
             source = self.logs.offsets(log_partition)
-            limit = self.settings.request_timeout_ms
+            limit = self.settings.call_limit_ms
             await bounded(self.logs.broker.trim({source: before}), limit, f"trimming {source.topic}")
 
     async def _old_enough(self, log_partition: int, below: int) -> int | None:

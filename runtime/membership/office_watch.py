@@ -57,7 +57,7 @@ class OfficeWatch:
         to go, not to be mended.
         """
         watch = self._reader()
-        patience = Patience(self.settings.request_timeout_ms, "asking who is in office")
+        patience = Patience(self.settings.call_limit_ms, "asking who is in office")
         try:
             ledger = await until_answered(lambda: watch.read_control(Ledger()), patience)
             if any(member.instance == self.identity.instance for member in ledger.control.members.values()):

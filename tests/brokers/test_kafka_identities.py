@@ -27,9 +27,9 @@ class Client:
         self._answers = list(answers)
         self.asked = 0
 
-    def get_random_node(self) -> int:
+    def nodes(self) -> list[int]:
         """The only one."""
-        return 7
+        return [7]
 
     async def send(self, node: int, request: Any, *, group: Any) -> Any:
         """The next answer."""
@@ -39,7 +39,7 @@ class Client:
 
 def check(*answers: tuple[Any, ...], times: int = 1) -> Client:
     """Look at the partition so many times while the brokers answer so."""
-    link, client = KafkaLink(LinkSettings("127.0.0.1:1", "test", Security(), 30_000, 1_000)), Client(*answers)
+    link, client = KafkaLink(LinkSettings("127.0.0.1:1", "test", Security(), 4_000, 30_000, 1_000)), Client(*answers)
     link._client = client
     identities = TopicIdentities(link)
 

@@ -356,7 +356,7 @@ def test_a_flipped_byte_in_the_length_of_a_batch(kafka: Ground, kafka_server: Ka
     """The broker itself can't read it and says nothing: that it gives nothing is noticed, and stops the application."""
     damaged = two_batches(kafka, kafka_server) + 9
     flip_byte(log_file(kafka_server.folder, kafka.source), damaged)
-    app = passing_on(kafka, request_timeout_ms=1_000)
+    app = passing_on(kafka, request_timeout_ms=1_000, default_api_timeout_ms=1_000)
     stops_with(SourceError, app, f"{kafka.source}[0] can't be read at offset 3: it has records up to 4, and ")
     assert kafka.values(kafka.late) == [b"0", b"1", b"2"]
     flip_byte(log_file(kafka_server.folder, kafka.source), damaged)
