@@ -337,8 +337,8 @@ class Member:
         dispatch = PartitionDispatch(
             source.topic, source.partition, max(edges), self.settings.buffer_bytes_max, numbers
         )
-        dispatch.epoch, dispatch.incarnation = max(fold.parts), office.incarnation
-        return PartitionRun(dispatch, handler, place_of(*source))
+        dispatch.epoch, dispatch.incarnation, dispatch.app_id = max(fold.parts), office.incarnation, office.app_id
+        return PartitionRun(dispatch, handler, place_of(*source, office.app_id))
 
     async def _carry_on(self, work: Work, *, until_level: bool) -> None:
         self.telling.works(work, asyncio.get_running_loop().time())

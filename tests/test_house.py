@@ -52,7 +52,7 @@ LONGER = {
 BLOCKING = {
     "devkafka/cluster.py": "polls child processes, for the command line and for tests; no event loop is there",
     "devkafka/folder.py": "waits for the lock of a folder, for the same; no event loop is there",
-    "spark/brokers.py": "the audit's driver waits for an open transaction to be decided; no event loop is there",
+    "spark/kafka.py": "the audit's driver waits for an open transaction to be decided; no event loop is there",
     "state/rocks.py": "some milliseconds between attempts to open beside a running writer, which only readers do",
 }
 """Files that may call ``time.sleep``, each with its reason."""

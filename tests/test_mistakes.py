@@ -312,7 +312,7 @@ def blocked(stage: Stage) -> str:
 
 SASL = {"security_protocol": "SASL_SSL", "sasl_plain_username": "ali", "sasl_plain_password": "sesame"}
 WRONG_SETTINGS: Any = Settings
-SHORT = Settings(request_timeout_ms=100, default_api_timeout_ms=100, start_timeout_ms=100)
+SHORT = Settings(request_timeout_ms=100, default_api_timeout_ms=100, start_timeout_ms=500)
 MISTAKES: dict[str, Mistake] = {
     'broker="localhost:9092"': Mistake(made(lambda: app(broker="localhost:9092"))),
     'broker="kafka://localhost"': Mistake(

@@ -14,7 +14,7 @@ import msgspec
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from keylanes.devkafka.cluster import KafkaCluster
-from keylanes.devkafka.node import KafkaNode
+from keylanes.devkafka.node import SMALL, KafkaNode
 from keylanes.devkafka.ports import free_port
 
 from ..stage.leaders import Leaders
@@ -59,7 +59,11 @@ class ClusterWorld:
         self._began = time.monotonic()
         ports = {number: free_port() for number in range(1, NODES + 1)}
         self.cluster = KafkaCluster(
-            folder / "kafka", NODES, session_ms=int(SESSION_S * 1000), proxied_ports=ports, java_options=("-Xmx384m",)
+            folder / "kafka",
+            NODES,
+            session_ms=int(SESSION_S * 1000),
+            proxied_ports=ports,
+            java_options=("-Xmx384m", *SMALL[1:]),
         )
         self.networks: dict[KafkaNode, Network] = {}
         self.loader: Loader | None = None

@@ -334,7 +334,8 @@ def test_broker_away_at_start() -> None:
     ground = Ground("kafka://127.0.0.1:1")
     app = ground.app(request_timeout_ms=500, default_api_timeout_ms=500, start_timeout_ms=3_000)
     with_letters(ground, app)
-    stops_with(BrokerUnavailable, app)
+    said = str(stops_with(BrokerUnavailable, app))
+    assert said.startswith("starting took longer than 3000 ms: connecting to Kafka at 127.0.0.1:1")
 
 
 @pytest.mark.broker
