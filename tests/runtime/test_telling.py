@@ -86,7 +86,7 @@ def test_lag_is_what_is_not_committed_below_the_ends() -> None:
 
     async def main() -> None:
         gate = asyncio.Event()
-        limits = {"request_timeout_ms": 1_000, "default_api_timeout_ms": 1_000, "handler_timeout_ms": 600_000}
+        limits: dict[str, Any] = {"request_timeout_ms": 1_000, "default_api_timeout_ms": 1_000, "handler_timeout_ms": 600_000}
         app = application(ends_interval_ms=1_000, **limits)
 
         @app.handler(SOURCE, parallelising_factor=2)
