@@ -5,6 +5,7 @@ from .brokers.protocol import Broker
 from .brokers.security import Secret, Security
 from .brokers.simulated.broker import CommittedRecord
 from .errors import (
+    AccessRefused,
     BrokerUnavailable,
     ContextClosed,
     DecodeFailed,
@@ -44,6 +45,7 @@ __version__ = VERSION
 
 __all__ = [
     "IS_COMPILED",
+    "AccessRefused",
     "App",
     "Broker",
     "BrokerUnavailable",

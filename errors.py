@@ -3,6 +3,7 @@
 KeylanesError
 ├── SettingsError            2  wrong settings or handler declarations: mend them and start again
 ├── FatalError                  the application stopped; nothing that was committed is lost
+│   ├── AccessRefused        2  the cluster refuses a log-in, a certificate or a right: see docs/exit-codes.md
 │   ├── FencedError          3  another process of this application took over: leave it stopped
 │   ├── LogError             4  a log of ours is damaged, foreign, truncated or newer: see docs/offset-log.md
 │   ├── HandlerFailed        5  a handler failed for good and its policy is to stop
@@ -48,6 +49,12 @@ class FatalError(KeylanesError):
     """The application stopped. Whatever was committed stays; the rest is run again after a restart."""
 
     exit_code = 1
+
+
+class AccessRefused(FatalError):
+    """The cluster refuses the log-in, the certificate or an operation; the message names the setting or the ACL."""
+
+    exit_code = 2
 
 
 class FencedError(FatalError):

@@ -24,6 +24,7 @@ import msgspec
 
 from ..offsets.provenance import HEADER
 from ..state.tables import Table
+from .rights import Lacking, Right, sentences
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -124,6 +125,24 @@ class BrokerError(Exception):
     """The family of what an adapter raises. Nothing of a client library leaves an adapter."""
 
 
+class AuthenticationRefused(BrokerError):
+    """The cluster, or this client, refuses the other: a log-in or a certificate. Asking again would be refused again.
+
+    The message names the address, what was refused and why, never a secret.
+    """
+
+
+class NotAuthorized(BrokerError):
+    """ACLs do not allow something. Nothing was changed by what was asked; it works once the rights are there.
+
+    ``rights``: what is missing, at least one; ``principal``: who lacks it, None where the client can't know.
+    """
+
+    def __init__(self, rights: Sequence[Right], principal: str | None) -> None:
+        super().__init__(sentences(rights, principal))
+        self.rights, self.principal = tuple(rights), principal
+
+
 class BrokerTimeout(BrokerError):
     """No answer in time, or no connection. What was asked for may or may not have happened."""
 
@@ -218,6 +237,9 @@ class Broker(Protocol):
 
     async def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         """The topics among these that exist."""
+
+    async def lacking(self, rights: Sequence[Right]) -> Lacking:
+        """Those of the rights that this client lacks, as far as the broker tells; one without ACLs refuses none."""
 
     async def create(self, specs: Sequence[TopicSpec]) -> None:
         """Create topics; one that exists already is left as it is. Returns when they can be used."""

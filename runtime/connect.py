@@ -20,6 +20,7 @@ def connect(address: str, settings: Settings, client_id: str) -> Broker:
             security=settings.security,
             client_id=client_id,
             request_timeout_ms=settings.request_timeout_ms,
+            default_api_timeout_ms=settings.default_api_timeout_ms,
             close_timeout_ms=settings.close_timeout_ms,
             fetch_bytes_max=settings.fetch_bytes_max,
             compression_type=settings.compression_type,

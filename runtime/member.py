@@ -16,7 +16,6 @@ from ..brokers.protocol import Broker, BrokerError, CorruptRecord, Record, Topic
 from ..brokers.waiting import bounded, closed_within, fatal_of
 from ..errors import BrokerUnavailable, FatalError, InvariantBroken, LogError, SourceError, StateError
 from ..state.overlay import Cell
-from ..state.tables import TABLE_CONFIG
 from .compiled import IS_COMPILED
 from .ends_watch import EndsWatch, WayToLevel
 from .engine.balance import Balance
@@ -32,8 +31,9 @@ from .handlers.handler import Handler
 from .handlers.outputs import place_of
 from .logs.office import Identity, Office, Standing
 from .logs.reader import LogReader, offsets_topic
+from .logs.rights import prepare_with_rights
 from .logs.snapshots import Snapshots
-from .logs.topics import destinations_of, prepare_topics, reserved_topics
+from .logs.topics import destinations_of, reserved_topics
 from .membership.coordinator import Coordinator
 from .membership.office_watch import OfficeWatch
 from .partition.dispatch import PartitionDispatch, WorkerNumbers
@@ -189,6 +189,7 @@ class Member:
             commits=sent.commits,
             tiles=sent.tiles,
             event_bytes=sent.event_bytes,
+            trims_failed=sent.snapshots.trims_failed,
             done_bytes=slots.done_bytes,
             running=slots.running(),
             oldest_running=self.oldest_running(),
@@ -249,23 +250,23 @@ class Member:
 
     async def _start(self) -> None:
         """Take office within the limit, then make the state whole, which takes as long as it takes, then set up."""
-        office, marks = await bounded(self._take_office(), self.settings.start_timeout_ms, "starting")
+        office, marks = await self.coordinator.patience.within(self._take_office())
         await self.keeper.restore(office.ledger)
         await bounded(self._set_up(office, marks), self.settings.start_timeout_ms, "starting")
 
     async def _take_office(self) -> tuple[Office, dict[TopicPartition, Watermarks]]:
-        await self.broker.open()
-        stateful = list(self.keeper.handlers)
-        topics = await prepare_topics(self.app, self.handlers, self.broker, self.settings, stateful, TABLE_CONFIG)
+        ask = self.coordinator.patience.ask
+        await ask(self.broker.open)
+        topics = await ask(lambda: prepare_with_rights(self.app, self.handlers, self.broker, self.settings))
         await self.keeper.check()
         for name in destinations_of(self.handlers):
             self.destinations.learn(topics[name])
         sources = [TopicPartition(h.topic, p) for h in self.handlers for p in range(topics[h.topic].partitions)]
-        limit = self.settings.request_timeout_ms
+        limit = self.settings.call_limit_ms
         self._seen_s = asyncio.get_running_loop().time()
-        marks = await bounded(self.broker.watermarks(sources), limit, "watermarks of the sources")
+        marks = await ask(lambda: bounded(self.broker.watermarks(sources), limit, "watermarks of the sources"))
         self.logs.log_partitions = topics[offsets_topic(self.app)].partitions
-        await self.logs.open()
+        await ask(self.logs.open)
         identities = {handler.topic: topics[handler.topic].identity for handler in self.handlers}
         office = await self.coordinator.take_office(marks, self.keeper.wanted, identities)
         await self.logs.close()  # the next read is one of a commit that failed, or of a snapshot
@@ -336,8 +337,8 @@ class Member:
         dispatch = PartitionDispatch(
             source.topic, source.partition, max(edges), self.settings.buffer_bytes_max, numbers
         )
-        dispatch.epoch, dispatch.incarnation = max(fold.parts), office.incarnation
-        return PartitionRun(dispatch, handler, place_of(*source))
+        dispatch.epoch, dispatch.incarnation, dispatch.app_id = max(fold.parts), office.incarnation, office.app_id
+        return PartitionRun(dispatch, handler, place_of(*source, office.app_id))
 
     async def _carry_on(self, work: Work, *, until_level: bool) -> None:
         self.telling.works(work, asyncio.get_running_loop().time())

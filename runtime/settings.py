@@ -57,7 +57,8 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     workers_factor_max: Positive = 4  # splits make at most so many times the declared workers
     # Requests to the broker, starting and stopping
     transaction_timeout_ms: Milliseconds = 10_000  # then the broker aborts a dead app's transaction; readers wait
-    request_timeout_ms: Milliseconds = 30_000  # one request to the broker
+    request_timeout_ms: Milliseconds = 4_000  # one attempt at a request; then a broker that says nothing is passed over
+    default_api_timeout_ms: Milliseconds = 30_000  # one call to the brokers, with all its attempts
     ends_interval_ms: Milliseconds = 10_000  # how often the ends of the sources are asked for, which the lag counts to
     broker_retry_ms: Milliseconds = 120_000  # a commit is retried for so long, then the app stops
     start_timeout_ms: Milliseconds = 120_000  # from connecting to the first record
@@ -86,6 +87,7 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check_times()
         if self.commit_lead_ms >= self.commit_interval_ms:
             raise SettingsError(
                 f"commit_lead_ms must be below commit_interval_ms={self.commit_interval_ms}; seen {self.commit_lead_ms}"
@@ -102,6 +104,40 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"state_folder names a folder; seen {self.state_folder!r}: give a folder of its own for each process, "
                 "or leave it out where no handler keeps state"
             )
+
+    def _check_times(self) -> None:
+        """Each limit leaves room for those within it: a broker that hangs is given up before what asks it is."""
+        attempt, call = self.request_timeout_ms, self.default_api_timeout_ms
+        if 2 * attempt > self.transaction_timeout_ms:
+            raise SettingsError(
+                f"request_timeout_ms is at most half of transaction_timeout_ms={self.transaction_timeout_ms}, so that "
+                f"one broker that says nothing costs a transaction at most half of its time; seen {attempt}: set "
+                f"request_timeout_ms={self.transaction_timeout_ms // 2} or less, or transaction_timeout_ms="
+                f"{2 * attempt} or more"
+            )
+        if attempt > call:
+            raise SettingsError(
+                f"default_api_timeout_ms bounds a call with all its attempts, so it is at least request_timeout_ms="
+                f"{attempt}; seen {call}: raise it, or lower request_timeout_ms"
+            )
+        for name in ("broker_retry_ms", "start_timeout_ms"):
+            if (limit := getattr(self, name)) < call:
+                raise SettingsError(
+                    f"{name} is at least default_api_timeout_ms={call}, which one of the calls within it may take; "
+                    f"seen {limit}: set default_api_timeout_ms={limit} or less, or raise {name}"
+                )
+
+    @property
+    def call_limit_ms(self) -> int:
+        """So long a call to the brokers is waited for: longer than it may take, so that it says itself what went wrong
+        and has forgotten who did not answer.
+        """
+        return self.default_api_timeout_ms + self.request_timeout_ms
+
+    @property
+    def transaction_limit_ms(self) -> int:
+        """The same of a transaction, which is sent, committed, and asked for when it is not known what became of it."""
+        return self.transaction_timeout_ms + 2 * self.call_limit_ms
 
     @classmethod
     def of(cls, **values: Any) -> "Settings":

@@ -61,7 +61,7 @@ class SourceWatch:
         while True:
             await asyncio.sleep(SOURCES_CHECK_MS / 1000)
             try:
-                limit = self.settings.request_timeout_ms
+                limit = self.settings.call_limit_ms
                 topics = sorted({run.dispatch.topic for run in self.runs})
                 found = await bounded(self.broker.describe(topics), limit, "describing the sources")
             except BrokerError:
@@ -82,7 +82,7 @@ class SourceWatch:
             )
         new = [TopicPartition(topic.name, index) for index in range(len(runs), topic.partitions)]
         try:
-            limit = self.settings.request_timeout_ms
+            limit = self.settings.call_limit_ms
             marks = await bounded(self.broker.watermarks(new), limit, "watermarks of new partitions")
         except (BrokerTimeout, UnknownTopic) as error:  # one that was made just now may have no leader yet
             logger.warning("new partitions of %s can't be read yet: %s", topic.name, error)
@@ -114,9 +114,9 @@ class SourceWatch:
             # A process before this one may have worked on it: then its ranges go on where they were.
             front = standing.ledger.frontier(place) if place in standing.ledger.control.started else marks.start
             dispatch = PartitionDispatch(*place, front, quota, numbers)
-            dispatch.incarnation = standing.incarnation
+            dispatch.incarnation, dispatch.app_id = standing.incarnation, like.dispatch.app_id
             dispatch.partitions = partitions
-            run = PartitionRun(dispatch, like.handler, place_of(*place))
+            run = PartitionRun(dispatch, like.handler, place_of(*place, dispatch.app_id))
             settled = cycle.reshape.ask(TakeUpWish(dispatch, epoch, run.cut))
             cycle.wake()
             await settled

@@ -312,6 +312,7 @@ def blocked(stage: Stage) -> str:
 
 SASL = {"security_protocol": "SASL_SSL", "sasl_plain_username": "ali", "sasl_plain_password": "sesame"}
 WRONG_SETTINGS: Any = Settings
+SHORT = Settings(request_timeout_ms=100, default_api_timeout_ms=100, start_timeout_ms=500)
 MISTAKES: dict[str, Mistake] = {
     'broker="localhost:9092"': Mistake(made(lambda: app(broker="localhost:9092"))),
     'broker="kafka://localhost"': Mistake(
@@ -330,9 +331,7 @@ MISTAKES: dict[str, Mistake] = {
         run(lambda stage: app(broker=None)),
         Parts("has no broker", "seen broker=None", "kafka://host:port", "give App(broker=…), or set KEYLANES_BROKER"),
     ),
-    "the broker is away": Mistake(
-        run(lambda stage: app(broker="kafka://127.0.0.1:1", settings=Settings(request_timeout_ms=100)))
-    ),
+    "the broker is away": Mistake(run(lambda stage: app(broker="kafka://127.0.0.1:1", settings=SHORT))),
     "the source topic is missing": Mistake(
         run(lambda stage: app(broker=f"embedded:{stage.folder / 'data'}")),
         Parts("does not exist", "'orders'", "sources are not created", "create it"),

@@ -27,11 +27,15 @@ from ..protocol import (
     UnknownTopic,
     Watermarks,
 )
+from ..rights import Lacking, Right
 from ..security import Security
 from .address import hosts_of, refuse_plaintext
+from .client import Node
 from .groups import group_offsets
 from .identities import TopicIdentities
 from .link import (
+    DEFAULT_REPLICATION,
+    TOPIC_RESOURCE,
     TRY_AGAIN,
     Code,
     KafkaLink,
@@ -41,16 +45,16 @@ from .link import (
 )
 from .reader import KafkaReader
 from .requests import CODECS, KafkaRequests
+from .rights import ask_lacking
 
-TOPIC_RESOURCE: Final = 2
 LATEST, EARLIEST, READ_UNCOMMITTED = -1, -2, 0
-DEFAULT_REPLICATION: Final = -1
 FENCE_TRANSACTION_TIMEOUT_MS: Final = 10_000  # asked for by the request; no transaction is ever begun
 
 
 class KafkaBroker:
     """A Kafka cluster, reached through ``bootstrap`` (``host:port[,host:port…]``). Constructed without I/O.
 
+    ``request_timeout_ms`` bounds one attempt at a request, ``default_api_timeout_ms`` a call with all its attempts.
     Raises SettingsError for an address without a port, and for an unencrypted connection to another machine that
     ``security`` does not allow.
     """
@@ -61,7 +65,8 @@ class KafkaBroker:
         *,
         security: Security | None = None,
         client_id: str = "keylanes",
-        request_timeout_ms: int = 30_000,
+        request_timeout_ms: int = 4_000,
+        default_api_timeout_ms: int = 30_000,
         close_timeout_ms: int = 5_000,
         fetch_bytes_max: int = 16 * 1024 * 1024,
         compression_type: str | None = "lz4",
@@ -70,7 +75,9 @@ class KafkaBroker:
         if compression_type not in CODECS:
             raise SettingsError(f"compression_type: {compression_type!r}; allowed are {list(CODECS)}")
         refuse_plaintext(hosts_of(bootstrap), security)
-        self._settings = LinkSettings(bootstrap, client_id, security, request_timeout_ms, close_timeout_ms)
+        self._settings = LinkSettings(
+            bootstrap, client_id, security, request_timeout_ms, default_api_timeout_ms, close_timeout_ms
+        )
         self._fetch_bytes_max = fetch_bytes_max
         self._codec = CODECS[compression_type]
         self._link = KafkaLink(self._settings)
@@ -105,6 +112,10 @@ class KafkaBroker:
             if name in configs
         }
 
+    async def lacking(self, rights: Sequence[Right]) -> Lacking:
+        """See the protocol."""
+        return await ask_lacking(self._link, rights, self._link.deadline("asking for rights"))
+
     async def create(self, specs: Sequence[TopicSpec]) -> None:
         """Create topics with the cluster's default replication; returns when each partition can be read."""
         if not specs:
@@ -116,13 +127,15 @@ class KafkaBroker:
                 (spec.name, spec.partitions, DEFAULT_REPLICATION, [], _settings_of(spec)) for spec in wanted.values()
             ]
             request = CreateTopicsRequest(
-                create_topic_requests=rows, timeout=self._settings.request_timeout_ms, validate_only=False
+                create_topic_requests=rows, timeout=self._settings.answered_within_ms, validate_only=False
             )
             try:
                 reply = await self._link.ask(await self._link.controller(deadline), request, deadline)
             except (NotSent, ReplyLost) as error:
                 await deadline.pause(error)
                 continue
+            if unmade := [name for name, code, _ in reply.topic_errors if code == Code.TOPIC_NOT_AUTHORIZED]:
+                raise self._link.refused(*(Right("topic", name, "CREATE") for name in unmade))
             for name, code, message in reply.topic_errors:
                 if code in (Code.NONE, Code.TOPIC_EXISTS):
                     del wanted[name]
@@ -214,11 +227,13 @@ class KafkaBroker:
     async def trim(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete the records below these offsets; raises UnknownTopic, OffsetOutOfRange."""
         deadline = self._link.deadline("trimming")
-        timeout_ms = self._settings.request_timeout_ms
+        timeout_ms = self._settings.answered_within_ms
         answers = await self._ask_leaders(before, lambda rows: DeleteRecordsRequest(rows, timeout_ms), 1, deadline)
         for partition, (_low, code, *_) in answers.items():
             if code == Code.OFFSET_OUT_OF_RANGE:
                 raise OffsetOutOfRange(partition, before[partition], (await self.watermarks([partition]))[partition])
+            if code == Code.TOPIC_NOT_AUTHORIZED:
+                raise self._link.refused(Right("topic", partition.topic, "DELETE"))
             if code != Code.NONE:
                 raise BrokerError(f"{partition.topic}[{partition.partition}] can't be trimmed: {describe_code(code)}")
 
@@ -231,6 +246,8 @@ class KafkaBroker:
         """ListOffsets, uncommitted: of a committed reader LATEST would be the last stable offset."""
         answers = await self._ask_leaders(which, lambda rows: OffsetRequest(-1, READ_UNCOMMITTED, rows), 0, deadline)
         for partition, (code, *_) in answers.items():
+            if code == Code.TOPIC_NOT_AUTHORIZED:
+                raise self._link.refused(Right("topic", partition.topic, "DESCRIBE"))
             if code != Code.NONE:
                 raise BrokerError(f"{partition.topic}[{partition.partition}]: {describe_code(code)}")
         return {partition: row[2] for partition, row in answers.items()}
@@ -258,11 +275,13 @@ class KafkaBroker:
                 rows = by_leader.setdefault(-1 if leader is None else leader, {}).setdefault(partition.topic, [])
                 rows.append((partition.partition, values[partition]))
             problem: object = "no answer"
-            for leader, topics in by_leader.items():
-                try:
-                    reply = await self._link.ask(leader, request(list(topics.items())), deadline)
-                except (NotSent, ReplyLost) as error:
-                    problem = error
+            # Side by side: one that is silent does not hold up what the others know.
+            replies = await asyncio.gather(
+                *(self._asked(leader, request(list(topics.items())), deadline) for leader, topics in by_leader.items())
+            )
+            for reply in replies:
+                if isinstance(reply, NotSent | ReplyLost):
+                    problem = reply
                     continue
                 for topic, rows, *_ in reply.topics:
                     for index, *row in rows:
@@ -276,6 +295,13 @@ class KafkaBroker:
                 await deadline.pause(problem)
         return found
 
+    async def _asked(self, node: Node, request: Any, deadline: Deadline) -> Any:
+        """An answer, or why there is none that may come yet."""
+        try:
+            return await self._link.ask(node, request, deadline)
+        except (NotSent, ReplyLost) as error:
+            return error
+
     async def _configs(self, topics: Collection[str], deadline: Deadline) -> dict[str, dict[str, str]]:
         """All settings of topics that exist."""
         if not topics:
@@ -283,6 +309,8 @@ class KafkaBroker:
         request = DescribeConfigsRequest([(TOPIC_RESOURCE, name, None) for name in sorted(topics)])
         reply = await self._link.ask_any(request, deadline)
         found = {}
+        if unseen := [row[3] for row in reply.resources if row[0] == Code.TOPIC_NOT_AUTHORIZED]:
+            raise self._link.refused(*(Right("topic", name, "DESCRIBE_CONFIGS") for name in unseen))
         for code, message, _kind, name, entries in reply.resources:
             if code == Code.NONE:
                 found[name] = {entry[0]: entry[1] for entry in entries if entry[1] is not None}

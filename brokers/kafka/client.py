@@ -1,86 +1,313 @@
-"""aiokafka's client of connections, mended where connections are reset, or given up while they are made."""
+"""aiokafka's client of connections, mended where brokers are silent, or connections are reset or given up.
 
-from typing import Any
+- A broker may accept connections and say nothing: suspended, or behind a network that drops packets. aiokafka makes one
+  connection at a time and gives each server all the time there is, so one such broker holds up all others. Here each
+  node's connection is made by a task of its own, servers are tried side by side, and nodes that were silent lately
+  (``SilentNodes``) are asked last, for metadata too.
+- A connection that was reset is a lost one at once. uvloop closes the transport when the reset is read; aiokafka hears
+  of it some turns of the loop later. What is written in between raises a RuntimeError there, which aiokafka does not
+  expect (aio-libs/aiokafka issue 1038): it ends the task that keeps up the metadata, and the fetcher. A look before
+  each use leaves no such moment, for nothing waits between the look and the write.
+- ``close`` closes all: also the connection of a ``bootstrap`` that was cancelled, and one that was being made; and also
+  when it is cancelled itself.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import aiokafka.errors
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
-from aiokafka.conn import CloseReason
+from aiokafka.conn import CloseReason, create_conn
 from aiokafka.protocol.metadata import MetadataRequest
 
+from ..asking import first_of
+from ..protocol import AuthenticationRefused
+from ..silence import SilentNodes
 from . import inside
+from .connecting import in_words, refusal_of
+
+STAGGER_S: Final = 0.25
+"""So long the next server waits for the one before it, when a client learns the brokers (RFC 8305)."""
+
+DOUBTFUL_S: Final = 1.0
+"""So long a connection to a node that was silent is waited for. It goes on being made, and is there when it is done."""
+
+IDLE_MS_MAX: Final = 540_000
+"""A connection that nothing was asked on for so long is closed: Kafka's connections.max.idle.ms."""
+
+NOT_FOR_CONNECTIONS: Final = frozenset({"bootstrap_servers", "retry_backoff_ms"})
+
+logger = logging.getLogger("keylanes")
+
+Node = int | str
+
+
+class _Answered(NamedTuple):
+    node: str
+    connection: Any
+    metadata: Any
 
 
 class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
-    """aiokafka's, with two things mended.
-
-    - A connection that was reset is a lost one at once. uvloop closes the transport when the reset is read; aiokafka
-      hears of it some turns of the loop later. What is written in between raises a RuntimeError there, which aiokafka
-      does not expect (aio-libs/aiokafka issue 1038): it ends the task that keeps up the metadata, and the fetcher. A
-      look before each use leaves no such moment, for nothing waits between the look and the write.
-    - ``close`` closes all: also the connection of a ``bootstrap`` that was cancelled, and one that was being made; and
-      also when it is cancelled itself.
+    """See the module. ``silent``: shared by the clients of a cluster; ``attempt_ms``: so long a connection may take to
+    be made, and a broker may say nothing.
     """
 
-    def __init__(self, **arguments: Any) -> None:
+    def __init__(self, silent: SilentNodes[Node], attempt_ms: int, **arguments: Any) -> None:
         super().__init__(**arguments)
+        self.silent = silent
+        self.refusal: AuthenticationRefused | None = None
+        """Set when a broker refused the log-in, or showed a certificate that is not trusted."""
+        self._attempt_s = attempt_ms / 1000
+        self._protocol = arguments.get("security_protocol", "PLAINTEXT")
+        self._for_connections = {name: arguments[name] for name in arguments if name not in NOT_FOR_CONNECTIONS}
+        self._for_connections |= {"max_idle_ms": IDLE_MS_MAX, "on_close": self._on_close}
+        self._servers: dict[Node, tuple[str, int]] = {}
+        """Where a client begins, by a name that no broker has."""
+        self._making: dict[tuple[Node, ConnectionGroup], asyncio.Task[Any]] = {}
+        self._heard_s: dict[tuple[Node, ConnectionGroup], float] = {}
+        self._problems: dict[Node, str] = {}
         self._is_closed = False
 
+    # --- learning the brokers ----------------------------------------------------------------------------------------
+
     async def bootstrap(self) -> None:
-        """Learn the brokers from the first server that answers; raises KafkaConnectionError.
+        """Learn the brokers from the server that answers first; raises KafkaConnectionError, AuthenticationRefused.
 
         Its connection is one of the client's own, so ``close`` finds it whatever becomes of this call.
         """
-        problems = []
-        for host, port, _ in self.hosts:
-            node = f"{host}:{port}"
-            inside.add_server(self, node, host, port)
-            connection = await self._get_conn(node)
-            if connection is None:
-                problems.append(f"no connection to {node}")
-                continue
-            try:
-                self.cluster.update_metadata(await connection.send(MetadataRequest([], False)))
-            except (aiokafka.errors.KafkaError, TimeoutError) as error:
-                problems.append(f"{node} does not answer: {error!r}")
-                connection.close()
-                continue
-            break
-        else:
-            raise aiokafka.errors.KafkaConnectionError("; ".join(problems))
-        del inside.connections(self)[node, ConnectionGroup.DEFAULT]
+        answered = await self._first_server()
+        self.cluster.update_metadata(answered.metadata)
+        inside.connections(self).pop((answered.node, ConnectionGroup.DEFAULT), None)
         if self.cluster.brokers():
-            connection.close()
+            answered.connection.close()
         else:  # a cluster that has just begun
-            inside.connections(self)[inside.BOOTSTRAP] = connection
+            inside.connections(self)[inside.BOOTSTRAP] = answered.connection
         inside.keep_metadata(self)
+
+    async def _first_server(self) -> _Answered:
+        """The servers are tried side by side; of all but the first that answers the connections are closed."""
+        self._servers = {f"{host}:{port}": (host, port) for host, port, _ in self.hosts}
+        others = set(self._servers)
+        attempts = [partial(self._learn, str(node)) for node in self.silent.ordered([*self._servers], self._now_s())]
+        try:
+            first = await first_of(attempts, STAGGER_S, is_lost, lambda answered: answered.connection.close())
+            others.discard(first.node)
+            return first
+        finally:
+            for node in others:
+                self._let_go_of(node)
+
+    async def _learn(self, node: str) -> _Answered:
+        """The brokers by one server. Its connection is closed unless it answers."""
+        connection = await self._get_conn(node)
+        if connection is None:
+            if self.refusal is not None:
+                raise self.refusal
+            raise aiokafka.errors.KafkaConnectionError(self.problem(node))
+        try:
+            async with asyncio.timeout(self._attempt_s):
+                metadata = await connection.send(MetadataRequest([], False))
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, Exception):
+                if isinstance(error, TimeoutError):
+                    self._note_silence(node, f"{node} accepts connections, and does not answer")
+                if (refusal := refusal_of(error, node)) is not None:
+                    raise refusal from error
+                raise aiokafka.errors.KafkaConnectionError(in_words(error, node, self._protocol)) from error
+            raise
+        self._note_answer(node, ConnectionGroup.DEFAULT)
+        return _Answered(node, connection, metadata)
+
+    async def _metadata_update(self, cluster_metadata: Any, topics: Collection[str] | None) -> bool:
+        """Ask the brokers one by one, silent ones last; when none of them answers, the servers of the beginning: the
+        brokers that were known may all be gone. Creates no topic. Without topics it asks for the brokers alone.
+        """
+        request = MetadataRequest(None if topics is None else sorted(topics), False)
+        known = self.nodes()
+        if inside.BOOTSTRAP in inside.connections(self):
+            known.append(inside.BOOTSTRAP[0])
+        for node in self.silent.ordered(known, self._now_s()):
+            try:
+                metadata = await self.send(node, request)
+            except (aiokafka.errors.KafkaError, OSError, RuntimeError) as error:
+                if not is_lost(error):
+                    raise
+                continue
+            if not metadata.brokers:
+                return False
+            self._take(cluster_metadata, metadata)
+            return True
+        try:
+            answered = await self._first_server()
+        except (aiokafka.errors.KafkaError, OSError, AuthenticationRefused) as error:
+            logger.warning("no broker tells which brokers there are: %s", error)
+            cluster_metadata.failed_update(None)
+            return False
+        answered.connection.close()
+        if answered.metadata.brokers and not topics:
+            self._take(cluster_metadata, answered.metadata)
+            return True
+        if answered.metadata.brokers:  # the topics are asked for with the next look, at these
+            self._take(self.cluster, answered.metadata)
+        return False
+
+    def _take(self, cluster_metadata: Any, metadata: Any) -> None:
+        cluster_metadata.update_metadata(metadata)
+        # The connection of the beginning is only kept until the brokers are known.
+        if inside.BOOTSTRAP in inside.connections(self) and self.cluster.brokers():
+            inside.connections(self).pop(inside.BOOTSTRAP).close()
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    async def send(self, node_id: Node, request: Any, *, group: ConnectionGroup = ConnectionGroup.DEFAULT) -> Any:
+        """A broker's answer; raises aiokafka's errors. A broker that says nothing for an attempt's time is lost; one
+        that has begun to answer is not: a large answer may take longer.
+        """
+        connection = await self._get_conn(node_id, group=group)
+        if connection is None:
+            raise aiokafka.errors.NodeNotReadyError(self.problem(node_id))
+        answer: asyncio.Future[Any] = asyncio.ensure_future(connection.send(request))
+        received = None
+        try:
+            while not answer.done():
+                if received == (now := inside.received(connection)):
+                    self.lost(node_id)
+                    raise aiokafka.errors.RequestTimedOutError
+                received = now
+                await asyncio.wait([answer], timeout=self._attempt_s)
+        finally:
+            answer.cancel()  # when it is not done: whoever asked was cancelled, or has waited long enough
+        try:
+            reply = answer.result()
+        except TimeoutError:
+            self.lost(node_id)
+            raise aiokafka.errors.RequestTimedOutError from None
+        self._note_answer(node_id, group)
+        return reply
+
+    def lost(self, node: Node) -> None:
+        """It let an attempt pass without an answer: what is open to it is closed, the brokers are asked for anew."""
+        self._note_silence(node, f"broker {node} does not answer")
+        for key, connection in list(inside.connections(self).items()):
+            if key[0] == node:
+                connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
+        self.force_metadata_update()
+
+    def nodes(self) -> list[Node]:
+        """The brokers, as far as they are known now."""
+        return [broker.nodeId for broker in self.cluster.brokers()]
+
+    def problem(self, node: Node) -> str:
+        """Why there is no connection to a node."""
+        return self._problems.get(node, f"no connection to broker {node}")
+
+    def _note_silence(self, node: Node, what: str) -> None:
+        if self.silent.lost(node, self._now_s()):
+            logger.warning("%s", what)
+
+    def _note_answer(self, node: Node, group: ConnectionGroup) -> None:
+        self._heard_s[node, group] = self._now_s()
+        if self.silent.heard(node):
+            logger.info("broker %s answers again", node)
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    # --- connections -------------------------------------------------------------------------------------------------
+
+    async def _get_conn(
+        self,
+        node: Node,
+        *,
+        group: ConnectionGroup = ConnectionGroup.DEFAULT,
+        no_hint: bool = False,  # noqa: ARG002  # aiokafka's own has it
+    ) -> Any:
+        """A connection that can be written to; None when there is none, or none yet."""
+        key, connections = (node, group), inside.connections(self)
+        connection = connections.get(key)
+        # What is open to a node that others have found silent since is as silent.
+        if connection is not None and self.silent.lost_since(node, self._heard_s.get(key, 0.0)):
+            connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
+        if connection is not None and not close_if_reset(connection) and connection.connected():
+            return connection
+        making = self._making.get(key)
+        if making is None:
+            connections.pop(key, None)
+            making = self._making[key] = asyncio.ensure_future(self._make(node, group))
+            making.add_done_callback(partial(self._made, key))
+        # Not cancelled with whoever waits for it: others may, too.
+        await asyncio.wait([making], timeout=DOUBTFUL_S if self.silent.is_doubtful(node) else None)
+        if not making.done() or making.cancelled():
+            return None
+        connection = making.result()
+        return None if connection is None or close_if_reset(connection) else connection
+
+    def _made(self, key: tuple[Node, ConnectionGroup], making: asyncio.Task[Any]) -> None:
+        self._making.pop(key, None)
+        if not making.cancelled():
+            making.exception()  # looked at, also when nobody waits for it any more
+
+    async def _make(self, node: Node, group: ConnectionGroup) -> Any:
+        """A new connection; None when it can't be made now, which ``problem`` tells."""
+        broker = self.cluster.broker_metadata(node)
+        address = self._servers.get(node) or (broker and (broker.host, broker.port))
+        if self._is_closed or self.refusal is not None:  # one try more might lock the account
+            return None
+        if not address:
+            self._problems[node] = f"no connection to broker {node}: the cluster does not know it"
+            self.force_metadata_update()
+            return None
+        server = ":".join(map(str, address))
+        try:
+            async with asyncio.timeout(self._attempt_s):
+                connection = await create_conn(*address, **self._for_connections)
+        except Exception as error:
+            refusal = refusal_of(error, server)
+            if refusal is None and not (is_lost(error) or isinstance(error, EOFError | ValueError)):
+                raise
+            self.refusal = refusal or self.refusal
+            self._problems[node] = in_words(error, server, self._protocol)
+            self._note_silence(node, self._problems[node] if refusal is None else str(refusal))
+            self.force_metadata_update()
+            return None
+        if self._is_closed:
+            connection.close(reason=CloseReason.SHUTDOWN)
+            return None
+        inside.connections(self)[node, group] = connection
+        self._problems.pop(node, None)
+        self._note_answer(node, group)
+        return connection
+
+    def _on_close(self, _connection: Any, reason: CloseReason | None) -> None:
+        if reason in (CloseReason.CONNECTION_BROKEN, CloseReason.CONNECTION_TIMEOUT) and not self._is_closed:
+            self.force_metadata_update()
+
+    def _let_go_of(self, node: Node) -> None:
+        key = node, ConnectionGroup.DEFAULT
+        if (making := self._making.get(key)) is not None:
+            making.cancel()
+        if (connection := inside.connections(self).pop(key, None)) is not None:
+            connection.close()
 
     async def close(self) -> None:
         """Close the connections, those that come too late as well."""
         self.let_go()
+        if self._making:
+            await asyncio.wait(list(self._making.values()))
         await super().close()
 
     def let_go(self) -> None:
         """The same without waiting until they are closed."""
         self._is_closed = True
+        for making in list(self._making.values()):
+            making.cancel()
         for connection in list(inside.connections(self).values()):
             connection.close(reason=CloseReason.SHUTDOWN)
-
-    async def _get_conn(
-        self, node: int | str, *, group: ConnectionGroup = ConnectionGroup.DEFAULT, no_hint: bool = False
-    ) -> Any:
-        """A connection that can be written to; None when there is none."""
-        close_if_reset(inside.connections(self).get((node, group)))
-        try:
-            connection = await super()._get_conn(node, group=group, no_hint=no_hint)
-        except RuntimeError as error:
-            if not is_lost(error):
-                raise
-            self.force_metadata_update()  # as after any other connection that could not be made
-            return None
-        if connection is not None and self._is_closed:
-            connection.close(reason=CloseReason.SHUTDOWN)
-            return None
-        return None if close_if_reset(connection) else connection
 
 
 def close_if_reset(connection: Any) -> bool:

@@ -2,7 +2,7 @@
 
 Written for aiokafka 0.14. Of a new minor version this page is what there is to check. No other module here touches a
 private attribute of aiokafka's objects, but for ``client.KafkaClient``: it overrides ``_get_conn``, which every request
-goes through.
+goes through, and ``_metadata_update``, which asks one broker after another for metadata.
 
 A consumer is an ``AIOKafkaConsumer`` without a group, a client an ``AIOKafkaClient``. What is imported by name from
 ``aiokafka.protocol``, ``aiokafka.record`` and ``aiokafka.conn`` is not listed: it fails at the import.
@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from aiokafka.client import ConnectionGroup
-from aiokafka.structs import BrokerMetadata
 
 from ..protocol import Record, TopicPartition
 
@@ -44,9 +43,10 @@ USED: Final[Mapping[str, tuple[str, ...]]] = {
     "aiokafka.consumer.subscription_state.Subscription": ("assignment",),
     "aiokafka.consumer.subscription_state.Assignment": ("state_value",),
     "aiokafka.consumer.subscription_state.TopicPartitionState": ("lso", "position", "timestamp"),
-    "aiokafka.client.AIOKafkaClient": ("_conns", "_get_conn", "_md_synchronizer", "_sync_task"),
-    "aiokafka.cluster.ClusterMetadata": ("_brokers", "leader_for_partition"),
-    "aiokafka.conn.AIOKafkaConnection": ("_writer",),
+    "aiokafka.client.AIOKafkaClient": ("_conns", "_get_conn", "_md_synchronizer", "_metadata_update", "_sync_task"),
+    "aiokafka.cluster.ClusterMetadata": ("leader_for_partition",),
+    "aiokafka.conn.AIOKafkaConnection": ("_reader", "_writer"),
+    "asyncio.streams.StreamReader": ("_buffer",),
 }
 """By class: names that have to be there. Those without an underscore are reached only through private ones."""
 
@@ -66,11 +66,6 @@ def connections(client: Any) -> Connections:
     return found
 
 
-def add_server(client: Any, node: str, host: str, port: int) -> None:
-    """Have the client know a bootstrap server as a broker, so that it connects to it as to any other."""
-    client.cluster._brokers[node] = BrokerMetadata(node, host, port, None)
-
-
 def keep_metadata(client: Any) -> None:
     """Begin the client's task that keeps up its metadata, as its own ``bootstrap`` does, which ours replaces."""
     if client._sync_task is None:
@@ -80,6 +75,12 @@ def keep_metadata(client: Any) -> None:
 def is_reset(connection: Any) -> bool:
     """Whether the transport of a connection is closed, of which the connection itself may hear some turns later."""
     return connection._writer is not None and connection._writer.is_closing()
+
+
+def received(connection: Any) -> int:
+    """How much of an answer is there that is not whole yet, in bytes: it tells a slow answer from a silent broker."""
+    reader = connection._reader
+    return 0 if reader is None else len(reader._buffer)
 
 
 # --- a consumer: its connections, its tasks --------------------------------------------------------------------------

@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import logging
 import math
+import random
 import time
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
@@ -22,16 +23,20 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from ..asking import Deadline, NotSent, ReplyLost
-from ..protocol import BrokerError, BrokerTimeout, TopicPartition
+from ..protocol import BrokerError, BrokerTimeout, NotAuthorized, TopicPartition
+from ..rights import Right, right_to_id
 from ..security import Secret, Security
+from ..silence import SilentNodes
 from .address import encryption
-from .client import KafkaClient, is_lost
+from .client import KafkaClient, Node, is_lost
 from .topics import AnsweredTopic, TopicsRequest, answered_topics
 
 PAUSE_MS_FIRST: Final = 2
 PAUSE_MS_MAX: Final = 200
 UNKNOWN_TOPIC_TRIES: Final = 8  # within 250 ms: news of a topic reaches all brokers a little later than its creator
 TRANSACTION_COORDINATOR: Final = 1
+TOPIC_RESOURCE: Final = 2
+DEFAULT_REPLICATION: Final = -1
 LOG_AGAIN_SECONDS: Final = 30.0
 LOG_MESSAGES_MAX: Final = 1_000
 
@@ -56,6 +61,8 @@ class Code(IntEnum):
     NOT_ENOUGH_REPLICAS = 19
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
     TOPIC_NOT_AUTHORIZED = 29
+    GROUP_NOT_AUTHORIZED = 30
+    CLUSTER_NOT_AUTHORIZED = 31
     INVALID_TIMESTAMP = 32
     TOPIC_EXISTS = 36
     NOT_CONTROLLER = 41
@@ -65,6 +72,7 @@ class Code(IntEnum):
     INVALID_PRODUCER_EPOCH = 47
     INVALID_PRODUCER_ID_MAPPING = 49
     CONCURRENT_TRANSACTIONS = 51
+    TRANSACTIONAL_ID_NOT_AUTHORIZED = 53
     OPERATION_NOT_ATTEMPTED = 55
     STORAGE_ERROR = 56
     GROUP_ID_NOT_FOUND = 69
@@ -105,17 +113,33 @@ TRY_AGAIN: Final = frozenset(
 
 @dataclass(frozen=True)
 class LinkSettings:
-    """How to reach the cluster. ``bootstrap`` is ``host:port[,host:port…]``; times are in ms."""
+    """How to reach the cluster. ``bootstrap`` is ``host:port[,host:port…]``; times are in ms.
+
+    ``request_timeout_ms`` bounds one attempt, ``default_api_timeout_ms`` a call with all its attempts. ``silent``: what
+    is known of brokers that do not answer, by all connections of one process.
+    """
 
     bootstrap: str
     client_id: str
     security: Security
     request_timeout_ms: int
+    default_api_timeout_ms: int
     close_timeout_ms: int
+    silent: SilentNodes[Node] = field(default_factory=SilentNodes)
 
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
-        """A deadline from now: ``timeout_ms``, else ``request_timeout_ms``."""
-        return Deadline(self.request_timeout_ms if timeout_ms is None else timeout_ms, what, growing_pauses())
+        """A deadline from now: ``timeout_ms``, else ``default_api_timeout_ms``."""
+        limit_ms = self.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        return Deadline(limit_ms, what, growing_pauses(), self.request_timeout_ms)
+
+    @property
+    def answered_within_ms(self) -> int:
+        """So long a broker may wait for others before it answers: it says so before its silence counts as a loss."""
+        return max(1, self.request_timeout_ms * 3 // 4)
+
+    def client(self) -> KafkaClient:
+        """A new client, which is not connected yet. Raises SettingsError."""
+        return KafkaClient(self.silent, self.request_timeout_ms, **self.client_arguments())
 
     def client_arguments(self) -> dict[str, Any]:
         """For aiokafka's clients. Reads the files that the security settings name; raises SettingsError."""
@@ -124,7 +148,7 @@ class LinkSettings:
         return {
             "bootstrap_servers": [server.strip() for server in self.bootstrap.split(",")],
             "client_id": self.client_id,
-            "request_timeout_ms": self.request_timeout_ms,
+            "request_timeout_ms": self.default_api_timeout_ms,  # an attempt is bounded by KafkaClient
             "retry_backoff_ms": 20,
             "security_protocol": security.security_protocol,
             "ssl_context": context,
@@ -199,14 +223,14 @@ class KafkaLink:
         self._coordinators: dict[str, int] = {}
 
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
-        """A deadline from now: ``timeout_ms``, else the settings' ``request_timeout_ms``."""
+        """A deadline from now: ``timeout_ms``, else the settings' ``default_api_timeout_ms``."""
         return self.settings.deadline(what, timeout_ms)
 
     async def open(self, deadline: Deadline | None = None) -> None:
-        """Connect to any of the bootstrap servers; raises BrokerTimeout."""
+        """Connect to the bootstrap server that answers first; raises BrokerTimeout, AuthenticationRefused."""
         deadline = deadline or self.deadline(f"connecting to Kafka at {self.settings.bootstrap}")
         while self._client is None:
-            client = KafkaClient(**self.settings.client_arguments())
+            client = self.settings.client()
             try:
                 async with asyncio.timeout(deadline.left):
                     await client.bootstrap()
@@ -233,21 +257,35 @@ class KafkaLink:
             async with asyncio.timeout(self.settings.close_timeout_ms / 1000):
                 await client.close()
 
-    async def ask(self, node: int, request: Any, deadline: Deadline, *, coordination: bool = False) -> Any:
-        """Send a request to a broker and wait for its answer, once. Raises NotSent, ReplyLost or BrokerError."""
+    async def ask(self, node: Node, request: Any, deadline: Deadline, *, coordination: bool = False) -> Any:
+        """Send a request to a broker and wait for its answer, once, for as long as an attempt may take.
+
+        Raises NotSent, ReplyLost or BrokerError. What that broker led or coordinated is then looked for anew.
+        """
         self.check()
+        client, limit_s = self._client, deadline.attempt
         group = ConnectionGroup.COORDINATION if coordination else ConnectionGroup.DEFAULT
         try:
-            async with asyncio.timeout(deadline.left):
-                return await self._client.send(node, request, group=group)
+            async with asyncio.timeout(limit_s):
+                return await client.send(node, request, group=group)
         except aiokafka.errors.NodeNotReadyError as error:
-            raise NotSent(f"no connection to broker {node}") from error
+            self._forget(node)
+            if client.refusal is not None:
+                raise client.refusal from error
+            raise NotSent(client.problem(node)) from error
         # The second is what aiokafka says when it and the broker share no version of a request.
         except (aiokafka.errors.IncompatibleBrokerVersion, NotImplementedError) as error:
             raise BrokerError(f"this broker's version of the protocol is not supported: {error}") from error
-        # KeyError: the connection was dropped between its two steps
-        except (RuntimeError, OSError, KeyError) as error:
+        except (RuntimeError, OSError) as error:
+            self._forget(node)
+            if isinstance(error, TimeoutError) and limit_s * 1000 >= self.settings.request_timeout_ms:
+                client.lost(node)
             raise ReplyLost(f"broker {node} did not answer: {error!r}") from error
+
+    def _forget(self, node: Node) -> None:
+        """Others may lead and coordinate by now what this node did."""
+        self._leaders = {place: leader for place, leader in self._leaders.items() if leader != node}
+        self._coordinators = {name: found for name, found in self._coordinators.items() if found != node}
 
     async def ask_any(self, request: Any, deadline: Deadline) -> Any:
         """Ask whichever broker answers; raises BrokerTimeout. For requests that may be carried out twice."""
@@ -257,11 +295,16 @@ class KafkaLink:
             except (NotSent, ReplyLost) as error:
                 await deadline.pause(error)
 
-    def any_node(self) -> int:
-        """A broker, at random."""
+    def refused(self, *rights: Right) -> NotAuthorized:
+        """The error for an answer that says that these are missing."""
+        return NotAuthorized(rights, self.settings.security.principal)
+
+    def any_node(self) -> Node:
+        """A broker that was not silent lately, at random."""
         self.check()
-        node: int | None = self._client.get_random_node()
-        return -1 if node is None else node
+        nodes: list[Node] = self._client.nodes()
+        now_s = asyncio.get_running_loop().time()
+        return self.settings.silent.draw(nodes, now_s, random.choice) if nodes else -1
 
     async def controller(self, deadline: Deadline) -> int:
         """The node to send topic creations to."""
@@ -278,17 +321,23 @@ class KafkaLink:
         """Those of the topics that exist. Creates none."""
         reply = await self.ask_any(TopicsRequest(names), deadline)
         found: dict[str, AnsweredTopic] = {}
+        unseen: list[Right] = []
         for topic in answered_topics(reply):
             if topic.code in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
                 found[topic.name] = topic
             elif topic.code == Code.TOPIC_NOT_AUTHORIZED:
-                raise BrokerError(f"not authorized to see topic {topic.name!r}")
+                unseen.append(Right("topic", topic.name, "DESCRIBE"))
             elif topic.code not in (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.INVALID_TOPIC):
                 raise BrokerTimeout(f"topic {topic.name!r}: {describe_code(topic.code)}")
+        if unseen:
+            raise self.refused(*unseen)
         return found
 
     async def missing(self, partitions: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
         """Learn the leaders of partitions that have none known here; those that do not exist, asked repeatedly."""
+        silent = self.settings.silent
+        if silent.has_any:  # of a leader that was silent it is asked each time whether it still leads
+            self._leaders = {place: node for place, node in self._leaders.items() if not silent.is_doubtful(node)}
         wanted = [partition for partition in partitions if partition not in self._leaders]
         tries = 0
         while wanted:
@@ -321,12 +370,16 @@ class KafkaLink:
 
     async def coordinator(self, transactional_id: str, deadline: Deadline) -> int:
         """The node that keeps an id's transactions."""
+        if self.settings.silent.is_doubtful(self._coordinators.get(transactional_id, -1)):
+            self.forget_coordinator(transactional_id)
         while transactional_id not in self._coordinators:
             reply = await self.ask_any(FindCoordinatorRequest(transactional_id, TRANSACTION_COORDINATOR), deadline)
             if reply.error_code == Code.NONE:
                 self._coordinators[transactional_id] = reply.coordinator_id
             elif reply.error_code in TRY_AGAIN:
                 await deadline.pause(describe_code(reply.error_code))
+            elif reply.error_code == Code.TRANSACTIONAL_ID_NOT_AUTHORIZED:
+                raise self.refused(right_to_id(transactional_id))
             else:
                 raise BrokerError(
                     f"no coordinator for the transactional id {transactional_id!r}: {describe_code(reply.error_code)}"
@@ -359,6 +412,10 @@ class KafkaLink:
                 continue
             if reply.error_code == Code.NONE:
                 return reply.producer_id, reply.producer_epoch
+            if reply.error_code == Code.TRANSACTIONAL_ID_NOT_AUTHORIZED:
+                raise self.refused(right_to_id(transactional_id or ""))
+            if reply.error_code == Code.CLUSTER_NOT_AUTHORIZED:
+                raise self.refused(Right("cluster", "", "IDEMPOTENT_WRITE"))
             if reply.error_code not in TRY_AGAIN:
                 raise BrokerError(f"no producer for {transactional_id!r}: {describe_code(reply.error_code)}")
             if reply.error_code != Code.CONCURRENT_TRANSACTIONS:

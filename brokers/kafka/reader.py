@@ -24,14 +24,16 @@ from ..protocol import (
     BrokerTimeout,
     CorruptRecord,
     Headers,
+    NotAuthorized,
     OffsetOutOfRange,
     Record,
     TopicPartition,
     UnknownTopic,
     Watermarks,
 )
+from ..rights import Right
 from . import inside
-from .client import KafkaClient, is_lost
+from .client import is_lost
 from .identities import TopicIdentities
 from .link import LinkSettings
 
@@ -93,7 +95,7 @@ class KafkaReader:
                 fetch_max_bytes=self._fetch_bytes_max,
                 fetch_max_wait_ms=FETCH_WAIT_MS_MAX,
             )
-            inside.set_client(consumer, KafkaClient(**arguments))
+            inside.set_client(consumer, self._settings.client())
             try:
                 async with asyncio.timeout(deadline.left):
                     await consumer.start()
@@ -257,7 +259,7 @@ class KafkaReader:
             case aiokafka.errors.OffsetOutOfRangeError():
                 return OffsetOutOfRange(source, position, (await self._watermarks([source]))[source])
             case aiokafka.errors.TopicAuthorizationFailedError():
-                return BrokerError(f"not authorized to read: {error}")
+                return NotAuthorized([Right("topic", source.topic, "READ")], self._settings.security.principal)
             case aiokafka.errors.KafkaError() if error.retriable:
                 return BrokerTimeout(str(error))
             case _:
@@ -268,11 +270,13 @@ class KafkaReader:
                 )
 
     async def _check_alive(self, asked: Collection[TopicPartition]) -> None:
-        """Nothing came: raise if the broker is silent for longer than a request may take, or a topic is gone, or if it
+        """Nothing came: raise if the brokers are silent for longer than a call may take, or a topic is gone, or if one
         answers all the time without what it says it has: it can't read a damaged file, and does not say so.
         """
+        if (refusal := inside.client_of(self._consumer).refusal) is not None:
+            raise refusal
         now = asyncio.get_running_loop().time()
-        limit_ms = self._settings.request_timeout_ms
+        limit_ms = self._settings.default_api_timeout_ms
         for source in asked:
             position, (answered, end) = self._positions[source], inside.answered_of(self._consumer, source)
             if end is None or end <= position:
@@ -289,7 +293,7 @@ class KafkaReader:
             seen, since = self._heard.setdefault(source, (answered, now))
             if seen != answered:
                 self._heard[source] = (answered, now)
-            elif (now - since) * 1000 > self._settings.request_timeout_ms:
+            elif (now - since) * 1000 > limit_ms:
                 await self._identities.check([source])
                 raise BrokerTimeout(f"no answer to reads of {source.topic}[{source.partition}] for {limit_ms} ms")
         gone = [source for source in asked if not inside.leader_known(self._consumer, source)]

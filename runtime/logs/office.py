@@ -8,7 +8,8 @@ from ...brokers.waiting import bounded
 from ...errors import FencedError, LogError
 from ...offsets.control import Member
 from ...offsets.events import OffsetEvent
-from ...offsets.ledger import Ledger, evolve_all
+from ...offsets.ledger import Ledger, birth, evolve_all
+from ...offsets.provenance import app_id_of
 from ..settings import Settings
 from .reader import LogReader
 
@@ -25,6 +26,11 @@ class Office:
     transaction: int
     """The number of the last transaction that was used."""
 
+    @property
+    def app_id(self) -> bytes:
+        """What the application calls itself in the headers of its outputs."""
+        return app_id_of(birth(self.ledger))
+
 
 class Identity:
     """One process in the logs of an application. ``instance`` is text that no other process ever had."""
@@ -38,7 +44,7 @@ class Identity:
         """INIT: every older producer of the own id is fenced. What it left behind has to be read before it is used."""
         return await bounded(
             self.broker.producer(self.transactional_id, transaction_timeout_ms=self.settings.transaction_timeout_ms),
-            self.settings.request_timeout_ms,
+            self.settings.call_limit_ms,
             f"making a producer of {self.transactional_id}",
         )
 

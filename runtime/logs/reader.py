@@ -222,7 +222,7 @@ class LogReader:
             return found
         reader = await self.open()
         reader.assign({source: start for source, (start, _) in wanted.items()})
-        limit = self.settings.request_timeout_ms + self.settings.transaction_timeout_ms
+        limit = self.settings.call_limit_ms + self.settings.transaction_timeout_ms
         while wanted:
             what = "reading " + ", ".join(f"{s.topic}[{s.partition}] to {high}" for s, (_, high) in wanted.items())
             try:
@@ -254,7 +254,7 @@ class LogReader:
         return {source: marks[source] for source in sources}
 
     async def _bounded(self, work: Awaitable[T], what: str) -> T:
-        return await bounded(work, self.settings.request_timeout_ms, what)
+        return await bounded(work, self.settings.call_limit_ms, what)
 
     def _check_app(self, app: str, hash_name: str, source: TopicPartition) -> None:
         self._check_name(app, source)

@@ -78,7 +78,7 @@ async def prepare_topics(
     ``stateful``: the source topics with stores; ``table_config``: see ``changelog_specs``. Raises SourceError for a
     missing source, SettingsError for a missing or unfit topic of ours or an output.
     """
-    limit = settings.request_timeout_ms
+    limit = settings.call_limit_ms
     logs = [control_topic(app), offsets_topic(app)]
     named = [*(h.topic for h in handlers), *destinations_of(handlers)]
     for name in named:

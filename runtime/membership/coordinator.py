@@ -30,6 +30,8 @@ from ...brokers.protocol import (
     Producer,
     ProducerFenced,
     TopicPartition,
+    TransactionAborted,
+    TransactionUnknown,
     Watermarks,
 )
 from ...brokers.waiting import Patience, bounded, closed_within, until_answered
@@ -54,6 +56,7 @@ from ...offsets.starts import ADDED
 from ..handlers.start import Start
 from ..logs.office import Identity, Office
 from ..logs.reader import offsets_topic
+from .patience import StartPatience
 from .starts import Begun, Starts, tell
 
 logger = logging.getLogger("keylanes")
@@ -72,10 +75,12 @@ class Coordinator:
         self.identity, self.app, self.instance = identity, identity.app, identity.instance
         self.broker, self.logs, self.settings = identity.broker, identity.logs, identity.settings
         self.starts = Starts(self.broker, self.settings, starts)
+        self.patience = StartPatience(self.settings.start_timeout_ms)
         self._begun: Mapping[TopicPartition, Begun] = {}
         """Where the partitions are started that were not, as it was decided before the election."""
         self.term = 0
         """The term that this process was elected for."""
+        self._producer: Producer
 
     async def take_office(
         self,
@@ -89,14 +94,14 @@ class Coordinator:
         Raises FencedError when another process takes office at the same time, LogError, SourceError, SettingsError
         when a store is not what it was.
         """
-        producer = await self.identity.make_producer()
+        self._producer = await self.patience.ask(self.identity.make_producer)
         try:
             ledger = await self._elect(sources, stores, identities)
             ledger = await self._join(ledger)
             ledger = await self._fence_others(ledger)
             incarnation = self.identity.own(ledger).incarnation
-            ledger = await self.identity.checked(await self.logs.begin_offsets(), incarnation)
-            transaction = await self._open_logs(ledger, producer, incarnation)
+            ledger = await self.identity.checked(await self.patience.ask(self.logs.begin_offsets), incarnation)
+            ledger, transaction = await self._open_logs(ledger, incarnation)
             ledger = await self._read_all(ledger, incarnation)
             declared = missing_stores(ledger, self.term, sources, stores)
             ledger = await self._identify_sources(ledger, identities)
@@ -104,17 +109,20 @@ class Coordinator:
             ledger = await self._declare_stores(ledger, declared)
             await self._check_sources(ledger, sources)
             before = ledger
-            await self._append(
+            await self._write(
                 [e for place in sorted(sources) for e in decide_grant(ledger, self.term, place, incarnation)]
             )
-            ledger = await self.logs.read_control(ledger)
+            ledger = await self._read_on(ledger)
             self.identity.check_in_office(ledger, incarnation)
         except BaseException:
-            limit = self.settings.close_timeout_ms
-            # An error of the close would stand for what is raised, a cancellation too.
-            await asyncio.shield(closed_within(limit, producer.close(), "closing a producer", excused=BrokerError))
+            await asyncio.shield(self._close_producer())
             raise
-        return Office(incarnation, producer, ledger, before, transaction)
+        return Office(incarnation, self._producer, ledger, before, transaction)
+
+    async def _close_producer(self) -> None:
+        # An error of the close would stand for what is raised, a cancellation too.
+        limit = self.settings.close_timeout_ms
+        await closed_within(limit, self._producer.close(), "closing a producer", excused=BrokerError)
 
     async def grant(self, ledger: Ledger, place: Place, incarnation: int, within: KeyRange) -> int:
         """Grant points of a partition that nobody holds; the new epoch. ``ledger``: with all that was committed there.
@@ -133,32 +141,33 @@ class Coordinator:
         identities: Mapping[str, str],
     ) -> Ledger:
         # The offset log first: another process that starts just now writes to the control log before it writes there.
-        had_offsets = await self._has_offsets()
-        ledger = await self.logs.read_control(Ledger())
+        had_offsets = await self.patience.ask(self._has_offsets)
+        ledger = await self._read_on(Ledger())
         check_identities(ledger.control.identities, identities)  # a start that is refused disturbs nobody
         self.starts.check(ledger.control)
         missing_stores(ledger, ledger.control.term, sources, stores)
-        self._begun = await self.starts.decide(ledger.control, sources)
+        control = ledger.control
+        self._begun = await self.patience.ask(lambda: self.starts.decide(control, sources))
         if ledger.control.created is None:
             if had_offsets:
                 raise LogError(
                     f"{self.logs.control.topic} is empty, but {offsets_topic(self.app)} is not: the control log of "
                     f"{self.app!r} is lost. Restore it from a copy, or start under a new application name."
                 )
-            await self._append([AppCreated(self.app, HASH_NAME, self.logs.log_partitions)])
+            await self._write([AppCreated(self.app, HASH_NAME, self.logs.log_partitions)])
         self.term = ledger.control.term + 1
-        await self._append([CoordinatorElected(self.term, self.instance)])
+        await self._write([CoordinatorElected(self.term, self.instance)])
         return await self._read_control(ledger)
 
     async def _has_offsets(self) -> bool:
         topic = offsets_topic(self.app)
         places = [TopicPartition(topic, p) for p in range(self.logs.log_partitions)]
-        marks = await bounded(self.broker.watermarks(places), self.settings.request_timeout_ms, "watermarks")
+        marks = await bounded(self.broker.watermarks(places), self.settings.call_limit_ms, "watermarks")
         return any(m.high > 0 for m in marks.values())
 
     async def _join(self, ledger: Ledger) -> Ledger:
         joined = MemberJoined(self.term, ledger.control.incarnation_next, self.instance, self.identity.transactional_id)
-        await self._append([joined])
+        await self._write([joined])
         return await self._read_control(ledger)
 
     async def _fence_others(self, ledger: Ledger) -> Ledger:
@@ -166,7 +175,7 @@ class Coordinator:
         others = [m for m in ledger.control.unfenced() if m.instance != self.instance]
         if not others:
             return ledger
-        await self._append([MemberExpelled(self.term, m.incarnation) for m in others if not m.expelled])
+        await self._write([MemberExpelled(self.term, m.incarnation) for m in others if not m.expelled])
         logger.info(
             "%s: making sure that no run before this one can commit any more (%s), which each start does, also after a "
             "clean stop",
@@ -179,40 +188,50 @@ class Coordinator:
                     group.create_task(self._fence(member.transactional_id))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
-        await self._append([MemberFenced(self.term, m.incarnation) for m in others])
+        await self._write([MemberFenced(self.term, m.incarnation) for m in others])
         return await self._read_control(ledger)
 
     async def _fence(self, transactional_id: str) -> None:
         """Fence, and fence again where that was not done in time: its last transaction's markers may take longer."""
-        limit = self.settings.request_timeout_ms + self.settings.transaction_timeout_ms
+        limit = self.settings.call_limit_ms + self.settings.transaction_timeout_ms
         what = f"fencing {transactional_id}"
         patience = Patience(self.settings.broker_retry_ms, what)
         await until_answered(lambda: bounded(self.broker.fence(transactional_id), limit, what), patience)
 
-    async def _open_logs(self, ledger: Ledger, producer: Producer, incarnation: int) -> int:
+    async def _open_logs(self, ledger: Ledger, incarnation: int) -> tuple[Ledger, int]:
         """The first event of each empty partition of the offset log; the number of the last transaction used."""
-        missing = sorted(set(range(self.logs.log_partitions)) - ledger.opened)
-        if not missing:
-            return 0
-        events = [decide_opening(self.app, self.logs.log_partitions, p, incarnation, 1) for p in missing]
-        topic = offsets_topic(self.app)
-        records = [Outgoing(topic, e.log_partition, None, encode(e)) for e in events]
-        limit = self.settings.request_timeout_ms
-        try:
-            await bounded(producer.transact(records), limit, f"opening {topic}")
-        except ProducerFenced as error:
-            self.identity.check_in_office(await self.logs.read_control(ledger), incarnation)
-            raise BrokerTimeout(f"opening {topic} took longer than a transaction may: {error}") from error
-        return 1
+        topic, transaction = offsets_topic(self.app), 0
+        while missing := sorted(set(range(self.logs.log_partitions)) - ledger.opened):
+            transaction += 1
+            events = [decide_opening(self.app, self.logs.log_partitions, p, incarnation, transaction) for p in missing]
+            records = [Outgoing(topic, e.log_partition, None, encode(e)) for e in events]
+            limit = self.settings.transaction_limit_ms
+            try:
+                await bounded(self._producer.transact(records), limit, f"opening {topic}")
+                break
+            except ProducerFenced as error:
+                self.identity.check_in_office(await self._read_on(ledger), incarnation)
+                raise BrokerTimeout(f"opening {topic} took longer than a transaction may: {error}") from error
+            except (TransactionAborted, TransactionUnknown, BrokerTimeout) as error:
+                await self.patience.wait(BrokerTimeout(f"opening {topic}: {error}"))
+                await self._close_producer()
+                self._producer = await self.patience.ask(self.identity.make_producer)
+                ledger = await self._read_all(ledger, incarnation)
+        return ledger, transaction
 
     async def _read_all(self, ledger: Ledger, incarnation: int) -> Ledger:
-        ledger = await self.logs.read_offsets(await self.logs.read_control(ledger))
+        read = await self._read_on(ledger)
+        ledger = await self.patience.ask(lambda: self.logs.read_offsets(read))
         return await self.identity.checked(ledger, incarnation)
+
+    async def _read_on(self, ledger: Ledger) -> Ledger:
+        return await self.patience.ask(lambda: self.logs.read_control(ledger))
 
     async def _check_sources(self, ledger: Ledger, sources: Collection[TopicPartition]) -> None:
         """With watermarks taken now: until it was fenced, another process may have read far beyond older ones."""
-        marks = await bounded(
-            self.broker.watermarks([*sources]), self.settings.request_timeout_ms, "watermarks of sources"
+        limit = self.settings.call_limit_ms
+        marks = await self.patience.ask(
+            lambda: bounded(self.broker.watermarks([*sources]), limit, "watermarks of sources")
         )
         for source in sources:
             check_source(ledger, source, marks[source])
@@ -224,7 +243,7 @@ class Coordinator:
         new = [SourceIdentified(self.term, name, told) for name, told in sorted(identities.items()) if told]
         new = [event for event in new if event.topic not in known]
         if new:
-            await self._append(new)
+            await self._write(new)
             ledger = await self._read_control(ledger)
         return ledger
 
@@ -248,7 +267,7 @@ class Coordinator:
         new = [place for place in sorted(sources) if place not in ledger.control.started]
         if new:
             begun = {place: self._begun[place] for place in new}  # none that was started can have come undone
-            await self._append(
+            await self._write(
                 [
                     PartitionStarted(self.term, *place, one.offset, one.start, one.partitions)
                     for place, one in begun.items()
@@ -260,23 +279,29 @@ class Coordinator:
 
     async def _declare_stores(self, ledger: Ledger, stores: Sequence[StoreDeclared]) -> Ledger:
         if stores:
-            await self._append(stores)
+            await self._write(stores)
             ledger = await self._read_control(ledger)
         return ledger
 
     async def _read_control(self, ledger: Ledger) -> Ledger:
         """Read the control log to its end; raises FencedError as soon as somebody else holds a term."""
-        ledger = await self.logs.read_control(ledger)
+        ledger = await self._read_on(ledger)
         if ledger.control.coordinator != self.instance:
             raise FencedError(
                 f"another process of {self.app!r} took office (term {ledger.control.term}); this one stops"
             )
         return ledger
 
+    async def _write(self, events: Sequence[ControlEvent]) -> None:
+        """Append while it starts. What was asked for once more after a lost answer may stand there twice: it counts
+        once, for each event tells how things are, and in the term of this process.
+        """
+        await self.patience.ask(lambda: self._append(events))
+
     async def _append(self, events: Sequence[ControlEvent]) -> None:
         records = [Outgoing(self.logs.control.topic, 0, None, encode(event)) for event in events]
         if records:
-            limit = self.settings.request_timeout_ms
+            limit = self.settings.call_limit_ms
             await bounded(self.broker.append(records), limit, f"appending to {self.logs.control.topic}")
 
 

@@ -60,7 +60,7 @@ class Starts:
     async def _offsets(
         self, start: Start, topic: str, places: Sequence[TopicPartition], marks: Mapping[TopicPartition, Watermarks]
     ) -> Mapping[TopicPartition, int]:
-        limit = self.settings.request_timeout_ms
+        limit = self.settings.call_limit_ms
         if start.group is not None:
             return await self._of_group(start.group, topic, places, marks)
         if start.timestamp_ms is not None:
@@ -72,7 +72,7 @@ class Starts:
     async def _of_group(
         self, group: str, topic: str, places: Sequence[TopicPartition], marks: Mapping[TopicPartition, Watermarks]
     ) -> dict[TopicPartition, int]:
-        limit = self.settings.request_timeout_ms
+        limit = self.settings.call_limit_ms
         told = await bounded(self.broker.group_offsets(group, places), limit, f"offsets of group {group}")
         where = f"start='group:{group}' of topic {topic!r}"
         if told.is_live:

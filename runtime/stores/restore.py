@@ -242,7 +242,7 @@ async def _read(
     names = ", ".join(f"{source.topic}[{source.partition}]" for source in list(spans)[:NAMED_MAX])
     loop = asyncio.get_running_loop()
     patience = Patience(settings.broker_retry_ms, f"restoring from {names}")
-    limit_ms = settings.request_timeout_ms + settings.transaction_timeout_ms
+    limit_ms = settings.call_limit_ms + settings.transaction_timeout_ms
     positions = {source: first for source, (first, end) in spans.items() if first < end}
     reader: Reader | None = None
     moved_s = loop.time()

@@ -12,12 +12,13 @@ from keylanes.brokers.security import Security
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 PLACE = TopicPartition("src", 1)
-GONE: tuple[Any, ...] = (Code.UNKNOWN_TOPIC_OR_PARTITION, "src", bytes(16), False, [])
+GONE: tuple[Any, ...] = (Code.UNKNOWN_TOPIC_OR_PARTITION, "src", bytes(16), False, [], 0, {})
 
 
 def topic(identity: int, partitions: int = 2) -> tuple[Any, ...]:
     """What a broker says of the topic; identity 0: it tells none."""
-    return Code.NONE, "src", identity.to_bytes(16), False, [(0, index, 7) for index in range(partitions)]
+    rows: list[Any] = [(0, index, 7, 0, [7], [7], [], {}) for index in range(partitions)]
+    return Code.NONE, "src", identity.to_bytes(16), False, rows, 0, {}
 
 
 class Client:
@@ -27,9 +28,9 @@ class Client:
         self._answers = list(answers)
         self.asked = 0
 
-    def get_random_node(self) -> int:
+    def nodes(self) -> list[int]:
         """The only one."""
-        return 7
+        return [7]
 
     async def send(self, node: int, request: Any, *, group: Any) -> Any:
         """The next answer."""
@@ -39,7 +40,7 @@ class Client:
 
 def check(*answers: tuple[Any, ...], times: int = 1) -> Client:
     """Look at the partition so many times while the brokers answer so."""
-    link, client = KafkaLink(LinkSettings("127.0.0.1:1", "test", Security(), 30_000, 1_000)), Client(*answers)
+    link, client = KafkaLink(LinkSettings("127.0.0.1:1", "test", Security(), 4_000, 30_000, 1_000)), Client(*answers)
     link._client = client
     identities = TopicIdentities(link)
 

@@ -14,8 +14,8 @@ from keylanes.brokers.kafka import inside
 from keylanes.brokers.kafka.client import KafkaClient
 
 FOLDER = Path(inspect.getfile(inside)).parent
-OVERRIDDEN = {"_get_conn"}
-"""By ``KafkaClient``: the only private name of aiokafka outside of inside.py."""
+OVERRIDDEN = {"_get_conn", "_metadata_update"}
+"""By ``KafkaClient``: the only private names of aiokafka outside of inside.py."""
 
 
 def is_private(name: str) -> bool:
@@ -94,6 +94,7 @@ def test_what_is_replaced_is_called_as_before() -> None:
         return list(inspect.signature(function).parameters)
 
     assert parameters(KafkaClient._get_conn)[2:] == parameters(AIOKafkaClient._get_conn)[2:] == ["group", "no_hint"]
+    assert parameters(KafkaClient._metadata_update) == parameters(AIOKafkaClient._metadata_update)
     assert parameters(AIOKafkaClient._md_synchronizer) == ["self"]
     assert parameters(Fetcher._proc_fetch_request) == ["self", "assignment", "node_id", "request"]
     assert parameters(Fetcher.fetched_records) == ["self", "partitions", "timeout", "max_records"]

@@ -81,7 +81,7 @@ def test_a_key_with_a_password_does_not_ask_for_it(tmp_path: Path) -> None:
     subprocess.run([*make, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     security = Security(security_protocol="SSL", ssl_certfile=certificate, ssl_keyfile=key)
     with pytest.raises(SettingsError, match=r"the certificates can't be used: .*ssl_password"):
-        LinkSettings("localhost:1", "test", security, 1_000, 1_000).client_arguments()
+        LinkSettings("localhost:1", "test", security, 1_000, 1_000, 1_000).client_arguments()
 
 
 async def test_kerberos_needs_its_package() -> None:
@@ -102,7 +102,7 @@ def test_secrets_do_not_show(capsys: pytest.CaptureFixture[str]) -> None:
     security = Security(
         security_protocol="SASL_PLAINTEXT", sasl_plain_username="user", sasl_plain_password=Secret("hunter2")
     )
-    settings = LinkSettings("localhost:9092", "test", security, 1_000, 1_000)
+    settings = LinkSettings("localhost:9092", "test", security, 1_000, 1_000, 1_000)
     assert settings.client_arguments()["sasl_plain_password"] == "hunter2"
     assert "hunter2" not in f"{settings!r} {settings} {KafkaBroker('localhost:9092', security=security)!r}"
 

@@ -30,7 +30,7 @@ SETTINGS = {
     "commit_interval_ms": 40,
     "commit_lead_ms": 10,
     "transaction_timeout_ms": TRANSACTION_MS,
-    "request_timeout_ms": 2_000,
+    "request_timeout_ms": 1_500,
     "broker_retry_ms": 90_000,
     "close_timeout_ms": 2_000,
     "drain_timeout_ms": 5_000,

@@ -38,7 +38,11 @@ async def proxy(kafka_server: KafkaServer) -> AsyncIterator[Proxy]:
 @pytest.fixture
 async def through(proxy: Proxy, kafka_server: KafkaServer) -> AsyncIterator[KafkaBroker]:
     """A connection through the proxy; whatever it makes goes that way, too."""
-    broker = KafkaBroker(f"127.0.0.1:{kafka_server.proxied_port}", request_timeout_ms=REQUEST_TIMEOUT_MS)
+    broker = KafkaBroker(
+        f"127.0.0.1:{kafka_server.proxied_port}",
+        request_timeout_ms=REQUEST_TIMEOUT_MS,
+        default_api_timeout_ms=REQUEST_TIMEOUT_MS,
+    )
     await broker.open()
     yield broker
     await broker.close()

@@ -332,9 +332,10 @@ def test_compressed_source(kafka_server: KafkaServer, codec: str) -> None:
 def test_broker_away_at_start() -> None:
     """The application stops within its limits with its own exit code."""
     ground = Ground("kafka://127.0.0.1:1")
-    app = ground.app(request_timeout_ms=500, start_timeout_ms=3_000)
+    app = ground.app(request_timeout_ms=500, default_api_timeout_ms=500, start_timeout_ms=3_000)
     with_letters(ground, app)
-    stops_with(BrokerUnavailable, app)
+    said = str(stops_with(BrokerUnavailable, app))
+    assert said.startswith("starting took longer than 3000 ms: connecting to Kafka at 127.0.0.1:1")
 
 
 @pytest.mark.broker
@@ -345,7 +346,8 @@ def test_broker_away_in_the_middle(tmp_path: Path, caplog: pytest.LogCaptureFixt
     try:
         ground = Ground(f"kafka://{server.bootstrap}")
         ground.fill([(b"k%d" % (i % 50), b"%d" % i) for i in range(2_000)])
-        app = ground.app(broker_retry_ms=60_000, request_timeout_ms=1_000)  # a start takes some seconds
+        limits = {"request_timeout_ms": 1_000, "default_api_timeout_ms": 1_000}  # a start takes some seconds
+        app = ground.app(broker_retry_ms=60_000, **limits)
         seen = threading.Event()
 
         @app.handler(ground.source, to=ground.late, parallelising_factor=8)

@@ -397,7 +397,9 @@ async def test_a_silent_broker_is_an_error_everywhere(
     proxy: Proxy, kafka_server: KafkaServer, broker: KafkaBroker, name: str, place: TopicPartition
 ) -> None:
     """When nothing is answered any more every call ends, within its limits, with the error that the protocol names."""
-    through = KafkaBroker(f"127.0.0.1:{kafka_server.proxied_port}", request_timeout_ms=SHORT_MS, close_timeout_ms=500)
+    limits: dict[str, Any] = dict.fromkeys(("request_timeout_ms", "default_api_timeout_ms"), SHORT_MS)
+    limits["close_timeout_ms"] = 500
+    through = KafkaBroker(f"127.0.0.1:{kafka_server.proxied_port}", **limits)
     await through.open()
     producer = await through.producer(name, transaction_timeout_ms=SHORT_MS)
     reader = await through.reader({place: 0})
@@ -427,7 +429,7 @@ async def test_a_silent_broker_is_an_error_everywhere(
 async def test_nobody_there_is_an_error() -> None:
     """Connecting where nobody listens ends with BrokerTimeout."""
     with pytest.raises(BrokerTimeout, match=r"127\.0\.0\.1:9"):
-        await KafkaBroker("127.0.0.1:9", request_timeout_ms=300).open()
+        await KafkaBroker("127.0.0.1:9", request_timeout_ms=300, default_api_timeout_ms=300).open()
 
 
 async def test_retention_that_passes_a_reader_is_an_error(broker: KafkaBroker, place: TopicPartition) -> None:
@@ -532,7 +534,7 @@ async def test_a_process_that_stood_still_calls_nothing_damaged(
     """While this process stands still no broker answers it: that calls for a new reader, not for a mended source."""
     for value in range(2):  # batches of their own
         await broker.append(numbers(place, value))
-    hasty = KafkaBroker(kafka_server.bootstrap, request_timeout_ms=2 * SHORT_MS)
+    hasty = KafkaBroker(kafka_server.bootstrap, default_api_timeout_ms=2 * SHORT_MS)
     await hasty.open()
     try:
         reader = await hasty.reader({place: 0})

@@ -54,7 +54,7 @@ class Loop(UvLoop):  # type: ignore[misc]  # importorskip gives Any
 
 def link_to(address: str) -> KafkaLink:
     """Connections that are not open yet."""
-    return KafkaLink(LinkSettings(address, "test", Security(), 2_000, 1_000))
+    return KafkaLink(LinkSettings(address, "test", Security(), 2_000, 2_000, 1_000))
 
 
 @pytest.mark.broker

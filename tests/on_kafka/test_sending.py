@@ -20,7 +20,7 @@ TIMEOUT_MS = 3_000
 
 def through(kafka_server: KafkaServer, name: str) -> App:
     """An application that reaches the broker by the proxy."""
-    settings = Settings(request_timeout_ms=TIMEOUT_MS, close_timeout_ms=1_000)
+    settings = Settings(request_timeout_ms=TIMEOUT_MS, default_api_timeout_ms=TIMEOUT_MS, close_timeout_ms=1_000)
     app = App(f"sender-{name}", broker=f"kafka://127.0.0.1:{kafka_server.proxied_port}", settings=settings)
 
     @app.handler(name)

@@ -27,8 +27,8 @@ class Running:
 
     def __init__(self, ground: Ground, kind: str, until: str = "on", **settings: int) -> None:
         values = {
-            "commit_interval_ms": 50, "request_timeout_ms": 5_000, "broker_retry_ms": 10_000, "close_timeout_ms": 1_000,
-            "fetch_records_max": 50, "buffer_bytes_max": 16 * 1_500, **settings,
+            "commit_interval_ms": 50, "default_api_timeout_ms": 5_000, "broker_retry_ms": 10_000,
+            "close_timeout_ms": 1_000, "fetch_records_max": 50, "buffer_bytes_max": 16 * 1_500, **settings,
         }  # fmt: skip
         arguments = [ground.address, ground.name, ground.source, ground.late, kind, json.dumps(values), until]
         self.process = subprocess.Popen(
@@ -178,7 +178,7 @@ def test_sigint_stops_in_order(folder: Ground) -> None:
 
 def test_sigterm_while_it_starts() -> None:
     """A process that still waits for its broker stops at once."""
-    run = Running(Ground("kafka://127.0.0.1:1"), "plain", request_timeout_ms=60_000)
+    run = Running(Ground("kafka://127.0.0.1:1"), "plain", default_api_timeout_ms=60_000, broker_retry_ms=60_000)
     run.wait_for(lambda: any("127.0.0.1:1" in line for line in run.errors))
     run.process.terminate()
     assert run.end(5) == 0, run.errors[-10:]

@@ -169,7 +169,7 @@ async def test_a_body_that_is_cancelled_by_somebody_else_stays_cancelled(ground:
 
 async def test_service_that_is_cancelled_while_it_starts() -> None:
     """Who gives up waiting for the start leaves nothing running behind."""
-    app = Ground("kafka://127.0.0.1:1").app(request_timeout_ms=60_000)
+    app = Ground("kafka://127.0.0.1:1").app(default_api_timeout_ms=60_000, broker_retry_ms=60_000)
     app.handler("any")(lambda value: None)
     with pytest.raises(TimeoutError):  # noqa: PT012  # of what is inside, none is begun
         async with asyncio.timeout(0.2):

@@ -90,7 +90,8 @@ def test_plain_text_becomes_a_secret() -> None:
 
 def run_with_password(address: str) -> BaseException:
     """Run an application that can't get in; what ended it."""
-    app = App("secret", broker=address, settings=settings(request_timeout_ms=1_000, start_timeout_ms=3_000))
+    limits = {"request_timeout_ms": 1_000, "default_api_timeout_ms": 1_000, "start_timeout_ms": 3_000}
+    app = App("secret", broker=address, settings=settings(**limits))
     app.handler("any")(lambda value: None)
     with pytest.raises(SystemExit) as ended:
         app.run(until="level")

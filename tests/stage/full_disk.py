@@ -76,7 +76,9 @@ def main() -> None:
     try:
         ground = Ground(f"kafka://{server.bootstrap}", other / "state")
         ground.fill([(b"k%d" % (i % KEYS), b"%d" % i) for i in range(RECORDS)])
-        settings = Settings.of(**ground.settings(transaction_timeout_ms=3_000, broker_retry_ms=80_000))
+        settings = Settings.of(
+            **ground.settings(transaction_timeout_ms=3_000, request_timeout_ms=1_500, broker_retry_ms=80_000)
+        )
         app = App(ground.name, broker=ground.address, settings=settings)
 
         @app.handler(ground.source, to=ground.late, parallelising_factor=4)

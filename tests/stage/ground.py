@@ -39,7 +39,11 @@ class Ground:
 
     def settings(self, **settings: object) -> dict[str, object]:
         """Settings with short limits."""
-        values: dict[str, object] = {"commit_interval_ms": 50, "request_timeout_ms": 5_000, "broker_retry_ms": 10_000}
+        values: dict[str, object] = {
+            "commit_interval_ms": 50,
+            "default_api_timeout_ms": 5_000,
+            "broker_retry_ms": 10_000,
+        }
         if self.state_folder is not None:
             values["state_folder"] = str(self.state_folder)
         return {**values, **settings}

@@ -258,7 +258,7 @@ def test_broker_that_stays_away() -> None:
         with pytest.raises(BrokerTimeout):
             await Restore(connection, world.settings).run([world.source()._replace(expected=None)])
 
-    virtual(story, World(broker_retry_ms=1_000))
+    virtual(story, World(broker_retry_ms=1_000, default_api_timeout_ms=1_000, request_timeout_ms=1_000))
 
 
 def test_marker_ahead_is_rebuilt_aloud(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,77 @@
+"""What it means when no connection to a broker comes about, in words for people.
+
+A log-in or a certificate that is refused is refused again by each further try, which may lock an account: that ends at
+once. All else may be a broker that is just starting, and is tried again.
+"""
+
+import ssl
+from collections.abc import Iterator
+
+import aiokafka.errors
+
+from ..protocol import AuthenticationRefused
+
+LOG_IN_REFUSED = (
+    aiokafka.errors.SaslAuthenticationFailed,
+    aiokafka.errors.AuthenticationFailedError,
+    aiokafka.errors.UnsupportedSaslMechanismError,
+)
+ALERTS_OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
+"""What is in the name of a TLS alert by which a broker refuses the client's certificate, or the lack of one."""
+
+
+def refusal_of(error: BaseException, server: str) -> AuthenticationRefused | None:
+    """The refusal that an error stands for; None: another try may succeed."""
+    for cause in _chain(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            why = cause.verify_message or str(cause)
+            return AuthenticationRefused(
+                f"the certificate of {server} is not trusted: {why}. ssl_cafile names the CA that signed it, and the "
+                "address must be one that it was made for"
+            )
+        if isinstance(cause, ssl.SSLError) and any(word in (cause.reason or "") for word in ALERTS_OF_CERTIFICATES):
+            return AuthenticationRefused(
+                f"{server} refuses this client's certificate ({cause.reason}): ssl_certfile and ssl_keyfile name one "
+                "that the brokers trust"
+            )
+        if isinstance(cause, LOG_IN_REFUSED):
+            return AuthenticationRefused(
+                f"{server} refuses the log-in: {_said(cause)}. Look at sasl_mechanism, sasl_plain_username and the "
+                "password"
+            )
+        if isinstance(cause, aiokafka.errors.IllegalSaslStateError):
+            return AuthenticationRefused(
+                f"{server} takes no log-in: its port is one without SASL. Look at security_protocol and the port"
+            )
+    return None
+
+
+def in_words(error: BaseException, server: str, security_protocol: str) -> str:
+    """Why there is no connection, and what is likely behind it."""
+    text = f"no connection to {server}: {_said(error)}"
+    if any(isinstance(cause, ConnectionRefusedError) for cause in _chain(error)):
+        return text
+    is_closed = isinstance(error, aiokafka.errors.KafkaConnectionError | EOFError)
+    if security_protocol in ("SSL", "SASL_SSL"):
+        if is_closed:
+            return f"{text} (closed behind the TLS handshake: is this port one with SASL, or is a certificate missing?)"
+        if not isinstance(error, OSError) or isinstance(error, ConnectionError | TimeoutError | ssl.SSLError):
+            return f"{text} (no TLS handshake came about: is this port one without TLS?)"
+    elif is_closed:
+        return f"{text} (closed at the first request: is this port one with TLS or SASL?)"
+    return text
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    return str(error) or repr(error)

@@ -1,0 +1,48 @@
+"""For how long a start waits for a cluster that does not answer: all of its time, whichever step it is at."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from ...brokers.protocol import BrokerTimeout
+from ...brokers.waiting import PATIENCE_STEP_MS, bounded
+
+T = TypeVar("T")
+
+logger = logging.getLogger("keylanes")
+
+
+class StartPatience:
+    """Asks again until the start's own limit, ``start_timeout_ms``, ends it; remembers what was wrong last."""
+
+    def __init__(self, limit_ms: int) -> None:
+        self.limit_ms = limit_ms
+        self._problem: BrokerTimeout | None = None
+
+    async def within(self, starting: Awaitable[T]) -> T:
+        """What a part of the start returns; raises BrokerTimeout, which names the last problem."""
+        try:
+            return await bounded(starting, self.limit_ms, "starting")
+        except BrokerTimeout as error:
+            if self._problem is None:
+                raise
+            raise BrokerTimeout(f"{error}: {self._problem}") from self._problem
+
+    async def ask(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """The answer to what may be asked twice."""
+        while True:
+            try:
+                answer = await ask()
+            except BrokerTimeout as error:
+                await self.wait(error)
+            else:
+                self._problem = None
+                return answer
+
+    async def wait(self, problem: BrokerTimeout) -> None:
+        """A moment before the next try; the first time it is told."""
+        if self._problem is None:
+            logger.warning("the broker does not answer; the start tries for %d ms: %s", self.limit_ms, problem)
+        self._problem = problem
+        await asyncio.sleep(PATIENCE_STEP_MS / 1000)

@@ -1,0 +1,72 @@
+"""One of three brokers hangs, instead of dying: it accepts connections and says nothing. The work goes on beside it."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from keylanes.devkafka.cluster import SESSION_MS, KafkaCluster
+from keylanes.devkafka.node import KafkaNode
+
+from ..stage.hanging import OUT, SOURCE, Gaps, Load, counting, create, expected, leader_of, reached, read
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.kills, pytest.mark.timeout(400)]
+
+HANGS_S = 30.0
+STOPS_S_MAX = 3 * SESSION_MS / 1000
+"""By then another node leads, and the application has found it."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Three nodes."""
+    with KafkaCluster(tmp_path_factory.mktemp("hung") / "kafka") as cluster:
+        yield cluster
+
+
+async def until_end(cluster: KafkaCluster, folder: Path, name: str) -> float:
+    """A fresh application works a topic to its end; how long that took."""
+    began = time.monotonic()
+    await asyncio.to_thread(lambda: counting(cluster, folder, name, "few", f"few-{name}").run(until="level"))
+    return time.monotonic() - began
+
+
+async def hang(cluster: KafkaCluster, node: KafkaNode, folder: Path) -> tuple[float, float]:
+    """The node hangs for a while in which fresh applications begin; from when to when."""
+    began = time.monotonic()
+    node.suspend()
+    try:
+        starts = [until_end(cluster, folder, f"fresh-{number}") for number in range(3)]
+        took = [await start for start in starts]
+        assert max(took) < HANGS_S
+        await asyncio.sleep(began + HANGS_S - time.monotonic())
+    finally:
+        node.resume()
+    return began, time.monotonic()
+
+
+async def test_commits_go_on_while_a_broker_hangs(cluster: KafkaCluster, tmp_path: Path) -> None:
+    """The worst stop is that of the fail-over, commits go on while it hangs, fresh starts beside it succeed, and
+    nothing is lost, doubled or out of order.
+    """
+    await create(cluster, SOURCE, OUT, "few")
+    with Load(cluster, "few") as few:
+        await reached(lambda: few.written > 100)
+    app = counting(cluster, tmp_path, "hung")
+    with Load(cluster) as load:
+        async with app:
+            commits = Gaps(lambda: app.statistics().commits)
+            await reached(lambda: app.statistics().commits > 20)
+            node = await asyncio.to_thread(leader_of, cluster, "hung.control")
+            began, ended = await hang(cluster, node, tmp_path)
+            stopped = commits.longest(began, ended)
+            assert stopped <= STOPS_S_MAX
+            assert commits.between(began + stopped, ended) > 10
+            await asyncio.sleep(5)
+    await asyncio.to_thread(lambda: counting(cluster, tmp_path, "hung").run(until="level"))
+    found = await asyncio.to_thread(read, cluster, OUT)
+    assert found == expected(load.written)
+    for number in range(3):
+        assert await asyncio.to_thread(read, cluster, f"few-fresh-{number}") == expected(few.written)

@@ -1,0 +1,158 @@
+"""An application under load on a cluster of which a node hangs: for how long nothing was committed, and what is there.
+
+What writes and what looks at the end is librdkafka; it shares no code with the project.
+"""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Self
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from keylanes import App, Settings, State
+from keylanes.brokers.kafka.broker import KafkaBroker
+from keylanes.brokers.protocol import TopicSpec
+from keylanes.devkafka.cluster import KafkaCluster
+from keylanes.devkafka.node import KafkaNode
+
+SOURCE, OUT = "source", "out"
+PARTITIONS, KEYS, PER_SECOND = 4, 50, 200
+LOOK_S = 0.05
+LIMIT_S = 120.0
+
+
+def counting(cluster: KafkaCluster, folder: Path, name: str, source: str = SOURCE, to: str = OUT, /) -> App:
+    """Writes each value on, with how many of its key there were."""
+    settings = Settings(state_folder=str(folder / name), commit_interval_ms=100)
+    app = App(name, broker=f"kafka://{cluster.bootstrap}", settings=settings, partitioners={source: "crc32"})
+
+    @app.handler(source, to=to, parallelising_factor=8)
+    async def count(value: int, seen: State[int]) -> dict[str, int]:
+        await asyncio.sleep(0.002)
+        seen.put(nth := (seen.get() or 0) + 1)
+        return {"value": value, "nth": nth}
+
+    return app
+
+
+async def create(cluster: KafkaCluster, *topics: str) -> None:
+    """Make topics with a copy on each node."""
+    broker = KafkaBroker(cluster.bootstrap)
+    await broker.open()
+    await broker.create([TopicSpec(topic, PARTITIONS, {}) for topic in topics])
+    await broker.close()
+
+
+async def reached(condition: Callable[[], bool]) -> None:
+    """Wait for a condition; fails when it takes too long."""
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():  # noqa: ASYNC110  # what is waited for has no event
+            await asyncio.sleep(LOOK_S)
+
+
+def leader_of(cluster: KafkaCluster, topic: str) -> KafkaNode:
+    """The node that leads a topic's first partition."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    leader: int = admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader
+    return cluster.nodes[leader - 1]
+
+
+class Load:
+    """Writes numbers until it is left, each acknowledged by all copies."""
+
+    def __init__(self, cluster: KafkaCluster, topic: str = SOURCE) -> None:
+        self.topic, self.written, self.failed = topic, 0, list[object]()
+        config = {"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "log_level": 0}
+        self._producer = Producer(config)
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._write, name="load")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """No more; all is written."""
+        self._left.set()
+        self._thread.join()
+        assert self._producer.flush(LIMIT_S) == 0
+        assert not self.failed
+
+    def _write(self) -> None:
+        while not self._left.wait(1 / PER_SECOND):
+            self.put(self.written)
+            self.written += 1
+
+    def put(self, number: int) -> None:
+        """One record."""
+        self._producer.produce(self.topic, b"%d" % number, b"k%d" % (number % KEYS), on_delivery=self._delivered)
+        self._producer.poll(0)
+
+    def _delivered(self, error: object, _message: object) -> None:
+        if error is not None:
+            self.failed.append(error)
+
+
+class Gaps:
+    """When a count moved, as it is seen in short intervals."""
+
+    def __init__(self, count: Callable[[], int]) -> None:
+        self._count = count
+        self.moved: list[float] = []
+        self.looked = asyncio.ensure_future(self._look())
+
+    async def _look(self) -> None:
+        before = self._count()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if (now := self._count()) != before:
+                before = now
+                self.moved.append(time.monotonic())
+
+    def longest(self, begin: float, end: float) -> float:
+        """Seconds without a move that lie in this time, as far as they do."""
+        moved = [begin, *(at for at in self.moved if begin <= at <= end), end]
+        return max(later - earlier for earlier, later in pairwise(moved))
+
+    def between(self, begin: float, end: float) -> int:
+        """How often it moved."""
+        return sum(1 for at in self.moved if begin <= at <= end)
+
+
+def read(cluster: KafkaCluster, topic: str) -> dict[str, list[dict[str, int]]]:
+    """All committed values of a topic by key, each key's in the order of its partition."""
+    config = {"bootstrap.servers": cluster.bootstrap, "group.id": "look", "log_level": 0, "enable.auto.commit": False}
+    consumer = Consumer({**config, "isolation.level": "read_committed", "enable.partition.eof": True})
+    found: dict[str, list[dict[str, int]]] = {}
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+        ended, until = set[int](), time.monotonic() + LIMIT_S
+        while len(ended) < PARTITIONS:
+            assert time.monotonic() < until, f"{topic} can't be read to its end: {ended}"
+            message = consumer.poll(1.0)
+            if message is None:
+                continue
+            if message.error() is not None:
+                ended.add(message.partition())
+            else:
+                found.setdefault(message.key().decode(), []).append(json.loads(message.value()))
+        return found
+    finally:
+        consumer.close()
+
+
+def expected(written: int) -> dict[str, list[dict[str, int]]]:
+    """What ``counting`` makes of so many numbers."""
+    return {
+        f"k{key}": [{"value": number, "nth": place + 1} for place, number in enumerate(range(key, written, KEYS))]
+        for key in range(min(KEYS, written))
+    }
