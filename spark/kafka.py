@@ -8,6 +8,7 @@ not answer it says -1001 and no error: taken for an end, that would leave a part
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .brokers import CHUNK_RECORDS, DECIDED_S_MAX, AuditError, Columns, Place, Span, Topic, provenance_of
@@ -49,6 +50,9 @@ _PERMANENT: Final = frozenset(
     )
 )
 """Errors that another attempt does not cure."""
+_FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location")
+_PROBE: Final = "probe"
+"""In place of a file: what this machine trusts."""
 _UNREACHED: Final = frozenset(("_ALL_BROKERS_DOWN", "_SSL", "_TIMED_OUT", "_TRANSPORT"))
 _UNFIT: Final = ". Do the client settings (security.protocol, …) fit these brokers?"
 _UNSECURED: Final = (
@@ -65,6 +69,10 @@ class KafkaWitness:
 
     def __init__(self, servers: str, security: dict[str, str], api_timeout_s: float = API_TIMEOUT_MS / 1000) -> None:
         self._servers, self._is_secured, self._api_timeout_s = servers, "security.protocol" in security, api_timeout_s
+        for name in _FILES:
+            path = security.get(name, _PROBE)
+            if path != _PROBE and not Path(path).exists():
+                raise AuditError(f"client settings: {name}: no such file on this machine: {path}")
         self._common: dict[str, Any] = {
             **_PATIENT,
             **security,
@@ -234,7 +242,8 @@ class KafkaWitness:
     # --- what went wrong -------------------------------------------------------------------------------------------
 
     def _hear(self, error: "KafkaError") -> None:
-        self._heard = error
+        if self._heard is None or error.name() != "_ALL_BROKERS_DOWN":  # that comes behind the cause
+            self._heard = error
 
     def _may_go_on(self, error: "KafkaError | None", silent_from: float, what: str) -> None:
         """Raises AuditError when another attempt does not help, or there was none with success for too long."""
@@ -266,6 +275,8 @@ def _fill(columns: Columns, messages: Iterable[Any], start: int, end: int) -> "t
     for message in messages:
         error = message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            if message.topic() is None:  # of the group, which the client looks for and nobody uses
+                continue
             return False, error
         offset = message.offset()
         if offset >= end:  # also the end of the partition, which passes aborted records and markers
