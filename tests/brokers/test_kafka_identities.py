@@ -17,7 +17,7 @@ GONE: tuple[Any, ...] = (Code.UNKNOWN_TOPIC_OR_PARTITION, "src", bytes(16), Fals
 
 def topic(identity: int, partitions: int = 2) -> tuple[Any, ...]:
     """What a broker says of the topic; identity 0: it tells none."""
-    rows = [(0, index, 7, 0, [7], [7], [], {}) for index in range(partitions)]
+    rows: list[Any] = [(0, index, 7, 0, [7], [7], [], {}) for index in range(partitions)]
     return Code.NONE, "src", identity.to_bytes(16), False, rows, 0, {}
 
 
