@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import aiokafka.errors
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
-from aiokafka.conn import CloseReason, create_conn
+from aiokafka.conn import CloseReason
 from aiokafka.protocol.metadata import MetadataRequest
 
 from ..asking import first_of
@@ -28,6 +28,7 @@ from ..protocol import AuthenticationRefused
 from ..silence import SilentNodes
 from . import inside
 from .connecting import in_words, refusal_of
+from .tokens import connected
 
 STAGGER_S: Final = 0.25
 """So long the next server waits for the one before it, when a client learns the brokers (RFC 8305)."""
@@ -265,7 +266,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         server = ":".join(map(str, address))
         try:
             async with asyncio.timeout(self._attempt_s):
-                connection = await create_conn(*address, **self._for_connections)
+                connection = await connected(*address, **self._for_connections)
         except Exception as error:
             refusal = refusal_of(error, server)
             if refusal is None and not (is_lost(error) or isinstance(error, EOFError | ValueError)):

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from keylanes import Security
 from keylanes.cli.audit import client_settings
 from keylanes.devkafka.asking import Acl
+from keylanes.devkafka.certificates import Authority
 from keylanes.devkafka.cluster import KafkaCluster
 from keylanes.devkafka.security import ADMIN, OTHER_CA, ClusterSecurity
 from keylanes.errors import SettingsError
@@ -164,10 +165,18 @@ def test_what_is_refused_is_said_at_once_and_with_its_cause(cluster: KafkaCluste
     assert time.monotonic() - began < 150
 
 
-def test_what_can_not_be_handed_on_is_refused() -> None:
+async def gives_token() -> str:
+    """Somebody's."""
+    return "token"
+
+
+def test_what_can_not_be_handed_on_is_refused(tmp_path: Path) -> None:
     """Nothing is asked of brokers that are reached as they are; a key in the certificate's file is named twice."""
     assert client_settings(Security()) == {}
-    both = client_settings(Security(security_protocol="SSL", ssl_certfile=__file__))
-    assert both["ssl.key.location"] == both["ssl.certificate.location"] == __file__
+    Authority(tmp_path).sign("client", "shop")
+    file = str(tmp_path / "client.pem")
+    both = client_settings(Security(security_protocol="SSL", ssl_certfile=file))
+    assert both["ssl.key.location"] == both["ssl.certificate.location"] == file
+    tokens = Security(security_protocol="SASL_SSL", sasl_mechanism="OAUTHBEARER", sasl_oauth_token_provider=gives_token)
     with pytest.raises(SettingsError, match="OAUTHBEARER"):
-        client_settings(Security(security_protocol="SASL_SSL", sasl_mechanism="OAUTHBEARER"))
+        client_settings(tokens)
