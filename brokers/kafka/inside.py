@@ -83,14 +83,9 @@ def received(connection: Any) -> int:
     return 0 if reader is None else len(reader._buffer)
 
 
-def close_now(connection: Any, reason: Any) -> None:
-    """Close a connection that nothing is wanted of any more. TLS would wait for the other side to say goodbye, up to 30
-    s, and keep its transport until then: longer than the loop may live.
-    """
-    writer = connection._writer
-    connection.close(reason=reason)
-    if writer is not None and writer.transport.get_extra_info("sslcontext") is not None:
-        writer.transport.abort()
+def transport_of(connection: Any) -> Any:
+    """The transport of a connection; None: it has none, or none any more."""
+    return None if connection._writer is None else connection._writer.transport
 
 
 # --- a consumer: its connections, its tasks --------------------------------------------------------------------------
