@@ -223,6 +223,7 @@ class KafkaLink:
     async def open(self, deadline: Deadline | None = None) -> None:
         """Connect to the bootstrap server that answers first; raises BrokerTimeout, AuthenticationRefused."""
         deadline = deadline or self.deadline(f"connecting to Kafka at {self.settings.bootstrap}")
+        problem: BaseException | str = "no answer"
         while self._client is None:
             client = self.settings.client()
             try:
@@ -233,7 +234,8 @@ class KafkaLink:
                 await self._drop(client)
                 if not is_lost(error):
                     raise
-                await deadline.pause(error)
+                problem = problem if isinstance(error, TimeoutError) else error  # no time was left for another try
+                await deadline.pause(problem)
 
     async def close(self) -> None:
         """Close all connections; bounded in time."""

@@ -397,8 +397,8 @@ async def test_a_silent_broker_is_an_error_everywhere(
     proxy: Proxy, kafka_server: KafkaServer, broker: KafkaBroker, name: str, place: TopicPartition
 ) -> None:
     """When nothing is answered any more every call ends, within its limits, with the error that the protocol names."""
-    limits = {"request_timeout_ms": SHORT_MS, "default_api_timeout_ms": SHORT_MS, "close_timeout_ms": 500}
-    through = KafkaBroker(f"127.0.0.1:{kafka_server.proxied_port}", **limits)
+    address = f"127.0.0.1:{kafka_server.proxied_port}"
+    through = KafkaBroker(address, request_timeout_ms=SHORT_MS, default_api_timeout_ms=SHORT_MS, close_timeout_ms=500)
     await through.open()
     producer = await through.producer(name, transaction_timeout_ms=SHORT_MS)
     reader = await through.reader({place: 0})

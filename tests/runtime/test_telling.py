@@ -86,8 +86,12 @@ def test_lag_is_what_is_not_committed_below_the_ends() -> None:
 
     async def main() -> None:
         gate = asyncio.Event()
-        limits = {"request_timeout_ms": 1_000, "default_api_timeout_ms": 1_000, "handler_timeout_ms": 600_000}
-        app = application(ends_interval_ms=1_000, **limits)
+        app = application(
+            ends_interval_ms=1_000,
+            request_timeout_ms=1_000,
+            default_api_timeout_ms=1_000,
+            handler_timeout_ms=600_000,
+        )
 
         @app.handler(SOURCE, parallelising_factor=2)
         async def look(value: bytes) -> None:
