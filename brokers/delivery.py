@@ -12,7 +12,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from .asking import Deadline
 from .filling import by_partition
-from .protocol import BrokerError, BrokerTimeout, Outgoing, TopicPartition, TransactionRefused
+from .protocol import BrokerError, BrokerTimeout, NotAuthorized, Outgoing, TopicPartition, TransactionRefused
 
 T = TypeVar("T")
 
@@ -40,11 +40,23 @@ SENT_AGAIN: Final = frozenset({Verdict.NOT_SENT, Verdict.AGAIN, Verdict.DOUBTFUL
 
 
 class Answer(NamedTuple):
-    """A verdict, what was said, and of a batch the offset behind its last record (below 0: the broker does not say)."""
+    """A verdict, what was said, and of a batch the offset behind its last record (below 0: the broker does not say).
+
+    ``refusal``: the right that is missing, where that is what was said.
+    """
 
     verdict: Verdict
     problem: str = ""
     end: int = -1
+    refusal: NotAuthorized | None = None
+
+    def refused_by(self, refusal: NotAuthorized) -> "Answer":
+        """The same, with the right that is missing."""
+        return self._replace(refusal=refusal)
+
+    def error(self, what: str) -> BrokerError:
+        """What it is to whoever asked for ``what``."""
+        return self.refusal or BrokerError(f"{what}: {self.problem}")
 
 
 class Batch(NamedTuple, Generic[T]):
@@ -219,7 +231,7 @@ class Session(Generic[T]):
             elif verdict is Verdict.LOST:
                 raise BrokerTimeout(f"no answer to what was sent to {partition.topic}[{partition.partition}]")
             else:
-                raise BrokerError(f"{partition.topic}[{partition.partition}]: {problem}")
+                raise answer.error(f"{partition.topic}[{partition.partition}]")
         if refused:
             partition, problem = next(iter(refused.items()))
             culprits = (index for place in refused for index in queues[place].sent)

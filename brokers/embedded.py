@@ -38,6 +38,7 @@ from .protocol import (
     Watermarks,
 )
 from .refusal import checked, describe_refusals, refusals
+from .rights import Lacking, Right
 from .threads import DaemonThreads
 
 T = TypeVar("T")
@@ -156,6 +157,10 @@ class EmbeddedBroker:
         """The topics among these that exist."""
         known = self._store.topics()
         return {name: TopicDescription(*known[name]) for name in topics if name in known}
+
+    async def lacking(self, rights: Sequence[Right]) -> Lacking:  # noqa: ARG002  # here everybody may do everything
+        """None."""
+        return Lacking()
 
     async def create(self, specs: Sequence[TopicSpec]) -> None:
         """Create topics; existing ones stay as they are."""

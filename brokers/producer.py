@@ -109,7 +109,7 @@ class TransactionalProducer(Generic[T]):
         if answer.verdict is Verdict.FENCED:
             raise FencedAnswer(answer.problem)
         if answer.verdict is not Verdict.DONE:
-            raise BrokerError(f"partitions can't join the transaction: {answer.problem}")
+            raise answer.error("partitions can't join the transaction")
 
     async def _commit(self) -> None:
         deadline = self.requests.deadline(f"the commit of {self._id!r}")

@@ -24,7 +24,7 @@ import msgspec
 
 from ..offsets.provenance import HEADER
 from ..state.tables import Table
-from .rights import Right, sentences
+from .rights import Lacking, Right, sentences
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -237,6 +237,9 @@ class Broker(Protocol):
 
     async def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         """The topics among these that exist."""
+
+    async def lacking(self, rights: Sequence[Right]) -> Lacking:
+        """Those of the rights that this client lacks, as far as the broker tells; one without ACLs refuses none."""
 
     async def create(self, specs: Sequence[TopicSpec]) -> None:
         """Create topics; one that exists already is left as it is. Returns when they can be used."""

@@ -4,10 +4,14 @@ Everything here is plain: who asks a broker, and what an application needs, is d
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 Resource: TypeAlias = Literal["topic", "transactional-id", "group", "cluster"]
-Operation: TypeAlias = Literal["READ", "WRITE", "CREATE", "DELETE", "DESCRIBE", "DESCRIBE_CONFIGS"]
+Operation: TypeAlias = Literal["READ", "WRITE", "CREATE", "DELETE", "DESCRIBE", "DESCRIBE_CONFIGS", "IDEMPOTENT_WRITE"]
+
+
+OUTPUT_OPERATIONS: Final[tuple[Operation, ...]] = ("WRITE", "DESCRIBE_CONFIGS")
+"""What writing to a topic needs: its settings say how large a record may be."""
 
 
 class Right(NamedTuple):
@@ -17,6 +21,17 @@ class Right(NamedTuple):
     name: str
     operation: Operation
     is_prefix: bool = False
+
+
+class Lacking(NamedTuple):
+    """The rights that a client lacks, and those of which the broker can't tell yet: of topics that do not exist.
+
+    ``principal``: who the client is, None where it can't know.
+    """
+
+    rights: tuple[Right, ...] = ()
+    unknown: tuple[Right, ...] = ()
+    principal: str | None = None
 
 
 def sentences(rights: Iterable[Right], principal: str | None) -> str:
@@ -34,10 +49,17 @@ def command(rights: Sequence[Right], principal: str | None) -> str:
     return f"kafka-acls.sh --bootstrap-server BROKER --add --allow-principal {who} {operations} {resource}{pattern}"
 
 
+def right_to_id(transactional_id: str) -> Right:
+    """What is missing when an id is refused. Each process has one that ends with text of its own, behind a dot: an ACL
+    names what stands before it.
+    """
+    return Right("transactional-id", transactional_id[: transactional_id.rfind(".") + 1], "WRITE", is_prefix=True)
+
+
 def _sentence(rights: Sequence[Right], principal: str | None) -> str:
     first = rights[0]
     who = principal or "this client's principal"
-    operations = " and ".join(right.operation for right in rights)
+    operations = " and ".join(_in_words(right.operation) for right in rights)
     if first.resource == "cluster":
         what = "the cluster"
     elif first.is_prefix:
@@ -47,6 +69,10 @@ def _sentence(rights: Sequence[Right], principal: str | None) -> str:
     allow = f"allow it with `{command(rights, principal)}`"
     pattern = "prefixed" if first.is_prefix else "literal"
     return f"{who} has no right to {operations} on {what} ({pattern} ACL): {allow}."
+
+
+def _in_words(operation: Operation) -> str:
+    return "CREATE (unless it exists)" if operation == "CREATE" else operation
 
 
 def _by_resource(rights: Iterable[Right]) -> list[list[Right]]:

@@ -9,6 +9,7 @@ from .options import Options, near
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI")
+WITH_PASSWORD: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 class Secret:
@@ -86,6 +87,14 @@ class Security(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"Security({', '.join(f'{n}=…' for n in missing)}) or "
                 f"set {', '.join(f'KEYLANES_{name.upper()}' for name in missing)}"
             )
+
+    @property
+    def principal(self) -> str | None:
+        """Who a cluster takes this client for, unless it has rules of its own; None: only the cluster knows."""
+        if self.security_protocol.startswith("SASL_"):
+            return f"User:{self.sasl_plain_username}" if self.sasl_mechanism in WITH_PASSWORD else None
+        is_named = self.security_protocol == "SSL" and self.ssl_certfile is not None
+        return None if is_named else "User:ANONYMOUS"
 
 
 def _refuse_other(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -22,6 +22,8 @@ T = TypeVar("T")
 logger = logging.getLogger("keylanes")
 
 PATIENCE_STEP_MS: Final = 200
+SETTLED_MS: Final = 2_000
+"""An answer so soon behind a refusal may come from before it: what was asked first is answered first."""
 
 
 async def bounded(work: Awaitable[T], limit_ms: int, what: str) -> T:
@@ -34,36 +36,50 @@ async def bounded(work: Awaitable[T], limit_ms: int, what: str) -> T:
 
 
 class Patience:
-    """How long a broker that does not answer is waited for. Starts anew whenever it answers."""
+    """How long a broker that does not answer, or refuses a right, is waited for. Starts anew whenever it answers."""
 
     def __init__(self, limit_ms: int, what: str) -> None:
         self.limit_ms, self.what = limit_ms, what
         self._since_s: float | None = None
+        self._refused_s = 0.0
+        self._refusals = 0
 
     def answered(self) -> None:
         """The broker answered."""
+        if self._since_s is None:
+            return
+        if self._refusals:
+            if (asyncio.get_running_loop().time() - self._refused_s) * 1000 < SETTLED_MS:
+                return
+            logger.info("%s goes on: it was refused %d times", self.what, self._refusals)
+            self._refusals = 0
         self._since_s = None
 
-    async def wait(self, error: BrokerTimeout) -> None:
+    async def wait(self, error: "BrokerTimeout | NotAuthorized") -> None:
         """Wait a moment before the next try; raises the error again when the limit is spent."""
         now = asyncio.get_running_loop().time()
+        is_refused = isinstance(error, NotAuthorized)
         if self._since_s is None:
             self._since_s = now
-            logger.warning("%s: the broker does not answer, trying for %d ms: %s", self.what, self.limit_ms, error)
+            how = "a right is missing" if is_refused else "the broker does not answer"
+            logger.warning("%s: %s, trying for %d ms: %s", self.what, how, self.limit_ms, error)
+        if is_refused:
+            self._refused_s, self._refusals = now, self._refusals + 1
         if now - self._since_s >= self.limit_ms / 1000:
             raise error
         await asyncio.sleep(PATIENCE_STEP_MS / 1000)
 
 
 async def until_answered(ask: Callable[[], Awaitable[T]], patience: Patience) -> T:
-    """The answer to what is asked, asked again as long as the broker does not answer; other errors are raised at once.
+    """The answer to what is asked, asked again as long as the broker does not answer, or refuses a right, which may be
+    given back; other errors are raised at once.
 
-    Raises BrokerTimeout when the patience is spent.
+    Raises BrokerTimeout, NotAuthorized when the patience is spent.
     """
     while True:
         try:
             answer = await ask()
-        except BrokerTimeout as error:
+        except (BrokerTimeout, NotAuthorized) as error:
             await patience.wait(error)
         else:
             patience.answered()
@@ -106,3 +122,18 @@ def fatal_of(error: BrokerError) -> FatalError:
             return BrokerUnavailable(str(error))
         case _:
             return BrokerUnavailable(f"{type(error).__name__}: {error}")
+
+
+def refusal_in(error: BaseException | None) -> NotAuthorized | AuthenticationRefused | None:
+    """The right, or the log-in, whose refusal an error comes from; None: it has another cause."""
+    while error is not None:
+        if isinstance(error, NotAuthorized | AuthenticationRefused):
+            return error
+        error = error.__cause__
+    return None
+
+
+def given_up(what: str, error: BrokerError) -> FatalError:
+    """What ends the application when something was tried for as long as the settings say. ``what`` it was."""
+    refusal = refusal_in(error)
+    return BrokerUnavailable(f"{what}: {error}") if refusal is None else AccessRefused(f"{what}: {refusal}")

@@ -21,10 +21,10 @@ from .. import IS_COMPILED, __version__
 from ..devkafka.java import java_home
 from ..errors import KeylanesError, SettingsError
 from ..runtime.app import App
-from ..runtime.handlers.handler import DeadLetter
 from ..runtime.logs.topics import creation_commands
 from ..runtime.watch.progress import ProgressShown
 from ..runtime.watch.steps import Step
+from .audit import audit_arguments, client_settings
 from .broker import broker
 from .codes import CODES, epilog
 from .said import checked_level, set_up_logging
@@ -182,14 +182,17 @@ def demo(
 )
 def audit(context: typer.Context) -> None:
     """Prove from the logs what an application did: [MODULE:APP] [--app NAME --broker ADDRESS …]; see audit --help."""
-    arguments = list(context.args)
+    arguments, security = list(context.args), {}
     if arguments and not arguments[0].startswith("-"):
-        arguments = [*audit_arguments(load_app(arguments[0])), *arguments[1:]]
+        app = load_app(arguments[0])
+        arguments = [*audit_arguments(app), *arguments[1:]]
+        if not any(given.startswith("--client-settings") for given in arguments):
+            security = client_settings(app.settings.security)
     from ..spark import job  # here: it needs the extra `spark`
 
     if not {"-h", "--help"} & set(arguments):
         os.environ.update(java_home().environment(os.environ))
-    raise typer.Exit(job.main(arguments))
+    raise typer.Exit(job.main(arguments, security))
 
 
 @cli.command(epilog=epilog(0, 2))
@@ -253,17 +256,6 @@ def load_app(target: str) -> App:
     if not isinstance(found, App):
         raise SettingsError(f"{target}: {name!r} is no keylanes.App of that module; seen {type(found).__name__}")
     return found
-
-
-def audit_arguments(app: App) -> list[str]:
-    """What the audit has to know of an application; raises SettingsError when it was given a Broker object."""
-    if app.broker is None:
-        raise SettingsError(f"{app.name!r} has no broker: set KEYLANES_BROKER, or give --app and --broker ADDRESS")
-    if not isinstance(app.broker, str):
-        raise SettingsError(f"{app.name!r} was given a Broker object; the audit needs --app and --broker ADDRESS")
-    letters = {h.on_failure.topic for h in app.handlers.values() if isinstance(h.on_failure, DeadLetter)}
-    dead = [part for topic in sorted(letters) for part in ("--dead-letters", topic)]
-    return ["--app", app.name, "--broker", app.broker, *dead]
 
 
 def print_error(text: str) -> None:

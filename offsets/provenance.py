@@ -1,25 +1,40 @@
 """Where an output came from: one compact header on each output and dead letter, and the hash that is summed up.
 
-The header ``kl`` holds a msgpack array ``[1, source topic, source partition, source offset, i, n]``: the output is the
-i-th (from 0) of the n outputs of that record. The digest of an output is, in Spark's terms, ``xxhash64(string topic,
-int partition, bigint offset, int i, string destination)``, read as an unsigned 64-bit integer; a commit event carries
-the sum of them mod 2**64.
+The header ``kl`` holds a msgpack array ``[2, app_id, source topic, source partition, source offset, i, n]``: the output
+is the i-th (from 0) of the n outputs of that record, and an application of that id made it. Version 1, of which there
+are outputs for as long as their topics keep them, has no ``app_id``. The digest of an output is, in Spark's terms,
+``xxhash64(string topic, int partition, bigint offset, int i, string destination)``, read as an unsigned 64-bit integer;
+a commit event carries the sum of them mod 2**64. What the header says of the application is no part of it.
 """
 
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
 from ..keyrange.hashing import hash_chain_int, hash_chain_long_int_bytes, hash_chain_text
 
 HEADER: Final = "kl"
-VERSION: Final = 1
+VERSION: Final = 2
+VERSIONS: Final = (1, 2)
+APP_ID_BYTES: Final = 8
 DIGEST_MASK: Final = (1 << 64) - 1
 
 
 class Provenance(NamedTuple):
-    """The decoded header. ``i`` counts from 0 to ``n - 1``."""
+    """The decoded header. ``app_id``: of the application that wrote it; empty in version 1. ``i`` counts from 0 to
+    ``n - 1``.
+    """
 
+    version: int
+    app_id: Annotated[bytes, msgspec.Meta(min_length=APP_ID_BYTES, max_length=APP_ID_BYTES)]
+    topic: str
+    partition: int
+    offset: int
+    i: int
+    n: int
+
+
+class _Provenance1(NamedTuple):
     version: int
     topic: str
     partition: int
@@ -30,13 +45,25 @@ class Provenance(NamedTuple):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Provenance)
+_decoder_1 = msgspec.msgpack.Decoder(_Provenance1)
 _untyped = msgspec.msgpack.Decoder()
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_BEGIN_1: Final = b"\x96\x01"
+"""An array of 6 whose first item is 1."""
 
 
-def encode_provenance(topic: str, partition: int, offset: int, i: int, n: int) -> bytes:
-    """The header's value."""
-    return _encoder.encode((VERSION, topic, partition, offset, i, n))
+def app_id_of(birth: str) -> bytes:
+    """What an application calls itself in headers, from the text that no other application's logs have: in Spark,
+    ``xxhash64(birth)``, its highest byte first.
+    """
+    return hash_chain_text(birth).to_bytes(APP_ID_BYTES, "big")
+
+
+def encode_provenance(app_id: bytes, topic: str, partition: int, offset: int, i: int, n: int) -> bytes:
+    """The header's value; raises ValueError for an ``app_id`` that is none."""
+    if len(app_id) != APP_ID_BYTES:
+        raise ValueError(f"an app_id has {APP_ID_BYTES} bytes; seen {len(app_id)}: {app_id!r}")
+    return _encoder.encode((VERSION, app_id, topic, partition, offset, i, n))
 
 
 _OF_ONLY_OUTPUTS: Final = [bytes((low, 0, 1)) for low in range(256)]
@@ -44,21 +71,27 @@ _OF_ONLY_OUTPUTS: Final = [bytes((low, 0, 1)) for low in range(256)]
 
 
 class Origins:
-    """Header values of the only outputs (0 of 1) of one source partition's records: ``encode_provenance`` of offsets in
-    rising order, in which all but the end is as it was in the one before, but for every 256th.
+    """Header values of one source partition's records: what ``encode_provenance`` gives, from a beginning that they
+    share and that is put together once.
     """
 
-    __slots__ = ("_block", "_head", "_partition", "_topic")
+    __slots__ = ("_begin", "_block", "_head")
 
-    def __init__(self, topic: str, partition: int) -> None:
-        self._topic, self._partition = topic, partition
+    def __init__(self, app_id: bytes, topic: str, partition: int) -> None:
+        self._begin = encode_provenance(app_id, topic, partition, 0, 0, 0)[:-3]
         self._block, self._head = 0, b""
 
+    def each(self, offset: int, i: int, n: int) -> bytes:
+        """The header's value of output ``i`` of ``n``."""
+        return self._begin + _encoder.encode((offset, i, n))[1:]
+
     def of(self, offset: int) -> bytes:
-        """The header's value."""
+        """That of the only output (0 of 1). Offsets come in rising order: all but the end is as it was in the one
+        before, but for every 256th.
+        """
         block = offset >> 8
         if block != self._block or not block:
-            data = encode_provenance(self._topic, self._partition, offset, 0, 1)
+            data = self.each(offset, 0, 1)
             self._block, self._head = block, data[:-3]
             return data
         return self._head + _OF_ONLY_OUTPUTS[offset & 255]
@@ -68,6 +101,9 @@ def decode_provenance(data: bytes) -> Provenance:
     """The header's fields; raises ValueError for a damaged one or an unknown version."""
     unreadable: Exception | None = None
     try:
+        if data[:2] == _BEGIN_1:
+            first = _decoder_1.decode(data)
+            return Provenance(1, b"", first.topic, first.partition, first.offset, first.i, first.n)
         provenance = _decoder.decode(data)
         if provenance.version == VERSION:
             return provenance
@@ -82,8 +118,9 @@ def _explain(data: bytes, error: Exception | None) -> str:
         untyped = _untyped.decode(data)
     except _UNREADABLE:
         untyped = None
-    if isinstance(untyped, list) and untyped and type(untyped[0]) is int and untyped[0] != VERSION:
-        return f"unknown version of the {HEADER!r} header: seen {untyped[0]}, known {VERSION}"
+    if isinstance(untyped, list) and untyped and type(untyped[0]) is int and untyped[0] not in VERSIONS:
+        known = " and ".join(map(str, VERSIONS))
+        return f"unknown version of the {HEADER!r} header: seen {untyped[0]}, known are {known}"
     return f"damaged {HEADER!r} header: {error}"
 
 

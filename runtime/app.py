@@ -313,7 +313,8 @@ class App:
         it is a source record. A handler returns its outputs or uses ``Context.send`` instead, or they may be doubled.
 
         Raises OutputRefused for what can't be written, and a topic that does not exist; SendUnknown when the answer is
-        lost, so that it may be there, or not; BrokerUnavailable, StoreError when there is no broker. Cancelled, it may
+        lost, so that it may be there, or not; AccessRefused when an ACL is missing; BrokerUnavailable, StoreError when
+        there is no broker. Cancelled, it may
         be there, too.
         """
         check_topic_name(topic, "send: topic")

@@ -35,6 +35,7 @@ class EndsWatch:
         """When the broker was asked for the ends that are known; it has answered."""
         self._seen = dict(ends)
         self._has_named_released = False
+        self._is_told = False
 
     async def run(self) -> None:
         """Ask for the ends of all source partitions in intervals, until cancelled."""
@@ -94,8 +95,11 @@ class EndsWatch:
             try:
                 level.pin(await self._ask(wanted))
             except BrokerError as error:
-                logger.warning("the ends of the sources can't be read: %s", error)
+                if not self._is_told:
+                    logger.warning("the ends of the sources can't be read, until they can: %s", error)
+                self._is_told = True
                 return False
+            self._is_told = False
         edges = self.edges()
         if level.is_level(edges):
             return True

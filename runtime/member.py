@@ -16,7 +16,6 @@ from ..brokers.protocol import Broker, BrokerError, CorruptRecord, Record, Topic
 from ..brokers.waiting import bounded, closed_within, fatal_of
 from ..errors import BrokerUnavailable, FatalError, InvariantBroken, LogError, SourceError, StateError
 from ..state.overlay import Cell
-from ..state.tables import TABLE_CONFIG
 from .compiled import IS_COMPILED
 from .ends_watch import EndsWatch, WayToLevel
 from .engine.balance import Balance
@@ -32,8 +31,9 @@ from .handlers.handler import Handler
 from .handlers.outputs import place_of
 from .logs.office import Identity, Office, Standing
 from .logs.reader import LogReader, offsets_topic
+from .logs.rights import prepare_with_rights
 from .logs.snapshots import Snapshots
-from .logs.topics import destinations_of, prepare_topics, reserved_topics
+from .logs.topics import destinations_of, reserved_topics
 from .membership.coordinator import Coordinator
 from .membership.office_watch import OfficeWatch
 from .partition.dispatch import PartitionDispatch, WorkerNumbers
@@ -189,6 +189,7 @@ class Member:
             commits=sent.commits,
             tiles=sent.tiles,
             event_bytes=sent.event_bytes,
+            trims_failed=sent.snapshots.trims_failed,
             done_bytes=slots.done_bytes,
             running=slots.running(),
             oldest_running=self.oldest_running(),
@@ -254,11 +255,9 @@ class Member:
         await bounded(self._set_up(office, marks), self.settings.start_timeout_ms, "starting")
 
     async def _take_office(self) -> tuple[Office, dict[TopicPartition, Watermarks]]:
-        ask, stateful = self.coordinator.patience.ask, list(self.keeper.handlers)
+        ask = self.coordinator.patience.ask
         await ask(self.broker.open)
-        topics = await ask(
-            lambda: prepare_topics(self.app, self.handlers, self.broker, self.settings, stateful, TABLE_CONFIG)
-        )
+        topics = await ask(lambda: prepare_with_rights(self.app, self.handlers, self.broker, self.settings))
         await self.keeper.check()
         for name in destinations_of(self.handlers):
             self.destinations.learn(topics[name])
@@ -338,8 +337,8 @@ class Member:
         dispatch = PartitionDispatch(
             source.topic, source.partition, max(edges), self.settings.buffer_bytes_max, numbers
         )
-        dispatch.epoch, dispatch.incarnation = max(fold.parts), office.incarnation
-        return PartitionRun(dispatch, handler, place_of(*source))
+        dispatch.epoch, dispatch.incarnation, dispatch.app_id = max(fold.parts), office.incarnation, office.app_id
+        return PartitionRun(dispatch, handler, place_of(*source, office.app_id))
 
     async def _carry_on(self, work: Work, *, until_level: bool) -> None:
         self.telling.works(work, asyncio.get_running_loop().time())

@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from itertools import count
 
 from ..brokers.partitioner import Partitioner, checked
-from ..brokers.protocol import Broker, BrokerError, TransactionRefused
+from ..brokers.protocol import Broker, BrokerError, NotAuthorized, TopicDescription, TransactionRefused
 from ..brokers.waiting import Patience, bounded, closed_within, fatal_of, until_answered
 from ..errors import OutputRefused, SendUnknown
-from .engine.destinations import Destinations
+from .engine.destinations import Destinations, describe_output
 from .handlers.context import Output
 from .handlers.handler import Handler, codec_of_topic
 from .handlers.outputs import build_sent
@@ -56,6 +56,8 @@ class Sending:
         except TransactionRefused as error:
             known.known.pop(topic, None)  # it may be another topic now
             raise OutputRefused(f"{topic!r} refuses the record: {error}") from error
+        except NotAuthorized as error:
+            raise fatal_of(error) from error
         except BrokerError as error:
             raise SendUnknown(
                 f"whether the record for {topic!r} was written is not known: {error}. Look for it in the topic, or "
@@ -120,7 +122,7 @@ class Sending:
             raise OutputRefused(f"topic {topic!r} is a log of this application: nothing is sent to it")
         patience = Patience(self.settings.broker_retry_ms, f"looking up {topic}")
         try:
-            found = await until_answered(lambda: known.broker.describe([topic]), patience)
+            found = await until_answered(lambda: _described(known.broker, topic), patience)
         except BrokerError as error:
             raise fatal_of(error) from error
         if topic not in found:
@@ -129,3 +131,11 @@ class Sending:
                 "--create` makes the topics of an application"
             )
         known.learn(found[topic])
+
+
+async def _described(broker: Broker, topic: str) -> dict[str, TopicDescription]:
+    """What a broker says of a topic; raises AccessRefused at once: whoever sends hears of it, and can send again."""
+    try:
+        return await describe_output(broker, topic)
+    except NotAuthorized as error:
+        raise fatal_of(error) from error

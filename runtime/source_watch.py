@@ -114,9 +114,9 @@ class SourceWatch:
             # A process before this one may have worked on it: then its ranges go on where they were.
             front = standing.ledger.frontier(place) if place in standing.ledger.control.started else marks.start
             dispatch = PartitionDispatch(*place, front, quota, numbers)
-            dispatch.incarnation = standing.incarnation
+            dispatch.incarnation, dispatch.app_id = standing.incarnation, like.dispatch.app_id
             dispatch.partitions = partitions
-            run = PartitionRun(dispatch, like.handler, place_of(*place))
+            run = PartitionRun(dispatch, like.handler, place_of(*place, dispatch.app_id))
             settled = cycle.reshape.ask(TakeUpWish(dispatch, epoch, run.cut))
             cycle.wake()
             await settled

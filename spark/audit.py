@@ -7,17 +7,19 @@ judge_*.py.
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from .brokers import AuditError, absolute_url, open_broker
+from .access import Access
+from .brokers import AuditError
 from .judge_logs import judge_logs
 from .judge_outputs import Expected, judge_outputs
 from .judge_plane import Plane, Tiles, judge_commits, judge_plane
 from .judge_records import judge_records, read_places
 from .judge_state import ExpectedState, judge_state
+from .kafka import API_TIMEOUT_MS
 from .pins import Pins, pin
 from .report import Report, TileRow
 from .run import Run
@@ -49,23 +51,29 @@ CHECKS = (
 )
 """The names of all statements, in the order of the report."""
 
+MISSING = frozenset(("commit-outputs", "commit-digest", "output-complete"))
+"""What fails when outputs lie in topics that were not read."""
+TOPICS_SHOWN = 5
 SEARCHED = " (every topic of the broker is searched for outputs unless they are named: --outputs)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSpec:
-    """What to audit. ``outputs`` None: every topic is searched for outputs of records of this application's sources;
-    name them when another keylanes application reads the same sources, because a header does not name its writer.
+    """What to audit. ``outputs`` None: every topic is searched for outputs of this application. Else these and the
+    dead-letter topics are read; ``or_elsewhere``: and every topic if they hold less than the commits say.
 
     ``dead_letters`` None: outputs and dead letters are counted together. ``level``: demand that no record waits.
     ``state``: computes the state that the sources give; it is compared key by key, while the application rests.
-    ``tiles``: put the counted tiles into the report. ``security``: client settings for Kafka.
+    ``tiles``: put the counted tiles into the report. ``security``: client settings for Kafka. ``api_timeout_ms``: how
+    long a question to Kafka is asked again, and how long a read may bring nothing.
     """
 
     app: str
     broker: str
     security: Mapping[str, str] = field(default_factory=dict, repr=False)
+    api_timeout_ms: int = API_TIMEOUT_MS
     outputs: Sequence[str] | None = None
+    or_elsewhere: bool = False
     dead_letters: Sequence[str] | None = None
     expected: Expected | None = None
     state: ExpectedState | None = None
@@ -73,12 +81,27 @@ class AuditSpec:
     tiles: bool = False
     examples_max: int = 10
 
+    @property
+    def access(self) -> Access:
+        """How the broker is reached."""
+        return Access(self.broker, self.security, self.api_timeout_ms)
+
 
 def audit(spark: SparkSession, spec: AuditSpec, pins: Pins | None = None) -> Report:
     """Audit an application, as of now or of ``pins``; raises AuditError when the audit can't be made."""
     register(spark)
-    pins = pins or pin_now(spec)
-    run = Run(spark, absolute_url(spec.broker), spec.security, pins, spec.examples_max)
+    report = _audited(spark, spec, pins or pin_now(spec))
+    if spec.outputs is None or not spec.or_elsewhere or not MISSING & set(report.violated()):
+        return report
+    everywhere = replace(spec, outputs=None)
+    report = _audited(spark, everywhere, pin_now(everywhere))
+    elsewhere = sorted(report.destinations.keys() - {*spec.outputs, *(spec.dead_letters or ())})
+    note = f"every topic was searched; outputs in topics that were not named: {', '.join(elsewhere) or 'none'}"
+    return replace(report, notes=(*report.notes, note))
+
+
+def _audited(spark: SparkSession, spec: AuditSpec, pins: Pins) -> Report:
+    run = Run(spark, spec.access, pins, spec.examples_max)
     try:
         return _report(run, spec)
     except PySparkException as error:
@@ -92,7 +115,7 @@ def pin_now(spec: AuditSpec) -> Pins:
     outputs = spec.outputs
     if outputs is not None:
         outputs = tuple(dict.fromkeys([*outputs, *(spec.dead_letters or ())]))
-    broker = open_broker(spec.broker, spec.security)
+    broker = spec.access.open()
     try:
         return pin(broker, spec.app, outputs)
     finally:
@@ -118,15 +141,7 @@ def _report(run: Run, spec: AuditSpec) -> Report:
         with run.phase("outputs"):
             outputs = judge_outputs(run, tiles, records, spec.dead_letters, spec.expected)
         with run.phase("state"):
-            keys = judge_state(
-                run,
-                history,
-                records,
-                url=absolute_url(spec.broker),
-                security=spec.security,
-                app=spec.app,
-                expected=spec.state,
-            )
+            keys = judge_state(run, history, records, app=spec.app, expected=spec.state)
         plane = planned.result()
     _check_heads(run, spec, outputs.destinations)
     sources = judge_records(run, records, plane, level=spec.level)
@@ -139,6 +154,9 @@ def _report(run: Run, spec: AuditSpec) -> Report:
         "commits": tiles.commits,
         "tiles": plane.tiles_counted,
     }
+    if outputs.of_others:
+        figures["outputs_of_others"] = sum(outputs.of_others.values())
+        _note_others(run, outputs.of_others)
     if run.pins.grants.stores:
         figures["state_keys"] = keys
     return Report(
@@ -158,7 +176,7 @@ def _check_heads(run: Run, spec: AuditSpec, destinations: Iterable[str]) -> None
     """Outputs deleted meanwhile would look as if they had never been there; those that were gone before are noted."""
     ours = {*destinations, *(spec.outputs or ()), *(spec.dead_letters or ())}
     pinned = {place: span for place, span in run.pins.outputs.items() if place[0] in ours}
-    broker = open_broker(spec.broker, spec.security)
+    broker = spec.access.open()
     try:
         now = broker.spans(pinned)
     finally:
@@ -170,6 +188,13 @@ def _check_heads(run: Run, spec: AuditSpec, destinations: Iterable[str]) -> None
             f"{topic}[{partition}] begins at offset {pinned[topic, partition].start}: outputs below it are gone, and "
             "the commits that made them can't be recomputed"
         )
+
+
+def _note_others(run: Run, of_others: Mapping[str, int]) -> None:
+    shown = ", ".join(f"{topic} {n:,}" for topic, n in list(of_others.items())[:TOPICS_SHOWN])
+    more = len(of_others) - TOPICS_SHOWN
+    shown += f" and {more:,} topics more" if more > 0 else ""
+    run.notes.append(f"outputs of other applications are counted and not judged: {shown}")
 
 
 def _tile_rows(run: Run, tiles: Tiles) -> tuple[TileRow, ...]:

@@ -17,6 +17,7 @@ from ..offsets.events import (
     Band,
     CoordinatorElected,
     Event,
+    MemberJoined,
     PartitionStarted,
     RangesGranted,
     SnapshotTaken,
@@ -25,6 +26,7 @@ from ..offsets.events import (
     WorkersMerged,
     WorkerSplit,
 )
+from ..offsets.provenance import app_id_of
 from .report import Example
 
 Source: TypeAlias = tuple[str, int]
@@ -79,7 +81,14 @@ class Grants:
     parts: list[Part] = field(default_factory=list)
     granted: set[Source] = field(default_factory=set)
     stores: dict[str, StoreDeclared] = field(default_factory=dict)
+    instances: dict[int, str] = field(default_factory=dict)
+    """What the process of each incarnation called itself."""
     problems: list[Example] = field(default_factory=list)
+
+    @property
+    def app_id(self) -> bytes | None:
+        """What the application calls itself in the headers of its outputs: who joined first says it."""
+        return app_id_of(self.instances[min(self.instances)]) if self.instances else None
 
 
 class Snapshot(NamedTuple):
@@ -103,6 +112,8 @@ def fold_control(events: Iterable[tuple[int, Event]]) -> Grants:
                     grants.problems.append({"position": position, "problem": f"hash function {event.hash_name!r}"})
             case CoordinatorElected():
                 term = max(term, event.term)
+            case MemberJoined() if event.term == term:
+                grants.instances[event.incarnation] = event.instance
             case PartitionStarted() if event.term == term:
                 source = (event.topic, event.partition)
                 grants.started_from.setdefault(source, event.start)

@@ -13,11 +13,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .brokers import AuditError, parse_security
+from .access import parse_security
+from .brokers import AuditError
+from .kafka import API_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,11 +112,15 @@ def _unfinished(class_archive: Path) -> Path:
     return class_archive.with_name(class_archive.name + ".new")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the audit and print its report; returns the exit code."""
+def main(argv: Sequence[str] | None = None, security: Mapping[str, str] | None = None) -> int:
+    """Run the audit and print its report; returns the exit code.
+
+    ``security``: client settings for Kafka where ``--client-settings`` gives none. They are no arguments, because
+    everybody on the machine may read these.
+    """
     args = _parser().parse_args(argv)
     try:
-        spec = _spec(args)
+        spec = _spec(args, security or {})
         return _run(spec, args)
     except AuditError as error:
         if args.json:
@@ -148,23 +154,36 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--app", required=True, help="the application's name")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--level", action="store_true", help="demand that no record waits")
-    parser.add_argument("--outputs", action="append", metavar="TOPIC", help="read these topics only (repeat); else all")
+    parser.add_argument("--outputs", action="append", metavar="TOPIC", help="read these topics (repeat); else all")
+    parser.add_argument(
+        "--or-elsewhere",
+        action="store_true",
+        help="search every topic if the named ones hold less than the commits say; MODULE:APP names what it declares",
+    )
     parser.add_argument("--dead-letters", action="append", metavar="TOPIC", help="a dead-letter topic (repeat)")
     parser.add_argument("--expected", metavar="MODULE:FUNCTION", help="computes the expected outputs from the sources")
     parser.add_argument("--state", metavar="MODULE:FUNCTION", help="computes the expected state from the sources")
     parser.add_argument("--client-settings", metavar="FILE", help="settings of the Kafka client: JSON or name=value")
+    parser.add_argument(
+        "--api-timeout-ms",
+        type=int,
+        default=API_TIMEOUT_MS,
+        metavar="MS",
+        help=f"how long a question to Kafka is asked again, and how long a read may stand still ({API_TIMEOUT_MS})",
+    )
     parser.add_argument("--examples", type=int, default=10, metavar="N", help="examples of each violation")
     parser.add_argument("--master", default="local[*]", help="where Spark runs")
     parser.add_argument("--class-archive", metavar="FILE", help="an AppCDS archive for a faster start; made if missing")
     return parser
 
 
-def _spec(args: argparse.Namespace) -> "AuditSpec":
+def _spec(args: argparse.Namespace, security: Mapping[str, str]) -> "AuditSpec":
     try:
         from .audit import AuditSpec
     except ImportError as error:
         raise AuditError(f"the audit needs the extra keylanes[spark]: {error}") from None
-    security = {}
+    if args.api_timeout_ms < 1:
+        raise AuditError(f"--api-timeout-ms is 1 or more; seen {args.api_timeout_ms}")
     if args.client_settings:
         try:
             security = parse_security(Path(args.client_settings).read_text())
@@ -174,7 +193,9 @@ def _spec(args: argparse.Namespace) -> "AuditSpec":
         app=args.app,
         broker=args.broker,
         security=security,
+        api_timeout_ms=args.api_timeout_ms,
         outputs=args.outputs,
+        or_elsewhere=args.or_elsewhere,
         dead_letters=args.dead_letters,
         expected=_hook("expected", args.expected) if args.expected else None,
         state=_hook("state", args.state) if args.state else None,

@@ -1,4 +1,8 @@
-"""Last stage: the visible outputs and dead letters, against the records, the commits and what the sources give."""
+"""Last stage: the visible outputs and dead letters, against the records, the commits and what the sources give.
+
+An output is the application's if its header names it. One of version 1 names nobody: it is the application's if it is
+of a topic that the application reads. Those of others are counted, not judged.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,10 +28,14 @@ _OUTPUT = ("topic", "partition", "offset", *_PLACE, "kl_i", "kl_n")
 
 @dataclass(slots=True)
 class Outputs:
-    """The visible outputs per destination, dead letters included, and how many of them are known to be dead letters."""
+    """The visible outputs per destination, dead letters included, and how many of them are known to be dead letters.
+
+    ``of_others``: how many records of other applications were seen, by topic.
+    """
 
     destinations: dict[str, int]
     dead_letters: int
+    of_others: dict[str, int]
 
 
 def judge_outputs(
@@ -39,9 +47,10 @@ def judge_outputs(
     counts = (
         located.groupBy("topic")
         .agg(
-            F.count_if(~F.col("kl_damaged")).alias("whole"),
+            F.count_if("own").alias("whole"),
             F.count_if("kl_damaged").alias("damaged"),
-            F.count_if("astray").alias("astray"),
+            F.count_if(F.col("own") & F.col("astray")).alias("astray"),
+            F.count_if(~F.col("own") & ~F.col("kl_damaged")).alias("of_others"),
         )
         .collect()
     )
@@ -53,17 +62,17 @@ def judge_outputs(
         "every output is of one existing record in a counted tile",
         total,
         sum(row["astray"] + row["damaged"] for row in counts if row["whole"]),
-        located.where(F.col("astray") | F.col("kl_damaged") & F.col("topic").isin(list(destinations))),
+        located.where(F.col("own") & F.col("astray") | F.col("kl_damaged") & F.col("topic").isin(list(destinations))),
         _OUTPUT,
     )
-    ours = located.where("not kl_damaged")
+    ours = located.where("own")
     _judge_completeness(run, ours, total)
     _judge_commits(run, tiles, ours, dead_letters)
     _judge_key_order(run, ours, total)
     if expected is not None:
         _judge_expected(run, ours, records, expected)
     dead = sum(n for topic, n in destinations.items() if topic in (dead_letters or ()))
-    return Outputs(destinations, dead)
+    return Outputs(destinations, dead, {row["topic"]: row["of_others"] for row in sorted(counts) if row["of_others"]})
 
 
 def _gone(run: Run) -> DataFrame | None:
@@ -78,12 +87,14 @@ def _gone(run: Run) -> DataFrame | None:
 
 
 def _outputs(run: Run, *, values: bool) -> DataFrame:
-    """Every visible record whose header names a source topic of this application, and those whose header is damaged."""
-    columns = "topic,partition,offset,kl_topic,kl_source,kl_partition,kl_offset,kl_i,kl_n,kl_damaged"
+    """Every visible record with a header; ``own``: it is an output of this application, or says that it is one."""
+    columns = "topic,partition,offset,kl_app,kl_topic,kl_source,kl_partition,kl_offset,kl_i,kl_n,kl_damaged"
     spans: dict[Place, Span] = dict(run.pins.outputs)
     read = run.read("keylanes_records", spans, columns + (",key,value" if values else ""), headed="true")
-    names = sorted({topic for topic, _ in run.sources})
-    return read.where(F.col("kl_damaged") | F.col("kl_topic").isin(names))
+    of_sources = F.col("kl_topic").isin(sorted({topic for topic, _ in run.sources}))
+    named = F.col("kl_app") == F.lit(run.pins.grants.app_id)
+    own = F.coalesce(F.when(F.col("kl_app").isNull(), of_sources).otherwise(named), F.lit(False))
+    return read.withColumn("own", own & ~F.col("kl_damaged")).drop("kl_app")
 
 
 def _judge_key_order(run: Run, ours: DataFrame, total: int) -> None:

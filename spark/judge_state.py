@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from ..offsets.events import StoreDeclared
 from . import state
-from .brokers import AuditError, Place, Span, WitnessBroker, open_broker
+from .brokers import AuditError, Place, Span, WitnessBroker
 from .history import Source
 from .judge_logs import History
 from .judge_records import Records, done_records
@@ -50,8 +50,6 @@ def judge_state(
     history: History,
     records: Records,
     *,
-    url: str,
-    security: Mapping[str, str],
     app: str,
     expected: ExpectedState | None,
 ) -> int:
@@ -61,10 +59,10 @@ def judge_state(
         if expected is not None:
             raise AuditError(f"state: the application {app!r} has declared no store")
         return 0
-    broker = open_broker(url, security)
+    broker = run.access.open()
     try:
         changelogs = _pin(run, broker, app, stores)
-        read = {log.source: run.keep(state.newest(run.spark, url, security, log.places)) for log in changelogs}
+        read = {log.source: run.keep(state.newest(run.spark, run.access, log.places)) for log in changelogs}
         there = _looked_at(read)  # reading is through: the frames are kept
         now = broker.spans(run.pins.logs)
     finally:

@@ -31,9 +31,11 @@ EVENT_SCHEMA = (
 
 RECORD_SCHEMA = (
     "topic string, partition int, offset bigint, timestamp bigint, key binary, value binary, source int, "
-    "kl_topic string, kl_source int, kl_partition int, kl_offset bigint, kl_i int, kl_n int, kl_damaged boolean"
+    "kl_app binary, kl_topic string, kl_source int, kl_partition int, kl_offset bigint, kl_i int, kl_n int, "
+    "kl_damaged boolean"
 )
-"""``source`` and ``kl_source`` number the audited source partitions; ``kl_*`` come from the provenance header."""
+"""``source`` and ``kl_source`` number the audited source partitions; ``kl_*`` come from the provenance header.
+``kl_app`` is null where a header of version 1 does not say who wrote it."""
 
 Sources: TypeAlias = Mapping[tuple[str, int], int]
 """The number of each audited source partition."""
@@ -129,7 +131,7 @@ class Provenances:
         self._sources = sources
 
     def columns(self, headers: Iterable[bytes | None]) -> dict[str, Sequence[Any]]:
-        """The columns ``kl_topic`` to ``kl_damaged``."""
+        """The columns ``kl_app`` to ``kl_damaged``."""
         rows = [_NO_PROVENANCE if header is None else self._fields(header) for header in headers]
         return dict(zip(_PROVENANCE_NAMES, zip(*rows, strict=True), strict=True)) if rows else _EMPTY
 
@@ -142,10 +144,11 @@ class Provenances:
             0 <= p.partition <= _INT_MAX and 0 <= p.offset < 1 << 63 and 0 <= p.i <= _INT_MAX and 0 < p.n <= _INT_MAX
         ):
             return _DAMAGED
-        return p.topic, self._sources.get((p.topic, p.partition), -1), p.partition, p.offset, p.i, p.n, False
+        number = self._sources.get((p.topic, p.partition), -1)
+        return p.app_id or None, p.topic, number, p.partition, p.offset, p.i, p.n, False
 
 
-_NO_PROVENANCE: _Row = (None, None, None, None, None, None, None)
-_DAMAGED: _Row = (None, None, None, None, None, None, True)
+_NO_PROVENANCE: _Row = (None, None, None, None, None, None, None, None)
+_DAMAGED: _Row = (None, None, None, None, None, None, None, True)
 _PROVENANCE_NAMES = [column.split()[0] for column in RECORD_SCHEMA.split(", ") if column.startswith("kl_")]
 _EMPTY: dict[str, Sequence[Any]] = dict.fromkeys(_PROVENANCE_NAMES, ())

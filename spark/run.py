@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from .access import Access
 from .brokers import Place, Span
 from .pins import Pins
 from .report import Check, Example
@@ -19,18 +20,14 @@ _KINDS = {"int": pa.int32(), "bigint": pa.int64(), "boolean": pa.bool_()}
 class Run:
     """Frames are made, kept and judged through it; verdicts come in the order in which they are asked for."""
 
-    def __init__(
-        self, spark: SparkSession, url: str, security: Mapping[str, str], pins: Pins, examples_max: int
-    ) -> None:
-        self.spark = spark
+    def __init__(self, spark: SparkSession, access: Access, pins: Pins, examples_max: int) -> None:
+        self.spark, self.access = spark, access
         self.pins = pins
         self.found: list[Check] = []
         self.notes: list[str] = []
         self.seconds: dict[str, float] = {}
         self.sources = sorted(pins.sources)
         self.numbers = {source: number for number, source in enumerate(self.sources)}
-        self._url = url
-        self._security = dict(security)
         self._examples_max = examples_max
         self._kept: list[DataFrame] = []
 
@@ -55,10 +52,9 @@ class Run:
         """Rows of the data source ``kind`` between pinned offsets."""
         return (
             self.spark.read.format(kind)
-            .option("broker", self._url)
+            .options(**self.access.options())
             .option("spans", json.dumps([[*place, *span] for place, span in spans.items()]))
             .option("sources", json.dumps(self.sources))
-            .option("client_secrets", json.dumps(self._security))
             .option("columns", columns)
             .options(**options)
             .load()

@@ -7,6 +7,7 @@ Options of both:
   caller, so that several passes see the same.
 - ``sources``: JSON ``[[topic, partition], …]``; a source partition's place in this list is its number in the rows.
 - ``client_secrets``: JSON of client settings. Spark keeps options of such a name out of its plans and logs.
+- ``api_timeout_ms``: how long a question to Kafka is asked again, and how long a read may bring nothing.
 - ``split_records``: how many offsets a task reads.
 - ``columns``: the names of the wanted columns with commas between; all are listed in rows.py. Spark does not tell a
   Python source which it needs, and each costs.
@@ -26,7 +27,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from .brokers import AuditError, Columns, Place, WitnessBroker, open_broker
+from .access import Access
+from .brokers import AuditError, Columns, Place, WitnessBroker
+from .kafka import API_TIMEOUT_MS
 from .rows import EVENT_SCHEMA, RECORD_SCHEMA, Provenances, event_rows, is_commit, schema_of
 
 if TYPE_CHECKING:
@@ -48,8 +51,8 @@ class _Reader(DataSourceReader):
     def __init__(self, options: MutableMapping[str, str], schema: str) -> None:
         if "broker" not in options:
             raise AuditError("the option broker is missing: kafka://host:port or embedded:folder")
-        self._url = options["broker"]
-        self._security: dict[str, str] = json.loads(options.get("client_secrets", "{}"))
+        security: dict[str, str] = json.loads(options.get("client_secrets", "{}"))
+        self._access = Access(options["broker"], security, int(options.get("api_timeout_ms", API_TIMEOUT_MS)))
         self._spans: list[list[Any]] | None = json.loads(options["spans"]) if "spans" in options else None
         self._topics = [name for name in options.get("topics", "").split(",") if name]
         self._sources = {(t, p): i for i, (t, p) in enumerate(json.loads(options.get("sources", "[]")))}
@@ -59,7 +62,7 @@ class _Reader(DataSourceReader):
         self._by_key = options.get("by_key", "false") == "true"
 
     def _open(self) -> WitnessBroker:
-        return open_broker(self._url, self._security)
+        return self._access.open()
 
     def partitions(self) -> Sequence[InputPartition]:
         """Pieces of at most ``split_records`` offsets; small ones share a task."""

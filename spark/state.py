@@ -19,7 +19,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ..state.changelog import BEACON_KEY, changelog_topic
-from .brokers import AuditError, Place, Span, WitnessBroker, absolute_url, open_broker
+from .access import Access
+from .brokers import AuditError, Place, Span, WitnessBroker
 from .checks import point
 from .source import register
 
@@ -37,7 +38,8 @@ def state_frame(
     empty in a value store. Raises AuditError; when the rows are taken there is an error if some of them are no state.
     """
     register(spark)
-    opened = open_broker(broker, security)
+    access = Access(broker, security or {})
+    opened = access.open()
     try:
         topics = opened.topics()
         if source not in topics:
@@ -45,7 +47,7 @@ def state_frame(
         spans = pin_changelog(opened, app, source, topics[source].partitions)
     finally:
         opened.close()
-    read = newest(spark, absolute_url(broker), dict(security or {}), spans)
+    read = newest(spark, access, spans)
     found = entries(read)
     whole = F.assert_true("is_whole", F.concat(F.lit(f"no state in the changelog of {source}: key "), F.hex("raw")))
     return found.where(F.coalesce(whole.cast("boolean"), F.lit(True))).select(*STATE_COLUMNS)
@@ -70,17 +72,14 @@ def pin_changelog(broker: WitnessBroker, app: str, source: str, partitions: int)
     return dict(spans)
 
 
-def newest(
-    spark: SparkSession, url: str, security: Mapping[str, str], places: Mapping[Place, Span | None]
-) -> DataFrame:
+def newest(spark: SparkSession, access: Access, places: Mapping[Place, Span | None]) -> DataFrame:
     """The frame ``newest`` of one changelog."""
     is_kept_by_key = None in places.values()
     spans: Sequence[Sequence[object]] = [[*place, *(span or (0, 0))] for place, span in places.items()]
     read = (
         spark.read.format("keylanes_records")
-        .option("broker", url)
+        .options(**access.options())
         .option("spans", json.dumps(spans))
-        .option("client_secrets", json.dumps(dict(security)))
         .option("columns", "partition,key,value" if is_kept_by_key else "partition,offset,key,value")
         .option("by_key", str(is_kept_by_key).lower())
         .load()

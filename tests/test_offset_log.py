@@ -33,8 +33,9 @@ def test_the_annotated_commit_is_one() -> None:
 
 def test_the_annotated_header_is_one() -> None:
     """So do the bytes of the header on outputs."""
-    line = next(line for line in PAGE.splitlines() if line.startswith("96 01"))
+    line = next(line for line in PAGE.splitlines() if line.startswith("97 02"))
     header = decode_provenance(bytes.fromhex(line))
+    assert (header.version, header.app_id.hex()) == (2, "0123456789abcdef")
     assert (header.topic, header.partition, header.offset, header.i, header.n) == ("flights", 3, 1234, 0, 2)
 
 

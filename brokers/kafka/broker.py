@@ -27,12 +27,15 @@ from ..protocol import (
     UnknownTopic,
     Watermarks,
 )
+from ..rights import Lacking, Right
 from ..security import Security
 from .address import hosts_of, refuse_plaintext
 from .client import Node
 from .groups import group_offsets
 from .identities import TopicIdentities
 from .link import (
+    DEFAULT_REPLICATION,
+    TOPIC_RESOURCE,
     TRY_AGAIN,
     Code,
     KafkaLink,
@@ -42,10 +45,9 @@ from .link import (
 )
 from .reader import KafkaReader
 from .requests import CODECS, KafkaRequests
+from .rights import ask_lacking
 
-TOPIC_RESOURCE: Final = 2
 LATEST, EARLIEST, READ_UNCOMMITTED = -1, -2, 0
-DEFAULT_REPLICATION: Final = -1
 FENCE_TRANSACTION_TIMEOUT_MS: Final = 10_000  # asked for by the request; no transaction is ever begun
 
 
@@ -110,6 +112,10 @@ class KafkaBroker:
             if name in configs
         }
 
+    async def lacking(self, rights: Sequence[Right]) -> Lacking:
+        """See the protocol."""
+        return await ask_lacking(self._link, rights, self._link.deadline("asking for rights"))
+
     async def create(self, specs: Sequence[TopicSpec]) -> None:
         """Create topics with the cluster's default replication; returns when each partition can be read."""
         if not specs:
@@ -128,6 +134,8 @@ class KafkaBroker:
             except (NotSent, ReplyLost) as error:
                 await deadline.pause(error)
                 continue
+            if unmade := [name for name, code, _ in reply.topic_errors if code == Code.TOPIC_NOT_AUTHORIZED]:
+                raise self._link.refused(*(Right("topic", name, "CREATE") for name in unmade))
             for name, code, message in reply.topic_errors:
                 if code in (Code.NONE, Code.TOPIC_EXISTS):
                     del wanted[name]
@@ -224,6 +232,8 @@ class KafkaBroker:
         for partition, (_low, code, *_) in answers.items():
             if code == Code.OFFSET_OUT_OF_RANGE:
                 raise OffsetOutOfRange(partition, before[partition], (await self.watermarks([partition]))[partition])
+            if code == Code.TOPIC_NOT_AUTHORIZED:
+                raise self._link.refused(Right("topic", partition.topic, "DELETE"))
             if code != Code.NONE:
                 raise BrokerError(f"{partition.topic}[{partition.partition}] can't be trimmed: {describe_code(code)}")
 
@@ -236,6 +246,8 @@ class KafkaBroker:
         """ListOffsets, uncommitted: of a committed reader LATEST would be the last stable offset."""
         answers = await self._ask_leaders(which, lambda rows: OffsetRequest(-1, READ_UNCOMMITTED, rows), 0, deadline)
         for partition, (code, *_) in answers.items():
+            if code == Code.TOPIC_NOT_AUTHORIZED:
+                raise self._link.refused(Right("topic", partition.topic, "DESCRIBE"))
             if code != Code.NONE:
                 raise BrokerError(f"{partition.topic}[{partition.partition}]: {describe_code(code)}")
         return {partition: row[2] for partition, row in answers.items()}
@@ -297,6 +309,8 @@ class KafkaBroker:
         request = DescribeConfigsRequest([(TOPIC_RESOURCE, name, None) for name in sorted(topics)])
         reply = await self._link.ask_any(request, deadline)
         found = {}
+        if unseen := [row[3] for row in reply.resources if row[0] == Code.TOPIC_NOT_AUTHORIZED]:
+            raise self._link.refused(*(Right("topic", name, "DESCRIBE_CONFIGS") for name in unseen))
         for code, message, _kind, name, entries in reply.resources:
             if code == Code.NONE:
                 found[name] = {entry[0]: entry[1] for entry in entries if entry[1] is not None}

@@ -17,6 +17,7 @@ from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16,
 
 from ..asking import Deadline, NotSent, ReplyLost
 from ..protocol import BrokerError, GroupOffsets, TopicPartition
+from ..rights import Right
 from .link import TRY_AGAIN, Code, KafkaLink, describe_code
 
 GROUP_COORDINATOR: Final = 0
@@ -155,12 +156,12 @@ async def _state(link: KafkaLink, group: str, deadline: Deadline) -> str:
         if code == Code.NONE and state != DEAD:
             return str(state)
         if code not in (Code.NONE, Code.GROUP_ID_NOT_FOUND):
-            await _pause_or_refuse(group, code, deadline)
+            await _pause_or_refuse(link, group, code, deadline)
             continue
         # It does not exist, or is one of the newer protocol, which is not described by that request.
         reply = await _ask(link, group, GroupsRequest(), deadline)
         if reply.error_code != Code.NONE:
-            await _pause_or_refuse(group, reply.error_code, deadline)
+            await _pause_or_refuse(link, group, reply.error_code, deadline)
             continue
         listed = {row[0]: row[2] for row in reply.groups if len(row) > 2}  # an older reply tells no state
         return str(listed.get(group, DEAD))
@@ -181,10 +182,12 @@ async def _committed(
         wrong = codes - {Code.NONE, Code.GROUP_ID_NOT_FOUND}
         if not wrong:
             return found
-        await _pause_or_refuse(group, min(wrong), deadline)
+        await _pause_or_refuse(link, group, min(wrong), deadline)
 
 
-async def _pause_or_refuse(group: str, code: int, deadline: Deadline) -> None:
+async def _pause_or_refuse(link: KafkaLink, group: str, code: int, deadline: Deadline) -> None:
+    if code == Code.GROUP_NOT_AUTHORIZED:
+        raise link.refused(Right("group", group, "DESCRIBE"))
     if code not in TRY_AGAIN and code != Code.UNSTABLE_OFFSET_COMMIT:
         raise BrokerError(f"consumer group {group!r} can't be read: {describe_code(code)}")
     await deadline.pause(describe_code(code))
@@ -195,7 +198,7 @@ async def _ask(link: KafkaLink, group: str, request: Any, deadline: Deadline) ->
     while True:
         found = await link.ask_any(FindCoordinatorRequest(group, GROUP_COORDINATOR), deadline)
         if found.error_code != Code.NONE:
-            await _pause_or_refuse(group, found.error_code, deadline)
+            await _pause_or_refuse(link, group, found.error_code, deadline)
             continue
         try:
             return await link.ask(found.coordinator_id, request, deadline, coordination=True)

@@ -23,7 +23,8 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from ..asking import Deadline, NotSent, ReplyLost
-from ..protocol import BrokerError, BrokerTimeout, TopicPartition
+from ..protocol import BrokerError, BrokerTimeout, NotAuthorized, TopicPartition
+from ..rights import Right, right_to_id
 from ..security import Secret, Security
 from ..silence import SilentNodes
 from .address import encryption
@@ -34,6 +35,8 @@ PAUSE_MS_FIRST: Final = 2
 PAUSE_MS_MAX: Final = 200
 UNKNOWN_TOPIC_TRIES: Final = 8  # within 250 ms: news of a topic reaches all brokers a little later than its creator
 TRANSACTION_COORDINATOR: Final = 1
+TOPIC_RESOURCE: Final = 2
+DEFAULT_REPLICATION: Final = -1
 LOG_AGAIN_SECONDS: Final = 30.0
 LOG_MESSAGES_MAX: Final = 1_000
 
@@ -58,6 +61,8 @@ class Code(IntEnum):
     NOT_ENOUGH_REPLICAS = 19
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
     TOPIC_NOT_AUTHORIZED = 29
+    GROUP_NOT_AUTHORIZED = 30
+    CLUSTER_NOT_AUTHORIZED = 31
     INVALID_TIMESTAMP = 32
     TOPIC_EXISTS = 36
     NOT_CONTROLLER = 41
@@ -67,6 +72,7 @@ class Code(IntEnum):
     INVALID_PRODUCER_EPOCH = 47
     INVALID_PRODUCER_ID_MAPPING = 49
     CONCURRENT_TRANSACTIONS = 51
+    TRANSACTIONAL_ID_NOT_AUTHORIZED = 53
     OPERATION_NOT_ATTEMPTED = 55
     STORAGE_ERROR = 56
     GROUP_ID_NOT_FOUND = 69
@@ -291,6 +297,10 @@ class KafkaLink:
             except (NotSent, ReplyLost) as error:
                 await deadline.pause(error)
 
+    def refused(self, *rights: Right) -> NotAuthorized:
+        """The error for an answer that says that these are missing."""
+        return NotAuthorized(rights, self.settings.security.principal)
+
     def any_node(self) -> Node:
         """A broker that was not silent lately, at random."""
         self.check()
@@ -313,13 +323,16 @@ class KafkaLink:
         """Those of the topics that exist. Creates none."""
         reply = await self.ask_any(TopicsRequest(names), deadline)
         found: dict[str, AnsweredTopic] = {}
+        unseen: list[Right] = []
         for topic in answered_topics(reply):
             if topic.code in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
                 found[topic.name] = topic
             elif topic.code == Code.TOPIC_NOT_AUTHORIZED:
-                raise BrokerError(f"not authorized to see topic {topic.name!r}")
+                unseen.append(Right("topic", topic.name, "DESCRIBE"))
             elif topic.code not in (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.INVALID_TOPIC):
                 raise BrokerTimeout(f"topic {topic.name!r}: {describe_code(topic.code)}")
+        if unseen:
+            raise self.refused(*unseen)
         return found
 
     async def missing(self, partitions: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
@@ -367,6 +380,8 @@ class KafkaLink:
                 self._coordinators[transactional_id] = reply.coordinator_id
             elif reply.error_code in TRY_AGAIN:
                 await deadline.pause(describe_code(reply.error_code))
+            elif reply.error_code == Code.TRANSACTIONAL_ID_NOT_AUTHORIZED:
+                raise self.refused(right_to_id(transactional_id))
             else:
                 raise BrokerError(
                     f"no coordinator for the transactional id {transactional_id!r}: {describe_code(reply.error_code)}"
@@ -399,6 +414,10 @@ class KafkaLink:
                 continue
             if reply.error_code == Code.NONE:
                 return reply.producer_id, reply.producer_epoch
+            if reply.error_code == Code.TRANSACTIONAL_ID_NOT_AUTHORIZED:
+                raise self.refused(right_to_id(transactional_id or ""))
+            if reply.error_code == Code.CLUSTER_NOT_AUTHORIZED:
+                raise self.refused(Right("cluster", "", "IDEMPOTENT_WRITE"))
             if reply.error_code not in TRY_AGAIN:
                 raise BrokerError(f"no producer for {transactional_id!r}: {describe_code(reply.error_code)}")
             if reply.error_code != Code.CONCURRENT_TRANSACTIONS:

@@ -24,12 +24,14 @@ from ..protocol import (
     BrokerTimeout,
     CorruptRecord,
     Headers,
+    NotAuthorized,
     OffsetOutOfRange,
     Record,
     TopicPartition,
     UnknownTopic,
     Watermarks,
 )
+from ..rights import Right
 from . import inside
 from .client import is_lost
 from .identities import TopicIdentities
@@ -259,7 +261,7 @@ class KafkaReader:
             case aiokafka.errors.OffsetOutOfRangeError():
                 return OffsetOutOfRange(source, position, (await self._watermarks([source]))[source])
             case aiokafka.errors.TopicAuthorizationFailedError():
-                return BrokerError(f"not authorized to read: {error}")
+                return NotAuthorized([Right("topic", source.topic, "READ")], self._settings.security.principal)
             case aiokafka.errors.KafkaError() if error.retriable:
                 return BrokerTimeout(str(error))
             case _:

@@ -12,7 +12,8 @@ from ..asking import Deadline, NotSent, ReplyLost
 from ..delivery import Answer, Batch, MessageLimits, Verdict
 from ..filling import fill
 from ..producer import IdState
-from ..protocol import Outgoing, TopicPartition
+from ..protocol import NotAuthorized, Outgoing, TopicPartition
+from ..rights import Right, right_to_id
 from .link import TRY_AGAIN, Code, KafkaLink, describe_code
 from .transactions import DescribeTransactionsRequest
 
@@ -153,7 +154,8 @@ class KafkaRequests:
             for partition, code, offset, *_ in partitions:
                 place = TopicPartition(topic, partition)
                 end = offset + batches[place].records if code == Code.NONE and offset >= 0 else -1
-                answers[place] = Answer(verdict_of(code), describe_code(code), end)
+                refusal = self._refusal([topic]) if code == Code.TOPIC_NOT_AUTHORIZED else None
+                answers[place] = Answer(verdict_of(code), describe_code(code), end, refusal)
         return answers
 
     # --- to the coordinator of the transactional id ------------------------------------------------------------------
@@ -169,10 +171,12 @@ class KafkaRequests:
             producer_epoch=self.epoch,
             topics=list(topics.items()),
         )
-        answer, _reply = await self._ask_coordinator(
+        answer, reply = await self._ask_coordinator(
             request, lambda reply: [code for _topic, rows in reply.errors for _partition, code in rows], deadline
         )
-        return answer
+        errors = () if reply is None else reply.errors
+        refused = [topic for topic, rows in errors if any(code == Code.TOPIC_NOT_AUTHORIZED for _, code in rows)]
+        return answer.refused_by(self._refusal(refused)) if refused else answer
 
     async def end(self, deadline: Deadline, *, commit: bool) -> Answer:
         """See ``TransactionRequests``."""
@@ -220,4 +224,10 @@ class KafkaRequests:
         worst = codes[0] if codes else Code.NONE
         if verdict_of(worst) in (Verdict.AGAIN, Verdict.DOUBTFUL) and worst != Code.CONCURRENT_TRANSACTIONS:
             self.link.forget_coordinator(self._id)
-        return Answer(verdict_of(worst), describe_code(worst)), reply
+        refusal = None
+        if worst == Code.TRANSACTIONAL_ID_NOT_AUTHORIZED:
+            refusal = self.link.refused(right_to_id(self._id))
+        return Answer(verdict_of(worst), describe_code(worst), refusal=refusal), reply
+
+    def _refusal(self, topics: Collection[str]) -> NotAuthorized:
+        return self.link.refused(*(Right("topic", topic, "WRITE") for topic in topics))

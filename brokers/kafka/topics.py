@@ -15,6 +15,7 @@ from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16,
 
 UUID_BYTES: Final = 16
 NO_IDENTITY: Final = bytes(UUID_BYTES)
+NOT_TOLD: Final = -(1 << 31)
 
 
 class Uuid(AbstractType):  # type: ignore[misc]  # of a library without types
@@ -98,32 +99,42 @@ class TopicsRequest(Request[MetadataRequest_v5 | TopicsRequest12]):  # type: ign
 
     API_KEY = 3
 
-    def __init__(self, names: Collection[str]) -> None:
-        self._names = sorted(names)
+    def __init__(self, names: Collection[str], *, with_operations: bool = False) -> None:
+        self._names, self._with_operations = sorted(names), with_operations
 
     def build(self, request_struct_class: Any) -> Any:
         """For one version."""
         if request_struct_class is TopicsRequest12:
-            return TopicsRequest12([(NO_IDENTITY, name, {}) for name in self._names], False, False, {})
+            return TopicsRequest12([(NO_IDENTITY, name, {}) for name in self._names], False, self._with_operations, {})
         return request_struct_class(self._names, False)
 
 
 class AnsweredTopic(NamedTuple):
-    """A topic in an answer: an error code, its identity ("": not told), partition → leader (-1: none now)."""
+    """A topic in an answer: an error code, its identity ("": not told), partition → leader (-1: none now).
+
+    ``replicas``: as many as each of its partitions has, at least. ``operations``: what the client may do with it, a bit
+    for each, or NOT_TOLD.
+    """
 
     code: int
     name: str
     identity: str
     leaders: dict[int, int]
+    replicas: int = 0
+    operations: int = NOT_TOLD
 
 
 def answered_topics(reply: Any) -> Iterator[AnsweredTopic]:
     """The topics in an answer to a ``TopicsRequest``."""
     for topic in reply.topics:
         if reply.API_VERSION == TopicsReply12.API_VERSION:
-            code, name, identity, _internal, partitions, *_ = topic
+            code, name, identity, _internal, partitions, operations, _tags = topic
             told = "" if identity == NO_IDENTITY else identity.hex()
+            # (error code, partition, leader, leader epoch, replicas, …)
+            replicas = min((len(row[4]) for row in partitions), default=0)
         else:
             code, name, _internal, partitions = topic
-            told = ""
-        yield AnsweredTopic(code, name, told, {index: leader for _code, index, leader, *_ in partitions})
+            told, operations = "", NOT_TOLD
+            replicas = min((len(row[3]) for row in partitions), default=0)  # no leader epoch there
+        leaders = {index: leader for _code, index, leader, *_ in partitions}
+        yield AnsweredTopic(code, name, told, leaders, replicas, operations)

@@ -100,6 +100,7 @@ class Cluster:
         self, positions: Mapping[TopicPartition, int], records_max: int, news: asyncio.Future[None] | None
     ) -> list[Batch]:
         """What there is, in an order and amount by the seed; nothing: ``news`` is told when there is something."""
+        self.network.faults.refuse("READ", (source.topic for source in positions))
         batches: list[Batch] = []
         room = records_max if self._random.random() < 0.5 else self._random.randint(1, records_max)
         sources = list(positions)
@@ -115,6 +116,7 @@ class Cluster:
 
     def trim(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete records below offsets; raises UnknownTopic, OffsetOutOfRange."""
+        self.network.faults.refuse("DELETE", (source.topic for source in before))
         self.state.trim(before)
         for source in before:
             self.wake(source)
@@ -133,6 +135,7 @@ class Cluster:
 
     def add_partitions(self, transactional_id: str, epoch: int, partitions: Collection[TopicPartition]) -> None:
         """Begin a transaction, or widen the open one; raises ProducerFenced, Concurrent, UnknownTopic."""
+        self.network.faults.refuse("WRITE", (partition.topic for partition in partitions))
         try:
             transaction, is_new = self.state.add_partitions(transactional_id, epoch, partitions)
         except BrokerError as error:
@@ -152,6 +155,7 @@ class Cluster:
         answers: dict[TopicPartition, int | BrokerError] = {}
         for source, (records, sequence) in batches.items():
             try:
+                self.network.faults.refuse("WRITE", [source.topic])
                 if epoch is None:
                     answers[source] = self.state.append(records, producer, sequence or 0, self._now_ms())
                     self.wake(source)

@@ -25,6 +25,7 @@ from ..protocol import (
     UnknownTopic,
     Watermarks,
 )
+from ..rights import Lacking, Right
 from .cluster import Cluster
 from .link import ConnectionSevered, Link
 from .network import Kind
@@ -65,6 +66,10 @@ class SimulatedConnection:
         """The topics among these that exist."""
         step = partial(self._cluster.state.descriptions, topics)
         return await self._link.ask_again(Kind.METADATA, step, self._link.deadline("describing topics"))
+
+    async def lacking(self, rights: Sequence[Right]) -> Lacking:  # noqa: ARG002  # here everybody may do everything
+        """None."""
+        return Lacking()
 
     async def create(self, specs: Sequence[TopicSpec]) -> None:
         """Create topics; existing ones stay as they are."""

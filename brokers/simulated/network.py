@@ -9,18 +9,20 @@ import asyncio
 import contextvars
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
 from ..asking import NotSent
-from ..protocol import BrokerError, BrokerTimeout
+from ..protocol import BrokerError, BrokerTimeout, NotAuthorized
+from ..rights import Operation, Right
 
 EPOCH_MS = 1_700_000_000_000  # what a record is stamped with is this plus the loop's time
 BROKEN = "the connection broke before an answer came"
 SILENT = "no answer in time"
 UNREACHABLE = "no connection"
+PRINCIPAL = "User:simulated"
 
 
 @dataclass
@@ -41,7 +43,14 @@ class Faults:
     marker_late: float = 0.0  # of a marker: it is written up to marker_late_ms later
     marker_late_ms: float = 5_000.0
     cut: set[str] = field(default_factory=set)  # clients that nothing reaches, and that reach nobody
+    denied: set[Right] = field(default_factory=set)  # what no client has a right to, though all were allowed to start
     away: bool = False  # nothing is answered; every call ends with BrokerTimeout
+
+    def refuse(self, operation: Operation, topics: Iterable[str]) -> None:
+        """Raises NotAuthorized when it is denied for some of the topics."""
+        rights = [Right("topic", topic, operation) for topic in dict.fromkeys(topics)]
+        if lacking := [right for right in rights if right in self.denied]:
+            raise NotAuthorized(lacking, PRINCIPAL)
 
     def heal(self) -> None:
         """No more faults; requests that are late stay late."""
@@ -49,6 +58,7 @@ class Faults:
         self.not_sent = self.request_lost = self.reply_lost = self.request_late = self.marker_late = 0.0
         self.coordinator_away = 0.0
         self.cut.clear()
+        self.denied.clear()
         self.away = False
 
 

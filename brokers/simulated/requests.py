@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from ..asking import Deadline, NotSent
 from ..delivery import Answer, Batch, MessageLimits, Verdict
 from ..producer import IdState
-from ..protocol import BrokerError, BrokerTimeout, Outgoing, ProducerFenced, TopicPartition, UnknownTopic
+from ..protocol import BrokerError, BrokerTimeout, NotAuthorized, Outgoing, ProducerFenced, TopicPartition, UnknownTopic
 from .batches import fitting
 from .link import Link
 from .log import BatchRefused, Concurrent, CoordinatorUnavailable
@@ -43,6 +43,11 @@ def verdict_of(error: BrokerError) -> Verdict:
             return Verdict.LOST
         case _:
             return Verdict.FAILED
+
+
+def answer_of(error: BrokerError) -> Answer:
+    """An error as an answer."""
+    return Answer(verdict_of(error), str(error), refusal=error if isinstance(error, NotAuthorized) else None)
 
 
 class SimulatedRequests:
@@ -121,7 +126,7 @@ class SimulatedRequests:
         if found is None:
             return dict.fromkeys(batches, answer)
         return {
-            place: Answer(verdict_of(end), str(end)) if isinstance(end, BrokerError) else Answer(Verdict.DONE, end=end)
+            place: answer_of(end) if isinstance(end, BrokerError) else Answer(Verdict.DONE, end=end)
             for place, end in found.items()
         }
 
@@ -155,7 +160,7 @@ class SimulatedRequests:
         try:
             return Answer(Verdict.DONE), await self.link.ask(kind, step, deadline)
         except BrokerError as error:
-            return Answer(verdict_of(error), str(error)), None
+            return answer_of(error), None
 
 
 def _nothing() -> None:

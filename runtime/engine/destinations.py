@@ -5,7 +5,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ...brokers.partitioner import PartitionOfKey
-from ...brokers.protocol import Broker, TopicDescription, TopicSpec
+from ...brokers.protocol import Broker, NotAuthorized, TopicDescription, TopicSpec
+from ...brokers.rights import OUTPUT_OPERATIONS, Right
 from ...brokers.waiting import Patience, until_answered
 from ...errors import OutputRefused, SettingsError
 from ..handlers.handler import check_topic_name
@@ -57,8 +58,17 @@ class Destinations:
 
     async def _described(self, topic: str, partitions: int) -> dict[str, TopicDescription]:
         """What the broker says of a topic. One that is missing is made first, where that is allowed."""
-        found = await self.broker.describe([topic])
+        found = await describe_output(self.broker, topic)
         if topic not in found and self.settings.create_topics:
             await self.broker.create([TopicSpec(topic, partitions, {})])
             found = await self.broker.describe([topic])
         return found
+
+
+async def describe_output(broker: Broker, topic: str) -> dict[str, TopicDescription]:
+    """What a broker says of a topic that is to be written to; raises NotAuthorized with all that this needs."""
+    try:
+        return await broker.describe([topic])
+    except NotAuthorized as error:
+        needed = [Right("topic", topic, operation) for operation in OUTPUT_OPERATIONS]
+        raise NotAuthorized(needed, error.principal) from error

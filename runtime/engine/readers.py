@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
-from ...brokers.protocol import Batch, Broker, BrokerTimeout, Reader, Record, TopicPartition
+from ...brokers.protocol import Batch, Broker, BrokerTimeout, NotAuthorized, Reader, Record, TopicPartition
 from ...brokers.waiting import Patience, closed_within, until_answered
 from ...errors import InvariantBroken
 from ...state.overlay import Cell
@@ -71,7 +71,7 @@ class MainReader:
         """Records that were read, as ``slots.records_done`` counts those that are done."""
 
     async def run(self) -> None:
-        """Read until stopped or cancelled; a broker that is away is waited for."""
+        """Read until stopped or cancelled; a broker that is away, or refuses to be read, is waited for."""
         patience = Patience(self.settings.broker_retry_ms, "reading")
         try:
             await until_answered(lambda: self._read(patience), patience)
@@ -220,7 +220,7 @@ class CatchUp:
                 self._asking -= 1
             try:
                 await self._pass(run, patience)
-            except BrokerTimeout as error:
+            except (BrokerTimeout, NotAuthorized) as error:
                 await patience.wait(error)
             finally:
                 self._limit.release()

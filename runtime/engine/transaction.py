@@ -21,7 +21,7 @@ from ...brokers.protocol import (
     TransactionRefused,
     TransactionUnknown,
 )
-from ...brokers.waiting import bounded, closed_within, fatal_of
+from ...brokers.waiting import bounded, closed_within, fatal_of, given_up, refusal_in
 from ...errors import BrokerUnavailable, HandlerFailed, InvariantBroken
 from ...keyrange.ranges import KeyRange
 from ...offsets.codec import encode
@@ -78,6 +78,8 @@ class Transactions:
         self.tiles = 0
         self.event_bytes = 0
         self.last_commit_s: float | None = None
+        self._refusals = 0
+        """In a row."""
         self._level: Ends | None = None
         self._producer: Producer | None = producer
         self._on_step = on_step
@@ -104,9 +106,8 @@ class Transactions:
                 waiting = [part, *waiting]
                 await asyncio.sleep(RETRY_WAIT_MS / 1000)  # what makes a broker abort may last
             if failure is not None and loop.time() >= deadline:
-                raise BrokerUnavailable(
-                    f"a transaction could not be committed within {self.settings.broker_retry_ms} ms: {failure}"
-                ) from failure
+                what = f"no transaction could be committed within {self.settings.broker_retry_ms} ms"
+                raise given_up(what, failure) from failure
 
     async def close(self) -> None:
         """Let go of the producer; what is open is aborted."""
@@ -141,7 +142,8 @@ class Transactions:
         except BrokerError as error:
             failure = error
         if failure is not None:
-            logger.warning("transaction %d failed: %s: %s", transaction, type(failure).__name__, failure)
+            if not self._say_refusal(failure):
+                logger.warning("transaction %d failed: %s: %s", transaction, type(failure).__name__, failure)
             await self.close()
             await self._replace_producer(deadline, was_fenced=isinstance(failure, ProducerFenced))
             if not standing.has_committed(transaction):
@@ -156,10 +158,23 @@ class Transactions:
         self._finish(generation, has_snapshot=bool(snapshot))
         return None
 
+    def _say_refusal(self, error: BrokerError) -> bool:
+        """Say the first of several refusals in a row; whether the error is one."""
+        refusal = refusal_in(error)
+        if refusal is None:
+            return False
+        self._refusals += 1
+        if self._refusals == 1:
+            logger.warning("nothing is committed, trying for %d ms: %s", self.settings.broker_retry_ms, refusal)
+        return True
+
     def _finish(self, generation: Generation, *, has_snapshot: bool) -> None:
         ledger = self.standing.ledger
         for place, epoch in [*ledger.violations(), *ledger.waiting()]:
             raise InvariantBroken(f"a commit of epoch {epoch} at {place} lies outside what was granted")
+        if self._refusals:
+            logger.info("transactions are committed again; they were refused %d times", self._refusals)
+            self._refusals = 0
         committed(generation)
         for change in generation.structure:
             if isinstance(change, Released):
@@ -209,9 +224,9 @@ class Transactions:
                 if isinstance(error, ProducerFenced):
                     raise fatal_of(error) from error
                 if loop.time() >= deadline:
-                    raise BrokerUnavailable(
-                        f"the broker could not be reached for {self.settings.broker_retry_ms} ms: {error}"
-                    ) from error
+                    what = f"no producer could be made for {self.settings.broker_retry_ms} ms"
+                    raise given_up(what, error) from error
+                self._say_refusal(error)
                 await asyncio.sleep(RETRY_WAIT_MS / 1000)
 
     def _take_apart(self, generation: Generation, refusal: TransactionRefused) -> Sequence[Generation]:

@@ -12,7 +12,7 @@ import msgspec
 from ...brokers.partitioner import PartitionOfKey, partition_of_key, partition_without_key
 from ...brokers.protocol import Headers, Outgoing, Record, TopicDescription
 from ...errors import OutputRefused, caused
-from ...offsets.provenance import DIGEST_MASK, HEADER, Origins, encode_provenance, output_digest, place_seed
+from ...offsets.provenance import DIGEST_MASK, HEADER, Origins, output_digest, place_seed
 from .context import Output
 from .handler import Handler
 from .produced import Produced
@@ -88,9 +88,9 @@ class SourcePlace:
     origins: Origins
 
 
-def place_of(topic: str, partition: int) -> SourcePlace:
-    """The place for ``build`` and ``build_dead_letter``."""
-    return SourcePlace(topic, partition, place_seed(topic, partition), Origins(topic, partition))
+def place_of(topic: str, partition: int, app_id: bytes) -> SourcePlace:
+    """The place for ``build`` and ``build_dead_letter``. ``app_id``: of the application, for its headers."""
+    return SourcePlace(topic, partition, place_seed(topic, partition), Origins(app_id, topic, partition))
 
 
 def returned(result: Any, handler: Handler) -> list[Output]:
@@ -144,10 +144,10 @@ def build_one(
     return output, output_digest(place.seed, offset, 0, topic), of_record + size
 
 
-def kept(record: Record, output: Outgoing, place: SourcePlace) -> Produced:
-    """What was laid down without one: of a record the one output that ``build_one`` made."""
+def kept(record: Record, output: Outgoing, seed: int) -> Produced:
+    """What was laid down without one: of a record the one output that ``build_one`` made. ``seed``: of its place."""
     size = bytes_of(record) + len(output.key or b"") + len(output.value or b"") + _ORIGIN_BYTES + len(output.origin)
-    return Produced(record, (output,), False, output_digest(place.seed, record.offset, 0, output.topic), size)
+    return Produced(record, (output,), False, output_digest(seed, record.offset, 0, output.topic), size)
 
 
 def build(
@@ -166,7 +166,7 @@ def build(
         destination = known[topic]
         key = record.key if output.key is _SOURCE_KEY else _key_bytes(output.key, i, n)
         value = _encode(output.value, handler.codec, i, n)
-        origin = encode_provenance(place.topic, place.partition, record.offset, i, n)
+        origin = place.origins.each(record.offset, i, n)
         headers = _headers(output.headers, i, n)
         bytes_now = _ORIGIN_BYTES + len(key or b"") + len(value or b"") + len(origin)
         bytes_now += sum(len(name) + len(data or b"") for name, data in headers)
@@ -231,7 +231,7 @@ def build_dead_letter(
         (ERROR_HEADER, cause),
         (ATTEMPTS_HEADER, str(attempts).encode()),
     )
-    origin = encode_provenance(place.topic, place.partition, record.offset, 0, 1)
+    origin = place.origins.each(record.offset, 0, 1)
     if destination.keeps_numbers and destination.partitions == partitions:
         partition = place.partition
     elif record.key is None:

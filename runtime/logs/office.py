@@ -8,7 +8,8 @@ from ...brokers.waiting import bounded
 from ...errors import FencedError, LogError
 from ...offsets.control import Member
 from ...offsets.events import OffsetEvent
-from ...offsets.ledger import Ledger, evolve_all
+from ...offsets.ledger import Ledger, birth, evolve_all
+from ...offsets.provenance import app_id_of
 from ..settings import Settings
 from .reader import LogReader
 
@@ -24,6 +25,11 @@ class Office:
     """The ledger without the own grant: how the ranges were cut until then. An epoch that is complete is forgotten."""
     transaction: int
     """The number of the last transaction that was used."""
+
+    @property
+    def app_id(self) -> bytes:
+        """What the application calls itself in the headers of its outputs."""
+        return app_id_of(birth(self.ledger))
 
 
 class Identity:

@@ -21,16 +21,26 @@ class Snapshots:
         self.standing, self.settings = standing, settings
         self._history = History(standing.logs, settings, wall_ms)
         self._since = 0
+        self._is_told = False
+
+    @property
+    def trims_failed(self) -> int:
+        """How often the log could not be trimmed."""
+        return self._history.failures
 
     async def take_when_due(self, transaction: int) -> list[OffsetEvent]:
         """A snapshot of every log partition when it is time for one: to be written with this transaction."""
         if self._since < self.settings.snapshot_every_commits:
             return []
         try:
-            return await self._take(transaction)
+            events = await self._take(transaction)
         except BrokerError as error:
-            logger.warning("no snapshot with transaction %d: %s", transaction, error)
+            if not self._is_told:
+                logger.warning("no snapshot with transaction %d, nor until it works: %s", transaction, error)
+            self._is_told = True
             return []
+        self._is_told = False
+        return events
 
     def committed(self, *, has_snapshot: bool) -> None:
         """One more transaction was committed."""

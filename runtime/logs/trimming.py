@@ -4,15 +4,23 @@ What is deleted stands before the position that an old enough snapshot covers, s
 start, or the audit) always finds that snapshot. Each call looks at a bounded stretch of the log's start.
 """
 
+import asyncio
+import logging
 from collections.abc import Callable
 
+from ...brokers.protocol import BrokerError
 from ...brokers.waiting import bounded
 from ...offsets.events import SnapshotTaken
 from ..settings import Settings
 from .reader import READ_RECORDS_MAX, HistoryTrimmed, LogReader
 
+logger = logging.getLogger("keylanes")
+
 LOOK_RECORDS = 100
 """Of the log's start, to see whether anything of it is old at all."""
+
+TRIM_AGAIN_MS = 60_000
+"""So long after a trim that failed the next one is tried: it may take its time, and no transaction begins meanwhile."""
 
 
 class History:
@@ -22,23 +30,55 @@ class History:
         self.logs, self.settings, self.wall_ms = logs, settings, wall_ms
         self._covered: dict[int, list[int]] = {}
         self._looked: dict[int, int] = {}
+        self.failures = 0
+        """How often the log could not be trimmed."""
+        self._failed_in_a_row = 0
+        self._again_s = 0.0
 
     async def trim(self, log_partition: int, newest: int) -> None:
-        """Delete what is older than the history, below the snapshot before the newest one (which covers ``newest``)."""
+        """Delete what is older than the history, below the snapshot before the newest one (which covers ``newest``).
+
+        What the broker refuses, or does not answer, is tried again later: a log that was not trimmed is only longer.
+        """
         covered = self._covered.setdefault(log_partition, [])
         covered.append(newest)
         del covered[:-3]
-        if len(covered) < 3:
+        now = asyncio.get_running_loop().time()
+        if len(covered) < 3 or now < self._again_s:
             return
-        second_newest = covered[-2]
         try:
-            before = await self._old_enough(log_partition, second_newest)
+            has_trimmed = await self._trim(log_partition, covered[-2])
         except HistoryTrimmed:  # by a process that took over: this one learns of it at its next transaction
             return
-        if before is not None:
-            source = self.logs.offsets(log_partition)
-            limit = self.settings.call_limit_ms
-            await bounded(self.logs.broker.trim({source: before}), limit, f"trimming {source.topic}")
+        except BrokerError as error:
+            self._again_s = now + TRIM_AGAIN_MS / 1000
+            self._failed(error)
+            return
+        if has_trimmed and self._failed_in_a_row:
+            logger.info("%s: the log is trimmed again, after %d tries", self.logs.app, self._failed_in_a_row)
+            self._failed_in_a_row = 0
+
+    async def _trim(self, log_partition: int, second_newest: int) -> bool:
+        before = await self._old_enough(log_partition, second_newest)
+        if before is None:
+            return False
+        source = self.logs.offsets(log_partition)
+        limit = self.settings.call_limit_ms
+        await bounded(self.logs.broker.trim({source: before}), limit, f"trimming {source.topic}")
+        return True
+
+    def _failed(self, error: BrokerError) -> None:
+        """Say the first of several in a row."""
+        self.failures += 1
+        self._failed_in_a_row += 1
+        if self._failed_in_a_row == 1:
+            logger.warning(
+                "%s: the offset log can't be trimmed, so it grows; snapshots are taken all the same, and the trim is "
+                "tried again each %d s: %s",
+                self.logs.app,
+                TRIM_AGAIN_MS // 1000,
+                error,
+            )
 
     async def _old_enough(self, log_partition: int, below: int) -> int | None:
         """The position covered by the newest snapshot that is older than the history, if all before may go."""

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from ...brokers.protocol import BrokerError
+from ...brokers.protocol import BrokerError, NotAuthorized
 from ...brokers.waiting import Patience, until_answered
 from ...errors import FencedError, LogError
 from ...offsets.ledger import Ledger
@@ -28,12 +28,14 @@ class OfficeWatch:
         return LogReader(of.app, of.broker, of.settings, of.logs.log_partitions)
 
     async def run(self, standing: Standing, on_office: Callable[[int], None]) -> None:
-        """Look in intervals until cancelled; raises FencedError when another process took over.
+        """Look in intervals until cancelled; raises FencedError when another process took over, NotAuthorized when
+        the log may not be read for ``broker_retry_ms``.
 
         An idle process learns it here, a busy one mostly at its next commit. ``on_office`` hears, by ``wall_ms``, when
         nobody else was in office.
         """
         watch = self._reader()
+        patience = Patience(self.settings.broker_retry_ms, "reading the control log")
         ledger = Ledger()
         try:
             while True:
@@ -42,6 +44,9 @@ class OfficeWatch:
                     ledger = await watch.read_control(ledger)
                     self.identity.check_in_office(ledger, standing.incarnation)
                     on_office(asked_ms)
+                    patience.answered()
+                except NotAuthorized as error:
+                    await patience.wait(error)
                 except BrokerError as error:
                     logger.warning("the control log can't be read: %s", error)
                 await asyncio.sleep(CONTROL_CHECK_MS / 1000)

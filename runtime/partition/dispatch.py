@@ -85,6 +85,8 @@ class PartitionDispatch:
         self.quota_bytes = quota_bytes
         self.epoch = 0
         self.incarnation = 0
+        self.app_id = b""
+        """Of the application, for the headers of its outputs."""
         self.workers: list[Worker] = []
         self.numbers = numbers
         self.pass_position: int | None = None

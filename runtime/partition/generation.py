@@ -14,10 +14,10 @@ from ...brokers.protocol import Outgoing
 from ...keyrange.hashing import point_of
 from ...offsets.decide import CommitKey, Move, decide_commits
 from ...offsets.events import Committed, OffsetEvent
-from ...offsets.provenance import DIGEST_MASK
+from ...offsets.provenance import DIGEST_MASK, place_seed
 from ...state.changes import StateChanges
 from ...state.overlay import Layer
-from ..handlers.outputs import kept, place_of
+from ..handlers.outputs import kept
 from ..handlers.produced import Produced
 from .cut import Change, Cut
 from .dispatch import PartitionDispatch
@@ -268,9 +268,9 @@ def _tally(dispatch: PartitionDispatch, shares: Sequence[Share], stretches: Iter
 
 def _kept(dispatch: PartitionDispatch, stretch: Stretch) -> Iterator[tuple[int, Produced]]:
     """What records of a stretch sent, each with the record's point."""
-    place = place_of(dispatch.topic, dispatch.partition)
+    seed = place_seed(dispatch.topic, dispatch.partition)
     for record, output in zip(stretch.records, stretch.outputs, strict=True):
-        yield point_of(record.key, dispatch.partition, record.offset), kept(record, output, place)
+        yield point_of(record.key, dispatch.partition, record.offset), kept(record, output, seed)
 
 
 def committed(generation: Generation) -> None:

@@ -90,7 +90,8 @@ def _instead(
     share: Share, refusal: TransactionRefused, policy: DeadLetter | Stop, known: Mapping[str, Destination]
 ) -> tuple[Produced, str] | Failed:
     """What a share's only record sends instead of what was refused, and what is said of that."""
-    done, place = share.done[0], place_of(share.dispatch.topic, share.dispatch.partition)
+    dispatch = share.dispatch
+    done, place = share.done[0], place_of(dispatch.topic, dispatch.partition, dispatch.app_id)
     where = f"{place.topic}[{place.partition}] offset {done.record.offset}: the broker refuses its output: {refusal}"
     if done.changes:  # later records of its key have seen them
         return Failed(f"{where}; it changed state, so it can't become a dead letter any more")
@@ -99,9 +100,8 @@ def _instead(
     destination = known.get(policy.topic) if isinstance(policy, DeadLetter) else None
     if not isinstance(policy, DeadLetter) or destination is None or done.dead:
         return Failed(where)
-    partitions = share.dispatch.partitions
     try:
-        letter = build_dead_letter(done.record, policy.topic, destination, place, refusal, 1, partitions)
+        letter = build_dead_letter(done.record, policy.topic, destination, place, refusal, 1, dispatch.partitions)
     except OutputRefused as refused:  # a partitioner of the user's own
         return Failed(f"{where}; its dead letter can't be written: {refused}")
     return letter, f"{where}; it goes to {policy.topic}"

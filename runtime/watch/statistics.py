@@ -122,6 +122,8 @@ class Statistics(msgspec.Struct, frozen=True):
     commits: int = 0
     tiles: int = 0
     event_bytes: int = 0
+    trims_failed: int = 0
+    """How often the offset log could not be trimmed: it grows, until it can."""
     done_bytes: int = 0
     running: int = 0
     oldest_running: RunningRecord | None = None

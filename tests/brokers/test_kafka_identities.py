@@ -12,12 +12,13 @@ from keylanes.brokers.security import Security
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 PLACE = TopicPartition("src", 1)
-GONE: tuple[Any, ...] = (Code.UNKNOWN_TOPIC_OR_PARTITION, "src", bytes(16), False, [])
+GONE: tuple[Any, ...] = (Code.UNKNOWN_TOPIC_OR_PARTITION, "src", bytes(16), False, [], 0, {})
 
 
 def topic(identity: int, partitions: int = 2) -> tuple[Any, ...]:
     """What a broker says of the topic; identity 0: it tells none."""
-    return Code.NONE, "src", identity.to_bytes(16), False, [(0, index, 7) for index in range(partitions)]
+    rows: list[Any] = [(0, index, 7, 0, [7], [7], [], {}) for index in range(partitions)]
+    return Code.NONE, "src", identity.to_bytes(16), False, rows, 0, {}
 
 
 class Client:

@@ -30,6 +30,6 @@ def test_a_missing_right_is_named_with_the_acl_that_grants_it() -> None:
 
 def test_who_is_refused_may_be_unknown() -> None:
     """Of a certificate a client does not know which principal the cluster makes of it."""
-    said = str(NotAuthorized([Right("cluster", "", "CREATE")], None))
-    assert said.startswith("this client's principal has no right to CREATE on the cluster (literal ACL): ")
-    assert said.endswith("--add --allow-principal User:PRINCIPAL --operation CREATE --cluster`.")
+    said = str(NotAuthorized([Right("cluster", "", "IDEMPOTENT_WRITE")], None))
+    assert said.startswith("this client's principal has no right to IDEMPOTENT_WRITE on the cluster (literal ACL): ")
+    assert said.endswith("--add --allow-principal User:PRINCIPAL --operation IDEMPOTENT_WRITE --cluster`.")

@@ -311,8 +311,8 @@ def test_audit_passes_its_arguments_on(folder: Path) -> None:
 
 
 def test_an_application_says_what_its_audit_needs() -> None:
-    """Name, broker and dead-letter topics come from the application; given a Broker object, it can't say where."""
-    from keylanes.cli.commands import audit_arguments
+    """Name, broker and declared topics come from the application; given a Broker object, it can't say where."""
+    from keylanes.cli.audit import audit_arguments
     from keylanes.errors import SettingsError
 
     app = App("shop", broker="embedded:data")
@@ -321,7 +321,16 @@ def test_an_application_says_what_its_audit_needs() -> None:
     async def pack(order: bytes) -> None:
         """Nothing comes of it."""
 
-    assert audit_arguments(app) == ["--app", "shop", "--broker", "embedded:data", "--dead-letters", "orders.dead"]
+    named = ["--app", "shop", "--broker", "embedded:data"]
+    assert audit_arguments(app) == [*named, "--dead-letters", "orders.dead"], "without outputs every topic is searched"
+
+    @app.handler("returns", to="restocked")
+    async def restock(order: bytes) -> bytes:
+        """Something comes of it."""
+        return order
+
+    outputs = ["--outputs", "restocked", "--dead-letters", "orders.dead", "--or-elsewhere"]
+    assert audit_arguments(app) == [*named, *outputs]
     with pytest.raises(SettingsError, match="--broker"):
         audit_arguments(App("shop", broker=EmbeddedBroker("data")))
 

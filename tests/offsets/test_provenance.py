@@ -9,11 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylanes.offsets.provenance import (
+    APP_ID_BYTES,
     DIGEST_MASK,
     HEADER,
     VERSION,
+    VERSIONS,
     Origins,
     Provenance,
+    app_id_of,
     decode_provenance,
     encode_provenance,
     output_digest,
@@ -23,9 +26,13 @@ from keylanes.offsets.provenance import (
 VECTORS = Path(__file__).parents[1] / "keyrange" / "golden_xxhash64.json"
 """What Spark computed, see tests/keyrange/make_golden.py."""
 
-GOLDEN = bytes.fromhex("96 01 a7 66 6c 69 67 68 74 73 02 ce 00 05 23 87 00 01")
-"""``[1, "flights", 2, 336775, 0, 1]``: bytes that were written once must be read for ever."""
+APP_ID = bytes.fromhex("01 23 45 67 89 ab cd ef")
+GOLDEN = bytes.fromhex("97 02 c4 08 01 23 45 67 89 ab cd ef a7 66 6c 69 67 68 74 73 02 ce 00 05 23 87 00 01")
+"""``[2, APP_ID, "flights", 2, 336775, 0, 1]``: bytes that were written once must be read for ever."""
+GOLDEN_1 = bytes.fromhex("96 01 a7 66 6c 69 67 68 74 73 02 ce 00 05 23 87 00 01")
+"""``[1, "flights", 2, 336775, 0, 1]``: as it was written before applications had an id."""
 
+app_ids = st.binary(min_size=APP_ID_BYTES, max_size=APP_ID_BYTES)
 topics = st.text(min_size=1, max_size=12)
 partitions = st.integers(0, 2**31 - 1)
 offsets = st.integers(0, 2**63 - 1)
@@ -34,17 +41,47 @@ EDGES = [edge + near for edge in (0, 1 << 7, 1 << 8, 1 << 16, 1 << 32) for near 
 
 
 def test_the_header_has_its_golden_bytes() -> None:
-    """A version, topic, partition, offset, i and n as one msgpack array under a short name."""
+    """A version, application, topic, partition, offset, i and n as one msgpack array under a short name."""
     assert HEADER == "kl"
-    assert encode_provenance("flights", 2, 336_775, 0, 1) == GOLDEN
-    assert decode_provenance(GOLDEN) == Provenance(1, "flights", 2, 336_775, 0, 1)
+    assert encode_provenance(APP_ID, "flights", 2, 336_775, 0, 1) == GOLDEN
+    assert decode_provenance(GOLDEN) == Provenance(2, APP_ID, "flights", 2, 336_775, 0, 1)
 
 
-@given(topics, partitions, offsets, counts, counts)
-def test_a_header_comes_back_as_it_was(topic: str, partition: int, offset: int, i: int, n: int) -> None:
-    """Every field survives the way to bytes and back."""
-    data = encode_provenance(topic, partition, offset, i, n)
-    assert decode_provenance(data) == Provenance(VERSION, topic, partition, offset, i, n)
+def test_a_header_of_version_1_is_read() -> None:
+    """It names no application."""
+    assert decode_provenance(GOLDEN_1) == Provenance(1, b"", "flights", 2, 336_775, 0, 1)
+
+
+def test_an_application_is_named_by_the_hash_of_its_birth() -> None:
+    """As Spark's ``xxhash64`` gives it, its highest byte first; another text is another application."""
+    assert app_id_of("5f0c2b") == bytes.fromhex("72 d8 fb ba 11 ae 74 6f")
+    assert app_id_of("5f0c2c") != app_id_of("5f0c2b")
+
+
+@given(app_ids, topics, partitions, offsets, counts, counts)
+def test_a_header_comes_back_as_it_was(app_id: bytes, topic: str, partition: int, offset: int, i: int, n: int) -> None:
+    """Every field survives the way to bytes and back; one of version 1 keeps what it has."""
+    data = encode_provenance(app_id, topic, partition, offset, i, n)
+    assert decode_provenance(data) == Provenance(VERSION, app_id, topic, partition, offset, i, n)
+    before = msgspec.msgpack.encode([1, topic, partition, offset, i, n])
+    assert decode_provenance(before) == Provenance(1, b"", topic, partition, offset, i, n)
+
+
+@pytest.mark.parametrize("app_id", [b"", bytes(7), bytes(9)])
+def test_a_header_is_not_written_for_what_is_no_application(app_id: bytes) -> None:
+    """Readers would refuse it: whoever writes hears it first."""
+    with pytest.raises(ValueError, match="an app_id has 8 bytes; seen"):
+        Origins(app_id, "flights", 2)
+
+
+@given(app_ids, topics, partitions, offsets, counts, counts)
+def test_headers_of_several_outputs_are_those_of_each(
+    app_id: bytes, topic: str, partition: int, offset: int, i: int, n: int
+) -> None:
+    """The beginning that a partition's headers share is put together once and changes nothing."""
+    assert Origins(app_id, topic, partition).each(offset, i, n) == encode_provenance(
+        app_id, topic, partition, offset, i, n
+    )
 
 
 @given(topics, partitions, st.lists(offsets | st.sampled_from(EDGES), min_size=1, max_size=20), st.booleans())
@@ -52,23 +89,32 @@ def test_headers_of_records_in_turn_are_those_of_each(
     topic: str, partition: int, places: list[int], is_sorted: bool
 ) -> None:
     """Whatever the offset of the one before: at all lengths that an offset can have, and on both sides of a block."""
-    origins = Origins(topic, partition)
+    origins = Origins(APP_ID, topic, partition)
     for offset in sorted(places) if is_sorted else places:
         for near in (offset, offset + 1, offset ^ 1, offset ^ 255):
-            assert origins.of(near) == encode_provenance(topic, partition, near, 0, 1)
+            assert origins.of(near) == encode_provenance(APP_ID, topic, partition, near, 0, 1)
 
 
 def test_a_header_cut_off_anywhere_is_refused() -> None:
     """Each shorter prefix raises ValueError that says damaged."""
-    for length in range(len(GOLDEN)):
-        with pytest.raises(ValueError, match="damaged 'kl' header"):
-            decode_provenance(GOLDEN[:length])
+    for golden in (GOLDEN, GOLDEN_1):
+        for length in range(len(golden)):
+            with pytest.raises(ValueError, match="damaged 'kl' header"):
+                decode_provenance(golden[:length])
 
 
 @pytest.mark.parametrize(
     "data",
     [
         GOLDEN + b"\x00",
+        msgspec.msgpack.encode([2, APP_ID, "flights", 2, 336_775, 0, 1, 9]),
+        msgspec.msgpack.encode([2, APP_ID, "flights", 2, 336_775, 0]),
+        msgspec.msgpack.encode([2, APP_ID[:7], "flights", 2, 336_775, 0, 1]),
+        msgspec.msgpack.encode([2, APP_ID + b"8", "flights", 2, 336_775, 0, 1]),
+        msgspec.msgpack.encode([2, "01234567", "flights", 2, 336_775, 0, 1]),
+        msgspec.msgpack.encode([2, "flights", 2, 336_775, 0, 1]),
+        msgspec.msgpack.encode([1, APP_ID, "flights", 2, 336_775, 0, 1]),
+        GOLDEN_1 + b"\x00",
         msgspec.msgpack.encode([1, "flights", 2, 336_775, 0, 1, 9]),
         msgspec.msgpack.encode([1, "flights", 2, 336_775, 0]),
         msgspec.msgpack.encode([1, "flights", "2", 336_775, 0, 1]),
@@ -86,10 +132,10 @@ def test_a_damaged_header_is_refused(data: bytes) -> None:
     assert type(error.value) is ValueError
 
 
-@pytest.mark.parametrize("fields", [[2, "flights", 2, 336_775, 0, 1], [2, "of another shape"], [2, 1, 2, 3, 4, 5, 6]])
+@pytest.mark.parametrize("fields", [[3, APP_ID, "flights", 2, 336_775, 0, 1], [3, "of another shape"], [3]])
 def test_an_unknown_version_of_the_header_is_named(fields: list[object]) -> None:
     """Whatever a later version looks like, the error says which version was seen and which is known."""
-    with pytest.raises(ValueError, match="unknown version of the 'kl' header: seen 2, known 1"):
+    with pytest.raises(ValueError, match="unknown version of the 'kl' header: seen 3, known are 1 and 2"):
         decode_provenance(msgspec.msgpack.encode(fields))
 
 
@@ -102,7 +148,8 @@ def test_any_bytes_give_a_header_or_a_value_error(data: bytes) -> None:
         raise  # a kind of ValueError, but not in words of ours
     except ValueError:
         return
-    assert provenance.version == VERSION
+    assert provenance.version in VERSIONS
+    assert len(provenance.app_id) == (APP_ID_BYTES if provenance.version == VERSION else 0)
 
 
 @given(topics, partitions, offsets, counts, topics)

@@ -14,7 +14,7 @@ from keylanes import App, DeadLetter, Retry, State
 from keylanes.brokers.protocol import Headers
 from keylanes.devkafka.server import KafkaServer
 from keylanes.errors import HandlerFailed, SourceError
-from keylanes.offsets.provenance import Provenance, decode_provenance
+from keylanes.offsets.provenance import Provenance, decode_provenance, encode_provenance
 from keylanes.state.changelog import decode_stored
 
 from ..stage.feeding import FAIL, FOR_EVER, feed, own_headers, passing_on, stops_with, trim
@@ -27,6 +27,9 @@ pytestmark = pytest.mark.broker
 
 NOISE = random.Random(5).randbytes(3_000_000)
 """What no codec makes smaller."""
+
+
+OTHERS = encode_provenance(b"an other", "other", 3, 4, 0, 1)
 
 
 def provenance(headers: Headers) -> list[Provenance]:
@@ -181,15 +184,16 @@ def test_a_huge_header(kafka: Ground) -> None:
     assert error.endswith(b"takes at most 700000")
 
 
-@pytest.mark.parametrize("value", [b"junk", None, msgspec.msgpack.encode((1, "other", 3, 4, 0, 1))])
+@pytest.mark.parametrize("value", [b"junk", None, msgspec.msgpack.encode((1, "other", 3, 4, 0, 1)), OTHERS])
 def test_our_own_header_on_a_source_record(kafka: Ground, value: bytes | None) -> None:
     """Whatever stands in it: outputs and dead letters name the record that they were made of, once."""
     odd = ((b"kl", value), (b"kl-attempts", b"77"), (b"a", b"1"))
     feed(kafka, Raw(headers=odd), Raw(value=FAIL, headers=odd))
     passing_on(kafka).run(until="level")
     (output,), (letter,) = kafka.read(kafka.late), kafka.read(kafka.dead)
-    assert provenance(output.headers) == [Provenance(1, kafka.source, 0, 0, 0, 1)]
-    assert provenance(letter.headers) == [Provenance(1, kafka.source, 0, 1, 0, 1)]
+    (of_output,), (of_letter,) = provenance(output.headers), provenance(letter.headers)
+    assert of_output == Provenance(2, of_letter.app_id, kafka.source, 0, 0, 0, 1)
+    assert of_letter == Provenance(2, of_output.app_id, kafka.source, 0, 1, 0, 1)
     assert [data for name, data in letter.headers if name == "kl-attempts"] == [b"1"]
 
 

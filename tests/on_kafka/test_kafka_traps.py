@@ -397,8 +397,9 @@ async def test_a_silent_broker_is_an_error_everywhere(
     proxy: Proxy, kafka_server: KafkaServer, broker: KafkaBroker, name: str, place: TopicPartition
 ) -> None:
     """When nothing is answered any more every call ends, within its limits, with the error that the protocol names."""
-    address = f"127.0.0.1:{kafka_server.proxied_port}"
-    through = KafkaBroker(address, request_timeout_ms=SHORT_MS, default_api_timeout_ms=SHORT_MS, close_timeout_ms=500)
+    limits: dict[str, Any] = dict.fromkeys(("request_timeout_ms", "default_api_timeout_ms"), SHORT_MS)
+    limits["close_timeout_ms"] = 500
+    through = KafkaBroker(f"127.0.0.1:{kafka_server.proxied_port}", **limits)
     await through.open()
     producer = await through.producer(name, transaction_timeout_ms=SHORT_MS)
     reader = await through.reader({place: 0})

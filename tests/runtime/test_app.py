@@ -414,7 +414,7 @@ def test_wrong_fields_of_structures_are_refused(kind: type, fields: dict[str, An
 # --- outputs ---------------------------------------------------------------------------------------------------------
 
 SOURCE = SimulatedRecord(7, 1_000, b"key", b"value", (("h", b"1"),))
-PLACE = place_of("source", 2)
+PLACE = place_of("source", 2, b"shop app")
 TOPIC = TopicDescription("out", 4, {"cleanup.policy": "delete", "max.message.bytes": "1000"})
 KNOWN = {"out": destination_of(TOPIC, None)}
 to_out: Handler = declare(plain, "source", to="out")

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,12 +87,8 @@ def test_lag_is_what_is_not_committed_below_the_ends() -> None:
 
     async def main() -> None:
         gate = asyncio.Event()
-        app = application(
-            ends_interval_ms=1_000,
-            request_timeout_ms=1_000,
-            default_api_timeout_ms=1_000,
-            handler_timeout_ms=600_000,
-        )
+        limits: dict[str, Any] = dict.fromkeys(("request_timeout_ms", "default_api_timeout_ms"), 1_000)
+        app = application(ends_interval_ms=1_000, handler_timeout_ms=600_000, **limits)
 
         @app.handler(SOURCE, parallelising_factor=2)
         async def look(value: bytes) -> None:

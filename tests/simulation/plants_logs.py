@@ -4,12 +4,14 @@ from typing import Any
 
 from keylanes.offsets import codec, ledger, snapshots, starts
 from keylanes.offsets.events import MemberFenced
+from keylanes.offsets.provenance import app_id_of
+from keylanes.runtime.logs.office import Office
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.logs.trimming import History
 from keylanes.runtime.partition.reshape import Wishes
 
 from ..offsets import test_codec, test_ledger, test_snapshots
-from ..runtime import test_starts
+from ..runtime import test_rights_lost, test_starts
 from ..runtime.engine import test_grants
 from ..stage.planting import Planting, change, changed, everywhere
 from .plants import DOUBLED, OUTSIDE, Plant, each
@@ -79,7 +81,20 @@ def unknown_decoded(patch: Planting) -> None:
     everywhere(patch, decode, leniently)
 
 
+def named_anew(patch: Planting) -> None:
+    """Whoever joined last says what the application calls itself."""
+    of_last = property(lambda self: app_id_of(self.ledger.control.members[max(self.ledger.control.members)].instance))
+    patch.setattr(Office, "app_id", of_last)
+
+
 PLANTS = [
+    Plant(
+        "application named anew",
+        "a restart gives the application another id: the audit takes its outputs for another application's, and misses "
+        "them",
+        named_anew,
+        finding="outputs name .*, the application is",
+    ),
     Plant(
         "unknown event skipped",
         "after an upgrade that was taken back a process works by another ledger than the others: doubled records",
@@ -180,5 +195,12 @@ PLANTS = [
         trimmed_below_the_newest,
         kinds=("rivals", "aborted", "crash"),
         finding=TRIMMED,
+    ),
+    Plant(
+        "failed trim costs the snapshot",
+        "without the right to delete no snapshot is written any more: each start reads the log from its begin",
+        changed(History, "trim", ("except BrokerError as error:", "except ZeroDivisionError as error:")),
+        (test_rights_lost.test_a_log_that_cant_be_trimmed_is_snapshotted_all_the_same,),
+        finding="no snapshots without trims",
     ),
 ]

@@ -21,6 +21,7 @@ from keylanes.offsets.events import (
     Committed,
     CoordinatorElected,
     Event,
+    MemberJoined,
     PartitionStarted,
     RangeReleased,
     RangesGranted,
@@ -31,7 +32,15 @@ from keylanes.offsets.events import (
     WorkersMerged,
     WorkerSplit,
 )
-from keylanes.offsets.provenance import DIGEST_MASK, HEADER, decode_provenance, output_digest, place_seed
+from keylanes.offsets.provenance import (
+    DIGEST_MASK,
+    HEADER,
+    VERSION,
+    app_id_of,
+    decode_provenance,
+    output_digest,
+    place_seed,
+)
 from keylanes.runtime.handlers.outputs import ERROR_HEADER
 from keylanes.state.changelog import changelog_topic
 
@@ -53,6 +62,7 @@ class Produced(NamedTuple):
     offset: int
     i: int
     n: int
+    app_id: bytes
 
 
 class Holder(NamedTuple):
@@ -94,6 +104,8 @@ class Watch:
         self.control_topic, self.offsets_topic = f"{app}.control", f"{app}.offsets"
         self.control: list[Event] = []
         self.term = 0
+        self.births: dict[int, str] = {}
+        """What the process of each incarnation called itself."""
         self.cells: dict[TopicPartition, Cells] = {}
         self.workers: dict[TopicPartition, dict[tuple[int, int], tuple[int, int]]] = defaultdict(dict)
         self.transactions: set[tuple[int, int]] = set()
@@ -115,10 +127,17 @@ class Watch:
             self.control.append(event)
             if isinstance(event, CoordinatorElected):
                 self.term = max(self.term, event.term)
+            elif isinstance(event, MemberJoined) and event.term == self.term:
+                self.births[event.incarnation] = event.instance
             elif isinstance(event, PartitionStarted) and event.term == self.term:
                 self.cells.setdefault(TopicPartition(event.topic, event.partition), Cells(edges=[event.offset]))
             elif isinstance(event, RangesGranted) and event.term == self.term:
                 self._grant(event)
+
+    @property
+    def app_id(self) -> bytes | None:
+        """What the application calls itself, by its control log."""
+        return app_id_of(self.births[min(self.births)]) if self.births else None
 
     def _grant(self, event: RangesGranted) -> None:
         """A grant begins at the edges: what its predecessor had committed when it could commit no more."""
@@ -156,6 +175,8 @@ class Watch:
         outputs = [_output_of(place, row) for place, row in placed if place.topic in (OUT, AUDIT, DEAD)]
         self._count(events, outputs)
         self._check_numbers(events)
+        named = {output.app_id for output in outputs}
+        assert named <= {self.app_id}, f"outputs name {named}, the application is {self.app_id!r}"
         for event in events:
             self._check_workers(event)
         self._check_order(outputs)
@@ -388,4 +409,5 @@ def _output_of(place: TopicPartition, row: Row) -> Produced:
     origin = dict(row.headers)[HEADER]
     assert origin is not None, f"{place}: {row} has no origin"
     kl = decode_provenance(origin)
-    return Produced(*place, row, TopicPartition(kl.topic, kl.partition), kl.offset, kl.i, kl.n)
+    assert kl.version == VERSION, f"{place}: {row} names no application"
+    return Produced(*place, row, TopicPartition(kl.topic, kl.partition), kl.offset, kl.i, kl.n, kl.app_id)

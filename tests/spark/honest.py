@@ -6,8 +6,10 @@ folder. Everything follows from the seed.
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import msgspec
 
 from keylanes.keyrange.hashing import HASH_NAME, point_of
 from keylanes.keyrange.ranges import even_bounds
@@ -28,12 +30,20 @@ from keylanes.offsets.events import (
     Tile,
     WorkersCut,
 )
-from keylanes.offsets.provenance import DIGEST_MASK, HEADER, encode_provenance, output_digest, place_seed
+from keylanes.offsets.provenance import (
+    DIGEST_MASK,
+    HEADER,
+    app_id_of,
+    encode_provenance,
+    output_digest,
+    place_seed,
+)
 from keylanes.state.tables import TABLE_CONFIG
 from keylanes.state.topics import NewRecord, TopicStore
 
 TABLE = "other.changelog.flights.in"
 APP, SOURCE, LATE, AUDITED, DEAD = "flights", "flights.in", "late", "audit", "flights.dead"
+APP_ID = app_id_of("process 0")
 
 
 @dataclass
@@ -47,10 +57,14 @@ class Output:
     offset: int
     i: int
     n: int
+    app_id: bytes = APP_ID
+    """Empty: its header is of version 1."""
+    source: str = SOURCE
 
     def record(self, partitions: int) -> NewRecord:
         place = point_of(self.key, self.partition, self.offset) % partitions
-        header = encode_provenance(SOURCE, self.partition, self.offset, self.i, self.n)
+        of_record = (self.source, self.partition, self.offset, self.i, self.n)
+        header = encode_provenance(self.app_id, *of_record) if self.app_id else msgspec.msgpack.encode((1, *of_record))
         return NewRecord(self.destination, place, self.key, self.value, ((HEADER, header),), 1)
 
 
@@ -66,6 +80,7 @@ class Run:
     outputs: list[Output] = field(default_factory=list)
     trims: dict[tuple[str, int], int] = field(default_factory=dict)
     transactions: list[tuple[list[tuple[int, Event]], list[Output]]] = field(default_factory=list)
+    app: str = APP
 
     def commits(self, log_partition: int = 0) -> list[int]:
         """Where the commit events of a log partition stand."""
@@ -84,8 +99,6 @@ class Run:
     def store(self, folder: Path) -> str:
         """Write everything to a folder; returns the broker's URL."""
         store = TopicStore.open(folder)
-        store.create(f"{APP}.control", 1, {})
-        store.create(f"{APP}.offsets", self.log_partitions, {})
         store.create(SOURCE, self.partitions, {})
         for name in (LATE, AUDITED, DEAD):
             store.create(name, 2, {})
@@ -94,19 +107,25 @@ class Run:
         store.append(
             [NewRecord(SOURCE, p, key, value, (), 1) for p, own in enumerate(self.records) for key, value in own]
         )
-        store.append([NewRecord(f"{APP}.control", 0, None, encode(event), (), 1) for event in self.control])
+        self.write(store)
+        for (topic, partition), before in self.trims.items():
+            store.trim(topic, partition, before)
+        store.close()
+        return f"embedded:{folder}"
+
+    def write(self, store: TopicStore) -> None:
+        """Its logs and outputs; sources and output topics are there."""
+        store.create(f"{self.app}.control", 1, {})
+        store.create(f"{self.app}.offsets", self.log_partitions, {})
+        store.append([NewRecord(f"{self.app}.control", 0, None, encode(event), (), 1) for event in self.control])
         store.append(
             [
-                NewRecord(f"{APP}.offsets", p, None, encode(event), (), 1)
+                NewRecord(f"{self.app}.offsets", p, None, encode(event), (), 1)
                 for p, own in enumerate(self.events)
                 for event in own
             ]
         )
         store.append([output.record(2) for output in self.outputs])
-        for (topic, partition), before in self.trims.items():
-            store.trim(topic, partition, before)
-        store.close()
-        return f"embedded:{folder}"
 
 
 def records_of(transaction: tuple[list[tuple[int, Event]], list[Output]]) -> list[NewRecord]:
@@ -146,6 +165,9 @@ class Planner:
     lag: float = 0.2
     keys_apart: bool = False
     """Whether each key lies in one partition, as it does where a partitioner chose that."""
+    app: str = APP
+    process: str = "process"
+    """What its processes call themselves, with a number."""
 
     def run(self) -> Run:
         """The plan of an honest run that processed every record."""
@@ -154,9 +176,11 @@ class Planner:
             [(None if self.random.random() < 0.02 else self._key(p), b"%d" % i) for i in range(self.records)]
             for p in range(self.partitions)
         ]
-        run = Run(self.partitions, self.log_partitions, records)
-        run.control = [AppCreated(APP, HASH_NAME, self.log_partitions)]
-        run.events = [[LogOpened(APP, HASH_NAME, p, self.log_partitions, 1, 0)] for p in range(self.log_partitions)]
+        run = Run(self.partitions, self.log_partitions, records, app=self.app)
+        run.control = [AppCreated(self.app, HASH_NAME, self.log_partitions)]
+        run.events = [
+            [LogOpened(self.app, HASH_NAME, p, self.log_partitions, 1, 0)] for p in range(self.log_partitions)
+        ]
         self.bounds = even_bounds(self.workers)
         self.edges = [[0] * self.workers for _ in range(self.partitions)]
         self.owner = [
@@ -176,8 +200,8 @@ class Planner:
     def _life(self, run: Run, life: int, until: int) -> None:
         incarnation, term, epoch = life + 1, life + 1, life + 1
         run.control += [
-            CoordinatorElected(term, f"process {life}"),
-            MemberJoined(term, incarnation, f"process {life}", f"{APP}-{incarnation}"),
+            CoordinatorElected(term, f"{self.process} {life}"),
+            MemberJoined(term, incarnation, f"{self.process} {life}", f"{self.app}-{incarnation}"),
         ]
         for p in range(self.partitions):
             if life == 0:
@@ -239,7 +263,8 @@ class Planner:
             span = reach.get(self.owner[p][offset])
             if span and span[0] <= offset < span[1]:
                 found += outputs_of(p, offset, *run.records[p][offset])
-        return found
+        app_id = app_id_of(f"{self.process} 0")
+        return [replace(output, app_id=app_id) for output in found]
 
     def _tiles(self, moved: list[tuple[int, int, int]]) -> tuple[Tile, ...]:
         tiles: list[Tile] = []

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from keylanes.spark.brokers import AuditError, open_broker, parse_security
+from keylanes.spark.access import Access, parse_security
+from keylanes.spark.brokers import AuditError
 from keylanes.spark.job import main
 from keylanes.spark.report import Check, Report, SourceFigures
 
@@ -49,15 +50,15 @@ def test_what_can_not_be_audited_ends_with_2_before_spark_starts(
 def test_a_wrong_broker_is_named_with_what_is_allowed(url: str) -> None:
     """The message shows what was seen and the two forms."""
     with pytest.raises(AuditError, match=r"kafka://host:port or embedded:folder"):
-        open_broker(url)
+        Access(url).open()
 
 
 def test_a_folder_that_is_no_brokers_is_refused(tmp_path: Path) -> None:
     """A missing folder and one of something else are named."""
     with pytest.raises(AuditError, match="no such folder"):
-        open_broker(f"embedded:{tmp_path / 'none'}")
+        Access(f"embedded:{tmp_path / 'none'}").open()
     with pytest.raises(AuditError, match="can't be read"):
-        open_broker(f"embedded:{tmp_path}")
+        Access(f"embedded:{tmp_path}").open()
 
 
 def test_client_settings_come_as_json_or_as_lines() -> None:

@@ -9,7 +9,7 @@ import pytest
 from keylanes.offsets.codec import encode
 from keylanes.offsets.provenance import HEADER, encode_provenance
 
-from .honest import APP, AUDITED, DEAD, LATE, SOURCE, Planner, Run
+from .honest import APP, APP_ID, AUDITED, DEAD, LATE, SOURCE, Planner, Run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,12 +70,12 @@ def test_an_honest_run_on_kafka_is_proven(spark: "SparkSession", kafka_server: "
     honest.commit_transaction(30)
     other.begin_transaction()
     for name in (SOURCE, LATE):
-        header = [(HEADER, encode_provenance(SOURCE, 0, 3, 0, 1))]
+        header = [(HEADER, encode_provenance(APP_ID, SOURCE, 0, 3, 0, 1))]
         other.produce(name, b"3", b"aborted", 0, headers=header)
     other.flush(30)
     other.abort_transaction(30)
     other.begin_transaction()
-    other.produce(LATE, b"open", b"aborted later", 1, headers=[(HEADER, encode_provenance(SOURCE, 0, 3, 0, 1))])
+    other.produce(LATE, b"open", b"aborted later", 1, headers=[(HEADER, encode_provenance(APP_ID, SOURCE, 0, 3, 0, 1))])
     other.flush(30)
     ending = threading.Timer(3.0, other.abort_transaction, (30,))
     ending.start()
@@ -91,13 +91,14 @@ def test_an_honest_run_on_kafka_is_proven(spark: "SparkSession", kafka_server: "
     assert all(source.source_end > 400 for source in report.sources if source.partition == 0)
 
 
-def test_a_broker_that_does_not_answer_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The audit ends after its time limit."""
-    from keylanes.spark import brokers
+def test_a_broker_that_does_not_answer_is_an_error_in_words() -> None:
+    """The audit ends after its time limit, and says what it may be."""
+    from keylanes.spark.access import Access
+    from keylanes.spark.brokers import AuditError
 
-    monkeypatch.setattr(brokers, "ANSWER_S_MAX", 2.0)
-    with pytest.raises(brokers.AuditError, match="no answer"):
-        brokers.open_broker("kafka://127.0.0.1:1").topics()
+    for security, hint in (({}, "want TLS or a log-in"), ({"security.protocol": "SSL"}, "Do the client settings")):
+        with pytest.raises(AuditError, match=rf"no answer from 127.0.0.1:1 for 2 s: topics: .*{hint}"):
+            Access("kafka://127.0.0.1:1", security, 2_000).open().topics()
 
 
 def test_a_head_that_goes_while_it_is_read(kafka_server: "KafkaServer") -> None:
@@ -105,7 +106,8 @@ def test_a_head_that_goes_while_it_is_read(kafka_server: "KafkaServer") -> None:
     from confluent_kafka import Producer, TopicPartition
     from confluent_kafka.admin import AdminClient
 
-    from keylanes.spark.brokers import AuditError, open_broker
+    from keylanes.spark.access import Access
+    from keylanes.spark.brokers import AuditError
 
     topic = "head-that-goes"
     create(kafka_server.bootstrap, {topic: 1})
@@ -113,7 +115,7 @@ def test_a_head_that_goes_while_it_is_read(kafka_server: "KafkaServer") -> None:
     for i in range(10):
         plain.produce(topic, b"%d" % i, b"k", 0)
     assert plain.flush(30) == 0
-    broker = open_broker(f"kafka://{kafka_server.bootstrap}")
+    broker = Access(f"kafka://{kafka_server.bootstrap}").open()
     pinned = broker.spans([(topic, 0)])[topic, 0]
     assert pinned == (0, 10)
     admin = AdminClient({"bootstrap.servers": kafka_server.bootstrap})

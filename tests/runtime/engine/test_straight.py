@@ -48,7 +48,8 @@ def sending(
     destinations = Destinations(cast(Broker, None), settings)
     destinations.known["out"] = Destination(1, 1 << 20, False)
     slots = Slots(destinations, settings, fail)
-    run = PartitionRun(dispatch, declare(function, "in", to="out", retry=Retry(attempts=1)), place_of("in", 0))
+    handler = declare(function, "in", to="out", retry=Retry(attempts=1))
+    run = PartitionRun(dispatch, handler, place_of("in", 0, b"test app"))
     return slots, run, Batch(TopicPartition("in", 0), records, len(records))
 
 

@@ -37,7 +37,7 @@ class Record(NamedTuple):
     headers: Headers
 
 
-PLACE = place_of("orders", 3)
+PLACE = place_of("orders", 3, b"shop app")
 
 
 async def _to_out(value: bytes) -> bytes:
@@ -83,7 +83,7 @@ def test_one_output_is_what_build_makes_of_it(
     (wanted,) = slow.outputs
     assert output == wanted
     assert (False, digest, size) == (slow.dead, slow.digest, slow.size)
-    assert msgspec.structs.replace(slow, outputs=(wanted,)) == kept(record, output, PLACE)
+    assert msgspec.structs.replace(slow, outputs=(wanted,)) == kept(record, output, PLACE.seed)
 
 
 def test_the_usual_case_is_the_fast_one() -> None:

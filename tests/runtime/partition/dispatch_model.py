@@ -14,8 +14,8 @@ from keylanes.brokers.protocol import Batch, Outgoing, Record, TopicPartition
 from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import point_of, point_of_key
 from keylanes.keyrange.ranges import even_bounds
-from keylanes.offsets.provenance import DIGEST_MASK
-from keylanes.runtime.handlers.outputs import kept, place_of
+from keylanes.offsets.provenance import DIGEST_MASK, place_seed
+from keylanes.runtime.handlers.outputs import kept
 from keylanes.runtime.handlers.produced import Produced
 from keylanes.runtime.handlers.sizes import bytes_of
 from keylanes.runtime.partition import cut as structure
@@ -107,7 +107,7 @@ class Drive:
         self.end = offset + rng.choice((0, 0, 1, 3))  # a hole at the end
         self.points = {r.offset: point_of(r.key, 0, r.offset) for r in self.records}
         self.samples = sorted({*self.points.values(), *even_bounds(8)[:-1]})
-        self.place = place_of("t", 0)
+        self.seed = place_seed("t", 0)
         self.dispatch = self.parts.dispatch("t", 0, 0, rng.choice((1, 450, 900, 5_000)), WorkerNumbers())
         bounds = even_bounds(rng.choice((1, 2, 5, 9)))
         edges = {first: 0 if rng.random() < 0.5 else rng.randint(0, self.end) for first in bounds[:-1]}
@@ -307,7 +307,7 @@ class Drive:
         if not has_output and not changes:
             return None
         if has_output:
-            done = kept(record, Outgoing("out", 0, record.key, b"", origin=b"%d" % offset), self.place)
+            done = kept(record, Outgoing("out", 0, record.key, b"", origin=b"%d" % offset), self.seed)
             done.dead = rng.random() < 0.1
         else:
             done = Produced(record, (), False, 0, 100)

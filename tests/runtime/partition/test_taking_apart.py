@@ -12,8 +12,9 @@ from keylanes.brokers.protocol import Outgoing, TransactionRefused
 from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.ranges import even_bounds
+from keylanes.offsets.provenance import place_seed
 from keylanes.runtime.handlers.handler import DeadLetter, Stop
-from keylanes.runtime.handlers.outputs import ERROR_HEADER, TIMESTAMP_HEADER, Destination, kept, place_of
+from keylanes.runtime.handlers.outputs import ERROR_HEADER, TIMESTAMP_HEADER, Destination, kept
 from keylanes.runtime.handlers.produced import Produced
 from keylanes.runtime.partition.cut import Released
 from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
@@ -103,7 +104,7 @@ def refused(culprits: Iterable[int]) -> TransactionRefused:
 def worked(topic: str, steps: Sequence[Step], numbers: WorkerNumbers) -> tuple[PartitionDispatch, list[Lane]]:
     """A partition whose records are through, and what the twin knows of them."""
     dispatch, overlay = PartitionDispatch(topic, 0, 0, 1 << 20, numbers), Overlay(1_000)
-    dispatch.incarnation, dispatch.epoch = 5, 2
+    dispatch.incarnation, dispatch.epoch, dispatch.app_id = 5, 2, b"test app"
     dispatch.add_workers(even_bounds(WORKERS), lambda first: 0)
     lanes = [Lane(topic, worker.number, len(steps)) for worker in dispatch.workers]
     for offset, (w, kind, outputs) in enumerate(steps):
@@ -124,7 +125,7 @@ def worked(topic: str, steps: Sequence[Step], numbers: WorkerNumbers) -> tuple[P
             continue
         lane.produced.append((offset, kind, [output.value or b"" for output in built]))
         if stretch is not None:
-            done = kept(record, built[0], place_of(topic, 0))
+            done = kept(record, built[0], place_seed(topic, 0))
             stretch.size += done.size
             stretch.send(worker, record, built[0], done.digest)
         else:

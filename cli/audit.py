@@ -1,0 +1,51 @@
+"""What the audit has to know of an application: its broker, the topics that it declares, how it proves who it is."""
+
+from ..brokers.security import Security
+from ..errors import SettingsError
+from ..runtime.app import App
+
+
+def audit_arguments(app: App) -> list[str]:
+    """The arguments of its audit; raises SettingsError when it was given a Broker object.
+
+    The topics are those that it declares. What its handlers send elsewhere is searched for where it is missing.
+    """
+    if app.broker is None:
+        raise SettingsError(f"{app.name!r} has no broker: set KEYLANES_BROKER, or give --app and --broker ADDRESS")
+    if not isinstance(app.broker, str):
+        raise SettingsError(f"{app.name!r} was given a Broker object; the audit needs --app and --broker ADDRESS")
+    outputs = sorted({handler.to for handler in app.handlers.values() if handler.to is not None})
+    letters = sorted({letter for handler in app.handlers.values() if (letter := handler.dead_letters) is not None})
+    arguments = ["--app", app.name, "--broker", app.broker]
+    arguments += [part for topic in outputs for part in ("--outputs", topic)]
+    arguments += [part for topic in letters for part in ("--dead-letters", topic)]
+    return [*arguments, *(["--or-elsewhere"] if outputs else [])]
+
+
+def client_settings(security: Security) -> dict[str, str]:
+    """The same for librdkafka, in its words. Secrets stand in it as they are. Raises SettingsError."""
+    protocol = security.security_protocol
+    if protocol == "PLAINTEXT":
+        return {}
+    settings = {"security.protocol": protocol}
+    if protocol in ("SSL", "SASL_SSL"):
+        files = {
+            "ssl.ca.location": security.ssl_cafile,
+            "ssl.certificate.location": security.ssl_certfile,
+            "ssl.key.location": security.ssl_keyfile or security.ssl_certfile,
+        }
+        settings |= {name: path for name, path in files.items() if path is not None}
+        if security.ssl_password is not None:
+            settings["ssl.key.password"] = security.ssl_password.reveal()
+    if protocol.startswith("SASL_"):
+        if security.sasl_mechanism == "OAUTHBEARER":
+            raise SettingsError(
+                "sasl_mechanism 'OAUTHBEARER': a provider of tokens can't be handed to Spark's workers; give --app, "
+                "--broker and --client-settings FILE with sasl.oauthbearer.method=oidc"
+            )
+        settings["sasl.mechanism"] = security.sasl_mechanism
+        if security.sasl_plain_username is not None:
+            settings["sasl.username"] = security.sasl_plain_username
+        if security.sasl_plain_password is not None:
+            settings["sasl.password"] = security.sasl_plain_password.reveal()
+    return settings

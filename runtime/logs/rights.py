@@ -1,0 +1,88 @@
+"""The rights that an application needs, and the question for them at its start, before it changes anything.
+
+``needed`` is the least-privilege table of docs/security.md. The rights on an application's own topics are asked for by
+name and told by the beginning of the names, which is how an ACL grants them.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from ...brokers.protocol import Broker, NotAuthorized, TopicDescription
+from ...brokers.rights import OUTPUT_OPERATIONS, Operation, Right
+from ...brokers.waiting import bounded
+from ...state.changelog import changelog_topic
+from ...state.tables import TABLE_CONFIG
+from ..handlers.handler import Handler
+from ..settings import Settings
+from .reader import control_topic, offsets_topic
+from .topics import destinations_of, prepare_topics
+
+SOURCE: Final[tuple[Operation, ...]] = ("READ", "DESCRIBE_CONFIGS")
+LOG: Final[tuple[Operation, ...]] = ("READ", "WRITE", "DESCRIBE_CONFIGS")
+
+
+class Need(NamedTuple):
+    """A right: as the broker is asked for it, and as it is told."""
+
+    asked: Right
+    told: Right
+
+
+def needed(app: str, handlers: Sequence[Handler], *, creates: bool, transactional_id: str = "") -> list[Need]:
+    """What an application needs to run. ``creates``: whether it makes topics that are missing.
+
+    Beside it: ``start="group:…"`` needs DESCRIBE on the group, at the first start of its topic; records that are sent
+    to topics that no handler declares need there what an output needs.
+    """
+    stateful = [handler.topic for handler in handlers if handler.stores]
+    create: tuple[Operation, ...] = ("CREATE",) if creates else ()
+    needs = [_literal(handler.topic, operation) for handler in handlers for operation in SOURCE]
+    needs += [_literal(topic, one) for topic in destinations_of(handlers) for one in (*OUTPUT_OPERATIONS, *create)]
+    for topic in (control_topic(app), offsets_topic(app), *(changelog_topic(app, source) for source in stateful)):
+        needs += [_own(app, topic, operation) for operation in LOG]
+        if topic == offsets_topic(app):
+            needs.append(_own(app, topic, "DELETE"))  # what is older than history_ms
+        needs += [_own(app, topic, operation) for operation in create]
+    identity = Right("transactional-id", transactional_id or f"{app}.", "WRITE")
+    needs.append(Need(identity, Right("transactional-id", f"{app}.", "WRITE", is_prefix=True)))
+    return list(dict.fromkeys(needs))
+
+
+def told(needs: Iterable[Need], lacking: Collection[Right]) -> list[Right]:
+    """The rights that are missing, as they are told; each once."""
+    return list(dict.fromkeys(need.told for need in needs if need.asked in lacking))
+
+
+async def prepare_with_rights(
+    app: str, handlers: Sequence[Handler], broker: Broker, settings: Settings
+) -> dict[str, TopicDescription]:
+    """``prepare_topics``, with what the rights allow; raises NotAuthorized, which names all that are missing.
+
+    Of topics that are made here the rights can only be asked for afterwards.
+    """
+    needs = needed(app, handlers, creates=settings.create_topics)
+    unknown = await _check(broker, settings, needs, [need.asked for need in needs])
+    stateful = [handler.topic for handler in handlers if handler.stores]
+    topics = await prepare_topics(app, handlers, broker, settings, stateful, TABLE_CONFIG)
+    if unknown:
+        await _check(broker, settings, needs, unknown)
+    return topics
+
+
+async def _check(
+    broker: Broker, settings: Settings, needs: Sequence[Need], asked: Sequence[Right]
+) -> tuple[Right, ...]:
+    """What could not be told."""
+    lacking = await bounded(broker.lacking(asked), settings.call_limit_ms, "asking for rights")
+    if missing := told(needs, lacking.rights):
+        raise NotAuthorized(missing, lacking.principal)
+    return lacking.unknown
+
+
+def _literal(topic: str, operation: Operation) -> Need:
+    right = Right("topic", topic, operation)
+    return Need(right, right)
+
+
+def _own(app: str, topic: str, operation: Operation) -> Need:
+    return Need(Right("topic", topic, operation), Right("topic", f"{app}.", operation, is_prefix=True))

@@ -1,0 +1,59 @@
+"""How a broker is reached: its address, the client settings for it, and how long an answer is waited for."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .brokers import AuditError, EmbeddedWitness, WitnessBroker
+from .kafka import API_TIMEOUT_MS, KafkaWitness
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The broker at ``kafka://host:port[,host:port]`` or ``embedded:folder``.
+
+    ``security``: settings of the Kafka client such as ``security.protocol``. ``api_timeout_ms``: how long a question is
+    asked again, of other brokers too, and how long reading may stand still.
+    """
+
+    url: str
+    security: Mapping[str, str] = field(default_factory=dict, repr=False)
+    api_timeout_ms: int = API_TIMEOUT_MS
+
+    def open(self) -> WitnessBroker:
+        """The broker; raises AuditError."""
+        scheme, _, rest = self.url.partition(":")
+        if scheme == "kafka" and rest.startswith("//") and len(rest) > 2:
+            return KafkaWitness(rest[2:].rstrip("/"), dict(self.security), self.api_timeout_ms / 1000)
+        if scheme == "embedded" and rest:
+            return EmbeddedWitness(Path(rest))
+        raise AuditError(f"broker: expected kafka://host:port or embedded:folder; seen {self.url!r}")
+
+    def options(self) -> dict[str, str]:
+        """The same for Spark's readers, which may run in another folder."""
+        scheme, _, rest = self.url.partition(":")
+        url = f"{scheme}:{Path(rest).resolve()}" if scheme == "embedded" and rest else self.url
+        return {
+            "broker": url,
+            "client_secrets": json.dumps(dict(self.security)),
+            "api_timeout_ms": str(self.api_timeout_ms),
+        }
+
+
+def parse_security(text: str) -> dict[str, str]:
+    """Client settings from JSON or from lines ``name=value``; raises AuditError without showing a value."""
+    if text.lstrip().startswith("{"):
+        try:
+            return {str(name): str(value) for name, value in json.loads(text).items()}
+        except json.JSONDecodeError as error:
+            raise AuditError(f"client settings: no JSON: line {error.lineno}") from None
+    settings = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        if not equals:
+            raise AuditError(f"client settings: line {number}: expected name=value")
+        settings[name.strip()] = value.strip()
+    return settings
