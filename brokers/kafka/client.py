@@ -164,7 +164,14 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
-    async def send(self, node_id: Node, request: Any, *, group: ConnectionGroup = ConnectionGroup.DEFAULT) -> Any:
+    async def send(
+        self,
+        node_id: Node,
+        request: Any,
+        *,
+        group: ConnectionGroup = ConnectionGroup.DEFAULT,
+        is_handed_on: bool = False,
+    ) -> Any:
         """A broker's answer; raises aiokafka's errors. A broker that says nothing for an attempt's time is lost; one
         that has begun to answer is not: a large answer may take longer.
         """
@@ -176,7 +183,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         try:
             while not answer.done():
                 if received == (now := inside.received(connection)):
-                    self.lost(node_id)
+                    self.lost(node_id, is_handed_on=is_handed_on)
                     raise aiokafka.errors.RequestTimedOutError
                 received = now
                 await asyncio.wait([answer], timeout=self._attempt_s)
@@ -185,14 +192,18 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         try:
             reply = answer.result()
         except TimeoutError:
-            self.lost(node_id)
+            self.lost(node_id, is_handed_on=is_handed_on)
             raise aiokafka.errors.RequestTimedOutError from None
         self._note_answer(node_id, group)
         return reply
 
-    def lost(self, node: Node) -> None:
-        """It let an attempt pass without an answer: what is open to it is closed, the brokers are asked for anew."""
-        self._note_silence(node, f"broker {node} does not answer")
+    def lost(self, node: Node, *, is_handed_on: bool = False) -> None:
+        """It let an attempt pass without an answer: what is open to it is closed, the brokers are asked for anew.
+
+        ``is_handed_on``: what it was asked for it hands on to the controller, so it may be that one that is silent.
+        """
+        if not is_handed_on:
+            self._note_silence(node, f"broker {node} does not answer")
         for key, connection in list(inside.connections(self).items()):
             if key[0] == node:
                 inside.abort(connection, CloseReason.CONNECTION_TIMEOUT)
