@@ -8,7 +8,7 @@ import msgspec
 SESSION_S = 6.0
 STOP_S_MAX = 3 * SESSION_S
 """Longer than this nothing may stop progress, beyond what ``Fault.allowed_s`` says."""
-DOWN_S = SESSION_S + 4.0
+DOWN_S = SESSION_S + 2.0
 """So long a node stays dead: somebody else must take over meanwhile."""
 
 Deed = Literal["kill", "hang", "stop", "cut", "quorum", "move", "restart application", "application and leader"]
@@ -51,10 +51,12 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class ClusterRound(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of what. ``rate``: records a second; ``hang_s``: how long a node hangs; ``times``: of each target."""
+    """How much of what. ``rate``: records a second, bursts come on top; ``hang_s``, ``cut_s``: how long a node hangs or
+    is cut off.
+    """
 
     seed: int
-    rate: float = 300.0
+    rate: float = 80.0
     hang_s: float = 20.0
     cut_s: float = 8.0
     is_whole: bool = False
