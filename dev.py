@@ -3,7 +3,7 @@
 
     demo    the main job on real input; BROKER=kafka runs it on a real Kafka, RESET=1 starts it afresh
     test    everything: style, types, all tests with a real Kafka and Spark
-    check   the fast part of it: no Java, no broker, no Spark
+    check   the fast part of it: no Java, no broker, no Spark; --python 3.13 runs it with another Python
     soak    the simulation and the kills by the hour; it goes on where the last one ended; --help names the options
     bench   keylanes beside its peers (bench/compare.py), or the benchmarks that are named, with their options
     bench-full   the same at full size, within the hour; it goes on where the last one ended
@@ -29,11 +29,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent
-VENV = ROOT / ".venv"
+VENV = ROOT / os.environ.get("KEYLANES_VENV", ".venv")
 STAMP = "keylanes-stamp.json"
 COMPILED = VENV / "compiled"
 PYTHON_MIN = (3, 11)
 PYTHONS = ("python3.13", "python3.12", "python3.11")
+PYTHONS_SCRIPT = str(ROOT / "tests" / "pythons.py")
 WINDOWS = os.name == "nt"
 SMALL, FULL, JAVA = "check.txt", "full.txt", "java.txt"
 SIZES = {
@@ -93,15 +94,21 @@ def test(rest: list[str]) -> int:
 
 def check(rest: list[str]) -> int:
     """The fast part: no Java, no broker, no Spark; on two cores, a file on one of them."""
+    if any(word.partition("=")[0] == "--python" for word in rest):
+        return run([sys.executable, PYTHONS_SCRIPT, *rest], dict(os.environ))
     python = environment([SMALL])
     tests = pytest(python, "-m", NOT_FAST, *TWO, *rest)
     return steps([*checks(python), tests], dict(os.environ))
 
 
 def soak(rest: list[str]) -> int:
-    """The next slice of the long tests. What runs no broker needs the small set only."""
+    """The next slice of the long tests. What runs no broker needs the small set only; a slice of all begins with
+    ``check`` on the other Pythons.
+    """
     if not soaks_broker(rest):
         return hand_over([*module(environment([SMALL]), "tests.simulation.soak"), *rest], dict(os.environ))
+    if "--broker-only" not in rest and (code := run([sys.executable, PYTHONS_SCRIPT, "--all"], dict(os.environ))):
+        return code
     python = environment([SMALL, FULL, *missing_java()])
     return hand_over([*module(python, "tests.simulation.soak"), *rest], java_environment(python))
 

@@ -3,6 +3,7 @@
 A wrong one is refused as SettingsError in one sentence: what is wrong, what was seen, what is allowed, what to do.
 """
 
+import collections.abc
 import difflib
 import types
 import typing
@@ -110,6 +111,8 @@ def words_of(kind: Any) -> str:
         return f"{words_of(bare)}, {note.ge} or more" if note.ge is not None else words_of(bare)
     if _is_union(kind):
         return ", or ".join(words_of(part) for part in typing.get_args(kind))
+    if typing.get_origin(kind) is collections.abc.Callable:
+        return "a function"
     known = {bool: "true or false", int: "a whole number", str: "text", types.NoneType: "None"}
     return known.get(kind) or f"a {getattr(kind, '__name__', kind)}"
 

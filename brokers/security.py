@@ -1,15 +1,24 @@
 """How a client proves who it is, and who may listen: TLS and SASL, and text that never shows itself."""
 
-from typing import Final
+import importlib.util
+import inspect
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
 
 import msgspec
 
 from ..errors import SettingsError
+from .certificates import tls_context
 from .options import Options, near
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI")
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 WITH_PASSWORD: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+TokenProvider: TypeAlias = Callable[[], Awaitable[str]]
+"""Asks whoever gives out tokens for one, and returns it."""
 
 
 class Secret:
@@ -43,9 +52,10 @@ class Secret:
 
 
 class Security(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """TLS and SASL, named as Kafka's clients name them. Files are read when the application connects.
+    """TLS and SASL, named as Kafka's clients name them.
 
-    Raises SettingsError, also for what does not go together.
+    Files are read and tried when it is made, and read again for later connections. Raises SettingsError, also for what
+    does not go together.
     """
 
     security_protocol: str = "PLAINTEXT"  # PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
@@ -53,9 +63,12 @@ class Security(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ssl_certfile: str | None = None  # our own certificate (PEM), where brokers ask for one
     ssl_keyfile: str | None = None  # its key (PEM); None: it is in ssl_certfile
     ssl_password: Secret | None = None  # of that key
-    sasl_mechanism: str = "PLAIN"  # PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or GSSAPI (with the package gssapi)
+    sasl_mechanism: str = "PLAIN"  # PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, or GSSAPI (with package gssapi)
     sasl_plain_username: str | None = None  # for PLAIN and SCRAM
     sasl_plain_password: Secret | None = None  # for PLAIN and SCRAM
+    sasl_oauth_token_provider: TokenProvider | None = (
+        None  # for OAUTHBEARER: it returns a token; not from the environment
+    )
     allow_plaintext: bool = False  # without it, an unencrypted connection is refused to any address but loopback
 
     def __post_init__(self) -> None:
@@ -70,15 +83,37 @@ class Security(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"ssl_keyfile is the key of ssl_certfile; seen ssl_keyfile={self.ssl_keyfile!r} and no ssl_certfile: "
                 "give both, or neither where brokers ask for no certificate"
             )
-        if not self.security_protocol.startswith("SASL_"):
-            return
-        if self.sasl_mechanism == "OAUTHBEARER":
+        if self.security_protocol.startswith("SASL_"):
+            self._check_log_in()
+        if self.is_encrypted:
+            self.tls_context()
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether connections use TLS."""
+        return self.security_protocol in ("SSL", "SASL_SSL")
+
+    def tls_context(self) -> ssl.SSLContext:
+        """What encrypts connections, from the files as they are now; raises SettingsError."""
+        password = None if self.ssl_password is None else self.ssl_password.reveal()
+        return tls_context(self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile, password)
+
+    def _check_log_in(self) -> None:
+        mechanism, provider = self.sasl_mechanism, self.sasl_oauth_token_provider
+        _refuse_other("sasl_mechanism", mechanism, MECHANISMS)
+        if mechanism == "GSSAPI" and importlib.util.find_spec("gssapi") is None:
             raise SettingsError(
-                "sasl_mechanism 'OAUTHBEARER' needs a provider of tokens, which keylanes can't be given; allowed are "
-                f"{', '.join(MECHANISMS)}: use one of them"
+                "sasl_mechanism 'GSSAPI' needs the package gssapi, which is not installed: pip install gssapi, or use "
+                f"{', '.join(WITH_PASSWORD)}"
             )
-        _refuse_other("sasl_mechanism", self.sasl_mechanism, MECHANISMS)
-        wanted = () if self.sasl_mechanism == "GSSAPI" else ("sasl_plain_username", "sasl_plain_password")
+        if mechanism == "OAUTHBEARER" and not inspect.iscoroutinefunction(provider):
+            seen = "None" if provider is None else f"a {type(provider).__name__}"
+            raise SettingsError(
+                "sasl_mechanism 'OAUTHBEARER' needs a provider of tokens, an async function without arguments that "
+                f"returns one as text; seen sasl_oauth_token_provider={seen}: give "
+                "Security(sasl_oauth_token_provider=…)"
+            )
+        wanted = ("sasl_plain_username", "sasl_plain_password") if mechanism in WITH_PASSWORD else ()
         missing = [name for name in wanted if getattr(self, name) is None]
         if missing:
             raise SettingsError(

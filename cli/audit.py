@@ -17,6 +17,8 @@ def audit_arguments(app: App) -> list[str]:
     outputs = sorted({handler.to for handler in app.handlers.values() if handler.to is not None})
     letters = sorted({letter for handler in app.handlers.values() if (letter := handler.dead_letters) is not None})
     arguments = ["--app", app.name, "--broker", app.broker]
+    if app.broker.startswith("kafka:"):
+        arguments += ["--default-api-timeout-ms", str(app.settings.default_api_timeout_ms)]
     arguments += [part for topic in outputs for part in ("--outputs", topic)]
     arguments += [part for topic in letters for part in ("--dead-letters", topic)]
     return [*arguments, *(["--or-elsewhere"] if outputs else [])]

@@ -119,5 +119,6 @@ def _told(cluster: KafkaCluster, facts: dict[str, Any]) -> str:
         if "ca" in facts:
             lines.append(f"  whom they trust: {facts['ca']}")
         lines.append(f"  passwords of all users, for your eyes only: {facts['passwords']}")
-        lines += [f"  an application as {user}: . {path}" for user, path in facts["environment"].items()]
+        lines += [f"  for an application as {user}: . {path}" for user, path in facts["environment"].items()]
+        lines.append("  which sets KEYLANES_BROKER and what Settings.from_env() reads")
     return "\n".join(lines)

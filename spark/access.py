@@ -13,19 +13,19 @@ from .kafka import API_TIMEOUT_MS, KafkaWitness
 class Access:
     """The broker at ``kafka://host:port[,host:port]`` or ``embedded:folder``.
 
-    ``security``: settings of the Kafka client such as ``security.protocol``. ``api_timeout_ms``: how long a question is
-    asked again, of other brokers too, and how long reading may stand still.
+    ``security``: settings of the Kafka client such as ``security.protocol``. ``default_api_timeout_ms``: how long a
+    question is asked again, of other brokers too, and how long reading may stand still.
     """
 
     url: str
     security: Mapping[str, str] = field(default_factory=dict, repr=False)
-    api_timeout_ms: int = API_TIMEOUT_MS
+    default_api_timeout_ms: int = API_TIMEOUT_MS
 
     def open(self) -> WitnessBroker:
         """The broker; raises AuditError."""
         scheme, _, rest = self.url.partition(":")
         if scheme == "kafka" and rest.startswith("//") and len(rest) > 2:
-            return KafkaWitness(rest[2:].rstrip("/"), dict(self.security), self.api_timeout_ms / 1000)
+            return KafkaWitness(rest[2:].rstrip("/"), dict(self.security), self.default_api_timeout_ms / 1000)
         if scheme == "embedded" and rest:
             return EmbeddedWitness(Path(rest))
         raise AuditError(f"broker: expected kafka://host:port or embedded:folder; seen {self.url!r}")
@@ -37,7 +37,7 @@ class Access:
         return {
             "broker": url,
             "client_secrets": json.dumps(dict(self.security)),
-            "api_timeout_ms": str(self.api_timeout_ms),
+            "default_api_timeout_ms": str(self.default_api_timeout_ms),
         }
 
 

@@ -64,14 +64,14 @@ class AuditSpec:
 
     ``dead_letters`` None: outputs and dead letters are counted together. ``level``: demand that no record waits.
     ``state``: computes the state that the sources give; it is compared key by key, while the application rests.
-    ``tiles``: put the counted tiles into the report. ``security``: client settings for Kafka. ``api_timeout_ms``: how
-    long a question to Kafka is asked again, and how long a read may bring nothing.
+    ``tiles``: put the counted tiles into the report. ``security``: client settings for Kafka.
+    ``default_api_timeout_ms``: how long a question to Kafka is asked again, and how long a read may bring nothing.
     """
 
     app: str
     broker: str
     security: Mapping[str, str] = field(default_factory=dict, repr=False)
-    api_timeout_ms: int = API_TIMEOUT_MS
+    default_api_timeout_ms: int = API_TIMEOUT_MS
     outputs: Sequence[str] | None = None
     or_elsewhere: bool = False
     dead_letters: Sequence[str] | None = None
@@ -84,7 +84,7 @@ class AuditSpec:
     @property
     def access(self) -> Access:
         """How the broker is reached."""
-        return Access(self.broker, self.security, self.api_timeout_ms)
+        return Access(self.broker, self.security, self.default_api_timeout_ms)
 
 
 def audit(spark: SparkSession, spec: AuditSpec, pins: Pins | None = None) -> Report:

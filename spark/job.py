@@ -165,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--state", metavar="MODULE:FUNCTION", help="computes the expected state from the sources")
     parser.add_argument("--client-settings", metavar="FILE", help="settings of the Kafka client: JSON or name=value")
     parser.add_argument(
-        "--api-timeout-ms",
+        "--default-api-timeout-ms",
         type=int,
         default=API_TIMEOUT_MS,
         metavar="MS",
@@ -182,8 +182,8 @@ def _spec(args: argparse.Namespace, security: Mapping[str, str]) -> "AuditSpec":
         from .audit import AuditSpec
     except ImportError as error:
         raise AuditError(f"the audit needs the extra keylanes[spark]: {error}") from None
-    if args.api_timeout_ms < 1:
-        raise AuditError(f"--api-timeout-ms is 1 or more; seen {args.api_timeout_ms}")
+    if args.default_api_timeout_ms < 1:
+        raise AuditError(f"--default-api-timeout-ms is 1 or more; seen {args.default_api_timeout_ms}")
     if args.client_settings:
         try:
             security = parse_security(Path(args.client_settings).read_text())
@@ -193,7 +193,7 @@ def _spec(args: argparse.Namespace, security: Mapping[str, str]) -> "AuditSpec":
         app=args.app,
         broker=args.broker,
         security=security,
-        api_timeout_ms=args.api_timeout_ms,
+        default_api_timeout_ms=args.default_api_timeout_ms,
         outputs=args.outputs,
         or_elsewhere=args.or_elsewhere,
         dead_letters=args.dead_letters,

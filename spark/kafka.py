@@ -2,11 +2,13 @@
 
 librdkafka keeps the leaders and their epochs that it learned once, and answers FENCED_LEADER_EPOCH for ever after a
 leader has moved. So what fails is asked again by a new client, which knows nothing of before. One attempt is short, as
-a broker that hangs says nothing; how long it is asked again has a limit.
+a broker that hangs says nothing; how long it is asked again has a limit. And of offsets that one broker of several did
+not answer it says -1001 and no error: taken for an end, that would leave a partition out of the audit unseen.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .brokers import CHUNK_RECORDS, DECIDED_S_MAX, AuditError, Columns, Place, Span, Topic, provenance_of
@@ -48,6 +50,9 @@ _PERMANENT: Final = frozenset(
     )
 )
 """Errors that another attempt does not cure."""
+_FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location")
+_PROBE: Final = "probe"
+"""In place of a file: what this machine trusts."""
 _UNREACHED: Final = frozenset(("_ALL_BROKERS_DOWN", "_SSL", "_TIMED_OUT", "_TRANSPORT"))
 _UNFIT: Final = ". Do the client settings (security.protocol, …) fit these brokers?"
 _UNSECURED: Final = (
@@ -64,6 +69,10 @@ class KafkaWitness:
 
     def __init__(self, servers: str, security: dict[str, str], api_timeout_s: float = API_TIMEOUT_MS / 1000) -> None:
         self._servers, self._is_secured, self._api_timeout_s = servers, "security.protocol" in security, api_timeout_s
+        for name in _FILES:
+            path = security.get(name, _PROBE)
+            if path != _PROBE and not Path(path).exists():
+                raise AuditError(f"client settings: {name}: no such file on this machine: {path}")
         self._common: dict[str, Any] = {
             **_PATIENT,
             **security,
@@ -154,7 +163,7 @@ class KafkaWitness:
             pause_s, limit_s = min(2 * pause_s, PAUSE_S_MAX), min(2 * limit_s, ATTEMPT_S)
 
     def _offsets(self, places: list[Place], *, latest: bool, committed: bool) -> dict[Place, int]:
-        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+        from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
@@ -167,11 +176,16 @@ class KafkaWitness:
             unanswered = None
             for at, answer in admin.list_offsets(asked, isolation_level=level, request_timeout=limit_s).items():
                 try:
-                    found[at.topic, at.partition] = answer.result().offset
+                    offset = answer.result().offset
                 except KafkaException as error:
                     unanswered = error
+                    continue
+                if offset >= 0:
+                    found[at.topic, at.partition] = offset
             if unanswered is not None:
                 raise unanswered
+            if len(found) < len(places):
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "a leader did not answer"))
 
         if places:
             self._asked(f"offsets of {places[0][0]} and others", question)
@@ -192,6 +206,7 @@ class KafkaWitness:
             "enable.partition.eof": True,
             "check.crcs": True,
             "fetch.queue.backoff.ms": 10,
+            "fetch.error.backoff.ms": 100,
             "queued.max.messages.kbytes": 262_144,
             "fetch.message.max.bytes": 8_388_608,
         }
@@ -227,7 +242,8 @@ class KafkaWitness:
     # --- what went wrong -------------------------------------------------------------------------------------------
 
     def _hear(self, error: "KafkaError") -> None:
-        self._heard = error
+        if self._heard is None or error.name() != "_ALL_BROKERS_DOWN":  # that comes behind the cause
+            self._heard = error
 
     def _may_go_on(self, error: "KafkaError | None", silent_from: float, what: str) -> None:
         """Raises AuditError when another attempt does not help, or there was none with success for too long."""
@@ -259,6 +275,8 @@ def _fill(columns: Columns, messages: Iterable[Any], start: int, end: int) -> "t
     for message in messages:
         error = message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            if message.topic() is None:  # of the group, which the client looks for and nobody uses
+                continue
             return False, error
         offset = message.offset()
         if offset >= end:  # also the end of the partition, which passes aborted records and markers

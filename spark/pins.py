@@ -42,7 +42,10 @@ def pin(broker: WitnessBroker, app: str, outputs: tuple[str, ...] | None) -> Pin
     control_log, offset_log = f"{app}.control", f"{app}.offsets"
     if control_log not in topics or offset_log not in topics:
         apps = sorted(name.removesuffix(".control") for name in topics if name.endswith(".control"))
-        raise AuditError(f"app: no logs of {app!r} at this broker; applications seen: {', '.join(apps) or 'none'}")
+        raise AuditError(
+            f"app: no logs of {app!r} at this broker, or none that it shows to this user; applications seen: "
+            f"{', '.join(apps) or 'none'}"
+        )
     log_places = [(offset_log, partition) for partition in range(topics[offset_log].partitions)]
     first = _decided(broker, log_places)
     seen = _decided(broker, _output_places(topics, outputs))
@@ -85,7 +88,9 @@ def _output_places(topics: Mapping[str, Topic], outputs: tuple[str, ...] | None)
         names = list(outputs)
         missing = [name for name in names if name not in topics]
         if missing:
-            raise AuditError(f"outputs: no such topic at this broker: {', '.join(missing)}")
+            raise AuditError(
+                f"outputs: no such topic at this broker, or none that it shows to this user: {', '.join(missing)}"
+            )
     return [(name, partition) for name in sorted(names) for partition in range(topics[name].partitions)]
 
 

@@ -7,7 +7,7 @@ Options of both:
   caller, so that several passes see the same.
 - ``sources``: JSON ``[[topic, partition], …]``; a source partition's place in this list is its number in the rows.
 - ``client_secrets``: JSON of client settings. Spark keeps options of such a name out of its plans and logs.
-- ``api_timeout_ms``: how long a question to Kafka is asked again, and how long a read may bring nothing.
+- ``default_api_timeout_ms``: how long a question to Kafka is asked again, and how long a read may bring nothing.
 - ``split_records``: how many offsets a task reads.
 - ``columns``: the names of the wanted columns with commas between; all are listed in rows.py. Spark does not tell a
   Python source which it needs, and each costs.
@@ -52,7 +52,7 @@ class _Reader(DataSourceReader):
         if "broker" not in options:
             raise AuditError("the option broker is missing: kafka://host:port or embedded:folder")
         security: dict[str, str] = json.loads(options.get("client_secrets", "{}"))
-        self._access = Access(options["broker"], security, int(options.get("api_timeout_ms", API_TIMEOUT_MS)))
+        self._access = Access(options["broker"], security, int(options.get("default_api_timeout_ms", API_TIMEOUT_MS)))
         self._spans: list[list[Any]] | None = json.loads(options["spans"]) if "spans" in options else None
         self._topics = [name for name in options.get("topics", "").split(",") if name]
         self._sources = {(t, p): i for i, (t, p) in enumerate(json.loads(options.get("sources", "[]")))}

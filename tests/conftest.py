@@ -21,7 +21,7 @@ settings.register_profile("search", deadline=None, max_examples=5_000, suppress_
 settings.load_profile(os.environ.get("KEYLANES_HYPOTHESIS", "check"))
 
 
-MARK_OF = {"spark": "spark", "kafka_server": "broker"}
+MARK_OF = {"spark": "spark", "kafka_server": "broker", "guarded": "broker", "mutual": "broker"}
 """What a test that uses a fixture must be marked with, or `check` would start a JVM for it."""
 
 

@@ -53,8 +53,9 @@ security = Security(
 )
 ```
 
-Files are read when the application connects. Passwords show nowhere: not in logs, tracebacks or printed settings.
-Plaintext is refused to any address but loopback, unless `allow_plaintext` allows it.
+Files are read and tried when `Security` is made, and read again for later connections. Passwords show nowhere: not in
+logs, tracebacks or printed settings. Plaintext is refused to any address but loopback, unless `allow_plaintext` allows
+it. See [security.md](security.md).
 """
 
 

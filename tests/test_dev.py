@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from . import pythons
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -167,6 +169,67 @@ def test_bench_alone_compares(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) 
 def test_a_soak_without_a_broker_needs_no_java(dev: ModuleType, options: list[str], answer: bool) -> None:
     """Seeds, plans and the report run in the small environment."""
     assert dev.soaks_broker(options) is answer
+
+
+def test_check_with_a_python_that_is_not_there_is_skipped_aloud() -> None:
+    """It says so, and is no failure; what is no version is one."""
+    command = [sys.executable, str(ROOT / "dev.py"), "check"]
+    answer = subprocess.run([*command, "--python", "3.99"], capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stdout.count("\n")) == (0, 1)
+    assert answer.stdout.startswith("check with Python 3.99: SKIPPED, there is no such Python here")
+    answer = subprocess.run([*command, "--python=new"], capture_output=True, text=True, check=False)
+    assert (answer.returncode, "e.g. 3.13; seen 'new'" in answer.stderr) == (2, True)
+
+
+def test_another_python_is_found_where_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script on the path that runs nothing is passed over; of those of pyenv the newest is taken."""
+    for place, code in (("bin/python3.98", 127), ("versions/3.98.9/bin/python", 0), ("versions/3.98.10/bin/python", 0)):
+        path = tmp_path / place
+        path.parent.mkdir(parents=True)
+        path.write_text(f"#!/bin/sh\necho 3.98\nexit {code}\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    assert pythons.find("3.98") == str(tmp_path / "versions/3.98.10/bin/python")
+    assert pythons.find("3.97") is None
+
+
+def test_another_python_has_an_environment_of_its_own(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``check`` runs with it as with any, in a folder beside the usual one, and what passed is not run again."""
+    calls: list[tuple[list[str], str]] = []
+
+    def call(command: list[str], cwd: Path, env: dict[str, str]) -> int:
+        calls.append((command, env["KEYLANES_VENV"]))
+        return 0
+
+    monkeypatch.setattr(pythons, "ROOT", dev.ROOT)
+    monkeypatch.setattr(pythons, "PASSED", dev.ROOT / ".keylanes" / "pythons.json")
+    monkeypatch.setattr(pythons, "find", lambda version: f"python{version}")
+    monkeypatch.setattr(subprocess, "call", call)
+    for _ in range(2):
+        assert pythons.main(["--all"]) == 0
+    assert calls == [([f"python{v}", str(dev.ROOT / "dev.py"), "check"], f".venv.{v}") for v in pythons.OTHERS]
+    (dev.ROOT / "errors.py").write_text("changed = True\n")
+    assert pythons.main(["--all"]) == 0
+    assert len(calls) == 2 * len(pythons.OTHERS)
+    monkeypatch.setenv("KEYLANES_VENV", ".venv.3.12")
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import dev; print(dev.VENV.name)"
+    answer = subprocess.run([sys.executable, "-c", code, str(dev.ROOT)], capture_output=True, text=True, check=True)
+    assert answer.stdout == ".venv.3.12\n"
+
+
+def test_a_checkout_may_be_named_anything(tmp_path: Path) -> None:
+    """The style is judged by what the files hold, not by the folder that somebody unpacked them to."""
+    checkout = tmp_path / "keylanes-0.1.0"
+    checkout.mkdir()
+    for name in ("dev.py", "pyproject.toml", "setup.py", "__init__.py", "errors.py"):
+        shutil.copy(ROOT / name, checkout)
+    command = [sys.executable, "-P", "-m", "ruff", "check", "--no-cache", "--isolated", "--select", "N999", "."]
+    wanted = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
+    assert "N999" in wanted.stdout, "the rule would complain"
+    command = [sys.executable, "-P", "-m", "ruff", "check", "--no-cache", "."]
+    answer = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
+    assert "N999" not in answer.stdout
 
 
 def test_a_module_beside_the_package_finds_the_checkout_last(dev: ModuleType) -> None:

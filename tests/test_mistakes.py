@@ -140,11 +140,6 @@ def run(made: Callable[[Stage], App]) -> Callable[[Stage], None]:
     return make
 
 
-def connected(security: Security) -> Callable[[Stage], None]:
-    """An application connects with it."""
-    return run(lambda stage: app(broker="kafka://localhost:1", settings=Settings(security=security)))
-
-
 # --- handlers --------------------------------------------------------------------------------------------------------
 
 
@@ -367,7 +362,7 @@ MISTAKES: dict[str, Mistake] = {
         ),
     ),
     'Security(ssl_cafile="/nowhere/ca.pem")': Mistake(
-        connected(Security(security_protocol="SSL", ssl_cafile="/nowhere/ca.pem")),
+        made(lambda: Security(security_protocol="SSL", ssl_cafile="/nowhere/ca.pem")),
         Parts(
             "ssl_cafile", "'/nowhere/ca.pem': No such file", "a file in PEM that can be read", "name one that is there"
         ),
@@ -378,7 +373,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     'sasl_mechanism="OAUTHBEARER"': Mistake(
         made(lambda: Security(**{**SASL, "sasl_mechanism": "OAUTHBEARER"})),  # type: ignore[arg-type]  # all are text
-        Parts("can't be given", "'OAUTHBEARER'", "allowed are PLAIN", "use one of them"),
+        Parts("needs a provider of tokens", "sasl_oauth_token_provider=None", "an async function", "give Security("),
     ),
     'security_protocol="SASL_SSL", no user': Mistake(
         made(lambda: Security(security_protocol="SASL_SSL")),

@@ -1,12 +1,7 @@
-"""Where a Kafka cluster is, and what has to hold before anything is connected: ports, encryption, files."""
+"""Where a Kafka cluster is, and what has to hold before anything is connected: ports, and encryption."""
 
-import importlib.util
 import ipaddress
-import os
-import ssl
 from typing import Final
-
-from aiokafka.helpers import create_ssl_context
 
 from ...errors import SettingsError
 from ..security import Security
@@ -60,48 +55,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def encryption(security: Security) -> ssl.SSLContext | None:
-    """What encrypts a connection, from the files that are named; None: nothing does. Raises SettingsError."""
-    is_kerberos = security.security_protocol.startswith("SASL_") and security.sasl_mechanism == "GSSAPI"
-    if is_kerberos and importlib.util.find_spec("gssapi") is None:
-        raise SettingsError(
-            "sasl_mechanism 'GSSAPI' needs the package gssapi, which is not installed: pip install gssapi, or use "
-            "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
-        )
-    if security.security_protocol not in ("SSL", "SASL_SSL"):
-        return None
-    files = {
-        "ssl_cafile": security.ssl_cafile,
-        "ssl_certfile": security.ssl_certfile,
-        "ssl_keyfile": security.ssl_keyfile,
-    }
-    for name, path in files.items():
-        _refuse_unreadable(name, path)
-    password = "" if security.ssl_password is None else security.ssl_password.reveal()  # None: OpenSSL would ask for it
-    named = {name: path for name, path in files.items() if path is not None}
-    try:
-        context: ssl.SSLContext = create_ssl_context(
-            cafile=security.ssl_cafile, certfile=security.ssl_certfile, keyfile=security.ssl_keyfile, password=password
-        )
-    except (OSError, ValueError) as error:  # ssl's own are OSErrors
-        seen = ", ".join(f"{name}={path!r}" for name, path in named.items())
-        raise SettingsError(
-            f"the certificates can't be used: {error}; seen {seen}: {' and '.join(named) or 'each'} holds PEM, a key "
-            "fits its certificate, and ssl_password its key"
-        ) from None
-    return context
-
-
-def _refuse_unreadable(name: str, path: str | None) -> None:
-    if path is None:
-        return
-    try:
-        with open(path, "rb"):
-            pass
-    except OSError as error:
-        raise SettingsError(
-            f"{name} names a file in PEM that can be read; seen {path!r}: {os.strerror(error.errno or 0)}; "
-            "name one that is there"
-        ) from None

@@ -322,7 +322,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         for making in list(self._making.values()):
             making.cancel()
         for connection in list(inside.connections(self).values()):
-            connection.close(reason=CloseReason.SHUTDOWN)
+            inside.close_now(connection, CloseReason.SHUTDOWN)
 
 
 def close_if_reset(connection: Any) -> bool:

@@ -7,6 +7,7 @@ requests are not used either, since they create missing topics on brokers that a
 
 import asyncio
 import contextlib
+import functools
 import logging
 import math
 import random
@@ -27,8 +28,8 @@ from ..protocol import BrokerError, BrokerTimeout, NotAuthorized, TopicPartition
 from ..rights import Right, right_to_id
 from ..security import Secret, Security
 from ..silence import SilentNodes
-from .address import encryption
 from .client import KafkaClient, Node, is_lost
+from .tokens import Tokens
 from .topics import AnsweredTopic, TopicsRequest, answered_topics
 
 PAUSE_MS_FIRST: Final = 2
@@ -127,6 +128,12 @@ class LinkSettings:
     close_timeout_ms: int
     silent: SilentNodes[Node] = field(default_factory=SilentNodes)
 
+    @functools.cached_property
+    def tokens(self) -> Tokens | None:
+        """Where all clients with these settings have their tokens from."""
+        provider = self.security.sasl_oauth_token_provider
+        return None if provider is None else Tokens(provider, time.time)
+
     def deadline(self, what: str, timeout_ms: float | None = None) -> Deadline:
         """A deadline from now: ``timeout_ms``, else ``default_api_timeout_ms``."""
         limit_ms = self.default_api_timeout_ms if timeout_ms is None else timeout_ms
@@ -144,7 +151,7 @@ class LinkSettings:
     def client_arguments(self) -> dict[str, Any]:
         """For aiokafka's clients. Reads the files that the security settings name; raises SettingsError."""
         security = self.security
-        context = encryption(security)
+        context = security.tls_context() if security.is_encrypted else None
         return {
             "bootstrap_servers": [server.strip() for server in self.bootstrap.split(",")],
             "client_id": self.client_id,
@@ -155,6 +162,7 @@ class LinkSettings:
             "sasl_mechanism": security.sasl_mechanism,
             "sasl_plain_username": security.sasl_plain_username,
             "sasl_plain_password": _revealed(security.sasl_plain_password),
+            "sasl_oauth_token_provider": self.tokens,
         }
 
 

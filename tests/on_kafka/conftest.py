@@ -1,20 +1,49 @@
 """A real Kafka, straight (``broker``) and through a proxy that breaks things on demand (``through``, ``proxy``)."""
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from keylanes.brokers.kafka.broker import KafkaBroker
 from keylanes.brokers.protocol import TopicPartition, TopicSpec
+from keylanes.devkafka.cluster import KafkaCluster
+from keylanes.devkafka.security import CLIENTS, ClusterSecurity
 from keylanes.devkafka.server import KafkaServer
 
 from ..stage.ground import Ground
 from ..stage.proxy import Proxy
 
+MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+_LISTENER = f"listener.name.{CLIENTS.lower()}"
+UNSECURED_TOKENS = {
+    f"{_LISTENER}.sasl.enabled.mechanisms": ",".join([*MECHANISMS, "OAUTHBEARER"]),
+    f"{_LISTENER}.oauthbearer.sasl.jaas.config": (
+        "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+        'unsecuredLoginStringClaim_sub="broker";'
+    ),
+}
+"""Have a listener take tokens that nobody signed, beside passwords."""
 REQUEST_TIMEOUT_MS = 5_000
 _numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """A Kafka with TLS, passwords and access lists; it also listens with certificates that are to be refused."""
+    security = ClusterSecurity(tls=True, sasl=MECHANISMS, acl=True, users=("shop", "other"), bad_certificates=True)
+    folder = tmp_path_factory.mktemp("guarded") / "kafka"
+    with KafkaCluster(folder, 1, security=security, properties=UNSECURED_TOKENS) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def mutual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """A Kafka that knows its clients by their certificates."""
+    security = ClusterSecurity(tls=True, mutual=True, users=("shop",))
+    with KafkaCluster(tmp_path_factory.mktemp("mutual") / "kafka", 1, security=security) as cluster:
+        yield cluster
 
 
 @pytest.fixture

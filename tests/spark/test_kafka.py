@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 
-def create(bootstrap: str, partitions: dict[str, int]) -> None:
+def create(bootstrap: str, partitions: dict[str, int], replicas: int = 1) -> None:
     """Create topics and wait for them."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.create_topics([NewTopic(name, n, 1) for name, n in partitions.items()]).values():
+    for future in admin.create_topics([NewTopic(name, n, replicas) for name, n in partitions.items()]).values():
         future.result(30)
 
 
@@ -37,17 +37,17 @@ def producer(bootstrap: str, transactional_id: str) -> Any:
     return made
 
 
-def send(into: Any, run: Run) -> None:
+def send(into: Any, run: Run, *, sources: bool = True, outputs: bool = True) -> None:
     """All records of a run, in the open transaction."""
-    for p, own in enumerate(run.records):
+    for p, own in enumerate(run.records if sources else ()):
         for key, value in own:
             into.produce(SOURCE, value, key, p)
     for event in run.control:
-        into.produce(f"{APP}.control", encode(event), None, 0)
+        into.produce(f"{run.app}.control", encode(event), None, 0)
     for p, log in enumerate(run.events):
         for event in log:
-            into.produce(f"{APP}.offsets", encode(event), None, p)
-    for output in run.outputs:
+            into.produce(f"{run.app}.offsets", encode(event), None, p)
+    for output in run.outputs if outputs else ():
         record = output.record(2)
         into.produce(record.topic, record.value, record.key, record.partition, headers=list(record.headers))
 

@@ -1,0 +1,68 @@
+"""Tokens for SASL/OAUTHBEARER: asked for when there is none, or the one there is will soon be too old.
+
+Each new connection shows one. A broker that wants to see a new one ends the connection (``connections.max.reauth.ms``);
+the next connection then has it.
+"""
+
+import asyncio
+import base64
+import binascii
+import json
+from collections.abc import Callable
+from typing import Final
+
+import aiokafka.errors
+from aiokafka.abc import AbstractTokenProvider
+
+from ...errors import SettingsError
+from ..security import TokenProvider
+
+REFRESH_SHARE: Final = 0.2
+"""A token is asked for anew when so much of its life is left; clocks differ, and a log-in takes its time."""
+ASKED_S_MAX: Final = 10.0
+
+
+class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
+    """What aiokafka asks at each log-in. ``now_s``: the time since the epoch, which tokens are dated by."""
+
+    def __init__(self, provider: TokenProvider, now_s: Callable[[], float]) -> None:
+        self._provider, self._now_s = provider, now_s
+        self._token, self._good_until_s = "", 0.0
+        self._asking = asyncio.Lock()
+
+    async def token(self) -> str:
+        """A token that is good for a while. Raises SettingsError when it is none, KafkaConnectionError when nobody
+        gives one: then the connection is tried again.
+        """
+        async with self._asking:
+            if self._now_s() < self._good_until_s:
+                return self._token
+            try:
+                async with asyncio.timeout(ASKED_S_MAX):
+                    token = await self._provider()
+            except Exception as error:  # noqa: BLE001  # of the user's function, which may raise what it likes
+                said = f"no answer for {ASKED_S_MAX:.0f} s" if isinstance(error, TimeoutError) else repr(error)
+                raise aiokafka.errors.KafkaConnectionError(
+                    f"sasl_oauth_token_provider gives no token: {said}"
+                ) from None
+            if not isinstance(token, str) or not token:
+                seen = "no text" if token == "" else f"a {type(token).__name__}"
+                raise SettingsError(
+                    f"sasl_oauth_token_provider returns a token as text; seen {seen}: return what the server of tokens "
+                    "gave"
+                )
+            now_s = self._now_s()
+            expires_s = expiry_of(token)
+            self._token = token
+            self._good_until_s = 0.0 if expires_s is None else now_s + (expires_s - now_s) * (1 - REFRESH_SHARE)
+            return token
+
+
+def expiry_of(token: str) -> float | None:
+    """When a JSON web token expires, in seconds since the epoch (RFC 7519, exp); None: it does not say, or is none."""
+    parts = token.split(".")
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        return float(claims["exp"])
+    except (IndexError, KeyError, TypeError, ValueError, binascii.Error):
+        return None

@@ -1,0 +1,173 @@
+"""``keylanes audit MODULE:APP`` where brokers ask who is there: the settings it uses, the least rights, mistakes."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from keylanes import Security
+from keylanes.cli.audit import client_settings
+from keylanes.devkafka.asking import Acl
+from keylanes.devkafka.cluster import KafkaCluster
+from keylanes.devkafka.security import ADMIN, OTHER_CA, ClusterSecurity
+from keylanes.errors import SettingsError
+from keylanes.spark.access import Access
+from keylanes.spark.brokers import AuditError
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+
+MECHANISMS = ("PLAIN", "SCRAM-SHA-512")
+RECORDS = 200
+APPLICATION = """
+    from keylanes import App, DeadLetter, Settings, State
+
+    app = App("shop", settings=Settings.from_env())
+
+    @app.handler("orders", to="packed", on_failure=DeadLetter("orders.dead"))
+    async def pack(value: int, seen: State[int]) -> int | None:
+        if value % 17 == 3:
+            raise ValueError(value)
+        seen.set(seen.get(0) + 1)
+        return value if value % 3 else None
+"""
+RIGHTS_OF_APP = (
+    ("read", "topic", "orders", "literal"),
+    ("describe_configs", "topic", "orders", "literal"),
+    *(
+        (operation, "topic", name, "literal")
+        for name in ("packed", "orders.dead")
+        for operation in ("write", "describe_configs")
+    ),
+    *(
+        (operation, "topic", "shop.", "prefixed")
+        for operation in ("read", "write", "create", "delete", "describe_configs")
+    ),
+    ("write", "transactional_id", "shop.", "prefixed"),
+)
+RIGHTS_OF_AUDITOR = (
+    *(("read", "topic", name, "literal") for name in ("orders", "packed", "orders.dead")),
+    ("read", "topic", "shop.", "prefixed"),
+)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """One node that asks for a password over TLS, and allows no more than what is listed."""
+    security = ClusterSecurity(
+        tls=True, sasl=MECHANISMS, acl=True, users=("app", "auditor", "nobody"), bad_certificates=True
+    )
+    with KafkaCluster(tmp_path_factory.mktemp("secured") / "kafka", 1, security=security) as cluster:
+        settings = {**cluster.access.librdkafka(ADMIN), "bootstrap.servers": cluster.bootstrap}
+        admin = AdminClient(settings)
+        for made in admin.create_topics([NewTopic(name, 2) for name in ("orders", "packed", "orders.dead")]).values():
+            made.result(60)
+        orders = Producer(settings)
+        for n in range(RECORDS):
+            orders.produce("orders", b"%d" % n, b"key %d" % (n % 7), n % 2)
+        assert orders.flush(60) == 0
+        for user, rights in (("app", RIGHTS_OF_APP), ("auditor", RIGHTS_OF_AUDITOR)):
+            cluster.access.allow(*(Acl(user, *right) for right in rights))
+        yield cluster
+
+
+def settings_of(cluster: KafkaCluster, user: str, mechanism: str = "SCRAM-SHA-512") -> dict[str, str]:
+    """What librdkafka is given for a user, as ``audit MODULE:APP`` does it."""
+    return client_settings(Security(**cluster.access.client(user, mechanism)))  # type: ignore[arg-type]  # checked by it
+
+
+def told(folder: Path, cluster: KafkaCluster, user: str, *arguments: str) -> tuple[str, list[str]]:
+    """What the command says, run with a user's settings in its environment; and where the password was seen: in a
+    command line, or in a file that others may read.
+    """
+    password, scratch = cluster.access.password(user), folder / "scratch"
+    scratch.mkdir(exist_ok=True)
+    own = {f"KEYLANES_{name.upper()}": value for name, value in cluster.access.client(user, "SCRAM-SHA-512").items()}
+    places = {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch), "KEYLANES_STATE_FOLDER": str(folder / "state")}
+    code = "import sys; from keylanes.cli.entry import main; sys.exit(main())"
+    running = subprocess.Popen(
+        [sys.executable, "-P", "-c", code, *arguments],
+        cwd=folder, env={**os.environ, **own, **places, "KEYLANES_BROKER": f"kafka://{cluster.bootstrap}"},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    shown: list[str] = []
+    while running.poll() is None:
+        shown += seen_by_others(password, scratch)
+        time.sleep(0.2)
+    said, _ = running.communicate()
+    assert running.returncode == 0, said
+    return said, shown
+
+
+def seen_by_others(text: str, scratch: Path) -> list[str]:
+    """Command lines and readable files that hold a text."""
+    found = []
+    for path in (*Path("/proc").glob("[0-9]*/cmdline"), *(path for path in scratch.rglob("*") if path.is_file())):
+        try:
+            is_open = path.parts[1] == "proc" or path.stat().st_mode & (stat.S_IROTH | stat.S_IRGRP)
+            if is_open and text.encode() in path.read_bytes():
+                found.append(str(path))
+        except OSError:  # it is gone
+            continue
+    return found
+
+
+def test_the_audit_uses_the_settings_of_the_application_and_needs_to_read_only(
+    cluster: KafkaCluster, tmp_path: Path
+) -> None:
+    """A user that may read the sources, the declared topics and the logs proves a run; no secret shows itself."""
+    (tmp_path / "shop.py").write_text(textwrap.dedent(APPLICATION))
+    told(tmp_path, cluster, "app", "run", "shop:app", "--until", "level")
+    said, shown = told(tmp_path, cluster, "auditor", "audit", "shop:app", "--level", "--json")
+    report = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
+    assert report["proven"]
+    assert report["figures"]["records_done"] == RECORDS
+    assert report["figures"]["state_keys"] > 0
+    assert report["destinations"].keys() == {"packed", "orders.dead"}
+    assert shown == []
+    assert cluster.access.password("auditor") not in said
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_questions_and_records_need_no_right_but_to_read(cluster: KafkaCluster, mechanism: str) -> None:
+    """No group is joined, so none has to be allowed."""
+    witness = Access(f"kafka://{cluster.bootstrap}", settings_of(cluster, "auditor", mechanism)).open()
+    spans = witness.spans([("orders", 0), ("orders", 1)])
+    assert [span.end for span in spans.values()] == [RECORDS // 2] * 2
+    assert sum(len(chunk.offsets) for chunk in witness.read(("orders", 0), 0, RECORDS // 2)) == RECORDS // 2
+
+
+def test_what_is_refused_is_said_at_once_and_with_its_cause(cluster: KafkaCluster) -> None:
+    """Not when all patience is used up: another attempt does not help."""
+    url, good = f"kafka://{cluster.bootstrap}", settings_of(cluster, "auditor")
+    other_ca = f"kafka://{cluster.bootstrap_at(OTHER_CA)}"
+    began = time.monotonic()
+    with pytest.raises(AuditError, match=r"Authentication failed .*invalid credentials"):
+        Access(url, {**good, "sasl.password": "nope"}, 300_000).open().topics()
+    with pytest.raises(AuditError, match="certificate verify failed"):
+        Access(other_ca, good, 300_000).open().topics()
+    with pytest.raises(AuditError, match=r"ssl.ca.location: no such file on this machine: /no/ca.pem"):
+        Access(url, {**good, "ssl.ca.location": "/no/ca.pem"}, 300_000).open()
+    cluster.access.allow(Acl("nobody", "describe", "topic", "orders"))
+    witness = Access(url, settings_of(cluster, "nobody"), 300_000).open()
+    assert witness.topics().keys() == {"orders"}
+    with pytest.raises(AuditError, match=r"orders\[0\] from offset 0: .*Topic authorization failed"):
+        list(witness.read(("orders", 0), 0, 1))
+    assert time.monotonic() - began < 150
+
+
+def test_what_can_not_be_handed_on_is_refused() -> None:
+    """Nothing is asked of brokers that are reached as they are; a key in the certificate's file is named twice."""
+    assert client_settings(Security()) == {}
+    both = client_settings(Security(security_protocol="SSL", ssl_certfile=__file__))
+    assert both["ssl.key.location"] == both["ssl.certificate.location"] == __file__
+    with pytest.raises(SettingsError, match="OAUTHBEARER"):
+        client_settings(Security(security_protocol="SASL_SSL", sasl_mechanism="OAUTHBEARER"))

@@ -1,0 +1,343 @@
+"""Log-ins and certificates, good and bad: how an application ends, what it says last, and how often it tried.
+
+What it says nowhere, down to DEBUG: a password, or the passphrase of a key.
+"""
+
+import asyncio
+import base64
+import json
+import logging
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from keylanes import Security
+from keylanes.devkafka.cluster import KafkaCluster
+from keylanes.devkafka.security import EXPIRED, INTERNAL, OTHER_CA, OTHER_HOST
+from keylanes.errors import AccessRefused, BrokerUnavailable
+
+from ..stage.guarded import LIMITS, Ended, Place, everything_said, run, security_of
+from .conftest import MECHANISMS
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+
+WRONG = "wrong-sesame-4711"
+PASSPHRASE = "sesame-of-the-key-0815"
+SHORT = {"start_timeout_ms": 3_000}
+LOGGERS = ("keylanes", "aiokafka", "asyncio", "")
+
+
+@pytest.fixture(autouse=True)
+def everything_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Every logger there is, down to DEBUG."""
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    levels = [one.level for one in loggers]
+    for one in loggers:
+        one.setLevel(logging.DEBUG)
+    with caplog.at_level(logging.DEBUG):
+        yield
+    for one, level in zip(loggers, levels, strict=True):
+        one.setLevel(level)
+
+
+@pytest.fixture
+def place(guarded: KafkaCluster, tmp_path: Path) -> Place:
+    """An application with its rights and three records, on the Kafka with passwords."""
+    place = Place(guarded, folder=tmp_path / "state")
+    place.fill([b"1", b"2", b"3"])
+    guarded.access.allow(*place.rights())
+    return place
+
+
+class Gate:
+    """Stands before a broker, lets everybody through, and counts who came."""
+
+    def __init__(self, port: int) -> None:
+        self.port_behind = port
+        self.came = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        """Let nobody through any more."""
+        self._listener.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self.came += 1
+            broker = socket.create_connection(("127.0.0.1", self.port_behind))
+            for one, other in ((client, broker), (broker, client)):
+                threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+
+    @staticmethod
+    def _pass_on(one: socket.socket, other: socket.socket) -> None:
+        try:
+            while data := one.recv(65_536):
+                other.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for end in (one, other):
+                end.close()
+
+
+@pytest.fixture
+def gate(guarded: KafkaCluster) -> Iterator[Gate]:
+    """Before the Kafka with passwords."""
+    gate = Gate(guarded.nodes[0].port)
+    yield gate
+    gate.close()
+
+
+def secrets_of(cluster: KafkaCluster) -> list[str]:
+    """All that may be written nowhere."""
+    passwords: dict[str, str] = json.loads(cluster.access.passwords.read_text(encoding="utf-8"))
+    return [WRONG, PASSPHRASE, *passwords.values()]
+
+
+def check_silent(caplog: pytest.LogCaptureFixture, ended: Ended, cluster: KafkaCluster, *more: str) -> None:
+    """No secret shows, as it is or encoded."""
+    said = everything_said(caplog, ended)
+    assert said
+    for secret in [*secrets_of(cluster), *more]:
+        assert secret not in said
+        assert base64.b64encode(secret.encode()).decode() not in said
+
+
+# --- what works ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_passwords_let_in(place: Place, mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Each mechanism, over TLS."""
+    security = security_of(place.given, sasl_mechanism=mechanism)
+    ended = run(place.app(security), caplog)
+    assert ended.code == 0, ended.last
+    assert place.read(place.out) == [b"1", b"2", b"3"]
+    check_silent(caplog, ended, place.cluster)
+
+
+@pytest.mark.parametrize("is_locked", [False, True], ids=["open", "locked"])
+def test_certificates_let_in(
+    mutual: KafkaCluster, tmp_path: Path, is_locked: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client's certificate, its key as it is or encrypted."""
+    place = Place(mutual, folder=tmp_path / "state")
+    place.fill([b"1"])
+    changed: dict[str, str] = {}
+    if is_locked:
+        changed = {
+            "ssl_certfile": str(mutual.access.certificate("shop", password=PASSPHRASE)),
+            "ssl_password": PASSPHRASE,
+        }
+    ended = run(place.app(security_of(place.given, **changed)), caplog)
+    assert ended.code == 0, ended.last
+    assert place.read(place.out) == [b"1"]
+    check_silent(caplog, ended, mutual)
+
+
+def test_a_password_that_is_changed_is_taken_at_the_next_start(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """The old one is refused from then on; what is connected stays connected."""
+    access = place.cluster.access
+    access.set_password("rotated")
+    given = access.client("rotated", "SCRAM-SHA-512")
+    access.allow(*(acl._replace(user="rotated") for acl in place.rights()))
+    assert run(place.app(security_of(given)), caplog).code == 0
+    access.set_password("rotated")
+    assert run(place.app(security_of(given)), caplog).code == 2
+    assert run(place.app(security_of(access.client("rotated", "SCRAM-SHA-512"))), caplog).code == 0
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_wrong_password_ends_it_at_once(
+    place: Place, gate: Gate, mechanism: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Exit code 2, one log-in, and the last line says what to look at; the account is not locked by tries."""
+    security = security_of(place.given, sasl_mechanism=mechanism, sasl_plain_password=WRONG)
+    began = time.monotonic()
+    ended = run(place.app(security, gate.address), caplog)
+    assert time.monotonic() - began < 20
+    assert ended.code == 2, ended
+    assert isinstance(ended.cause, AccessRefused)
+    assert f"{gate.address} refuses the log-in: " in ended.last
+    assert "sasl_plain_username and the password" in ended.last
+    assert gate.came == 1
+    check_silent(caplog, ended, place.cluster)
+
+
+@pytest.mark.parametrize(
+    ("listener", "says"),
+    [
+        (EXPIRED, "certificate has expired"),
+        (OTHER_HOST, "IP address mismatch"),
+        (OTHER_CA, "unable to get local issuer certificate|self.signed certificate"),
+    ],
+)
+def test_a_certificate_that_is_not_trusted_ends_it_at_once(
+    place: Place, listener: str, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Exit code 2; the last line names the address and the reason."""
+    gate = Gate(place.cluster.nodes[0].ports[listener])
+    ended = run(place.app(bootstrap=gate.address), caplog)
+    gate.close()
+    assert (ended.code, gate.came) == (2, 1), ended
+    assert re.search(f"the certificate of {gate.address} is not trusted: .*({says})", ended.last)
+    check_silent(caplog, ended, place.cluster)
+
+
+def test_without_the_ca_the_broker_is_not_trusted(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """What the system trusts did not sign for it."""
+    ended = run(place.app(security_of(place.given, ssl_cafile=None)), caplog)
+    assert ended.code == 2
+    assert "is not trusted: " in ended.last
+    assert "ssl_cafile names the CA" in ended.last
+
+
+@pytest.mark.parametrize("is_other", [None, True, False], ids=["none", "of another CA", "expired"])
+def test_a_client_without_a_good_certificate_is_refused(
+    mutual: KafkaCluster, is_other: bool | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Exit code 2, at once."""
+    place = Place(mutual, folder=tmp_path / "state")
+    certfile = None
+    if is_other is not None:
+        certfile = str(mutual.access.certificate("shop", is_other=is_other, is_expired=not is_other))
+    gate = Gate(mutual.nodes[0].port)
+    ended = run(place.app(security_of(place.given, ssl_certfile=certfile), gate.address), caplog)
+    gate.close()
+    assert ended.code == 2, ended
+    assert f"{gate.address} refuses this client's certificate" in ended.last
+    assert "ssl_certfile and ssl_keyfile" in ended.last
+    assert gate.came == 1
+
+
+@pytest.mark.parametrize(
+    ("protocol", "listener", "hint"),
+    [
+        ("SASL_SSL", INTERNAL, "is this port one without TLS?"),
+        ("SASL_PLAINTEXT", "", "is this port one with TLS or SASL?"),
+        ("PLAINTEXT", "", "is this port one with TLS or SASL?"),
+    ],
+)
+def test_another_protocol_than_the_port_s_is_named(
+    place: Place, protocol: str, listener: str, hint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Exit code 6, as it may be a broker that is just starting; the last line says what it looks like."""
+    node = place.cluster.nodes[0]
+    port = node.ports[listener] if listener else node.port
+    security = security_of(place.given, security_protocol=protocol)
+    ended = run(place.app(security, f"127.0.0.1:{port}", **SHORT), caplog)
+    assert ended.code == 6, ended
+    assert isinstance(ended.cause, BrokerUnavailable)
+    assert hint in ended.last
+    check_silent(caplog, ended, place.cluster)
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------------
+
+
+def token_for(user: str, seconds: float) -> str:
+    """An unsecured token (RFC 7515, appendix A.5), which a development broker takes."""
+
+    def part(value: dict[str, object]) -> str:
+        return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+    now = time.time()
+    return f"{part({'alg': 'none'})}.{part({'sub': user, 'iat': now, 'exp': now + seconds})}."
+
+
+def test_tokens_let_in(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """One token is enough for all connections of a run; it shows nowhere."""
+    given: list[str] = []
+
+    async def ask() -> str:
+        await asyncio.sleep(0)
+        given.append(token_for("shop", 600))
+        return given[-1]
+
+    security = Security(
+        security_protocol="SASL_SSL",
+        ssl_cafile=place.given["ssl_cafile"],
+        sasl_mechanism="OAUTHBEARER",
+        sasl_oauth_token_provider=ask,
+    )
+    ended = run(place.app(security), caplog)
+    assert ended.code == 0, ended.last
+    assert place.read(place.out) == [b"1", b"2", b"3"]
+    assert len(given) == 1
+    check_silent(caplog, ended, place.cluster, *given)
+
+
+def test_a_token_that_is_refused_ends_it_at_once(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """As a wrong password does."""
+
+    async def ask() -> str:
+        return token_for("shop", -600)
+
+    security = Security(
+        security_protocol="SASL_SSL",
+        ssl_cafile=place.given["ssl_cafile"],
+        sasl_mechanism="OAUTHBEARER",
+        sasl_oauth_token_provider=ask,
+    )
+    ended = run(place.app(security), caplog)
+    assert ended.code == 2, ended
+    assert "refuses the log-in" in ended.last
+
+
+# --- as a program ----------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+from keylanes import App, Settings
+app = App("shop", settings=Settings.from_env())
+@app.handler("orders")
+async def look(value: bytes) -> None: ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"KEYLANES_SASL_PLAIN_PASSWORD": WRONG}, "refuses the log-in"),
+        ({"KEYLANES_SASL_MECHANISM": "SCRAM-SHA-1"}, "did you mean SCRAM-SHA-256?"),
+        ({"KEYLANES_SSL_CAFILE": "/nowhere/ca.pem"}, "'/nowhere/ca.pem': No such file or directory"),
+    ],
+    ids=["password", "mechanism", "file"],
+)
+def test_the_last_line_of_a_program_is_the_cause(
+    place: Place, changed: dict[str, str], says: str, tmp_path: Path
+) -> None:
+    """`keylanes run` ends with exit code 2 and one sentence, no traceback, and no password."""
+    (tmp_path / "m.py").write_text(PROGRAM)
+    environment = {f"KEYLANES_{name.upper()}": value for name, value in place.given.items()}
+    limits = {f"KEYLANES_{name.upper()}": str(value) for name, value in LIMITS.items()}
+    answer = subprocess.run(
+        [sys.executable, "-m", "keylanes", "run", "m:app"],
+        cwd=tmp_path,
+        env={**os.environ, **environment, **limits, "KEYLANES_BROKER": f"kafka://{place.cluster.bootstrap}", **changed},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert answer.returncode == 2, answer.stderr
+    assert says in answer.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in answer.stderr
+    for secret in (WRONG, place.given["sasl_plain_password"]):
+        assert secret not in answer.stdout + answer.stderr

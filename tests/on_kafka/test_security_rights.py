@@ -1,0 +1,217 @@
+"""The access list: the table of docs/security.md is enough, and each right of it that is missing is named."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from keylanes import App
+from keylanes.devkafka.asking import Acl
+from keylanes.devkafka.cluster import KafkaCluster
+from keylanes.errors import AccessRefused
+from keylanes.offsets.codec import decode
+from keylanes.offsets.events import SnapshotTaken
+
+from ..stage.guarded import Ended, Place, run
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+
+RESOURCES = {"topic": "topic", "transactional_id": "transactional id"}
+
+
+@pytest.fixture
+def place(guarded: KafkaCluster, tmp_path: Path) -> Place:
+    """An application that has no rights yet."""
+    return Place(guarded, folder=tmp_path / "state")
+
+
+def names(acl: Acl) -> str:
+    """How a message names a right."""
+    what = f"{RESOURCES[acl.resource]} '{acl.name}'"
+    if acl.pattern == "prefixed":
+        what = f"each {RESOURCES[acl.resource]} whose name begins with '{acl.name}'"
+    return f"on {what} ({acl.pattern} ACL): allow it with `kafka-acls.sh"
+
+
+def check_named(ended: Ended, *acls: Acl) -> None:
+    """Exit code 2 and, in the last line, these and no others, with who lacks them and how to allow them."""
+    assert ended.code == 2, ended
+    assert isinstance(ended.cause, AccessRefused)
+    by_resource: dict[str, set[str]] = {}
+    for acl in acls:
+        by_resource.setdefault(names(acl), set()).add(acl.operation.upper())
+    found = re.findall(r"User:(\w+) has no right to (.+?) (on .+?`kafka-acls\.sh)(.+?)`", ended.last)
+    assert {user for user, *_ in found} == {"shop"}
+    said = {where: set(re.findall(r"--operation (\w+)", command)) for _, _, where, command in found}
+    assert said == by_resource, ended.last
+    for _, operations, where, command in found:
+        assert set(re.findall(r"[A-Z_]{4,}", operations)) == by_resource[where]
+        assert "--allow-principal 'User:shop'" in command
+        assert ("--resource-pattern-type prefixed" in command) == ("prefixed" in where)
+
+
+@pytest.mark.parametrize("creates", [True, False])
+def test_the_table_is_enough(place: Place, creates: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Outputs, state and dead letters; a second start, too, which fences the first. CREATE is for missing topics."""
+    place.fill([b"1", b"2", b"oops"])
+    if not creates:  # as an administrator makes them
+        place.cluster.access.allow(*place.rights())
+        assert run(place.app(), caplog).code == 0
+        place.cluster.access.remove(*(acl for acl in place.rights() if acl.operation == "create"))
+    else:
+        place.cluster.access.allow(*place.rights())
+    assert run(place.app(create_topics=creates), caplog) == Ended(0, "", None)
+    place.fill([b"3"])
+    assert run(place.app(create_topics=creates), caplog).code == 0
+    assert place.read(place.out) == [b"1", b"2", b"3"]
+    assert len(place.read(place.dead)) == 1
+
+
+def test_all_that_is_missing_is_named_at_once(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """An application that nobody has allowed anything; nothing of it is made."""
+    place.fill([b"1"])
+    check_named(run(place.app(), caplog), *place.rights())
+    check_named(run(place.app(create_topics=False), caplog), *place.rights(creates=False))
+
+
+def test_each_right_that_is_missing_is_named(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """Row for row of the table, with topics that are there."""
+    place.fill([b"1"])
+    access = place.cluster.access
+    access.allow(*place.rights())
+    assert run(place.app(), caplog).code == 0
+    for acl in [acl for acl in place.rights() if acl.operation != "create"]:
+        access.remove(acl)
+        check_named(run(place.app(), caplog), acl)
+        access.allow(acl)
+    assert run(place.app(), caplog).code == 0
+
+
+def test_the_right_to_create_is_named_where_topics_are_missing(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """All of them together, before any is made; then the application makes what is missing."""
+    place.fill([b"1"])
+    creating = [acl for acl in place.rights() if acl.operation == "create"]
+    place.cluster.access.allow(*place.rights(creates=False))
+    check_named(run(place.app(), caplog), *creating)
+    place.cluster.access.allow(*creating)
+    assert run(place.app(), caplog).code == 0
+
+
+def test_rights_of_a_group_and_of_what_is_sent_are_named(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """They are needed when they are used: at the first start from a group, and when a record is sent."""
+    place.fill([b"1"], make=["elsewhere"])
+    access = place.cluster.access
+    access.allow(*place.rights())
+    app = App(place.name, broker=f"kafka://{place.cluster.bootstrap}", settings=place.app().settings)
+
+    @app.handler(place.source, start="group:old")
+    async def look(value: bytes) -> None:
+        """Nothing."""
+
+    group = Acl("shop", "describe", "group", "old")
+    ended = run(app, caplog)
+    assert ended.code == 2
+    assert "no right to DESCRIBE on group 'old' (literal ACL)" in ended.last
+    access.allow(group)
+    assert "the group has committed no offset" in run(app, caplog).last
+    with pytest.raises(AccessRefused, match="no right to WRITE and DESCRIBE_CONFIGS on topic 'elsewhere'"):
+        asyncio.run(place.app().send("elsewhere", b"x"))
+    access.allow(*place.acls("topic", "elsewhere", ["write", "describe_configs"]))
+    asyncio.run(place.app().send("elsewhere", 1))
+    assert place.read("elsewhere") == [b"1"]
+    access.remove(group)
+
+
+# --- while it runs ---------------------------------------------------------------------------------------------------
+
+
+async def reached(condition: Callable[[], bool]) -> None:
+    """Wait for it; fails when it takes too long."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110  # what is waited for has no event
+            await asyncio.sleep(0.02)
+
+
+def warnings(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
+    """What was said of it."""
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING and words in r.getMessage()]
+
+
+TAKEN = ["write topic out", "write topic own", "write transactional_id own", "read topic in"]
+
+
+def taken(place: Place, which: str) -> Acl:
+    """A right by a short name of it."""
+    operation, resource, name = which.split()
+    name = {"out": place.out, "own": f"{place.name}.", "in": place.source}[name]
+    (acl,) = [a for a in place.rights() if (a.operation, a.resource, a.name) == (operation, resource, name)]
+    return acl
+
+
+@pytest.mark.parametrize("which", TAKEN)
+async def test_a_right_that_is_taken_away_and_given_back(
+    place: Place, which: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said once and nothing is lost or doubled; what was waited for goes on."""
+    access, acl = place.cluster.access, taken(place, which)
+    await asyncio.to_thread(place.fill, [b"1"])
+    await asyncio.to_thread(access.allow, *place.rights())
+    async with place.app(broker_retry_ms=60_000) as app:
+        await reached(lambda: app.statistics().records_done == 1)
+        await asyncio.to_thread(access.remove, acl)
+        await asyncio.to_thread(place.fill, [b"2"])
+        await reached(lambda: bool(warnings(caplog, "has no right")))
+        await asyncio.sleep(1.0)  # so long it is said no more
+        await asyncio.to_thread(access.allow, acl)
+        commits = app.statistics().commits
+        await reached(lambda: app.statistics().lag == 0 and app.statistics().commits > commits)
+        await asyncio.to_thread(place.fill, [b"3"])
+        await reached(lambda: app.statistics().records_done == 3)
+    assert len(warnings(caplog, "has no right")) == 1
+    assert await asyncio.to_thread(place.read, place.out) == [b"1", b"2", b"3"]
+
+
+async def test_a_right_that_stays_away_ends_it(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """After ``broker_retry_ms``, naming the ACL; a start is refused with the same words."""
+    access, acl = place.cluster.access, taken(place, "write topic out")
+    await asyncio.to_thread(place.fill, [b"1"])
+    await asyncio.to_thread(access.allow, *place.rights())
+    app = place.app()
+
+    async def work() -> None:
+        async with app:
+            await reached(lambda: app.statistics().records_done == 1)
+            await asyncio.to_thread(access.remove, acl)
+            await asyncio.to_thread(place.fill, [b"2"])
+            await asyncio.sleep(60)
+
+    with pytest.raises(AccessRefused) as ended:
+        await work()
+    assert f"User:shop has no right to WRITE on topic '{place.out}' (literal ACL)" in str(ended.value)
+    assert len(warnings(caplog, "has no right")) == 2, "once, and in the last line"
+    check_named(await asyncio.to_thread(run, place.app(), caplog), acl)
+    assert await asyncio.to_thread(place.read, place.out) == [b"1"]
+
+
+async def test_without_delete_snapshots_are_taken(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """The log grows, and is told once; a start refuses to go on like that."""
+    access = place.cluster.access
+    await asyncio.to_thread(place.fill, [b"1"])
+    await asyncio.to_thread(access.allow, *place.rights())
+    (delete,) = [acl for acl in place.rights() if acl.operation == "delete"]
+    app = place.app(snapshot_every_commits=2, history_ms=0)
+    async with app:
+        await asyncio.to_thread(access.remove, delete)
+        for number in range(2, 16):
+            await asyncio.to_thread(place.fill, [b"%d" % number])
+            await reached(lambda number=number: app.statistics().records_done == number)  # type: ignore[misc]  # one argument has a default
+        assert app.statistics().trims_failed == 1
+    log = f"{place.name}.offsets"
+    events = [decode(value) for value in await asyncio.to_thread(place.read, log)]
+    assert sum(isinstance(event, SnapshotTaken) for event in events) >= 4
+    (line,) = warnings(caplog, "can't be trimmed")
+    assert f"no right to DELETE on topic '{place.name}.offsets'" in line
+    check_named(await asyncio.to_thread(run, place.app(), caplog), delete)
