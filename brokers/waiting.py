@@ -117,9 +117,9 @@ def fatal_of(error: BrokerError) -> FatalError:
         case TransactionRefused(is_untimely=True):  # of what is ours: it was stamped here, by the clock
             now = time.strftime(CLOCK, time.gmtime())
             return MachineError(
-                f"the clocks of this machine and of the broker differ: here it is {now} UTC, and {error}. A broker takes no record whose time is further ahead of its own clock than "
-                "message.timestamp.after.max.ms, an hour by default, or further behind than .before.max.ms. Set the "
-                "clock right and start again"
+                f"the clocks of this machine and of the broker differ: here it is {now} UTC, and {error}. A broker "
+                "takes no record whose time is further ahead of its own clock than message.timestamp.after.max.ms, an "
+                "hour by default, or further behind than .before.max.ms. Set the clock right and start again"
             )
         case OffsetOutOfRange():
             return SourceError(
