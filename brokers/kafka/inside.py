@@ -162,9 +162,12 @@ def _state_of(consumer: Any, source: TopicPartition) -> Any:
     return consumer._subscription.subscription.assignment.state_value(source)
 
 
-def has_failed(consumer: Any) -> bool:
-    """Whether the task that fetches has ended: nothing would come any more."""
-    return bool(consumer._fetcher._fetch_task.done())
+def failure_of(consumer: Any) -> BaseException | None:
+    """What ended the task that fetches, so that nothing would come any more; None: it goes on."""
+    task = consumer._fetcher._fetch_task
+    if not task.done():
+        return None
+    return asyncio.CancelledError() if task.cancelled() else task.exception() or RuntimeError("it has ended")
 
 
 def tell_at_once(consumer: Any, wake: Callable[[], None]) -> None:
