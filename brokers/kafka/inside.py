@@ -93,19 +93,6 @@ def received(connection: Any) -> int:
     return 0 if reader is None else len(reader._buffer)
 
 
-def close_now(connection: Any, reason: Any) -> None:
-    """Close a connection that nothing is wanted of any more. TLS would wait for the other side to say goodbye, up to 30
-    s, and keep its transport until then: longer than the loop may live.
-    """
-    writer = connection._writer
-    connection.close(reason=reason)
-    if writer is not None and writer.transport.get_extra_info("sslcontext") is not None:
-        writer.transport.abort()
-
-
-# --- a consumer: its connections, its tasks --------------------------------------------------------------------------
-
-
 def set_client(consumer: Any, client: Any) -> None:
     """Before its start: give a consumer a client of ours, whose connections are mended."""
     consumer._client = client
