@@ -107,7 +107,8 @@ def soak(rest: list[str]) -> int:
     """
     if not soaks_broker(rest):
         return hand_over([*module(environment([SMALL]), "tests.simulation.soak"), *rest], dict(os.environ))
-    if "--broker-only" not in rest and (code := run([sys.executable, PYTHONS_SCRIPT, "--all"], dict(os.environ))):
+    alone = {"--broker-only", "--cluster-only"}
+    if not alone & {*rest} and (code := run([sys.executable, PYTHONS_SCRIPT, "--all"], dict(os.environ))):
         return code
     python = environment([SMALL, FULL, *missing_java()])
     return hand_over([*module(python, "tests.simulation.soak"), *rest], java_environment(python))

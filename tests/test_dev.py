@@ -160,6 +160,7 @@ def test_bench_alone_compares(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) 
     [
         ([], True),
         (["--broker-only", "--minutes", "5"], True),
+        (["--cluster-only"], True),
         (["--simulation-only"], False),
         (["--seed=3"], False),
         (["--plan", "plan.json"], False),

@@ -138,7 +138,8 @@ class KafkaBroker:
                 create_topic_requests=rows, timeout=self._settings.answered_within_ms, validate_only=False
             )
             try:
-                reply = await self._link.ask(await self._link.controller(deadline), request, deadline)
+                controller = await self._link.controller(deadline)
+                reply = await self._link.ask(controller, request, deadline, is_handed_on=True)
             except (NotSent, ReplyLost) as error:
                 await deadline.pause(error)
                 continue

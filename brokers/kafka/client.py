@@ -28,7 +28,7 @@ from ..protocol import AuthenticationRefused
 from ..silence import SilentNodes
 from . import inside
 from .connecting import in_words, refusal_of
-from .connection import connected
+from .tokens import KafkaConnection
 
 STAGGER_S: Final = 0.25
 """So long the next server waits for the one before it, when a client learns the brokers (RFC 8305)."""
@@ -84,7 +84,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         self.cluster.update_metadata(answered.metadata)
         inside.connections(self).pop((answered.node, ConnectionGroup.DEFAULT), None)
         if self.cluster.brokers():
-            answered.connection.close()
+            inside.abort(answered.connection)
         else:  # a cluster that has just begun
             inside.connections(self)[inside.BOOTSTRAP] = answered.connection
         inside.keep_metadata(self)
@@ -95,7 +95,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         others = set(self._servers)
         attempts = [partial(self._learn, str(node)) for node in self.silent.ordered([*self._servers], self._now_s())]
         try:
-            first = await first_of(attempts, STAGGER_S, is_lost, lambda answered: answered.connection.close())
+            first = await first_of(attempts, STAGGER_S, is_lost, lambda answered: inside.abort(answered.connection))
             others.discard(first.node)
             return first
         finally:
@@ -113,7 +113,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             async with asyncio.timeout(self._attempt_s):
                 metadata = await connection.send(MetadataRequest([], False))
         except BaseException as error:
-            connection.close()
+            inside.abort(connection)
             if isinstance(error, Exception):
                 if isinstance(error, TimeoutError):
                     self._note_silence(node, f"{node} accepts connections, and does not answer")
@@ -149,7 +149,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             logger.warning("no broker tells which brokers there are: %s", error)
             cluster_metadata.failed_update(None)
             return False
-        answered.connection.close()
+        inside.abort(answered.connection)
         if answered.metadata.brokers and not topics:
             self._take(cluster_metadata, answered.metadata)
             return True
@@ -161,11 +161,18 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         cluster_metadata.update_metadata(metadata)
         # The connection of the beginning is only kept until the brokers are known.
         if inside.BOOTSTRAP in inside.connections(self) and self.cluster.brokers():
-            inside.connections(self).pop(inside.BOOTSTRAP).close()
+            inside.abort(inside.connections(self).pop(inside.BOOTSTRAP))
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
-    async def send(self, node_id: Node, request: Any, *, group: ConnectionGroup = ConnectionGroup.DEFAULT) -> Any:
+    async def send(
+        self,
+        node_id: Node,
+        request: Any,
+        *,
+        group: ConnectionGroup = ConnectionGroup.DEFAULT,
+        is_handed_on: bool = False,
+    ) -> Any:
         """A broker's answer; raises aiokafka's errors. A broker that says nothing for an attempt's time is lost; one
         that has begun to answer is not: a large answer may take longer.
         """
@@ -177,7 +184,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         try:
             while not answer.done():
                 if received == (now := inside.received(connection)):
-                    self.lost(node_id)
+                    self.lost(node_id, is_handed_on=is_handed_on)
                     raise aiokafka.errors.RequestTimedOutError
                 received = now
                 await asyncio.wait([answer], timeout=self._attempt_s)
@@ -186,17 +193,21 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         try:
             reply = answer.result()
         except TimeoutError:
-            self.lost(node_id)
+            self.lost(node_id, is_handed_on=is_handed_on)
             raise aiokafka.errors.RequestTimedOutError from None
         self._note_answer(node_id, group)
         return reply
 
-    def lost(self, node: Node) -> None:
-        """It let an attempt pass without an answer: what is open to it is closed, the brokers are asked for anew."""
-        self._note_silence(node, f"broker {node} does not answer")
+    def lost(self, node: Node, *, is_handed_on: bool = False) -> None:
+        """It let an attempt pass without an answer: what is open to it is closed, the brokers are asked for anew.
+
+        ``is_handed_on``: what it was asked for it hands on to the controller, so it may be that one that is silent.
+        """
+        if not is_handed_on:
+            self._note_silence(node, f"broker {node} does not answer")
         for key, connection in list(inside.connections(self).items()):
             if key[0] == node:
-                connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
+                inside.abort(connection, CloseReason.CONNECTION_TIMEOUT)
         self.force_metadata_update()
 
     def nodes(self) -> list[Node]:
@@ -233,7 +244,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         connection = connections.get(key)
         # What is open to a node that others have found silent since is as silent.
         if connection is not None and self.silent.lost_since(node, self._heard_s.get(key, 0.0)):
-            connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
+            inside.abort(connection, CloseReason.CONNECTION_TIMEOUT)
         if connection is not None and not close_if_reset(connection) and connection.connected():
             return connection
         making = self._making.get(key)
@@ -264,10 +275,14 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             self.force_metadata_update()
             return None
         server = ":".join(map(str, address))
+        connection = KafkaConnection(*address, **self._for_connections)
         try:
             async with asyncio.timeout(self._attempt_s):
-                connection = await connected(*address, **self._for_connections)
-        except Exception as error:
+                await connection.connect()
+        except BaseException as error:
+            inside.abort(connection)
+            if not isinstance(error, Exception):
+                raise
             refusal = refusal_of(error, server)
             if refusal is None and not (is_lost(error) or isinstance(error, EOFError | ValueError)):
                 raise
@@ -277,7 +292,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             self.force_metadata_update()
             return None
         if self._is_closed:
-            connection.close(reason=CloseReason.SHUTDOWN)
+            inside.abort(connection)
             return None
         inside.connections(self)[node, group] = connection
         self._problems.pop(node, None)
@@ -293,7 +308,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         if (making := self._making.get(key)) is not None:
             making.cancel()
         if (connection := inside.connections(self).pop(key, None)) is not None:
-            connection.close()
+            inside.abort(connection)
 
     async def close(self) -> None:
         """Close the connections, those that come too late as well."""
@@ -308,7 +323,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         for making in list(self._making.values()):
             making.cancel()
         for connection in list(inside.connections(self).values()):
-            connection.close(reason=CloseReason.SHUTDOWN)
+            inside.abort(connection, CloseReason.SHUTDOWN)
 
 
 def close_if_reset(connection: Any) -> bool:

@@ -14,7 +14,6 @@ from ..protocol import AuthenticationRefused
 LOG_IN_REFUSED = (
     aiokafka.errors.SaslAuthenticationFailed,
     aiokafka.errors.AuthenticationFailedError,
-    aiokafka.errors.UnsupportedSaslMechanismError,
 )
 ALERTS_OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
 """What is in the name of a TLS alert by which a broker refuses the client's certificate, or the lack of one."""
@@ -40,6 +39,10 @@ def refusal_of(error: BaseException, server: str) -> AuthenticationRefused | Non
             return AuthenticationRefused(
                 f"{server} refuses the log-in: {_said(cause)}. Look at sasl_mechanism, sasl_plain_username and the "
                 "password"
+            )
+        if isinstance(cause, aiokafka.errors.UnsupportedSaslMechanismError):
+            return AuthenticationRefused(
+                f"{server} does not offer this sasl_mechanism: give one that its brokers offer"
             )
         if isinstance(cause, aiokafka.errors.IllegalSaslStateError):
             return AuthenticationRefused(

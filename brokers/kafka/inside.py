@@ -45,8 +45,9 @@ USED: Final[Mapping[str, tuple[str, ...]]] = {
     "aiokafka.consumer.subscription_state.TopicPartitionState": ("lso", "position", "timestamp"),
     "aiokafka.client.AIOKafkaClient": ("_conns", "_get_conn", "_md_synchronizer", "_metadata_update", "_sync_task"),
     "aiokafka.cluster.ClusterMetadata": ("leader_for_partition",),
-    "aiokafka.conn.AIOKafkaConnection": ("_reader", "_writer"),
+    "aiokafka.conn.AIOKafkaConnection": ("_protocol", "_reader", "_writer"),
     "asyncio.streams.StreamReader": ("_buffer",),
+    "asyncio.streams.StreamReaderProtocol": ("_transport",),
 }
 """By class: names that have to be there. Those without an underscore are reached only through private ones."""
 
@@ -77,18 +78,19 @@ def is_reset(connection: Any) -> bool:
     return connection._writer is not None and connection._writer.is_closing()
 
 
+def abort(connection: Any, reason: Any = None) -> None:
+    """Close a connection at once. TLS would say good-bye first, and a silent broker leaves that without an answer."""
+    protocol = connection._protocol
+    transport = None if protocol is None else protocol._transport
+    if transport is not None:
+        transport.abort()
+    connection.close(reason=reason)
+
+
 def received(connection: Any) -> int:
     """How much of an answer is there that is not whole yet, in bytes: it tells a slow answer from a silent broker."""
     reader = connection._reader
     return 0 if reader is None else len(reader._buffer)
-
-
-def transport_of(connection: Any) -> Any:
-    """The transport of a connection; None: it has none, or none any more."""
-    return None if connection._writer is None else connection._writer.transport
-
-
-# --- a consumer: its connections, its tasks --------------------------------------------------------------------------
 
 
 def set_client(consumer: Any, client: Any) -> None:
@@ -147,9 +149,12 @@ def _state_of(consumer: Any, source: TopicPartition) -> Any:
     return consumer._subscription.subscription.assignment.state_value(source)
 
 
-def has_failed(consumer: Any) -> bool:
-    """Whether the task that fetches has ended: nothing would come any more."""
-    return bool(consumer._fetcher._fetch_task.done())
+def failure_of(consumer: Any) -> BaseException | None:
+    """What ended the task that fetches, so that nothing would come any more; None: it goes on."""
+    task = consumer._fetcher._fetch_task
+    if not task.done():
+        return None
+    return asyncio.CancelledError() if task.cancelled() else task.exception() or RuntimeError("it has ended")
 
 
 def tell_at_once(consumer: Any, wake: Callable[[], None]) -> None:

@@ -237,7 +237,7 @@ class KafkaLink:
     async def open(self, deadline: Deadline | None = None) -> None:
         """Connect to the bootstrap server that answers first; raises BrokerTimeout, AuthenticationRefused."""
         deadline = deadline or self.deadline(f"connecting to Kafka at {self.settings.bootstrap}")
-        problem: BaseException | None = None
+        problem: BaseException | str = "no answer"
         while self._client is None:
             client = self.settings.client()
             try:
@@ -248,8 +248,7 @@ class KafkaLink:
                 await self._drop(client)
                 if not is_lost(error):
                     raise
-                if problem is None or not isinstance(error, TimeoutError):  # of a try that was cut short it says less
-                    problem = error
+                problem = problem if isinstance(error, TimeoutError) else error  # no time was left for another try
                 await deadline.pause(problem)
 
     async def close(self) -> None:
@@ -268,17 +267,26 @@ class KafkaLink:
             async with asyncio.timeout(self.settings.close_timeout_ms / 1000):
                 await client.close()
 
-    async def ask(self, node: Node, request: Any, deadline: Deadline, *, coordination: bool = False) -> Any:
+    async def ask(
+        self,
+        node: Node,
+        request: Any,
+        deadline: Deadline,
+        *,
+        coordination: bool = False,
+        is_handed_on: bool = False,
+    ) -> Any:
         """Send a request to a broker and wait for its answer, once, for as long as an attempt may take.
 
         Raises NotSent, ReplyLost or BrokerError. What that broker led or coordinated is then looked for anew.
+        ``is_handed_on``: the broker hands it on to the controller, and is not to blame when that one is silent.
         """
         self.check()
         client, limit_s = self._client, deadline.attempt
         group = ConnectionGroup.COORDINATION if coordination else ConnectionGroup.DEFAULT
         try:
             async with asyncio.timeout(limit_s):
-                return await client.send(node, request, group=group)
+                return await client.send(node, request, group=group, is_handed_on=is_handed_on)
         except aiokafka.errors.NodeNotReadyError as error:
             self._forget(node)
             if client.refusal is not None:
@@ -290,7 +298,7 @@ class KafkaLink:
         except (RuntimeError, OSError) as error:
             self._forget(node)
             if isinstance(error, TimeoutError) and limit_s * 1000 >= self.settings.request_timeout_ms:
-                client.lost(node)
+                client.lost(node, is_handed_on=is_handed_on)
             raise ReplyLost(f"broker {node} did not answer: {error!r}") from error
 
     def _forget(self, node: Node) -> None:

@@ -84,6 +84,7 @@ class KafkaReader:
     async def open(self) -> None:
         """Connect; raises BrokerTimeout."""
         deadline = self._settings.deadline(f"connecting a reader to Kafka at {self._settings.bootstrap}")
+        problem: BaseException | str = "no answer"
         while self._consumer is None:
             arguments = self._settings.client_arguments()
             consumer = AIOKafkaConsumer(
@@ -105,7 +106,8 @@ class KafkaReader:
                 await self._drop(consumer)
                 if not is_lost(error):
                     raise
-                await deadline.pause(error)
+                problem = problem if isinstance(error, TimeoutError) else error  # no time was left for another try
+                await deadline.pause(problem)
 
     async def close(self) -> None:
         """Let go of connections; bounded in time."""
@@ -191,8 +193,8 @@ class KafkaReader:
         if not asked:
             return []
         consumer, positions = self._consumer, self._positions
-        if inside.has_failed(consumer):
-            raise BrokerError("the reader has failed: make a new one")
+        if (failed := inside.failure_of(consumer)) is not None:
+            raise BrokerError(f"the reader has failed: {failed!r}") from failed
         wanted = {source: source for source in asked}  # aiokafka's partitions equal ours, but are not ours
         batches: list[Batch] = []
         for source in [wanted[held] for held in inside.held(consumer) if held in wanted]:

@@ -123,7 +123,7 @@ async def _without_creation(link: KafkaLink, topics: Collection[str], deadline: 
     )
     while True:
         try:
-            reply = await link.ask(await link.controller(deadline), request, deadline)
+            reply = await link.ask(await link.controller(deadline), request, deadline, is_handed_on=True)
         except (NotSent, ReplyLost) as error:
             await deadline.pause(error)
             continue

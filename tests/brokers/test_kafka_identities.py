@@ -32,7 +32,7 @@ class Client:
         """The only one."""
         return [7]
 
-    async def send(self, node: int, request: Any, *, group: Any) -> Any:
+    async def send(self, node: int, request: Any, *, group: Any, is_handed_on: bool) -> Any:
         """The next answer."""
         self.asked += 1
         return SimpleNamespace(API_VERSION=12, topics=[self._answers[min(self.asked, len(self._answers)) - 1]])

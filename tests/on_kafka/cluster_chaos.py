@@ -74,6 +74,7 @@ def run_cluster_round(
         raise
     finally:
         world.end()
+    figures.seconds = world.seconds()
     shutil.rmtree(folder, ignore_errors=True)
     return figures
 

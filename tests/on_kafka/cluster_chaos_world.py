@@ -75,9 +75,13 @@ class ClusterWorld:
 
     def say(self, what: str) -> None:
         """One line of the story."""
-        line = f"{time.monotonic() - self._began:6.1f} s  {what}"
+        line = f"{self.seconds():6.1f} s  {what}"
         self.story.append(line)
         self._tell(line)
+
+    def seconds(self) -> float:
+        """Since the round began."""
+        return time.monotonic() - self._began
 
     def begin(self) -> None:
         """Nodes, networks, topics, loader, application."""

@@ -26,7 +26,7 @@ from keylanes.devkafka.jars import KAFKA_VERSION
 from . import corpus, soak_book, soak_broker
 from .plan import Plan, draw_plan
 from .shrink import RUNS_MAX, parts_of
-from .soak_book import BOOK, BROKER, SIMULATION, Book, Found, Slice, SoakError
+from .soak_book import BOOK, BROKER, CLUSTER, SIMULATION, Book, Found, Slice, SoakError
 from .soak_pool import LIMIT_S, Pool
 from .soak_progress import Progress
 from .soak_report import WANTED, missing, report
@@ -64,13 +64,16 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         prog="dev.py soak", allow_abbrev=False, description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     wanted = WANTED[SIMULATION] | WANTED[BROKER]
+    rounds = WANTED[CLUSTER]["seeds"]
     parser.add_argument("--minutes", type=float, default=60.0, help="how long this slice may take (60)")
     parser.add_argument("--seeds", type=int, default=wanted["seeds"], help="how many in all (20,000)")
     parser.add_argument("--kills", type=int, default=wanted["kills"], help="how many SIGKILLs in all (200)")
     parser.add_argument("--records", type=int, default=wanted["records"], help="how many on a real broker (2,000,000)")
+    parser.add_argument("--rounds", type=int, default=rounds, help="how many rounds on a cluster of three (20)")
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--simulation-only", action="store_true", help="no real broker")
-    only.add_argument("--broker-only", action="store_true", help="no simulation")
+    only.add_argument("--broker-only", action="store_true", help="the real broker of one node alone")
+    only.add_argument("--cluster-only", action="store_true", help="the real cluster of three nodes alone")
     only.add_argument("--report", action="store_true", help="print what was done so far, and run nothing")
     only.add_argument("--seed", type=int, help="run one seed and tell its story")
     only.add_argument("--plan", type=Path, help="run one plan and tell its story")
@@ -92,7 +95,8 @@ async def slice_of_all(options: argparse.Namespace, console: Console) -> int:
     book = soak_book.read(options.book)
     is_told = stop_when_told()
     until_s = time.monotonic() + options.minutes * 60
-    parts = [SIMULATION] if options.simulation_only else [BROKER] if options.broker_only else [SIMULATION, BROKER]
+    only = {SIMULATION: options.simulation_only, BROKER: options.broker_only, CLUSTER: options.cluster_only}
+    parts = [part for part, is_alone in only.items() if is_alone] or [SIMULATION, BROKER, CLUSTER]
     for number, part in enumerate(parts):
         share_s = (until_s - time.monotonic()) / (len(parts) - number)
         run = Run(options, console, book, part, time.monotonic() + share_s, is_told)
@@ -107,10 +111,16 @@ async def slice_of_all(options: argparse.Namespace, console: Console) -> int:
     if failing:
         console.print(f"failing: {', '.join(str(found.seed) for found in failing)}")
         return FAILED
-    of_part = {SIMULATION: {"seeds": options.seeds}, BROKER: {"kills": options.kills, "records": options.records}}
-    if left := missing(book, {part: of_part[part] for part in parts}):
+    if left := missing(book, {part: wanted_of(part, options) for part in parts}):
         console.print(f"not all is done: {left} are missing; the same command goes on from here")
     return INTERRUPTED if is_told() else 0
+
+
+def wanted_of(part: str, options: argparse.Namespace) -> dict[str, int]:
+    """What is to be done of a part, in all slices."""
+    if part == SIMULATION:
+        return {"seeds": options.seeds}
+    return {"kills": options.kills, "records": options.records} if part == BROKER else {"seeds": options.rounds}
 
 
 def stop_when_told() -> Callable[[], bool]:
@@ -143,7 +153,7 @@ class Run:
     ) -> None:
         self.options, self.console, self.book = options, console, book
         self.until_s, self.is_told = until_s, is_told
-        where = soak_book.surroundings(part, KAFKA_VERSION if part == BROKER else "")
+        where = soak_book.surroundings(part, "" if part == SIMULATION else KAFKA_VERSION)
         self.slice = Slice(part, soak_book.now(), where)
         book.slices.append(self.slice)
         self.began_s = self.saved_s = time.monotonic()
@@ -224,16 +234,16 @@ class Run:
 
     async def kill(self) -> None:
         """Rounds on a real Kafka: first those that failed, then new ones."""
-        kills, records = self.options.kills, self.options.records
-        total = self.book.total(BROKER)
-        progress = Progress(self.console, "records", total["records"], records)
-        self.console.print(
-            f"{total['kills']:,} of {kills:,} kills, {total['records']:,} of {records:,} records are done"
-        )
+        part = self.slice.part
+        wanted, total = wanted_of(part, self.options), self.book.total(part)
+        name = "records" if part == BROKER else "seeds"
+        progress = Progress(self.console, "rounds" if name == "seeds" else name, total[name], wanted[name])
+        done = ", ".join(f"{total[one]:,} of {count:,} {one}" for one, count in wanted.items())
+        self.console.print(f"{part}: {done} are done")
         longest_s = soak_broker.ROUND_S
         with progress:
-            for seed in itertools.chain(sorted(self.again), self.book.left(BROKER)):
-                is_wanted = seed in self.again or soak_broker.wants_round(self.book, kills, records)
+            for seed in itertools.chain(sorted(self.again), self.book.left(part)):
+                is_wanted = seed in self.again or soak_broker.wants_round(self.book, part, wanted)
                 if not is_wanted or self.is_over():
                     return
                 if time.monotonic() + longest_s > self.until_s:
@@ -246,10 +256,11 @@ class Run:
 
     async def _round(self, seed: int, progress: Progress) -> bool:
         """One round; False when somebody asked to end."""
-        done = self.book.total(BROKER)["records"]
-        folder = self.options.book.parent / "soak-rounds" / str(seed)
+        part = self.slice.part
+        done = self.book.total(part)["records" if part == BROKER else "seeds"]
+        folder = self.options.book.parent / "soak-rounds" / f"{part}-{seed}"
         found = await soak_broker.run_round(
-            seed, folder, lambda line: progress.show(done, f"round {seed}: {line}"), self.is_told
+            seed, folder, lambda line: progress.show(done, f"round {seed}: {line}"), self.is_told, part=part
         )
         if found is None:
             return False

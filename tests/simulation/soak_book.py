@@ -15,7 +15,8 @@ import msgspec
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("keyrange", "offsets", "runtime", "state", "spark", "demo")
 BOOK = ROOT / ".keylanes" / "soak.json"
-SIMULATION, BROKER = "simulation", "broker"
+SIMULATION, BROKER, CLUSTER = "simulation", "broker", "cluster"
+"""The parts of the soak; a cluster is one of three brokers."""
 TEXT_MAX = 4_000
 """Characters of a failure's text that are kept."""
 

@@ -1,4 +1,4 @@
-"""Rounds of chaos on a real Kafka, one after the other, each in a process of its own."""
+"""Rounds of chaos on a real Kafka, of one node or three, one after the other, each in a process of its own."""
 
 import asyncio
 import contextlib
@@ -6,18 +6,21 @@ import os
 import shutil
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from .soak_book import BROKER, Book
+from .soak_book import BROKER, CLUSTER, Book
 from .soak_pool import DIED, ERRORS_BYTES_MAX, HUNG, ROOT, module_command
 from .soak_worker import Failure
 
 KILLS, RECORDS = 20, 200_000
-"""Of one round."""
+ROUNDS: dict[str, dict[str, Any]] = {BROKER: {"kills": KILLS, "records": RECORDS}, CLUSTER: {"is_whole": True}}
+"""What one round is, beside its seed."""
+STOPPED = "ms without progress, "
 ROUND_S = 600.0
 """A round is begun when this much time is left, or what the longest round so far took."""
 ROUND_LIMIT_S = 1_800.0
@@ -48,29 +51,42 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def counted(figures: Mapping[str, Any]) -> Counted:
-    """Figures as they add up. What has a name of two words has it with a space."""
+    """Figures as they add up. What has a name of two words has it with a space. On a cluster each fault is counted, and
+    for how many ms it stopped progress.
+    """
     flat = {name: value for name, value in figures.items() if type(value) is int and name != "seed"}
-    counts = {**flat, **figures["changes"], **figures["found"]}
-    return Counted({name.replace("_", " "): count for name, count in counts.items()}, figures["faults"])
+    stops: list[tuple[str, float]] = figures.get("stops", [])
+    stopped: Counter[str] = Counter()
+    for name, seconds in stops:
+        stopped[f"{STOPPED}{name}"] += round(seconds * 1000)
+    counts = {**flat, **figures.get("changes", {}), **figures["found"], **stopped}
+    faults = {**figures.get("faults", {}), **Counter(name for name, _ in stops)}
+    return Counted({name.replace("_", " "): count for name, count in counts.items()}, faults)
 
 
-def wants_round(book: Book, kills: int, records: int) -> bool:
-    """Whether the rounds so far do not yet make so many of both."""
-    total = book.total(BROKER)
-    return total["kills"] < kills or total["records"] < records
+def wants_round(book: Book, part: str, wanted: Mapping[str, int]) -> bool:
+    """Whether the rounds of a part so far do not yet make so many of each."""
+    total = book.total(part)
+    return any(total[name] < count for name, count in wanted.items())
 
 
 async def run_round(
-    seed: int, folder: Path, tell: Callable[[str], None], is_told: Callable[[], bool], command: Sequence[str] = ()
+    seed: int,
+    folder: Path,
+    tell: Callable[[str], None],
+    is_told: Callable[[], bool],
+    command: Sequence[str] = (),
+    part: str = BROKER,
 ) -> Counted | None:
     """One round; None when somebody asked to end meanwhile. ``command``: another program in the round's place."""
     shutil.rmtree(folder, ignore_errors=True)
-    round_ = msgspec.json.encode({"seed": seed, "kills": KILLS, "records": RECORDS}).decode()
+    round_ = msgspec.json.encode({"seed": seed, **ROUNDS[part]}).decode()
     with tempfile.TemporaryFile() as errors:
         child = await asyncio.create_subprocess_exec(
             *(command or module_command("tests.simulation.soak_round")),
             round_,
             str(folder),
+            part,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,

@@ -2,16 +2,21 @@
 
 from collections.abc import Sequence
 
-from .soak_book import BROKER, SIMULATION, Book, Slice
+from .soak_book import BROKER, CLUSTER, SIMULATION, Book, Slice
+from .soak_broker import STOPPED
 
-WANTED = {SIMULATION: {"seeds": 20_000}, BROKER: {"kills": 200, "records": 2_000_000}}
+WANTED = {
+    SIMULATION: {"seeds": 20_000},
+    BROKER: {"kills": 200, "records": 2_000_000},
+    CLUSTER: {"seeds": 20, "records": 1_000_000},
+}
 """What the soak is to reach, by part."""
 BAR = ("lost", "doubled", "out of order", "torn", "state differences", "wrong")
 """What the audit may not find; it is counted in rounds that fail too."""
 
 
-def report(book: Book, parts: Sequence[str] = (SIMULATION, BROKER)) -> str:
-    """Both parts: what was wanted and done, what it met, and which code and machine it belongs to."""
+def report(book: Book, parts: Sequence[str] = (SIMULATION, BROKER, CLUSTER)) -> str:
+    """All parts: what was wanted and done, what it met, and which code and machine it belongs to."""
     return "\n\n".join(_part(book, part) for part in parts)
 
 
@@ -35,15 +40,23 @@ def _part(book: Book, part: str) -> str:
     if part == SIMULATION:
         rows.append(("faults", f"{total['faults']:,}", ""))
     else:
-        more = sorted((total.keys() | {"faults"}) - wanted.keys() - set(BAR) - {"seeds"})
-        rows += [("rounds", f"{total['seeds']:,}", ""), *((name, f"{total[name]:,}", "") for name in more)]
+        others = {name for name in total if not name.startswith(STOPPED)} | {"faults"}
+        more = sorted(others - wanted.keys() - set(BAR) - {"seeds"})
+        rows = [("rounds" if name == "seeds" else name, done, count) for name, done, count in rows]
+        rows += [] if "seeds" in wanted else [("rounds", f"{total['seeds']:,}", "")]
+        rows += [(name, f"{total[name]:,}", "") for name in more]
         rows += [(name, f"{total[name]:,}", "0") for name in BAR]
     failing = {found.seed for found in book.failing(part)}
     rows.append(("failures", f"{len(failing):,}", "0"))
     if mended := {found.seed for piece in slices for found in piece.failures} - failing:
         rows.append(("failures of earlier versions, mended and run again", f"{len(mended):,}", ""))
     told = [f"**{part.capitalize()}**: {_belongs_to(slices)}", _table(("", "done", "wanted"), rows)]
-    if faults := book.faults(part):
+    faults = book.faults(part)
+    if part == CLUSTER and faults:
+        head = ("fault", "times", "seconds without progress, mean")
+        means = [(kind, f"{n:,}", f"{total[STOPPED + kind] / n / 1000:.1f}") for kind, n in sorted(faults.items())]
+        told.append(_table(head, means))
+    elif faults:
         told.append(_table(("fault", "times"), [(kind, f"{count:,}") for kind, count in faults.most_common()]))
     if part == SIMULATION:
         told.append(f"A seed fails at the first thing that is {', '.join(BAR[:-2])} or otherwise wrong.")

@@ -1,6 +1,7 @@
 """A process that runs one round of chaos on a real Kafka, and tells on its standard output how it goes: JSON lines.
 
-``soak_round ROUND FOLDER``: the round as JSON. Told to end, it ends the broker and all processes that it started.
+``soak_round ROUND FOLDER PART``: the round as JSON, of one broker or of a cluster. Told to end, it ends the broker and
+all processes that it started.
 """
 
 import os
@@ -12,7 +13,9 @@ from pathlib import Path
 import msgspec
 
 from ..on_kafka.chaos import Round, run_round
+from ..on_kafka.cluster_chaos import ClusterRound, run_cluster_round
 from .shrink import kind_of
+from .soak_book import CLUSTER
 from .soak_broker import Told
 from .soak_worker import Failure, take_story
 
@@ -27,11 +30,19 @@ def main() -> int:
         lines.flush()
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as an interrupt: what was started is ended
-    round_, folder = msgspec.json.decode(sys.argv[1], type=Round), Path(sys.argv[2])
+    raw, folder, part = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
     found: dict[str, int] = {}
+
+    def say(line: str) -> None:
+        tell(Told(line))
+
     try:
-        figures = run_round(round_, folder, lambda line: tell(Told(line)), found.update)
-        tell(Told(figures=msgspec.structs.asdict(figures)))
+        if part == CLUSTER:
+            of_cluster = run_cluster_round(msgspec.json.decode(raw, type=ClusterRound), folder, say, found.update)
+            tell(Told(figures=msgspec.structs.asdict(of_cluster)))
+        else:
+            figures = run_round(msgspec.json.decode(raw, type=Round), folder, say, found.update)
+            tell(Told(figures=msgspec.structs.asdict(figures)))
     except Exception as error:  # noqa: BLE001  # whatever it is, the round failed
         story = take_story(error)
         failure = Failure(kind_of(error), "".join(traceback.format_exception(error)), story)

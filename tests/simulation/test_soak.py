@@ -19,7 +19,7 @@ from rich.console import Console
 
 from . import corpus, soak, soak_book, soak_broker
 from .plan import draw_plan
-from .soak_book import BROKER, SIMULATION, Book, Found, Slice, SoakError, Surroundings
+from .soak_book import BROKER, CLUSTER, SIMULATION, Book, Found, Slice, SoakError, Surroundings
 from .soak_pool import ROOT, Pool, module_command
 from .soak_report import is_complete, missing, report
 from .soak_worker import Answer, Failure, Task, decode, encode
@@ -225,7 +225,7 @@ def test_the_figures_of_rounds_add_up(tmp_path: Path) -> None:
     kills, records = soak_broker.KILLS, soak_broker.RECORDS
     book = Book([piece(BROKER, 0, 0)])
     for seed in range(2):
-        assert soak_broker.wants_round(book, 2 * kills, 2 * records)
+        assert soak_broker.wants_round(book, BROKER, {"kills": 2 * kills, "records": 2 * records})
         book.slices[0].add(seed, found.counts, found.faults)
     assert book.total(BROKER) == {
         "seeds": 2,
@@ -235,12 +235,25 @@ def test_the_figures_of_rounds_add_up(tmp_path: Path) -> None:
         "splits": 8,
         "faults": 6,
     }
-    assert not soak_broker.wants_round(book, 2 * kills, 2 * records)
-    assert soak_broker.wants_round(book, 2 * kills + 1, 2 * records)
+    assert not soak_broker.wants_round(book, BROKER, {"kills": 2 * kills, "records": 2 * records})
+    assert soak_broker.wants_round(book, BROKER, {"kills": 2 * kills + 1, "records": 2 * records})
     text = report(book, [BROKER])
     assert "| rounds | 2 |  |" in text
     assert "| lost | 0 | 0 |" in text
     assert "| lose_reply | 6 |" in text
+
+
+def test_stops_of_a_cluster_are_shown_with_their_mean() -> None:
+    """Each fault is counted, with how long it stopped progress; rounds are what is wanted."""
+    figures = {"seed": 1, "records": 40, "found": {"lost": 0}, "checked": {}}
+    book = Book([piece(CLUSTER, 0, 0)])
+    for seed, stops in enumerate(([("kill", 8.0), ("hang", 9.5), ("kill", 6.0)], [("kill", 7.0)])):
+        found = soak_broker.counted({**figures, "stops": stops})
+        book.slices[0].add(seed, found.counts, found.faults)
+    text = report(book, [CLUSTER])
+    for row in ("| rounds | 2 | 20 |", "| records | 80 | 1,000,000 |", "| kill | 3 | 7.0 |", "| hang | 1 | 9.5 |"):
+        assert row in text
+    assert not soak_broker.wants_round(book, CLUSTER, {"seeds": 2})
 
 
 def test_a_round_that_fails_or_dies_says_why(tmp_path: Path) -> None:

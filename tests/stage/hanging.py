@@ -66,8 +66,8 @@ def leader_of(cluster: KafkaCluster, topic: str) -> KafkaNode:
 class Load:
     """Writes numbers until it is left, each acknowledged by all copies."""
 
-    def __init__(self, cluster: KafkaCluster, topic: str = SOURCE) -> None:
-        self.topic, self.written, self.failed = topic, 0, list[object]()
+    def __init__(self, cluster: KafkaCluster, topic: str = SOURCE, first: int = 0) -> None:
+        self.topic, self.written, self.failed = topic, first, list[object]()
         config = {"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "log_level": 0}
         self._producer = Producer(config)
         self._left = threading.Event()
