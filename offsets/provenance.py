@@ -71,19 +71,18 @@ _OF_ONLY_OUTPUTS: Final = [bytes((low, 0, 1)) for low in range(256)]
 
 
 class Origins:
-    """Header values of one source partition's records: what ``encode_provenance`` gives, from a beginning that they
-    share and that is put together once.
-    """
+    """Header values of one source partition's records: what ``encode_provenance`` gives."""
 
-    __slots__ = ("_begin", "_block", "_head")
+    __slots__ = ("_app_id", "_block", "_head", "_partition", "_topic")
 
     def __init__(self, app_id: bytes, topic: str, partition: int) -> None:
-        self._begin = encode_provenance(app_id, topic, partition, 0, 0, 0)[:-3]
+        encode_provenance(app_id, topic, partition, 0, 0, 1)  # who has no app_id hears it now
+        self._app_id, self._topic, self._partition = app_id, topic, partition
         self._block, self._head = 0, b""
 
     def each(self, offset: int, i: int, n: int) -> bytes:
         """The header's value of output ``i`` of ``n``."""
-        return self._begin + _encoder.encode((offset, i, n))[1:]
+        return _encoder.encode((VERSION, self._app_id, self._topic, self._partition, offset, i, n))
 
     def of(self, offset: int) -> bytes:
         """That of the only output (0 of 1). Offsets come in rising order: all but the end is as it was in the one
