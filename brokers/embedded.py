@@ -166,7 +166,7 @@ class EmbeddedBroker:
         """Create topics; existing ones stay as they are."""
         store = self._store
         for spec in [checked(spec) for spec in specs]:
-            await self._write(functools.partial(store.create, *spec), large=True)
+            await self._write(functools.partial(store.create, spec.name, spec.partitions, spec.config), large=True)
 
     async def watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Watermarks]:
         """Watermarks; raises UnknownTopic."""

@@ -91,16 +91,25 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
         return (*self.given_headers, (HEADER, self.origin)) if self.origin else self.given_headers
 
 
+class Replication(NamedTuple):
+    """How many brokers keep each partition of a topic, at least, and how many brokers there are."""
+
+    replicas: int
+    brokers: int
+
+
 class TopicDescription(NamedTuple):
     """A topic that exists. ``config`` holds at least cleanup.policy, retention.ms and max.message.bytes, as text.
 
     ``identity``: no other topic ever has it, the next one of the same name neither; "": the broker does not tell.
+    ``replication``: None where there is none.
     """
 
     name: str
     partitions: int
     config: Mapping[str, str]
     identity: str = ""
+    replication: Replication | None = None
 
 
 class GroupOffsets(NamedTuple):
@@ -114,11 +123,12 @@ class GroupOffsets(NamedTuple):
 
 
 class TopicSpec(NamedTuple):
-    """A topic to be created with the broker's default replication."""
+    """A topic to be created. ``replicas``: as many brokers keep each partition; None: the broker's default."""
 
     name: str
     partitions: int
     config: Mapping[str, str]
+    replicas: int | None = None
 
 
 class BrokerError(Exception):

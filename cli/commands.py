@@ -208,6 +208,9 @@ def topics(
         bool,
         typer.Option("--create", help="create all topics of MODULE:APP; an embedded folder must be free"),
     ] = False,
+    replication_factor: Annotated[
+        int | None, typer.Option(min=1, help="so many brokers keep each partition; default: as the cluster has it")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the commands that create an application's logs, or create all its topics (--create)."""
@@ -220,10 +223,10 @@ def topics(
     stateful = {handler.topic: partitions for handler in handlers if handler.stores}
     stateful |= dict(_partitions_of(given, partitions) for given in state or ())
     if create and loaded is not None:
-        lines = create_topics(loaded, partitions, stateful)
+        lines = create_topics(loaded, partitions, stateful, replication_factor)
         sys.stdout.write((json.dumps(lines) if as_json else "\n".join(lines)) + "\n")
         return
-    commands = creation_commands(app or (loaded.name if loaded else ""), partitions, stateful)
+    commands = creation_commands(app or (loaded.name if loaded else ""), partitions, stateful, replication_factor)
     if loaded is not None and isinstance(loaded.broker, str) and loaded.broker.startswith("kafka://"):
         servers = loaded.broker.removeprefix("kafka://")
         commands = [c.replace("--bootstrap-server BROKER ", f"--bootstrap-server {servers} ") for c in commands]

@@ -15,11 +15,11 @@ from ..state.changelog import changelog_topic
 from ..state.tables import TABLE_CONFIG
 
 
-def create_topics(app: App, partitions: int, narrower: Mapping[str, int]) -> list[str]:
+def create_topics(app: App, partitions: int, narrower: Mapping[str, int], replicas: int | None = None) -> list[str]:
     """Make the topics of an application that are missing; a line for each: made, or there before.
 
-    ``partitions``: of its sources, but for the ``narrower`` ones. Raises SettingsError, BrokerUnavailable, and
-    StoreError while a process holds the folder of an embedded broker.
+    ``partitions``: of its sources, but for the ``narrower`` ones; ``replicas``: None is the cluster's default. Raises
+    SettingsError, BrokerUnavailable, and StoreError while a process holds the folder of an embedded broker.
     """
     if not app.handlers:
         raise SettingsError(f"application {app.name!r} has no handler: it has no topics to create")
@@ -28,10 +28,12 @@ def create_topics(app: App, partitions: int, narrower: Mapping[str, int]) -> lis
             f"{app.name!r} has {type(app.broker).__name__} for a broker; topics --create needs an address: give "
             "App(broker=…) one, or set KEYLANES_BROKER"
         )
-    return asyncio.run(_create(app, connect(app.broker, app.settings, app.name), partitions, narrower))
+    return asyncio.run(_create(app, connect(app.broker, app.settings, app.name), partitions, narrower, replicas))
 
 
-async def _create(app: App, broker: Broker, partitions: int, narrower: Mapping[str, int]) -> list[str]:
+async def _create(
+    app: App, broker: Broker, partitions: int, narrower: Mapping[str, int], replicas: int | None
+) -> list[str]:
     try:
         await broker.open()
     except StoreError as error:
@@ -42,17 +44,19 @@ async def _create(app: App, broker: Broker, partitions: int, narrower: Mapping[s
     except BrokerError as error:
         raise fatal_of(error) from error
     try:
-        return await _create_missing(app, broker, partitions, narrower)
+        return await _create_missing(app, broker, partitions, narrower, replicas)
     except BrokerError as error:
         raise fatal_of(error) from error
     finally:
         await broker.close()
 
 
-async def _create_missing(app: App, broker: Broker, partitions: int, narrower: Mapping[str, int]) -> list[str]:
+async def _create_missing(
+    app: App, broker: Broker, partitions: int, narrower: Mapping[str, int], replicas: int | None
+) -> list[str]:
     handlers = list(app.handlers.values())
     stateful = [handler.topic for handler in handlers if handler.stores]
-    sources = [TopicSpec(handler.topic, narrower.get(handler.topic, partitions), {}) for handler in handlers]
+    sources = [TopicSpec(handler.topic, narrower.get(handler.topic, partitions), {}, replicas) for handler in handlers]
     logs = [spec.name for spec in log_specs(app.name, partitions)]
     names = [spec.name for spec in sources] + destinations_of(handlers) + logs
     names += [changelog_topic(app.name, topic) for topic in stateful]
@@ -61,10 +65,13 @@ async def _create_missing(app: App, broker: Broker, partitions: int, narrower: M
     if missing:
         await broker.create(missing)
     settings = msgspec.structs.replace(app.settings, create_topics=True)
-    found = await prepare_topics(app.name, handlers, broker, settings, stateful, TABLE_CONFIG)
+    found = await prepare_topics(app.name, handlers, broker, settings, stateful, TABLE_CONFIG, replicas)
     return [_line(found[name], is_new=name not in before) for name in dict.fromkeys(names)]
 
 
 def _line(topic: TopicDescription, *, is_new: bool) -> str:
     what = "created" if is_new else "was there"
-    return f"{topic.name}: {what}, {topic.partitions} partition{'s' if topic.partitions > 1 else ''}"
+    line = f"{topic.name}: {what}, {topic.partitions} partition{'s' if topic.partitions > 1 else ''}"
+    if topic.replication is None:
+        return line
+    return f"{line}, {topic.replication.replicas} replica{'s' if topic.replication.replicas > 1 else ''}"

@@ -202,6 +202,7 @@ class Member:
             merges=0 if balance is None else balance.merges,
             restoring=self.keeper.restoring,
             hot_keys=() if balance is None else tuple(balance.hot_keys),
+            cut_off=self.telling.cut_off,
             to_level=None if self._way is None else self._way.gone(),
             is_compiled=IS_COMPILED,
         )
@@ -437,7 +438,9 @@ class Member:
         self.slots.stop()
         await self._until(lambda: not self.slots.tasks, deadline)
         # Before the last commit: a handler that ended behind it would be run again, although it had come to its end.
+        running, done = self.slots.running(), self.slots.records_done
         await self.slots.close(self.settings.close_timeout_ms / 1000)
+        self.telling.cut(running - (self.slots.records_done - done))
         deadline = loop.time() + max(self.settings.drain_timeout_ms, self.settings.close_timeout_ms) / 1000
         await self._until(lambda: not cycle.is_sending, deadline)
         committing.cancel()

@@ -30,6 +30,7 @@ class Telling:
         """None: it does not work yet."""
         self._interval = story.Interval(settings.report_interval_ms, 0.0)
         self._was_level = False
+        self.cut_off = 0
         self._look_at_s = 0.0
 
     def starts(self, now_s: float) -> None:
@@ -62,6 +63,12 @@ class Telling:
     def stops(self, why: str, running: int) -> None:
         """When no more is read, and what runs comes to its end."""
         self._say(story.stopping(why, running, self.settings.drain_timeout_ms))
+
+    def cut(self, running: int) -> None:
+        """When the time to drain is over: so many records were still running, and were dropped."""
+        self.cut_off = max(0, running)
+        if self.cut_off:
+            logger.warning("%s: %s", self.app, story.cut_off(self.cut_off, self.settings.drain_timeout_ms))
 
     def stopped(self, how: str, now_s: float) -> None:
         """At the end, however it ended."""

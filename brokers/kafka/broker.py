@@ -21,6 +21,7 @@ from ..protocol import (
     GroupOffsets,
     OffsetOutOfRange,
     Outgoing,
+    Replication,
     TopicDescription,
     TopicPartition,
     TopicSpec,
@@ -107,7 +108,13 @@ class KafkaBroker:
         configs = await self._configs(found, deadline)
         # A topic without settings was deleted between the two questions.
         return {
-            name: TopicDescription(name, len(topic.leaders), configs[name], topic.identity)
+            name: TopicDescription(
+                name,
+                len(topic.leaders),
+                configs[name],
+                topic.identity,
+                Replication(topic.replicas, topic.brokers),
+            )
             for name, topic in found.items()
             if name in configs
         }
@@ -117,14 +124,15 @@ class KafkaBroker:
         return await ask_lacking(self._link, rights, self._link.deadline("asking for rights"))
 
     async def create(self, specs: Sequence[TopicSpec]) -> None:
-        """Create topics with the cluster's default replication; returns when each partition can be read."""
+        """Create topics ; returns when each partition can be read."""
         if not specs:
             return
         deadline = self._link.deadline("creating topics")
         wanted = {spec.name: spec for spec in specs}
         while wanted:
             rows: list[tuple[Any, ...]] = [
-                (spec.name, spec.partitions, DEFAULT_REPLICATION, [], _settings_of(spec)) for spec in wanted.values()
+                (spec.name, spec.partitions, spec.replicas or DEFAULT_REPLICATION, [], _settings_of(spec))
+                for spec in wanted.values()
             ]
             request = CreateTopicsRequest(
                 create_topic_requests=rows, timeout=self._settings.answered_within_ms, validate_only=False

@@ -7,9 +7,7 @@ lags behind the others, knows less than they do.
 
 from collections.abc import Collection, Mapping
 
-from ..asking import Deadline
-from ..protocol import NotAuthorized, TopicPartition, UnknownTopic
-from ..rights import Right
+from ..protocol import TopicPartition, UnknownTopic
 from .link import UNKNOWN_TOPIC_TRIES, KafkaLink
 from .topics import AnsweredTopic
 
@@ -32,7 +30,7 @@ class TopicIdentities:
         deadline = self._link.deadline("asking for topics")
         names = {source.topic for source in sources}
         for left in reversed(range(UNKNOWN_TOPIC_TRIES)):
-            found = await self._found(names, deadline)
+            found = await self._link.topics(names, deadline, "READ")
             problem = what_changed(sources, found, self._known)
             if problem is None:
                 # An older broker, as there may be some during an upgrade, tells no identity.
@@ -41,13 +39,6 @@ class TopicIdentities:
             if left:
                 await deadline.pause(problem)
         raise UnknownTopic(problem)
-
-    async def _found(self, names: Collection[str], deadline: Deadline) -> dict[str, AnsweredTopic]:
-        """The topics that exist. Who does not see one lacks the right to read it, which is what is wanted here."""
-        try:
-            return await self._link.topics(names, deadline)
-        except NotAuthorized as error:
-            raise self._link.refused(*(Right("topic", right.name, "READ") for right in error.rights)) from error
 
 
 def what_changed(

@@ -25,7 +25,7 @@ from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from ..asking import Deadline, NotSent, ReplyLost
 from ..protocol import BrokerError, BrokerTimeout, NotAuthorized, TopicPartition
-from ..rights import Right, right_to_id
+from ..rights import Operation, Right, right_to_id
 from ..security import Secret, Security
 from ..silence import SilentNodes
 from .client import KafkaClient, Node, is_lost
@@ -331,13 +331,17 @@ class KafkaLink:
         controller: int = reply.controller_id
         return controller
 
-    async def partitions(self, topics: Collection[str], deadline: Deadline) -> dict[str, dict[int, int]]:
+    async def partitions(
+        self, topics: Collection[str], deadline: Deadline, purpose: Operation = "DESCRIBE"
+    ) -> dict[str, dict[int, int]]:
         """Partition → leader (-1: none now) for those of the topics that exist. Creates none."""
-        found = await self.topics(topics, deadline)
+        found = await self.topics(topics, deadline, purpose)
         return {name: topic.leaders for name, topic in found.items()}
 
-    async def topics(self, names: Collection[str], deadline: Deadline) -> dict[str, AnsweredTopic]:
-        """Those of the topics that exist. Creates none."""
+    async def topics(
+        self, names: Collection[str], deadline: Deadline, purpose: Operation = "DESCRIBE"
+    ) -> dict[str, AnsweredTopic]:
+        """Those of the topics that exist. Creates none. Who does not see one lacks the right to what is the purpose."""
         reply = await self.ask_any(TopicsRequest(names), deadline)
         found: dict[str, AnsweredTopic] = {}
         unseen: list[Right] = []
@@ -345,14 +349,16 @@ class KafkaLink:
             if topic.code in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
                 found[topic.name] = topic
             elif topic.code == Code.TOPIC_NOT_AUTHORIZED:
-                unseen.append(Right("topic", topic.name, "DESCRIBE"))
+                unseen.append(Right("topic", topic.name, purpose))
             elif topic.code not in (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.INVALID_TOPIC):
                 raise BrokerTimeout(f"topic {topic.name!r}: {describe_code(topic.code)}")
         if unseen:
             raise self.refused(*unseen)
         return found
 
-    async def missing(self, partitions: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
+    async def missing(
+        self, partitions: Collection[TopicPartition], deadline: Deadline, purpose: Operation = "DESCRIBE"
+    ) -> list[TopicPartition]:
         """Learn the leaders of partitions that have none known here; those that do not exist, asked repeatedly."""
         silent = self.settings.silent
         if silent.has_any:  # of a leader that was silent it is asked each time whether it still leads
@@ -360,7 +366,7 @@ class KafkaLink:
         wanted = [partition for partition in partitions if partition not in self._leaders]
         tries = 0
         while wanted:
-            found = await self.partitions({partition.topic for partition in wanted}, deadline)
+            found = await self.partitions({partition.topic for partition in wanted}, deadline, purpose)
             absent, leaderless = [], False
             for partition in wanted:
                 leader = found.get(partition.topic, {}).get(partition.partition)

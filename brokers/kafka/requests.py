@@ -91,7 +91,7 @@ class KafkaRequests:
 
     async def missing(self, partitions: Collection[TopicPartition], deadline: Deadline) -> list[TopicPartition]:
         """See ``BatchRequests``."""
-        return await self.link.missing(partitions, deadline)
+        return await self.link.missing(partitions, deadline, "WRITE")
 
     async def close(self) -> None:
         """Close all connections; bounded in time."""

@@ -112,8 +112,8 @@ class TopicsRequest(Request[MetadataRequest_v5 | TopicsRequest12]):  # type: ign
 class AnsweredTopic(NamedTuple):
     """A topic in an answer: an error code, its identity ("": not told), partition → leader (-1: none now).
 
-    ``replicas``: as many as each of its partitions has, at least. ``operations``: what the client may do with it, a bit
-    for each, or NOT_TOLD.
+    ``replicas``: as many as each of its partitions has, at least; ``brokers``: as many as there are. ``operations``:
+    what the client may do with it, a bit for each, or NOT_TOLD.
     """
 
     code: int
@@ -122,6 +122,7 @@ class AnsweredTopic(NamedTuple):
     leaders: dict[int, int]
     replicas: int = 0
     operations: int = NOT_TOLD
+    brokers: int = 0
 
 
 def answered_topics(reply: Any) -> Iterator[AnsweredTopic]:
@@ -137,4 +138,4 @@ def answered_topics(reply: Any) -> Iterator[AnsweredTopic]:
             told, operations = "", NOT_TOLD
             replicas = min((len(row[3]) for row in partitions), default=0)  # no leader epoch there
         leaders = {index: leader for _code, index, leader, *_ in partitions}
-        yield AnsweredTopic(code, name, told, leaders, replicas, operations)
+        yield AnsweredTopic(code, name, told, leaders, replicas, operations, len(reply.brokers))

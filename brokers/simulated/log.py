@@ -252,7 +252,8 @@ class ClusterState:
         if spec.name not in self.topics:
             known = {name: value for name, value in spec.config.items() if name not in TABLE_CONFIG}
             self.created += 1
-            description = TopicDescription(*checked(spec._replace(config=known)), identity=str(self.created))
+            made = checked(spec._replace(config=known))
+            description = TopicDescription(made.name, made.partitions, made.config, str(self.created))
             self.topics[spec.name] = Topic(description, [PartitionLog() for _ in range(spec.partitions)])
 
     def grow(self, name: str) -> TopicPartition:

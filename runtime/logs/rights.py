@@ -4,6 +4,7 @@
 name and told by the beginning of the names, which is how an ACL grants them.
 """
 
+import logging
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -14,8 +15,11 @@ from ...state.changelog import changelog_topic
 from ...state.tables import TABLE_CONFIG
 from ..handlers.handler import Handler
 from ..settings import Settings
+from . import replication
 from .reader import control_topic, offsets_topic
 from .topics import destinations_of, prepare_topics
+
+logger = logging.getLogger("keylanes")
 
 SOURCE: Final[tuple[Operation, ...]] = ("READ", "DESCRIBE_CONFIGS")
 LOG: Final[tuple[Operation, ...]] = ("READ", "WRITE", "DESCRIBE_CONFIGS")
@@ -66,7 +70,21 @@ async def prepare_with_rights(
     topics = await prepare_topics(app, handlers, broker, settings, stateful, TABLE_CONFIG)
     if unknown:
         await _check(broker, settings, needs, unknown)
+    _tell_replication(app, [topics[name] for name in sorted(written_to(app, handlers))])
     return topics
+
+
+def written_to(app: str, handlers: Sequence[Handler]) -> list[str]:
+    """The topics that hold what an application has committed."""
+    changelogs = [changelog_topic(app, handler.topic) for handler in handlers if handler.stores]
+    return [control_topic(app), offsets_topic(app), *changelogs, *destinations_of(handlers)]
+
+
+def _tell_replication(app: str, topics: Sequence[TopicDescription]) -> None:
+    if line := replication.told(topics):
+        logger.info("%s: %s", app, line)
+    for line in replication.warnings(topics):
+        logger.warning("%s: %s", app, line)
 
 
 async def _check(

@@ -52,15 +52,19 @@ def destinations_of(handlers: Sequence[Handler]) -> list[str]:
     return sorted(named)
 
 
-def creation_commands(app: str, source_partitions: int, stateful: Mapping[str, int] = NO_PARTITIONS) -> list[str]:
+def creation_commands(
+    app: str, source_partitions: int, stateful: Mapping[str, int] = NO_PARTITIONS, replicas: int | None = None
+) -> list[str]:
     """Kafka's own commands that create our logs, for people who create topics themselves.
 
-    ``stateful``: the source topics with stores, with the number of their partitions.
+    ``stateful``: the source topics with stores, with the number of their partitions. ``replicas``: None leaves it to
+    the cluster (default.replication.factor).
     """
+    factor = "" if replicas is None else f" --replication-factor {replicas}"
     commands = []
     for spec in [*log_specs(app, source_partitions), *changelog_specs(app, stateful)]:
         config = " ".join(f"--config {k}={v}" for k, v in spec.config.items())
-        topic = f"--topic {spec.name} --partitions {spec.partitions}"
+        topic = f"--topic {spec.name} --partitions {spec.partitions}{factor}"
         commands.append(f"kafka-topics.sh --create --bootstrap-server BROKER {topic} {config}")
     return commands
 
@@ -72,10 +76,12 @@ async def prepare_topics(
     settings: Settings,
     stateful: Collection[str] = (),
     table_config: Mapping[str, str] = NO_CONFIG,
+    replicas: int | None = None,
 ) -> dict[str, TopicDescription]:
     """All topics the application needs, made where missing (``create_topics``) and checked.
 
-    ``stateful``: the source topics with stores; ``table_config``: see ``changelog_specs``. Raises SourceError for a
+    ``stateful``: the source topics with stores; ``table_config``: see ``changelog_specs``; ``replicas``: of topics that
+    are made. Raises SourceError for a
     missing source, SettingsError for a missing or unfit topic of ours or an output.
     """
     limit = settings.call_limit_ms
@@ -98,7 +104,7 @@ async def prepare_topics(
     for name in destinations_of(handlers):
         partitions = max(found[h.topic].partitions for h in handlers if name in destinations_of([h]))
         wanted.append(TopicSpec(name, partitions, {}))
-    missing = [spec for spec in wanted if spec.name not in found]
+    missing = [spec._replace(replicas=replicas) for spec in wanted if spec.name not in found]
     if missing and not settings.create_topics:
         raise SettingsError(
             f"topics are missing and create_topics is off: {', '.join(spec.name for spec in missing)}. "

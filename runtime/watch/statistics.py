@@ -137,6 +137,8 @@ class Statistics(msgspec.Struct, frozen=True):
     """Keys that are the bottleneck of their partition: no split helps."""
     restoring: Progress | None = None
     """How far a restore of state is, while there is one."""
+    cut_off: int = 0
+    """Records that were still running when the time to drain was over: they run again at the next start."""
     to_level: ToLevel | None = None
     """How far a run to the ends of its sources is; None: it is none."""
     is_compiled: bool = False

@@ -86,6 +86,16 @@ def stopping(why: str, running: int, drain_ms: int) -> str:
     return f"stopping: {why}; {counted(running, 'running record')} {have} at most {drain_ms / 1000:g} s to end"
 
 
+def cut_off(running: int, drain_ms: int) -> str:
+    """What becomes of those that have not come to their end by then."""
+    were = "was" if running == 1 else "were"
+    again = "it runs" if running == 1 else "they run"
+    return (
+        f"{counted(running, 'running record')} did not end within {drain_ms / 1000:g} s (drain_timeout_ms) and {were} "
+        f"dropped: nothing of that is kept, {again} again at the next start"
+    )
+
+
 def stopped(how: str, figures: Figures, seconds: float) -> str:
     """The last line. ``how`` it ended."""
     failed = _failed(figures.failures, figures.retries, figures.dead_letters)

@@ -145,6 +145,9 @@ def test_handler_that_never_ends(folder: Ground, kind: str) -> None:
     run.wait_for(lambda: "stuck" in run.lines and len(run.handled()) > 200)
     run.process.terminate()
     assert run.end(10) == 0, run.errors[-10:]
+    (said,) = [line for line in run.errors if "drain_timeout_ms" in line]
+    assert "1 running record did not end within 0.3 s (drain_timeout_ms) and was dropped" in said
+    assert "it runs again at the next start" in said
     assert sorted(published(folder)) == sorted(run.handled())
     again = Running(folder, "plain", "level")
     assert again.end(60) == 0, again.errors[-10:]
