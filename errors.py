@@ -4,6 +4,7 @@ KeylanesError
 ├── SettingsError            2  wrong settings or handler declarations: mend them and start again
 ├── FatalError                  the application stopped; nothing that was committed is lost
 │   ├── AccessRefused        2  the cluster refuses a log-in, a certificate or a right: see docs/exit-codes.md
+│   ├── MachineError         2  this machine's clock is wrong, or it has no memory or threads left for the application
 │   ├── FencedError          3  another process of this application took over: leave it stopped
 │   ├── LogError             4  a log of ours is damaged, foreign, truncated or newer: see docs/offset-log.md
 │   ├── HandlerFailed        5  a handler failed for good and its policy is to stop
@@ -24,7 +25,8 @@ KeylanesError
     └── ContextClosed           a context was used after its attempt had ended
 """
 
-from typing import TypeVar
+from collections.abc import Iterator
+from typing import Final, TypeVar
 
 E = TypeVar("E", bound=BaseException)
 
@@ -53,6 +55,12 @@ class FatalError(KeylanesError):
 
 class AccessRefused(FatalError):
     """The cluster refuses the log-in, the certificate or an operation; the message names the setting or the ACL."""
+
+    exit_code = 2
+
+
+class MachineError(FatalError):
+    """The machine can't run the application as it is: its clock is wrong, or memory or threads have run out."""
 
     exit_code = 2
 
@@ -146,3 +154,28 @@ class HandlerTimeout(HandlerError):
 
 class ContextClosed(HandlerError):
     """A context was used after its attempt had ended; nothing was sent."""
+
+
+NO_THREADS: Final = "can't start new thread"
+"""What Python says, in a RuntimeError, when the system gives it no more."""
+
+
+def shortage_in(error: BaseException | None) -> MachineError | None:
+    """The lack of memory or threads that an error comes from; None: it has another cause, or a handler met it."""
+    for cause in () if isinstance(error, HandlerFailed) else _causes(error):
+        if isinstance(cause, MemoryError) or (isinstance(cause, RuntimeError) and NO_THREADS in str(cause)):
+            what = "memory" if isinstance(cause, MemoryError) else "threads"
+            return MachineError(
+                f"the system gives this process no more {what} ({cause!r}): raise its limits "
+                "(ulimit -v, ulimit -u, those of the container), or lower buffer_bytes_max, fetch_bytes_max, "
+                "state_cache_bytes_max and threads"
+            )
+    return None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__

@@ -42,13 +42,15 @@ SENT_AGAIN: Final = frozenset({Verdict.NOT_SENT, Verdict.AGAIN, Verdict.DOUBTFUL
 class Answer(NamedTuple):
     """A verdict, what was said, and of a batch the offset behind its last record (below 0: the broker does not say).
 
-    ``refusal``: the right that is missing, where that is what was said.
+    ``refusal``: the right that is missing, where that is what was said. ``is_untimely``: a refusal for the times of
+    records.
     """
 
     verdict: Verdict
     problem: str = ""
     end: int = -1
     refusal: NotAuthorized | None = None
+    is_untimely: bool = False
 
     def refused_by(self, refusal: NotAuthorized) -> "Answer":
         """The same, with the right that is missing."""
@@ -121,9 +123,13 @@ class BatchRequests(Protocol[T]):
 class Refused(Exception):
     """The broker refuses records (by index) for good."""
 
-    def __init__(self, message: str, culprits: Iterable[int]) -> None:
+    def __init__(self, message: str, culprits: Iterable[int], *, is_untimely: bool = False) -> None:
         super().__init__(message)
-        self.culprits = sorted(culprits)
+        self.culprits, self.is_untimely = sorted(culprits), is_untimely
+
+    def as_refusal(self) -> TransactionRefused:
+        """What whoever sent them gets to know."""
+        return TransactionRefused(str(self), self.culprits, is_untimely=self.is_untimely)
 
 
 class FencedAnswer(Exception):
@@ -215,7 +221,7 @@ class Session(Generic[T]):
     ) -> dict[TopicPartition, str]:
         """Which partitions' batches are to be sent again, and why; raises what ends the delivery."""
         again: dict[TopicPartition, str] = {}
-        refused: dict[TopicPartition, str] = {}
+        refused: dict[TopicPartition, Answer] = {}
         for partition, answer in answers.items():
             verdict, problem = answer.verdict, answer.problem
             if verdict is Verdict.DONE:
@@ -223,7 +229,7 @@ class Session(Generic[T]):
             if verdict is Verdict.FENCED:
                 raise FencedAnswer(problem)
             if verdict is Verdict.REFUSED:
-                refused[partition] = problem
+                refused[partition] = answer
             # Without a transaction the sequence numbers make it safe to send a batch twice. Within one, a late copy
             # could outlive the transaction, so a lost answer ends it.
             elif verdict in SENT_AGAIN or (verdict is Verdict.LOST and not self._in_transactions):
@@ -233,14 +239,15 @@ class Session(Generic[T]):
             else:
                 raise answer.error(f"{partition.topic}[{partition.partition}]")
         if refused:
-            partition, problem = next(iter(refused.items()))
+            partition, first = next(iter(refused.items()))
             culprits = (index for place in refused for index in queues[place].sent)
-            raise self._refused(f"{partition.topic}[{partition.partition}] refuses a batch: {problem}", culprits)
+            what = f"{partition.topic}[{partition.partition}] refuses a batch: {first.problem}"
+            raise self._refused(what, culprits, is_untimely=all(answer.is_untimely for answer in refused.values()))
         return again
 
-    def _refused(self, message: str, culprits: Iterable[int]) -> Refused:
+    def _refused(self, message: str, culprits: Iterable[int], *, is_untimely: bool = False) -> Refused:
         self.requests.limits.forget()
-        return Refused(message, culprits)
+        return Refused(message, culprits, is_untimely=is_untimely)
 
 
 class Appends(Generic[T]):
@@ -271,7 +278,7 @@ class Appends(Generic[T]):
                 # What became of a batch is not known, so the sequence numbers can't go on from it.
                 await self.close()
                 if isinstance(error, Refused):
-                    raise TransactionRefused(str(error), error.culprits) from error
+                    raise error.as_refusal() from error
                 if isinstance(error, FencedAnswer):
                     raise BrokerError(f"an append was refused: {error}") from error
                 raise

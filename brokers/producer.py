@@ -24,7 +24,6 @@ from .protocol import (
     ProducerFenced,
     TopicPartition,
     TransactionAborted,
-    TransactionRefused,
     TransactionUnknown,
 )
 
@@ -88,7 +87,7 @@ class TransactionalProducer(Generic[T]):
             ends = await self.session.deliver(records, groups, deadline)
         except Refused as error:
             await self._abort(error)
-            raise TransactionRefused(str(error), error.culprits) from error
+            raise error.as_refusal() from error
         except FencedAnswer as error:
             raise await self._fenced() from error
         except BrokerError as error:

@@ -159,12 +159,12 @@ class TransactionRefused(BrokerError):
     """The transaction was aborted for sure because the broker refused ``culprits``; the same would be refused again.
 
     ``culprits`` are indexes into the records that were to be sent: at least one of them is refused for good, others may
-    have been refused only because they were sent in the same batch.
+    have been refused only because they were sent in the same batch. ``is_untimely``: for their times.
     """
 
-    def __init__(self, message: str, culprits: Sequence[int]) -> None:
+    def __init__(self, message: str, culprits: Sequence[int], *, is_untimely: bool = False) -> None:
         super().__init__(message)
-        self.culprits = tuple(culprits)
+        self.culprits, self.is_untimely = tuple(culprits), is_untimely
 
 
 class TransactionUnknown(BrokerError):

@@ -66,9 +66,8 @@ class Security(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sasl_mechanism: str = "PLAIN"  # PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, or GSSAPI (with package gssapi)
     sasl_plain_username: str | None = None  # for PLAIN and SCRAM
     sasl_plain_password: Secret | None = None  # for PLAIN and SCRAM
-    sasl_oauth_token_provider: TokenProvider | None = (
-        None  # for OAUTHBEARER: it returns a token; not from the environment
-    )
+    sasl_oauth_token_provider: TokenProvider | None = None
+    """For OAUTHBEARER: an async function without arguments that returns a token; not from the environment."""
     allow_plaintext: bool = False  # without it, an unencrypted connection is refused to any address but loopback
 
     def __post_init__(self) -> None:

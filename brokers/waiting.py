@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from ..errors import AccessRefused, BrokerUnavailable, FatalError, FencedError, SourceError
+from ..errors import AccessRefused, BrokerUnavailable, FatalError, FencedError, MachineError, SourceError
 from .protocol import (
     AuthenticationRefused,
     BrokerError,
@@ -14,6 +15,7 @@ from .protocol import (
     NotAuthorized,
     OffsetOutOfRange,
     ProducerFenced,
+    TransactionRefused,
     UnknownTopic,
 )
 
@@ -22,6 +24,7 @@ T = TypeVar("T")
 logger = logging.getLogger("keylanes")
 
 PATIENCE_STEP_MS: Final = 200
+CLOCK: Final = "%Y-%m-%d %H:%M:%S"
 SETTLED_MS: Final = 2_000
 """An answer so soon behind a refusal may come from before it: what was asked first is answered first."""
 
@@ -111,6 +114,13 @@ def fatal_of(error: BrokerError) -> FatalError:
             return FencedError(f"another process of this application took over: {error}")
         case NotAuthorized() | AuthenticationRefused():
             return AccessRefused(str(error))
+        case TransactionRefused(is_untimely=True):  # of what is ours: it was stamped here, by the clock
+            now = time.strftime(CLOCK, time.gmtime())
+            return MachineError(
+                f"the clocks of this machine and of the broker differ: here it is {now} UTC, and {error}. A broker "
+                "takes no record whose time is further ahead of its own clock than message.timestamp.after.max.ms, an "
+                "hour by default, or further behind than .before.max.ms. Set the clock right and start again"
+            )
         case OffsetOutOfRange():
             return SourceError(
                 f"records that were not processed yet are gone: {error}. Retention or deletion passed them; nothing "

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 from ..brokers.partitioner import Partitioner, checked
 from ..brokers.protocol import Broker, BrokerError, CorruptRecord, Record, TopicPartition, Watermarks
 from ..brokers.waiting import bounded, closed_within, fatal_of
-from ..errors import BrokerUnavailable, FatalError, InvariantBroken, LogError, SourceError, StateError
+from ..errors import BrokerUnavailable, FatalError, InvariantBroken, LogError, SourceError, StateError, shortage_in
 from ..state.overlay import Cell
 from .compiled import IS_COMPILED
 from .ends_watch import EndsWatch, WayToLevel
@@ -127,7 +127,10 @@ class Member:
             await self._run(until_level=until_level)
             self.state = "stopped"
         except Exception as error:
-            self.state, self.cause, how = "failed", error, f"by {type(error).__name__}"
+            shortage = shortage_in(error)
+            self.state, self.cause, how = "failed", shortage or error, f"by {type(shortage or error).__name__}"
+            if shortage is not None:
+                raise shortage from error
             raise
         except BaseException:
             self.state, how = "stopped", "at once, without draining"
@@ -225,7 +228,7 @@ class Member:
             # What was read in front of it is good: it is committed, so that only what is damaged is left to be mended.
             self._damage = self._damage or fatal_of(error)
         elif self.error is None:
-            self.error = fatal_of(error) if isinstance(error, BrokerError) else error
+            self.error = shortage_in(error) or (fatal_of(error) if isinstance(error, BrokerError) else error)
         self._ended.set()
 
     async def _has_started(self) -> bool:

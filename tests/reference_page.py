@@ -36,8 +36,8 @@ GROUPS: Final = {
     "State": ("State", "MapState", "Store", "StoreView", "StoreEntry"),
     "Tests": ("SimulatedApp", "CommittedRecord"),
     "Settings": ("Settings", "Security", "Secret"),
-    "Errors": ("KeylanesError", "SettingsError", "FatalError", "AccessRefused", "FencedError")
-    + ("LogError", "HandlerFailed")
+    "Errors": ("KeylanesError", "SettingsError", "FatalError", "AccessRefused", "MachineError")
+    + ("FencedError", "LogError", "HandlerFailed")
     + ("BrokerUnavailable", "SourceError", "StoreError", "StateError", "InvariantBroken", "NotSimulated", "SendUnknown")
     + ("StateNotReady", "HandlerError", "DecodeFailed", "OutputRefused", "NoKey", "StateValueTooLarge")
     + ("HandlerTimeout", "ContextClosed"),

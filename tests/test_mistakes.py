@@ -373,7 +373,11 @@ MISTAKES: dict[str, Mistake] = {
     ),
     'sasl_mechanism="OAUTHBEARER"': Mistake(
         made(lambda: Security(**{**SASL, "sasl_mechanism": "OAUTHBEARER"})),  # type: ignore[arg-type]  # all are text
-        Parts("needs a provider of tokens", "sasl_oauth_token_provider=None", "an async function", "give Security("),
+        Parts("needs a provider of tokens", "seen sasl_oauth", "an async function without arguments", "give Security("),
+    ),
+    'sasl_mechanism="GSSAPI" without its package': Mistake(
+        made(lambda: Security(**{**SASL, "sasl_mechanism": "GSSAPI"})),  # type: ignore[arg-type]  # all are text
+        Parts("which is not installed", "'GSSAPI'", "needs the package gssapi", "pip install gssapi, or use PLAIN"),
     ),
     'security_protocol="SASL_SSL", no user': Mistake(
         made(lambda: Security(security_protocol="SASL_SSL")),

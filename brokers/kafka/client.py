@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import aiokafka.errors
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
-from aiokafka.conn import AIOKafkaConnection, CloseReason
+from aiokafka.conn import CloseReason
 from aiokafka.protocol.metadata import MetadataRequest
 
 from ..asking import first_of
@@ -28,6 +28,7 @@ from ..protocol import AuthenticationRefused
 from ..silence import SilentNodes
 from . import inside
 from .connecting import in_words, refusal_of
+from .tokens import KafkaConnection
 
 STAGGER_S: Final = 0.25
 """So long the next server waits for the one before it, when a client learns the brokers (RFC 8305)."""
@@ -274,7 +275,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
             self.force_metadata_update()
             return None
         server = ":".join(map(str, address))
-        connection = AIOKafkaConnection(*address, **self._for_connections)
+        connection = KafkaConnection(*address, **self._for_connections)
         try:
             async with asyncio.timeout(self._attempt_s):
                 await connection.connect()
@@ -322,7 +323,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         for making in list(self._making.values()):
             making.cancel()
         for connection in list(inside.connections(self).values()):
-            inside.close_now(connection, CloseReason.SHUTDOWN)
+            inside.abort(connection, CloseReason.SHUTDOWN)
 
 
 def close_if_reset(connection: Any) -> bool:

@@ -22,6 +22,8 @@ ALERTS_OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
 def refusal_of(error: BaseException, server: str) -> AuthenticationRefused | None:
     """The refusal that an error stands for; None: another try may succeed."""
     for cause in _chain(error):
+        if isinstance(cause, AuthenticationRefused):
+            return cause
         if isinstance(cause, ssl.SSLCertVerificationError):
             why = cause.verify_message or str(cause)
             return AuthenticationRefused(

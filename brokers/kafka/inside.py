@@ -93,19 +93,6 @@ def received(connection: Any) -> int:
     return 0 if reader is None else len(reader._buffer)
 
 
-def close_now(connection: Any, reason: Any) -> None:
-    """Close a connection that nothing is wanted of any more. TLS would wait for the other side to say goodbye, up to 30
-    s, and keep its transport until then: longer than the loop may live.
-    """
-    writer = connection._writer
-    connection.close(reason=reason)
-    if writer is not None and writer.transport.get_extra_info("sslcontext") is not None:
-        writer.transport.abort()
-
-
-# --- a consumer: its connections, its tasks --------------------------------------------------------------------------
-
-
 def set_client(consumer: Any, client: Any) -> None:
     """Before its start: give a consumer a client of ours, whose connections are mended."""
     consumer._client = client
@@ -162,9 +149,12 @@ def _state_of(consumer: Any, source: TopicPartition) -> Any:
     return consumer._subscription.subscription.assignment.state_value(source)
 
 
-def has_failed(consumer: Any) -> bool:
-    """Whether the task that fetches has ended: nothing would come any more."""
-    return bool(consumer._fetcher._fetch_task.done())
+def failure_of(consumer: Any) -> BaseException | None:
+    """What ended the task that fetches, so that nothing would come any more; None: it goes on."""
+    task = consumer._fetcher._fetch_task
+    if not task.done():
+        return None
+    return asyncio.CancelledError() if task.cancelled() else task.exception() or RuntimeError("it has ended")
 
 
 def tell_at_once(consumer: Any, wake: Callable[[], None]) -> None:

@@ -193,8 +193,8 @@ class KafkaReader:
         if not asked:
             return []
         consumer, positions = self._consumer, self._positions
-        if inside.has_failed(consumer):
-            raise BrokerError("the reader has failed: make a new one")
+        if (failed := inside.failure_of(consumer)) is not None:
+            raise BrokerError(f"the reader has failed: {failed!r}") from failed
         wanted = {source: source for source in asked}  # aiokafka's partitions equal ours, but are not ours
         batches: list[Batch] = []
         for source in [wanted[held] for held in inside.held(consumer) if held in wanted]:

@@ -155,7 +155,8 @@ class KafkaRequests:
                 place = TopicPartition(topic, partition)
                 end = offset + batches[place].records if code == Code.NONE and offset >= 0 else -1
                 refusal = self._refusal([topic]) if code == Code.TOPIC_NOT_AUTHORIZED else None
-                answers[place] = Answer(verdict_of(code), describe_code(code), end, refusal)
+                is_untimely = code == Code.INVALID_TIMESTAMP
+                answers[place] = Answer(verdict_of(code), describe_code(code), end, refusal, is_untimely)
         return answers
 
     # --- to the coordinator of the transactional id ------------------------------------------------------------------

@@ -247,7 +247,7 @@ class Transactions:
             case Failed(why):
                 raise HandlerFailed(why) from refusal
             case Unblamed(why):
-                raise BrokerUnavailable(why) from refusal
+                raise fatal_of(refusal) if refusal.is_untimely else BrokerUnavailable(why) from refusal
 
 
 def _partition_of(event: OffsetEvent) -> int:

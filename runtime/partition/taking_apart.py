@@ -68,7 +68,7 @@ def take_apart(
     """
     count = len(generation.outputs())
     culprits = [i for i in refusal.culprits if i < count]
-    if not culprits:
+    if not culprits or (refusal.is_untimely and len(culprits) < len(refusal.culprits)):  # ours are stamped by our clock
         return Unblamed(f"the broker refuses to take the offset log's events or changes of state: {refusal}")
     if generation.stretches:  # who is to blame is told when it has been sent record by record
         generation.spread()

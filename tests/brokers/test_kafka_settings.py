@@ -1,6 +1,5 @@
 """The Kafka adapter before it connects: what it refuses, and that it keeps secrets to itself. No broker is needed."""
 
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -58,37 +57,110 @@ def test_an_address_without_a_port_is_refused(bootstrap: str, says: str) -> None
     assert "encrypted" not in str(refused.value)
 
 
-@pytest.mark.parametrize("field", ["ssl_cafile", "ssl_certfile", "ssl_keyfile"])
-@pytest.mark.parametrize(("text", "says"), [(None, "No such file"), ("none", "PEM")], ids=["missing", "no PEM"])
-async def test_a_file_that_can_not_be_used_is_named(tmp_path: Path, field: str, text: str | None, says: str) -> None:
-    """When the application connects, with the setting and the file, as a wrong setting."""
-    path = tmp_path / "file.pem"
-    if text is not None:
-        path.write_text(text)
-    (tmp_path / "certificate.pem").write_text("none")
-    files: dict[str, Any] = {"ssl_certfile": str(tmp_path / "certificate.pem")} if field == "ssl_keyfile" else {}
-    broker = KafkaBroker("localhost:1", security=Security(security_protocol="SSL", **{**files, field: str(path)}))
-    with pytest.raises(SettingsError, match=f"{field}.*{re.escape(str(path))}.*{says}"):
-        await broker.open()
-    await broker.close()
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``a.pem`` and ``b.pem`` with ``a.key`` and ``b.key``, that of b encrypted; ``none.pem`` holds no PEM."""
+    folder = tmp_path_factory.mktemp("files")
+    for name, locked in (("a", ["-nodes"]), ("b", ["-passout", "pass:hunter2"])):
+        make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", *locked, "-subj", "/CN=keylanes"]
+        files = ["-keyout", str(folder / f"{name}.key"), "-out", str(folder / f"{name}.pem")]
+        subprocess.run([*make, *files], check=True, capture_output=True)
+    (folder / "none.pem").write_text("none")
+    return folder
 
 
-@pytest.mark.skipif(not shutil.which("openssl"), reason="makes the key")
-def test_a_key_with_a_password_does_not_ask_for_it(tmp_path: Path) -> None:
-    """OpenSSL would ask on the terminal, where nobody sits."""
-    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
-    make = ["openssl", "req", "-x509", "-newkey", "rsa:1024", "-passout", "pass:hunter2", "-subj", "/CN=keylanes"]
-    subprocess.run([*make, "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    security = Security(security_protocol="SSL", ssl_certfile=certificate, ssl_keyfile=key)
-    with pytest.raises(SettingsError, match=r"the certificates can't be used: .*ssl_password"):
-        LinkSettings("localhost:1", "test", security, 1_000, 1_000, 1_000).client_arguments()
+needs_openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="makes the keys")
 
 
-async def test_kerberos_needs_its_package() -> None:
+@needs_openssl
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL"])
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"ssl_cafile": "gone.pem"}, "ssl_cafile .*/gone.pem': No such file or directory"),
+        ({"ssl_cafile": "none.pem"}, "ssl_cafile holds certificates in PEM .*seen '.*/none.pem'"),
+        ({"ssl_certfile": "gone.pem"}, "ssl_certfile .*/gone.pem': No such file or directory"),
+        ({"ssl_certfile": "none.pem"}, "ssl_certfile='.*/none.pem', which can't be used"),
+        ({"ssl_certfile": "a.pem"}, "ssl_certfile='.*/a.pem', which can't be used"),
+        ({"ssl_certfile": "a.pem", "ssl_keyfile": "gone.key"}, "ssl_keyfile .*/gone.key': No such file or directory"),
+        ({"ssl_certfile": "a.pem", "ssl_keyfile": "none.pem"}, "ssl_keyfile='.*/none.pem', which can't be used"),
+        (
+            {"ssl_certfile": "b.pem", "ssl_keyfile": "a.key"},
+            "the key is not that of the certificate; seen ssl_certfile='.*/b.pem', ssl_keyfile='.*/a.key'",
+        ),
+        (
+            {"ssl_certfile": "b.pem", "ssl_keyfile": "b.key"},
+            "ssl_keyfile '.*/b.key' is encrypted, and no ssl_password is given",
+        ),
+        (
+            {"ssl_certfile": "b.pem", "ssl_keyfile": "b.key", "ssl_password": "hunter3"},
+            "ssl_keyfile '.*/b.key' is encrypted, and ssl_password does not open it",
+        ),
+    ],
+)
+def test_a_file_that_can_not_be_used_is_named(files: Path, protocol: str, given: dict[str, str], says: str) -> None:
+    """When the settings are made, with the setting and the file; OpenSSL asks for no passphrase on the terminal."""
+    there = {name: value if name == "ssl_password" else str(files / value) for name, value in given.items()}
+    with pytest.raises(SettingsError, match=says) as wrong:
+        secured(protocol, **there)
+    assert "hunter" not in str(wrong.value)
+
+
+@needs_openssl
+def test_files_are_taken_as_they_are_when_a_connection_is_made(files: Path, tmp_path: Path) -> None:
+    """So that a certificate that was renewed is shown without a restart; one that is broken by then is named."""
+    certificate, key = tmp_path / "c.pem", tmp_path / "c.key"
+    shutil.copy(files / "b.pem", certificate)
+    shutil.copy(files / "b.key", key)
+    security = Security(
+        security_protocol="SSL",
+        ssl_cafile=str(files / "a.pem"),
+        ssl_certfile=str(certificate),
+        ssl_keyfile=str(key),
+        ssl_password=Secret("hunter2"),
+    )
+    settings = LinkSettings("localhost:1", "test", security, 1_000, 1_000, 1_000)
+    assert settings.client_arguments()["ssl_context"] is not settings.client_arguments()["ssl_context"]
+    shutil.copy(files / "a.pem", certificate)
+    with pytest.raises(SettingsError, match="the key is not that of the certificate"):
+        settings.client_arguments()
+
+
+def test_files_of_a_protocol_that_needs_none_are_not_looked_at() -> None:
+    """Settings for several places may name them."""
+    assert Security(ssl_cafile="/nowhere/ca.pem").security_protocol == "PLAINTEXT"
+
+
+def test_kerberos_needs_its_package() -> None:
     """Which no extra of ours brings."""
-    broker = KafkaBroker("localhost:1", security=Security(security_protocol="SASL_PLAINTEXT", sasl_mechanism="GSSAPI"))
     with pytest.raises(SettingsError, match="pip install gssapi"):
-        await broker.open()
+        Security(security_protocol="SASL_PLAINTEXT", sasl_mechanism="GSSAPI")
+
+
+async def gives_token() -> str:
+    """Somebody's token."""
+    return "token"
+
+
+@pytest.mark.parametrize(("provider", "seen"), [(None, "None"), (lambda: "token", "a function")])
+def test_tokens_need_an_async_provider(provider: Any, seen: str) -> None:
+    """What else is given is named."""
+    with pytest.raises(SettingsError, match=f"seen sasl_oauth_token_provider={seen}: give"):
+        Security(security_protocol="SASL_SSL", sasl_mechanism="OAUTHBEARER", sasl_oauth_token_provider=provider)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "more", "principal"),
+    [
+        ("PLAINTEXT", {}, "User:ANONYMOUS"),
+        ("SSL", {}, "User:ANONYMOUS"),
+        ("SASL_SSL", {}, "User:user"),
+        ("SASL_SSL", {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": gives_token}, None),
+    ],
+)
+def test_who_a_client_is_to_the_cluster(protocol: str, more: dict[str, Any], principal: str | None) -> None:
+    """As far as it can know; what is in a token or a certificate the cluster reads as it likes."""
+    assert secured(protocol, **more).principal == principal
 
 
 def test_an_unknown_codec_is_refused() -> None:

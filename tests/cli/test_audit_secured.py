@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from keylanes import Security
+from keylanes import Secret, Security
 from keylanes.cli.audit import client_settings
 from keylanes.devkafka.asking import Acl
 from keylanes.devkafka.cluster import KafkaCluster
@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-512")
 RECORDS = 200
+LIMIT_S, LOOK_S = 300.0, 0.2
 APPLICATION = """
     from keylanes import App, DeadLetter, Settings, State
 
@@ -36,7 +37,7 @@ APPLICATION = """
     async def pack(value: int, seen: State[int]) -> int | None:
         if value % 17 == 3:
             raise ValueError(value)
-        seen.set(seen.get(0) + 1)
+        seen.put((seen.get() or 0) + 1)
         return value if value % 3 else None
 """
 RIGHTS_OF_APP = (
@@ -72,7 +73,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
             made.result(60)
         orders = Producer(settings)
         for n in range(RECORDS):
-            orders.produce("orders", b"%d" % n, b"key %d" % (n % 7), n % 2)
+            orders.produce("orders", b"%d" % n, b"key %d" % (n % 8), n % 2)
         assert orders.flush(60) == 0
         for user, rights in (("app", RIGHTS_OF_APP), ("auditor", RIGHTS_OF_AUDITOR)):
             cluster.access.allow(*(Acl(user, *right) for right in rights))
@@ -93,24 +94,30 @@ def told(folder: Path, cluster: KafkaCluster, user: str, *arguments: str) -> tup
     own = {f"KEYLANES_{name.upper()}": value for name, value in cluster.access.client(user, "SCRAM-SHA-512").items()}
     places = {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch), "KEYLANES_STATE_FOLDER": str(folder / "state")}
     code = "import sys; from keylanes.cli.entry import main; sys.exit(main())"
-    running = subprocess.Popen(
-        [sys.executable, "-P", "-c", code, *arguments],
-        cwd=folder, env={**os.environ, **own, **places, "KEYLANES_BROKER": f"kafka://{cluster.bootstrap}"},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+    command = [sys.executable, "-P", "-c", code, *arguments]
+    env = {**os.environ, **own, **places, "KEYLANES_BROKER": f"kafka://{cluster.bootstrap}"}
     shown: list[str] = []
-    while running.poll() is None:
-        shown += seen_by_others(password, scratch)
-        time.sleep(0.2)
-    said, _ = running.communicate()
-    assert running.returncode == 0, said
-    return said, shown
+    until = time.monotonic() + LIMIT_S
+    with (folder / "said").open("w+") as said:
+        running = subprocess.Popen(command, cwd=folder, env=env, stdout=said, stderr=subprocess.STDOUT)
+        try:
+            while running.poll() is None and time.monotonic() < until:
+                shown += seen_by_others(password, scratch)
+                time.sleep(LOOK_S)
+        finally:
+            running.kill()
+            running.wait()
+        said.seek(0)
+        text = said.read()
+    assert running.returncode == 0, text
+    return text, shown
 
 
 def seen_by_others(text: str, scratch: Path) -> list[str]:
     """Command lines and readable files that hold a text."""
     found = []
-    for path in (*Path("/proc").glob("[0-9]*/cmdline"), *(path for path in scratch.rglob("*") if path.is_file())):
+    files = [Path(folder, name) for folder, _, names in os.walk(scratch) for name in names]
+    for path in (*Path("/proc").glob("[0-9]*/cmdline"), *files):
         try:
             is_open = path.parts[1] == "proc" or path.stat().st_mode & (stat.S_IROTH | stat.S_IRGRP)
             if is_open and text.encode() in path.read_bytes():
@@ -130,6 +137,7 @@ def test_the_audit_uses_the_settings_of_the_application_and_needs_to_read_only(
     report = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
     assert report["proven"]
     assert report["figures"]["records_done"] == RECORDS
+    assert 0 < report["figures"]["dead_letters"] < RECORDS // 4
     assert report["figures"]["state_keys"] > 0
     assert report["destinations"].keys() == {"packed", "orders.dead"}
     assert shown == []
@@ -164,10 +172,21 @@ def test_what_is_refused_is_said_at_once_and_with_its_cause(cluster: KafkaCluste
     assert time.monotonic() - began < 150
 
 
-def test_what_can_not_be_handed_on_is_refused() -> None:
-    """Nothing is asked of brokers that are reached as they are; a key in the certificate's file is named twice."""
+def test_settings_are_put_in_librdkafkas_words(cluster: KafkaCluster) -> None:
+    """A file that holds a certificate and its key is named twice; a provider of tokens can't be handed on."""
     assert client_settings(Security()) == {}
-    both = client_settings(Security(security_protocol="SSL", ssl_certfile=__file__))
-    assert both["ssl.key.location"] == both["ssl.certificate.location"] == __file__
-    with pytest.raises(SettingsError, match="OAUTHBEARER"):
-        client_settings(Security(security_protocol="SASL_SSL", sasl_mechanism="OAUTHBEARER"))
+    shown = str(cluster.access.certificate("app", password="hush"))
+    assert client_settings(Security(security_protocol="SSL", ssl_certfile=shown, ssl_password=Secret("hush"))) == {
+        "security.protocol": "SSL",
+        "ssl.certificate.location": shown,
+        "ssl.key.location": shown,
+        "ssl.key.password": "hush",
+    }
+
+    async def token() -> str:
+        """Nobody asks for it."""
+        return ""
+
+    by_token = Security(security_protocol="SASL_SSL", sasl_mechanism="OAUTHBEARER", sasl_oauth_token_provider=token)
+    with pytest.raises(SettingsError, match=r"a provider of tokens can't be handed to Spark's workers.*oidc"):
+        client_settings(by_token)

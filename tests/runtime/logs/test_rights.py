@@ -1,5 +1,8 @@
 """What an application needs to be allowed, by its declarations."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from keylanes import App, DeadLetter, MapState
@@ -61,3 +64,26 @@ def test_what_is_missing_of_many_own_topics_is_told_once() -> None:
         Right("topic", "orders", "READ"),
         Right("topic", "shop.", "READ", is_prefix=True),
     ]
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "security.md"
+NAMES = {
+    "each source": ["orders", "bills"],
+    "each output and dead-letter topic": ["bills", "orders.dead"],
+    "`<app>.`": ["shop."],
+}
+
+
+@pytest.mark.parametrize("creates", [True, False])
+def test_the_page_lists_them(creates: bool) -> None:
+    """Row for row of the table in docs/security.md."""
+    text = PAGE.read_text(encoding="utf-8").partition("<!-- rights: begin -->")[2].partition("<!-- rights: end -->")[0]
+    found: dict[tuple[str, str, bool], set[str]] = {}
+    for resource, name, pattern, operations in re.findall(
+        r"^\| (\w.*) \| (.+) \| (\w+) \| ([A-Z].+) \|$", text, re.MULTILINE
+    ):
+        said = operations if creates else operations.partition(";")[0]
+        for one in NAMES[name.partition(" (")[0]]:
+            key = (resource.replace(" ", "-"), one, pattern == "prefixed")
+            found.setdefault(key, set()).update(re.findall(r"[A-Z_]{4,}", said))
+    assert found == table(creates=creates)
