@@ -28,7 +28,7 @@ from ..protocol import AuthenticationRefused
 from ..silence import SilentNodes
 from . import inside
 from .connecting import in_words, refusal_of
-from .tokens import KafkaConnection
+from .connection import KafkaConnection
 
 STAGGER_S: Final = 0.25
 """So long the next server waits for the one before it, when a client learns the brokers (RFC 8305)."""
@@ -323,7 +323,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         for making in list(self._making.values()):
             making.cancel()
         for connection in list(inside.connections(self).values()):
-            inside.abort(connection, CloseReason.SHUTDOWN)
+            connection.close(reason=CloseReason.SHUTDOWN)
 
 
 def close_if_reset(connection: Any) -> bool:

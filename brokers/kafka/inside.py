@@ -93,6 +93,14 @@ def received(connection: Any) -> int:
     return 0 if reader is None else len(reader._buffer)
 
 
+def transport_of(connection: Any) -> Any:
+    """The transport of a connection; None: it has none, or none any more."""
+    return None if connection._writer is None else connection._writer.transport
+
+
+# --- a consumer: its connections, its tasks --------------------------------------------------------------------------
+
+
 def set_client(consumer: Any, client: Any) -> None:
     """Before its start: give a consumer a client of ours, whose connections are mended."""
     consumer._client = client

@@ -9,11 +9,10 @@ import base64
 import binascii
 import json
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import aiokafka.errors
 from aiokafka.abc import AbstractTokenProvider
-from aiokafka.conn import AIOKafkaConnection, OAuthAuthenticator
 
 from ..protocol import AuthenticationRefused
 from ..security import TokenProvider
@@ -21,7 +20,6 @@ from ..security import TokenProvider
 REFRESH_SHARE: Final = 0.2
 """A token is asked for anew when so much of its life is left; clocks differ, and a log-in takes its time."""
 ASKED_S_MAX: Final = 10.0
-KVSEP: Final = b"\x01"
 
 
 class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
@@ -58,31 +56,6 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no ty
             self._token = token
             self._good_until_s = 0.0 if expires_s is None else now_s + (expires_s - now_s) * (1 - REFRESH_SHARE)
             return token
-
-
-class _LogIn(OAuthAuthenticator):  # type: ignore[misc]  # aiokafka has no types
-    """aiokafka's, which takes every answer for a yes. A broker that refuses a token says so in its answer, and waits
-    for a byte before it ends the log-in with an error (RFC 7628, 3.2.3).
-    """
-
-    async def step(self, payload: bytes | None) -> tuple[bytes, bool] | None:
-        """What is sent next; None: the log-in is over."""
-        if payload:
-            return KVSEP, True
-        sent: tuple[bytes, bool] | None = await super().step(payload)
-        return sent
-
-
-class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
-    """aiokafka's, with that log-in."""
-
-    def __init__(self, *address: Any, **arguments: Any) -> None:
-        super().__init__(*address, **arguments)
-        self._tokens = arguments.get("sasl_oauth_token_provider")
-
-    def authenticator_oauth(self) -> Any:
-        """See its class."""
-        return _LogIn(sasl_oauth_token_provider=self._tokens)
 
 
 def expiry_of(token: str) -> float | None:

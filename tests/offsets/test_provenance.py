@@ -78,7 +78,7 @@ def test_a_header_is_not_written_for_what_is_no_application(app_id: bytes) -> No
 def test_headers_of_several_outputs_are_those_of_each(
     app_id: bytes, topic: str, partition: int, offset: int, i: int, n: int
 ) -> None:
-    """The beginning that a partition's headers share is put together once and changes nothing."""
+    """Whichever of them it is."""
     assert Origins(app_id, topic, partition).each(offset, i, n) == encode_provenance(
         app_id, topic, partition, offset, i, n
     )

@@ -72,7 +72,7 @@ MENDED = (
         changed(
             Coordinator,
             "_elect",
-            ("had_offsets = await self._has_offsets()", "had_offsets = False"),
+            ("had_offsets = await self.patience.ask(self._has_offsets)", "had_offsets = False"),
             ("if had_offsets:", "if await self._has_offsets():"),
         ),
         finding="LogError: .*the control log of 'sim' is lost",
