@@ -35,7 +35,8 @@ class Client:
     async def send(self, node: int, request: Any, *, group: Any, is_handed_on: bool) -> Any:
         """The next answer."""
         self.asked += 1
-        return SimpleNamespace(API_VERSION=12, topics=[self._answers[min(self.asked, len(self._answers)) - 1]])
+        topics = [self._answers[min(self.asked, len(self._answers)) - 1]]
+        return SimpleNamespace(API_VERSION=12, brokers=[], topics=topics)
 
 
 def check(*answers: tuple[Any, ...], times: int = 1) -> Client:

@@ -171,8 +171,7 @@ async def test_a_right_that_is_taken_away_and_given_back(
         await reached(lambda: bool(warnings(caplog, "has no right")))
         await asyncio.sleep(1.0)  # so long it is said no more
         await asyncio.to_thread(access.allow, acl)
-        commits = app.statistics().commits
-        await reached(lambda: app.statistics().lag == 0 and app.statistics().commits > commits)
+        await reached(lambda: committed(app) == 2)
         await asyncio.to_thread(place.fill, [b"3"])
         await reached(lambda: app.statistics().records_done == 3)
     assert len(warnings(caplog, "has no right")) == 1

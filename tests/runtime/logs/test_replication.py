@@ -44,5 +44,6 @@ def test_what_can_not_be_better_is_not_warned_about(good: TopicDescription) -> N
 )
 def test_where_commits_can_be_lost_there_is_a_warning(bad: TopicDescription, says: str) -> None:
     """It names the topics that are concerned, and what to set."""
-    (line,) = warnings([topic("a", 3), bad])
+    assert bad.replication is not None
+    (line,) = warnings([topic("a", 2, bad.replication.brokers), bad])
     assert says in line
