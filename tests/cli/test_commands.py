@@ -232,6 +232,9 @@ def test_topics_prints_the_commands_that_create_the_logs(folder: Path) -> None:
     assert "--topic bare.offsets --partitions 6" in lines[1]
     named = json.loads(keylanes(folder, "topics", "--app", "shop", "--partitions", "2", "--json").stdout)
     assert "--topic shop.offsets --partitions 2" in named[1]
+    assert "replication-factor" not in named[1], "the cluster's default"
+    kept = keylanes(folder, "topics", "--app", "shop", "--partitions", "2", "--replication-factor", "3").stdout
+    assert "--topic shop.offsets --partitions 2 --replication-factor 3 --config" in kept.splitlines()[1]
 
 
 STATEFUL = """

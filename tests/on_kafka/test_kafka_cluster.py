@@ -1,5 +1,6 @@
 """The development cluster: three nodes that fail over, come back, keep what was written, and are never left behind."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -12,6 +13,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from keylanes import App
+from keylanes.brokers.kafka.broker import KafkaBroker
+from keylanes.brokers.protocol import TopicSpec
 from keylanes.devkafka.cluster import SESSION_MS, KafkaCluster
 from keylanes.devkafka.guard import process_start
 from keylanes.devkafka.node import KafkaNode
@@ -86,6 +90,26 @@ FAULTS: dict[str, Callable[[KafkaNode], None]] = {
     "suspended": KafkaNode.suspend,
     "stopped": KafkaNode.stop,
 }
+
+
+async def test_an_application_is_told_where_commits_can_be_lost(
+    cluster: KafkaCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Topics are made as told, or as the cluster has it; one that a single broker keeps is warned about by name."""
+    broker = KafkaBroker(cluster.bootstrap)
+    await broker.open()
+    await broker.create([TopicSpec("in", 1, {}), TopicSpec("alone", 1, {}, replicas=1)])
+    await broker.close()
+    app = App("told", broker=f"kafka://{cluster.bootstrap}")
+    app.handler("in", to="alone")(lambda value: value)
+    with caplog.at_level(logging.INFO, "keylanes"):
+        async with app:
+            pass
+    (line,) = [r.getMessage() for r in caplog.records if "replication: " in r.getMessage()]
+    assert "told.control, told.offsets: 3 replicas, min.insync.replicas 2, unclean election off" in line
+    assert "alone: 1 replica, " in line
+    (warned,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert "told: alone on a cluster of 3 brokers: kept by one of them alone (replication factor 1)" in warned
 
 
 @pytest.mark.parametrize("fault", FAULTS)
