@@ -28,6 +28,7 @@ class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has
     def __init__(self, *address: Any, **arguments: Any) -> None:
         super().__init__(*address, **arguments)
         self._tokens = arguments.get("sasl_oauth_token_provider")
+        self._is_encrypted = arguments.get("ssl_context") is not None
 
     def authenticator_oauth(self) -> Any:
         """The log-in by token."""
@@ -39,6 +40,6 @@ class KafkaConnection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has
         """
         transport = inside.transport_of(self)
         closed = super().close(reason=reason, exc=exc)
-        if transport is not None and transport.get_extra_info("sslcontext") is not None:
+        if self._is_encrypted and transport is not None:
             transport.abort()
         return closed
