@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent
-VENV = ROOT / os.environ.get("KEYLANES_VENV", ".venv")
+VENV = ROOT / os.environ.get("CHECK_VENV", ".venv")
 STAMP = "keylanes-stamp.json"
 COMPILED = VENV / "compiled"
 PYTHON_MIN = (3, 11)

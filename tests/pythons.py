@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 OTHERS = ("3.12", "3.13")
 """Beside 3.11, which everything else runs on."""
-VENV_VARIABLE = "KEYLANES_VENV"
+VENV_VARIABLE = "CHECK_VENV"
 PASSED = ROOT / ".keylanes" / "pythons.json"
 ROOMS_LEFT_OUT = (".venv", "build", ".keylanes")
 

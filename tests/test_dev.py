@@ -200,7 +200,7 @@ def test_another_python_has_an_environment_of_its_own(dev: ModuleType, monkeypat
     calls: list[tuple[list[str], str]] = []
 
     def call(command: list[str], cwd: Path, env: dict[str, str]) -> int:
-        calls.append((command, env["KEYLANES_VENV"]))
+        calls.append((command, env["CHECK_VENV"]))
         return 0
 
     monkeypatch.setattr(pythons, "ROOT", dev.ROOT)
@@ -213,7 +213,7 @@ def test_another_python_has_an_environment_of_its_own(dev: ModuleType, monkeypat
     (dev.ROOT / "errors.py").write_text("changed = True\n")
     assert pythons.main(["--all"]) == 0
     assert len(calls) == 2 * len(pythons.OTHERS)
-    monkeypatch.setenv("KEYLANES_VENV", ".venv.3.12")
+    monkeypatch.setenv("CHECK_VENV", ".venv.3.12")
     code = "import sys; sys.path.insert(0, sys.argv[1]); import dev; print(dev.VENV.name)"
     answer = subprocess.run([sys.executable, "-c", code, str(dev.ROOT)], capture_output=True, text=True, check=True)
     assert answer.stdout == ".venv.3.12\n"
