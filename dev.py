@@ -47,8 +47,8 @@ PEERS = {"quix": ("quixstreams>=3.28,<4", "3.11"), "pyrallel": ("pyrallel-consum
 """Libraries that the bench compares with, each in an environment of its own, and the Python that they need."""
 BESIDE = ("bench", "examples", "tests", "dev.py")
 """What has types beside the package."""
-TWO, THREE = (("-n", count, "--dist", "loadfile", "--no-loadscope-reorder") for count in "23")
-"""So many files side by side, in the order of ``tests/conftest.py``: three where most of them wait for brokers."""
+SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+"""Two files at a time, in the order of ``tests/conftest.py``: brokers and Spark run beside them on two cores."""
 NOT_FAST = "not broker and not spark and not slow"
 ON_COMPILED = f"({NOT_FAST}) or kills"
 """What runs on the compiled package; kills run only there, on what users run."""
@@ -86,18 +86,18 @@ def test(rest: list[str]) -> int:
     python = environment([SMALL, FULL, JAVA])  # the wheel's Java is tested, also where there is another
     env = java_environment(python)
     left_out = [f"--ignore-glob=tests/{name}" for name in NOT_COMPILED]
-    _, on_compiled = pytest(python, "-m", ON_COMPILED, *THREE, *left_out, *rest)
+    _, on_compiled = pytest(python, "-m", ON_COMPILED, *SIDE_BY_SIDE, *left_out, *rest)
     first = steps([("compiled", on_compiled)], compiled(python, env))
-    tests = pytest(python, "-m", "not kills", *THREE, "--durations=20", *rest)
+    tests = pytest(python, "-m", "not kills", *SIDE_BY_SIDE, "--durations=20", *rest)
     return steps([*checks(python), tests], env) or first
 
 
 def check(rest: list[str]) -> int:
-    """The fast part: no Java, no broker, no Spark; on two cores, a file on one of them."""
+    """The fast part: no Java, no broker, no Spark."""
     if any(word.partition("=")[0] == "--python" for word in rest):
         return run([sys.executable, PYTHONS_SCRIPT, *rest], dict(os.environ))
     python = environment([SMALL])
-    tests = pytest(python, "-m", NOT_FAST, *TWO, *rest)
+    tests = pytest(python, "-m", NOT_FAST, *SIDE_BY_SIDE, *rest)
     return steps([*checks(python), tests], dict(os.environ))
 
 
