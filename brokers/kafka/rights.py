@@ -118,7 +118,7 @@ async def _without_creation(link: KafkaLink, topics: Collection[str], deadline: 
         return frozenset()
     request = CreateTopicsRequest(
         create_topic_requests=[(name, 1, DEFAULT_REPLICATION, [], []) for name in sorted(topics)],
-        timeout=link.settings.request_timeout_ms,
+        timeout=link.settings.answered_within_ms,
         validate_only=True,
     )
     while True:
