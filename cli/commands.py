@@ -47,7 +47,7 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
 )
 cli.add_typer(state_commands)
-cli.command(epilog=epilog(2, 6, code_0="stopped", code_6="it can't be fetched or does not start"))(broker)
+cli.command(epilog=epilog(2, 6, 8, code_0="stopped", code_6="it can't be fetched or does not start"))(broker)
 
 
 def _show_version(is_asked: bool) -> None:

@@ -45,9 +45,8 @@ USED: Final[Mapping[str, tuple[str, ...]]] = {
     "aiokafka.consumer.subscription_state.TopicPartitionState": ("lso", "position", "timestamp"),
     "aiokafka.client.AIOKafkaClient": ("_conns", "_get_conn", "_md_synchronizer", "_metadata_update", "_sync_task"),
     "aiokafka.cluster.ClusterMetadata": ("leader_for_partition",),
-    "aiokafka.conn.AIOKafkaConnection": ("_protocol", "_reader", "_writer"),
+    "aiokafka.conn.AIOKafkaConnection": ("_reader", "_writer"),
     "asyncio.streams.StreamReader": ("_buffer",),
-    "asyncio.streams.StreamReaderProtocol": ("_transport",),
 }
 """By class: names that have to be there. Those without an underscore are reached only through private ones."""
 
@@ -80,9 +79,7 @@ def is_reset(connection: Any) -> bool:
 
 def abort(connection: Any, reason: Any = None) -> None:
     """Close a connection at once. TLS would say good-bye first, and a silent broker leaves that without an answer."""
-    protocol = connection._protocol
-    transport = None if protocol is None else protocol._transport
-    if transport is not None:
+    if (transport := transport_of(connection)) is not None:
         transport.abort()
     connection.close(reason=reason)
 

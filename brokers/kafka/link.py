@@ -12,10 +12,10 @@ import logging
 import math
 import random
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import aiokafka.errors
 from aiokafka.client import ConnectionGroup
@@ -31,6 +31,8 @@ from ..silence import SilentNodes
 from .client import KafkaClient, Node, is_lost
 from .tokens import Tokens
 from .topics import AnsweredTopic, TopicsRequest, answered_topics
+
+T = TypeVar("T")
 
 PAUSE_MS_FIRST: Final = 2
 PAUSE_MS_MAX: Final = 200
@@ -213,6 +215,31 @@ def growing_pauses() -> Iterator[float]:
         pause_ms = min(pause_ms * 2, PAUSE_MS_MAX)
 
 
+async def started(
+    make: Callable[[], T],
+    start: Callable[[T], Awaitable[object]],
+    drop: Callable[[T], Awaitable[None]],
+    deadline: Deadline,
+) -> T:
+    """Something new that has reached the cluster: what does not get there is dropped, and another one is made. Raises
+    BrokerTimeout with the last problem, and at once what no further try mends.
+    """
+    problem: BaseException | str = "no answer"
+    while True:
+        made = make()
+        try:
+            async with asyncio.timeout(deadline.left):
+                await start(made)
+        except BaseException as error:
+            await drop(made)
+            if not is_lost(error):
+                raise
+            problem = problem if isinstance(error, TimeoutError) else error  # no time was left for another try
+            await deadline.pause(problem)
+        else:
+            return made
+
+
 def describe_code(code: int) -> str:
     """An error code in words."""
     try:
@@ -237,19 +264,8 @@ class KafkaLink:
     async def open(self, deadline: Deadline | None = None) -> None:
         """Connect to the bootstrap server that answers first; raises BrokerTimeout, AuthenticationRefused."""
         deadline = deadline or self.deadline(f"connecting to Kafka at {self.settings.bootstrap}")
-        problem: BaseException | str = "no answer"
-        while self._client is None:
-            client = self.settings.client()
-            try:
-                async with asyncio.timeout(deadline.left):
-                    await client.bootstrap()
-                self._client = client
-            except BaseException as error:
-                await self._drop(client)
-                if not is_lost(error):
-                    raise
-                problem = problem if isinstance(error, TimeoutError) else error  # no time was left for another try
-                await deadline.pause(problem)
+        if self._client is None:
+            self._client = await started(self.settings.client, KafkaClient.bootstrap, self._drop, deadline)
 
     async def close(self) -> None:
         """Close all connections; bounded in time."""

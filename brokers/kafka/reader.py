@@ -33,9 +33,8 @@ from ..protocol import (
 )
 from ..rights import Right
 from . import inside
-from .client import is_lost
 from .identities import TopicIdentities
-from .link import LinkSettings
+from .link import LinkSettings, started
 
 FETCH_WAIT_MS_MAX: Final = 250  # a new assignment may wait so long for the answer to an old request
 PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -84,30 +83,25 @@ class KafkaReader:
     async def open(self) -> None:
         """Connect; raises BrokerTimeout."""
         deadline = self._settings.deadline(f"connecting a reader to Kafka at {self._settings.bootstrap}")
-        problem: BaseException | str = "no answer"
-        while self._consumer is None:
-            arguments = self._settings.client_arguments()
-            consumer = AIOKafkaConsumer(
-                **arguments,
-                group_id=None,
-                enable_auto_commit=False,
-                auto_offset_reset="none",
-                isolation_level="read_committed",
-                fetch_max_bytes=self._fetch_bytes_max,
-                fetch_max_wait_ms=FETCH_WAIT_MS_MAX,
-            )
-            inside.set_client(consumer, self._settings.client())
-            try:
-                async with asyncio.timeout(deadline.left):
-                    await consumer.start()
-                inside.tell_at_once(consumer, self._wake)
-                self._consumer = consumer
-            except BaseException as error:
-                await self._drop(consumer)
-                if not is_lost(error):
-                    raise
-                problem = problem if isinstance(error, TimeoutError) else error  # no time was left for another try
-                await deadline.pause(problem)
+        if self._consumer is None:
+            self._consumer = await started(self._new_consumer, self._start, self._drop, deadline)
+
+    def _new_consumer(self) -> Any:
+        consumer = AIOKafkaConsumer(
+            **self._settings.client_arguments(),
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            isolation_level="read_committed",
+            fetch_max_bytes=self._fetch_bytes_max,
+            fetch_max_wait_ms=FETCH_WAIT_MS_MAX,
+        )
+        inside.set_client(consumer, self._settings.client())
+        return consumer
+
+    async def _start(self, consumer: Any) -> None:
+        await consumer.start()
+        inside.tell_at_once(consumer, self._wake)
 
     async def close(self) -> None:
         """Let go of connections; bounded in time."""

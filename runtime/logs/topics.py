@@ -81,8 +81,7 @@ async def prepare_topics(
     """All topics the application needs, made where missing (``create_topics``) and checked.
 
     ``stateful``: the source topics with stores; ``table_config``: see ``changelog_specs``; ``replicas``: of topics that
-    are made. Raises SourceError for a
-    missing source, SettingsError for a missing or unfit topic of ours or an output.
+    are made. Raises SourceError for a missing source, SettingsError for a missing or unfit topic of ours or an output.
     """
     limit = settings.call_limit_ms
     logs = [control_topic(app), offsets_topic(app)]

@@ -38,15 +38,37 @@ CHANGES = {
 }
 
 
-class Figures(msgspec.Struct, kw_only=True):
-    """What was done in a round, and what the audit found: ``found`` is all 0, or the round has raised."""
+class Audited(msgspec.Struct, kw_only=True):
+    """What the audit counted and found: ``found`` is all 0, or the round has raised."""
 
-    seed: int
-    seconds: float = 0.0
     records: int = 0
     outputs: int = 0
     dead_letters: int = 0
     state_keys: int = 0
+    found: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys([*KINDS, "wrong"], 0))
+    """Violations: lost, doubled, out of order, torn, state differences; anything else is wrong."""
+    violated: list[str] = msgspec.field(default_factory=list)
+    """The names of the audit's statements that do not hold."""
+
+    def take(self, report: dict[str, Any]) -> None:
+        """What a report says; raises ChaosError for what is not proven."""
+        counts = report["figures"]
+        self.records, self.outputs = counts["records"], counts["outputs"]
+        self.dead_letters, self.state_keys = counts["dead_letters"], counts["state_keys"]
+        for check in report["checks"]:
+            if check["violations"]:
+                kind = next((kind for kind, names in KINDS.items() if check["name"] in names), "wrong")
+                self.found[kind] += check["violations"]
+                self.violated.append(check["name"])
+        if self.violated or not report["proven"]:
+            raise ChaosError(f"NOT exactly once: {', '.join(self.violated)}: {_examples(report)}")
+
+
+class Figures(Audited, kw_only=True):
+    """What was done in a round, and what the audit found."""
+
+    seed: int
+    seconds: float = 0.0
     kills: int = 0
     """SIGKILLs of the application, without those of the broker; as ``stops``, the SIGSTOPs."""
     kills_in_transaction: int = 0
@@ -63,10 +85,6 @@ class Figures(msgspec.Struct, kw_only=True):
     """Of the network, by kind."""
     changes: dict[str, int] = msgspec.field(default_factory=dict)
     """Events in the logs: transactions, splits, merges, releases, grants."""
-    found: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys([*KINDS, "wrong"], 0))
-    """Violations: lost, doubled, out of order, torn, state differences; anything else is wrong."""
-    violated: list[str] = msgspec.field(default_factory=list)
-    """The names of the audit's statements that do not hold."""
 
 
 def judge(world: "World", *, is_level: bool) -> None:
@@ -82,16 +100,7 @@ def judge(world: "World", *, is_level: bool) -> None:
     command += ["--expected", "chaos_expectation:expected_outputs", "--state", "chaos_expectation:expected_state"]
     report = audit(world.folder, [*command, *(["--level"] if is_level else [])])
     world.say(f"the audit took {report['seconds']}")
-    counts = report["figures"]
-    figures.records, figures.outputs = counts["records"], counts["outputs"]
-    figures.dead_letters, figures.state_keys = counts["dead_letters"], counts["state_keys"]
-    for check in report["checks"]:
-        if check["violations"]:
-            kind = next((kind for kind, names in KINDS.items() if check["name"] in names), "wrong")
-            figures.found[kind] += check["violations"]
-            figures.violated.append(check["name"])
-    if figures.violated or not report["proven"]:
-        raise ChaosError(f"NOT exactly once: {', '.join(figures.violated)}: {_examples(report)}")
+    figures.take(report)
     if not is_level:
         raise ChaosError("the application did not get level")
     if figures.records != world.written:

@@ -18,7 +18,7 @@ import msgspec
 from keylanes.offsets.codec import decode
 from keylanes.offsets.events import Committed
 
-from .chaos_audit import KINDS, audit
+from .chaos_audit import Audited, audit
 from .chaos_process import ChaosError
 from .cluster_chaos_plan import ClusterRound
 from .cluster_chaos_world import NAME, OFFSETS, ClusterWorld, Happened, checked
@@ -27,23 +27,17 @@ from .cluster_check import DEAD, FIN, MID, read
 __all__ = ["ChaosError", "ClusterFigures", "ClusterRound", "run_cluster_round", "table"]
 
 
-class ClusterFigures(msgspec.Struct, kw_only=True):
-    """What was done in a round, and what was found: ``found`` and ``checked`` are all 0, or the round has raised."""
+class ClusterFigures(Audited, kw_only=True):
+    """What was done in a round, and what both judges found; ``checked`` is empty, or the round has raised."""
 
     seed: int
     seconds: float = 0.0
-    records: int = 0
-    outputs: int = 0
-    dead_letters: int = 0
-    state_keys: int = 0
     commits: int = 0
     starts: int = 0
     gave_up: int = 0
     """Processes that ended with exit code 6, because no broker answered."""
     stops: list[tuple[str, float]] = msgspec.field(default_factory=list)
     """Each fault, and how many seconds it stopped progress, in their order."""
-    found: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys([*KINDS, "wrong"], 0))
-    """Violations by the audit."""
     checked: dict[str, int] = msgspec.field(default_factory=dict)
     """What the independent check found."""
 
@@ -109,15 +103,7 @@ def _audited(world: ClusterWorld, figures: ClusterFigures) -> None:
     command += ["--expected", f"{expectation}:expected_outputs", "--state", f"{expectation}:expected_state"]
     report = audit(world.folder, command)
     world.say(f"the audit took {report['seconds']}")
-    counts = report["figures"]
-    figures.records, figures.outputs = counts["records"], counts["outputs"]
-    figures.dead_letters, figures.state_keys = counts["dead_letters"], counts["state_keys"]
-    broken = [check for check in report["checks"] if check["violations"]]
-    for check in broken:
-        kind = next((kind for kind, names in KINDS.items() if check["name"] in names), "wrong")
-        figures.found[kind] += check["violations"]
-    if broken or not report["proven"]:
-        raise ChaosError(f"NOT exactly once: {[(check['name'], check['examples'][:2]) for check in broken]}")
+    figures.take(report)
 
 
 def measure(world: ClusterWorld) -> int:

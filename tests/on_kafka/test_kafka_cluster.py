@@ -25,6 +25,13 @@ from keylanes.errors import StoreError
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 LIMIT_S = 90.0
+# A client that gives a silent node three seconds: the test is about the cluster, not about a client's patience.
+PATIENCE = {
+    "api.version.request.timeout.ms": 3_000,
+    "log_level": 0,
+    "request.timeout.ms": 3_000,
+    "socket.timeout.ms": 3_000,
+}
 OWNER = """
 import sys, threading
 from keylanes.devkafka.cluster import KafkaCluster
@@ -49,7 +56,7 @@ def write(cluster: KafkaCluster, value: str) -> float:
     """Write a value to the log; after how many seconds it was there."""
     failed: list[object] = []
     began = time.monotonic()
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "log_level": 0})
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, **PATIENCE})
     producer.produce("log", value, partition=0, on_delivery=lambda error, _: failed.append(error))
     assert producer.flush(LIMIT_S) == 0
     assert failed == [None]

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from keylanes import Security
+from keylanes.brokers.security import TokenProvider
 from keylanes.devkafka.cluster import KafkaCluster
 from keylanes.devkafka.security import EXPIRED, INTERNAL, OTHER_CA, OTHER_HOST
 from keylanes.errors import AccessRefused, BrokerUnavailable
@@ -262,6 +263,16 @@ def token_for(user: str, seconds: float) -> str:
     return f"{part({'alg': 'none'})}.{part({'sub': user, 'iat': now, 'exp': now + seconds})}."
 
 
+def by_token(place: Place, provider: TokenProvider) -> Security:
+    """Who the provider says that it is."""
+    return Security(
+        security_protocol="SASL_SSL",
+        ssl_cafile=place.given["ssl_cafile"],
+        sasl_mechanism="OAUTHBEARER",
+        sasl_oauth_token_provider=provider,
+    )
+
+
 def test_tokens_let_in(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     """One token is enough for all connections of a run; it shows nowhere."""
     given: list[str] = []
@@ -271,13 +282,7 @@ def test_tokens_let_in(place: Place, caplog: pytest.LogCaptureFixture) -> None:
         given.append(token_for("shop", 600))
         return given[-1]
 
-    security = Security(
-        security_protocol="SASL_SSL",
-        ssl_cafile=place.given["ssl_cafile"],
-        sasl_mechanism="OAUTHBEARER",
-        sasl_oauth_token_provider=ask,
-    )
-    ended = run(place.app(security), caplog)
+    ended = run(place.app(by_token(place, ask)), caplog)
     assert ended.code == 0, ended.last
     assert place.read(place.out) == [b"1", b"2", b"3"]
     assert len(given) == 1
@@ -290,13 +295,7 @@ def test_a_token_that_is_refused_ends_it_at_once(place: Place, caplog: pytest.Lo
     async def ask() -> str:
         return token_for("shop", -600)
 
-    security = Security(
-        security_protocol="SASL_SSL",
-        ssl_cafile=place.given["ssl_cafile"],
-        sasl_mechanism="OAUTHBEARER",
-        sasl_oauth_token_provider=ask,
-    )
-    ended = run(place.app(security), caplog)
+    ended = run(place.app(by_token(place, ask)), caplog)
     assert ended.code == 2, ended
     assert "refuses the log-in" in ended.last
 

@@ -86,6 +86,15 @@ def test_a_log_that_cant_be_trimmed_is_told_once(caplog: pytest.LogCaptureFixtur
     assert sum("is trimmed again" in record.getMessage() for record in caplog.records) == 1
 
 
+async def denied(right: Right) -> Engine:
+    """One that has worked for a while when a right is taken away."""
+    engine = Engine(copying())
+    await engine.start()
+    await work_for(engine, 3)
+    engine.cluster.faults.denied.add(right)
+    return engine
+
+
 TAKEN: list[tuple[str, Operation]] = [(OUT, "WRITE"), (LOG.topic, "WRITE"), (SOURCE, "READ")]
 
 
@@ -96,10 +105,7 @@ def test_a_right_that_is_given_back_in_time_costs_only_time(
     """It is said once, with the ACL, then counted; what waited goes on, once each."""
 
     async def main() -> None:
-        engine = Engine(copying())
-        await engine.start()
-        await work_for(engine, 3)
-        engine.cluster.faults.denied.add(Right("topic", topic, operation))
+        engine = await denied(Right("topic", topic, operation))
         await work_for(engine, 20)
         engine.cluster.faults.denied.clear()
         await work_for(engine, 10)
@@ -123,10 +129,7 @@ def test_a_right_that_stays_away_ends_the_application(
     """After ``broker_retry_ms``, with exit code 2 and the ACL; not before."""
 
     async def main() -> None:
-        engine = Engine(copying())
-        await engine.start()
-        await work_for(engine, 3)
-        engine.cluster.faults.denied.add(Right("topic", topic, operation))
+        engine = await denied(Right("topic", topic, operation))
         began = asyncio.get_running_loop().time()
         engine.send(b"k", b"1")
         with pytest.raises(AccessRefused) as ended:

@@ -12,7 +12,7 @@ import pytest
 
 from keylanes import App, Secret, Security, Settings, SettingsError
 from keylanes.devkafka.server import KafkaServer
-from keylanes.errors import BrokerUnavailable
+from keylanes.errors import AccessRefused, BrokerUnavailable
 
 PASSWORD = "open-sesame-4711"
 
@@ -88,21 +88,21 @@ def test_plain_text_becomes_a_secret() -> None:
     assert Settings.of(security=security, threads=2).security == security
 
 
-def run_with_password(address: str) -> BaseException:
+def run_with_password(address: str, refused_by: type[Exception]) -> BaseException:
     """Run an application that can't get in; what ended it."""
     limits = {"request_timeout_ms": 1_000, "default_api_timeout_ms": 1_000, "start_timeout_ms": 3_000}
     app = App("secret", broker=address, settings=settings(**limits))
     app.handler("any")(lambda value: None)
     with pytest.raises(SystemExit) as ended:
         app.run(until="level")
-    assert isinstance(ended.value.__cause__, BrokerUnavailable)
+    assert isinstance(ended.value.__cause__, refused_by)
     assert PASSWORD not in repr(app.__dict__)
     return ended.value
 
 
 def test_password_shows_nowhere_when_nobody_answers(everything_logged: pytest.LogCaptureFixture) -> None:
     """Logs and tracebacks of a broker that is not there."""
-    error = run_with_password("kafka://127.0.0.1:1")
+    error = run_with_password("kafka://127.0.0.1:1", BrokerUnavailable)
     assert everything_logged.records
     assert PASSWORD not in everything_logged.text
     assert PASSWORD not in "".join(traceback.format_exception(error))
@@ -113,7 +113,7 @@ def test_password_shows_nowhere_when_it_is_refused(
     kafka_server: KafkaServer, everything_logged: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     """Logs and tracebacks of a broker that does not want to hear it."""
-    error = run_with_password(f"kafka://{kafka_server.bootstrap}")
+    error = run_with_password(f"kafka://{kafka_server.bootstrap}", AccessRefused)
     assert everything_logged.records
     assert PASSWORD not in everything_logged.text
     assert PASSWORD not in "".join(traceback.format_exception(error))
