@@ -50,8 +50,8 @@ BESIDE = ("bench", "examples", "tests", "dev.py")
 SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 """Two files at a time, in the order of ``tests/conftest.py``: brokers and Spark run beside them on two cores."""
 NOT_FAST = "not broker and not spark and not slow"
-ON_COMPILED = f"({NOT_FAST}) or kills"
-"""What runs on the compiled package; kills run only there, on what users run."""
+ON_COMPILED = f"({NOT_FAST}) or compiled"
+"""What runs on the compiled package. Kills and many seeds run only there, on what users run."""
 NOT_COMPILED = (
     *("bench", "cli", "demo", "devkafka", "examples", "spark", "offsets/test_[!p]*.py", "simulation/test_soak.py"),
     *("test_architecture.py", "test_house.py", "test_pages.py"),
@@ -86,9 +86,9 @@ def test(rest: list[str]) -> int:
     python = environment([SMALL, FULL, JAVA])  # the wheel's Java is tested, also where there is another
     env = java_environment(python)
     left_out = [f"--ignore-glob=tests/{name}" for name in NOT_COMPILED]
-    _, on_compiled = pytest(python, "-m", ON_COMPILED, *SIDE_BY_SIDE, *left_out, *rest)
+    _, on_compiled = pytest(python, "-m", ON_COMPILED, *SIDE_BY_SIDE, "--durations=10", *left_out, *rest)
     first = steps([("compiled", on_compiled)], compiled(python, env))
-    tests = pytest(python, "-m", "not kills", *SIDE_BY_SIDE, "--durations=20", *rest)
+    tests = pytest(python, "-m", "not compiled", *SIDE_BY_SIDE, "--durations=20", *rest)
     return steps([*checks(python), tests], env) or first
 
 

@@ -25,7 +25,7 @@ from ..stage.ground import Ground
 
 WAIT_S = 60.0
 
-pytestmark = pytest.mark.kills
+pytestmark = pytest.mark.compiled
 
 
 @pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.broker)])

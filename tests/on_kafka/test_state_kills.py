@@ -24,7 +24,7 @@ from ..stage import dying
 from ..stage.counting import Counting
 from ..stage.ground import Ground
 
-pytestmark = pytest.mark.kills
+pytestmark = pytest.mark.compiled
 
 RECORDS, KEYS, PARTITIONS = 600, 31, 2
 WAIT_S = 60.0

@@ -19,7 +19,7 @@ from ..stage.ground import Ground
 ABORTED = 130
 WAIT_S = 60.0
 
-pytestmark = pytest.mark.kills
+pytestmark = pytest.mark.compiled
 
 
 class Running:

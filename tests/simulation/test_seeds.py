@@ -123,6 +123,7 @@ def test_the_seeds_reach_everything() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.compiled
 @pytest.mark.timeout(1_200)
 def test_many_seeds_over_all_cores(capsys: pytest.CaptureFixture[str]) -> None:
     """1,500 seeds with 15,000 faults: none loses, doubles or disorders anything, none hangs."""
