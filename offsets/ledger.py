@@ -25,16 +25,16 @@ import msgspec
 from ..keyrange.hashing import SPACE_END
 from ..keyrange.steps import Steps
 from .control import Control, event_counts, evolve_control
+from .control_events import ControlEvent, RangesGranted
+from .event_values import EVERYBODY, Edge, Tile
 from .events import (
     Committed,
-    ControlEvent,
     Event,
     LogOpened,
-    RangeReleased,
-    RangesGranted,
+    RangesReleased,
     SnapshotTaken,
     StateChanged,
-    Tile,
+    TopicsWritten,
     WorkersCut,
     WorkersMerged,
     WorkerSplit,
@@ -43,7 +43,7 @@ from .events import (
 Place: TypeAlias = tuple[str, int]
 """A source partition: (topic, partition)."""
 
-EpochEvent: TypeAlias = Committed | WorkersCut | WorkerSplit | WorkersMerged | RangeReleased
+EpochEvent: TypeAlias = Committed | WorkersCut | WorkerSplit | WorkersMerged | RangesReleased
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ class EpochPart:
     untils: Steps[int] = field(default_factory=Steps)
     workers: Steps[int] = field(default_factory=Steps)
     released: Steps[bool] = field(default_factory=Steps)
+    bounds: tuple[int, ...] = ()
+    """Where hot bands that were released had been cut, in rising order."""
 
     def is_complete(self) -> bool:
         """Whether every point was committed up to where a later grant takes over."""
@@ -67,15 +69,17 @@ class EpochPart:
 class PartitionLedger:
     """The fold for one source partition.
 
-    ``violations``: epochs of which a visible tile does not count; ``changed_by``: the (incarnation, transaction) that
-    changed the partition's state last, by the offset log alone; None: none ever did.
+    ``violations``: epochs of which a visible tile does not count. ``changed``: of each incarnation that changed the
+    partition's state, and was not succeeded, the last transaction that did, by the offset log alone. ``destinations``:
+    the topics that nobody had declared to which its records led.
     """
 
     parts: Mapping[int, EpochPart] = field(default_factory=lambda: MappingProxyType({}))
     epochs_closed: int = 0
     waiting: Mapping[int, tuple[EpochEvent, ...]] = field(default_factory=lambda: MappingProxyType({}))
     violations: frozenset[int] = frozenset()
-    changed_by: tuple[int, int] | None = None
+    changed: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    destinations: frozenset[str] = frozenset()
 
     @property
     def epoch_newest(self) -> int:
@@ -151,9 +155,17 @@ def evolve(ledger: Ledger, event: Event) -> Ledger:
             return _seen(ledger, event.incarnation, event.transaction)
         case StateChanged():
             place, writer = (event.topic, event.partition), (event.incarnation, event.transaction)
-            changed = replace(ledger.partition(place), changed_by=writer)
-            return _seen(_with_partition(ledger, place, changed), *writer)
-        case Committed() | WorkersCut() | WorkerSplit() | WorkersMerged() | RangeReleased():
+            partition = ledger.partition(place)
+            stay = () if EVERYBODY in event.succeeded else partition.changed.items()
+            changed = {i: number for i, number in stay if i not in event.succeeded}
+            partition = replace(partition, changed=MappingProxyType({**changed, event.incarnation: event.transaction}))
+            return _seen(_with_partition(ledger, place, partition), *writer)
+        case TopicsWritten():
+            place = (event.topic, event.partition)
+            partition = ledger.partition(place)
+            partition = replace(partition, destinations=partition.destinations | {*event.destinations})
+            return _seen(_with_partition(ledger, place, partition), event.incarnation, event.transaction)
+        case Committed() | WorkersCut() | WorkerSplit() | WorkersMerged() | RangesReleased():
             place = (event.topic, event.partition)
             partition = _evolve_partition(ledger.partition(place), event)
             return _seen(_with_partition(ledger, place, partition), event.incarnation, event.transaction)
@@ -292,15 +304,14 @@ def _parted(part: EpochPart, event: EpochEvent) -> tuple[EpochEvent | None, Epoc
                     (rest if known is None else here).append(piece)
             parted = [msgspec.structs.replace(event, tiles=tuple(tiles)) if tiles else None for tiles in (here, rest)]
             return parted[0], parted[1]
-        case RangeReleased():
-            if not is_span(event.first, event.end):
-                return None, None
-            if _holds(part, event.first, event.end):
-                return event, None
-            # Rare, so one event for all the points elsewhere is enough: what is released twice stays released.
-            if not any(True for _ in part.froms.pieces(event.first, event.end)):
-                return None, event
-            return event, event
+        case RangesReleased():
+            bands: tuple[list[Edge], list[Edge]] = ([], [])
+            for band in event.bands:
+                if is_span(band.first, band.end):
+                    for a, b, known in part.froms.all_pieces(band.first, band.end):
+                        bands[known is None].append(Edge(a, b, band.edge))
+            held, elsewhere = (msgspec.structs.replace(event, bands=tuple(of)) if of else None for of in bands)
+            return held, elsewhere
         case _:
             return event, None
 
@@ -323,9 +334,20 @@ def _apply(part: EpochPart, event: EpochEvent) -> tuple[EpochPart, bool]:
         case WorkersMerged():
             merged = [(a, b, event.worker) for a, b, n in part.workers.pieces() if n in (event.left, event.right)]
             return replace(part, workers=part.workers.replace(merged)), True
-        case RangeReleased():
-            held = [(a, b, True) for a, b, _ in part.froms.pieces(event.first, event.end)]
-            return replace(part, released=part.released.replace(held)), True
+        case RangesReleased():
+            released = part.released.replace((band.first, band.end, True) for band in event.bands)
+            bounds = tuple(sorted({*part.bounds, *event.bounds}))
+            return replace(part, released=released, bounds=bounds), _at_edges(part, event.bands)
+
+
+def _at_edges(part: EpochPart, bands: Iterable[Edge]) -> bool:
+    """Whether each band was released where it stands, or does not say where."""
+    return all(
+        edge == band.edge
+        for band in bands
+        if band.edge is not None
+        for _, _, edge in part.edges.pieces(band.first, band.end)
+    )
 
 
 def _split(part: EpochPart, event: WorkerSplit) -> list[tuple[int, int, int]]:
@@ -368,12 +390,3 @@ def _commit(part: EpochPart, event: Committed) -> tuple[EpochPart, bool]:
 def is_span(first: int, end: int) -> bool:
     """Whether ``[first, end)`` holds a point and lies in the space."""
     return 0 <= first < end <= SPACE_END
-
-
-def birth(ledger: Ledger) -> str:
-    """A text that no other logs have, those of an application of the same name included: its first member's instance.
-
-    Whoever took office has one; raises ValueError for logs that nobody joined.
-    """
-    members = ledger.control.members
-    return members[min(members)].instance

@@ -11,13 +11,12 @@ from types import MappingProxyType
 
 from ..keyrange.steps import Steps
 from .codec import EventError
-from .events import EpochFold, OffsetEvent, Piece, SnapshotTaken
+from .event_values import EpochFold, Piece, Writer
+from .events import OffsetEvent, SnapshotTaken
 from .ledger import EpochPart, Ledger, PartitionLedger, Place
 
 FIRST_STEP = 1_000
 STEP_GROWTH = 4
-NEVER = (0, 0)
-"""In a snapshot: no transaction has changed the state."""
 
 
 def search_starts(start: int, high: int) -> Iterable[int]:
@@ -50,11 +49,10 @@ def take_snapshot(
             position=position,
             topic=place[0],
             partition=place[1],
-            epochs_closed=fold.epochs_closed,
             epochs=tuple(_fold_epoch(part) for _, part in sorted(fold.parts.items())),
             violations=tuple(sorted(fold.violations)),
-            changed_incarnation=(fold.changed_by or NEVER)[0],
-            changed_transaction=(fold.changed_by or NEVER)[1],
+            changed=tuple(Writer(*writer) for writer in sorted(fold.changed.items())),
+            destinations=tuple(sorted(fold.destinations)),
         )
         for i, (place, fold) in enumerate(named)
     ]
@@ -84,12 +82,12 @@ def restore_snapshot(parts: Sequence[SnapshotTaken]) -> dict[Place, PartitionLed
             epochs = {fold.epoch: _restore_epoch(fold) for fold in part.epochs}
         except ValueError as error:
             raise EventError(f"damaged snapshot of {part.topic}[{part.partition}]: {error}") from None
-        changed_by = (part.changed_incarnation, part.changed_transaction)
         folds[part.topic, part.partition] = PartitionLedger(
             parts=MappingProxyType(epochs),
-            epochs_closed=part.epochs_closed,
+            epochs_closed=min(epochs, default=1) - 1,
             violations=frozenset(part.violations),
-            changed_by=None if changed_by == NEVER else changed_by,
+            changed=MappingProxyType({writer.incarnation: writer.transaction for writer in part.changed}),
+            destinations=frozenset(part.destinations),
         )
     return folds
 
@@ -110,7 +108,7 @@ def _fold_epoch(part: EpochPart) -> EpochFold:
             continue
         until, worker, released = part.untils.at(first), part.workers.at(first), part.released.at(first)
         pieces.append(Piece(first, end, offset_from, edge, until, worker, bool(released)))
-    return EpochFold(part.epoch, part.incarnation, tuple(pieces))
+    return EpochFold(part.epoch, part.incarnation, tuple(pieces), part.bounds)
 
 
 def _restore_epoch(fold: EpochFold) -> EpochPart:
@@ -123,4 +121,5 @@ def _restore_epoch(fold: EpochFold) -> EpochPart:
         untils=Steps((p.first, p.end, p.offset_until) for p in pieces if p.offset_until is not None),
         workers=Steps((p.first, p.end, p.worker) for p in pieces if p.worker is not None),
         released=Steps((p.first, p.end, True) for p in pieces if p.released),
+        bounds=fold.bounds,
     )

@@ -12,20 +12,16 @@ from typing import NamedTuple, TypeAlias
 
 from ..keyrange.hashing import HASH_NAME
 from ..keyrange.steps import Steps
-from ..offsets.events import (
+from ..offsets.control_events import (
     AppCreated,
-    Band,
     CoordinatorElected,
-    Event,
     MemberJoined,
     PartitionStarted,
     RangesGranted,
-    SnapshotTaken,
     StoreDeclared,
-    WorkersCut,
-    WorkersMerged,
-    WorkerSplit,
 )
+from ..offsets.event_values import Band
+from ..offsets.events import Event, SnapshotTaken, WorkersCut, WorkersMerged, WorkerSplit
 from ..offsets.provenance import app_id_of
 from .report import Example
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ..offsets.events import StoreDeclared
+from ..offsets.control_events import StoreDeclared
 from . import state
 from .brokers import AuditError, Place, Span, WitnessBroker
 from .history import Source

@@ -9,16 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ..offsets.codec import decode
-from ..offsets.events import (
-    Committed,
-    Event,
-    RangeReleased,
-    RangesGranted,
-    SnapshotTaken,
-    WorkersCut,
-    WorkersMerged,
-    WorkerSplit,
-)
+from ..offsets.control_events import RangesGranted
+from ..offsets.events import Committed, Event, RangesReleased, SnapshotTaken, WorkersCut, WorkersMerged, WorkerSplit
 from ..offsets.provenance import decode_provenance
 
 EVENT_SCHEMA = (
@@ -118,7 +110,7 @@ def _items(event: Event) -> list[_Row]:
             return [(event.worker, 1, None, None, None, None)]
         case WorkersMerged():
             return [(event.worker, 1, None, None, None, None)]
-        case RangeReleased():
+        case RangesReleased():
             return [(None, None, event.first, event.end, None, None)]
         case _:
             return []

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.offsets.codec import decode
-from keylanes.offsets.events import Committed, Event, Tile
+from keylanes.offsets.event_values import Tile
+from keylanes.offsets.events import Committed, Event
 from keylanes.offsets.provenance import decode_provenance
 from keylanes.runtime.logs.topics import creation_commands
 from keylanes.state.changelog import BEACON_KEY, decode_beacon, decode_stored

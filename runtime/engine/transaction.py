@@ -29,7 +29,7 @@ from ...offsets.events import (
     Committed,
     LogOpened,
     OffsetEvent,
-    RangeReleased,
+    RangesReleased,
     SnapshotTaken,
     StateChanged,
     WorkersCut,
@@ -253,7 +253,7 @@ class Transactions:
 def _partition_of(event: OffsetEvent) -> int:
     """The partition whose number says which partition of the offset log an event is written to."""
     match event:
-        case WorkersCut() | WorkerSplit() | WorkersMerged() | RangeReleased() | Committed():
+        case WorkersCut() | WorkerSplit() | WorkersMerged() | RangesReleased() | Committed():
             return event.partition
         case StateChanged() | SnapshotTaken():  # a snapshot of no source partition has the number of the log's
             return event.partition

@@ -15,7 +15,8 @@ from ...brokers.waiting import bounded
 from ...errors import LogError
 from ...keyrange.hashing import HASH_NAME
 from ...offsets.codec import EventError, decode
-from ...offsets.events import AppCreated, Event, LogOpened, OffsetEvent, RangesGranted, SnapshotTaken
+from ...offsets.control_events import AppCreated, RangesGranted
+from ...offsets.events import Event, LogOpened, OffsetEvent, SnapshotTaken
 from ...offsets.ledger import Ledger, PartitionLedger, Place, evolve, evolve_all
 from ...offsets.snapshots import newest_snapshot, restore_snapshot, search_starts
 from ..settings import Settings

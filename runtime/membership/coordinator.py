@@ -39,8 +39,7 @@ from ...errors import FencedError, LogError, SettingsError, SourceError
 from ...keyrange.hashing import HASH_NAME
 from ...keyrange.ranges import WHOLE, KeyRange
 from ...offsets.codec import encode
-from ...offsets.decide import StoreSpec, decide_grant, decide_opening, decide_stores
-from ...offsets.events import (
+from ...offsets.control_events import (
     AppCreated,
     ControlEvent,
     CoordinatorElected,
@@ -51,6 +50,7 @@ from ...offsets.events import (
     SourceIdentified,
     StoreDeclared,
 )
+from ...offsets.decide import StoreSpec, decide_grant, decide_opening, decide_stores
 from ...offsets.ledger import Ledger, Place, evolve
 from ...offsets.starts import ADDED
 from ..handlers.start import Start

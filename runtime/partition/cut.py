@@ -16,7 +16,7 @@ from typing import TypeAlias
 from ...brokers.protocol import Record
 from ...keyrange.hashing import point_of
 from ...keyrange.ranges import KeyRange
-from ...offsets.events import RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
+from ...offsets.events import RangesReleased, WorkersCut, WorkersMerged, WorkerSplit
 from ..handlers.sizes import bytes_of
 from .dispatch import PartitionDispatch
 from .worker import Worker
@@ -84,10 +84,10 @@ class Released:
     first: int
     end: int
 
-    def event(self, transaction: int) -> RangeReleased:
+    def event(self, transaction: int) -> RangesReleased:
         """What the log says of it."""
         d = self.dispatch
-        return RangeReleased(d.incarnation, transaction, self.epoch, d.topic, d.partition, self.first, self.end)
+        return RangesReleased(d.incarnation, transaction, self.epoch, d.topic, d.partition, self.first, self.end)
 
 
 Change: TypeAlias = Cut | Split | Merged | Released

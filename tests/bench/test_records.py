@@ -8,7 +8,7 @@ from pathlib import Path
 from _driver import Spec, Tally
 from comparison.kill import covered, grown
 from comparison.latency import percentiles_ms
-from keylanes.offsets.events import Tile
+from keylanes.offsets.event_values import Tile
 from keylanes.state.changelog import BEACON_KEY, Beacon, encode_beacon, encode_stored
 from keylanes.state.keys import state_key
 from rig.loader import counts_of, keys_of, records_of, value_of

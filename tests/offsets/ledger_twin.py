@@ -7,16 +7,8 @@ it lies inside its own epoch's part and starts at the edge. Epochs rise; a stale
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from keylanes.offsets.events import (
-    Committed,
-    ControlEvent,
-    CoordinatorElected,
-    OffsetEvent,
-    PartitionStarted,
-    RangeReleased,
-    RangesGranted,
-    StateChanged,
-)
+from keylanes.offsets.control_events import ControlEvent, CoordinatorElected, PartitionStarted, RangesGranted
+from keylanes.offsets.events import Committed, OffsetEvent, RangesReleased, StateChanged
 
 
 class Judgement(NamedTuple):
@@ -53,7 +45,7 @@ def judge(control: Sequence[ControlEvent], offsets: Sequence[OffsetEvent], point
             continue
         if epoch > grants.newest:
             waiting.add(epoch)
-        elif isinstance(event, RangeReleased):
+        elif isinstance(event, RangesReleased):
             for point in points:
                 if event.first <= point < event.end:
                     if (epoch, point) in edge:

@@ -3,25 +3,29 @@
 from hypothesis import strategies as st
 
 from keylanes.keyrange.hashing import SPACE_END
-from keylanes.offsets.events import (
+from keylanes.offsets.control_events import (
     AppCreated,
-    Band,
-    Committed,
     ControlEvent,
-    CoordinatorElected,
-    MemberExpelled,
-    MemberFenced,
-    MemberJoined,
+)
+from keylanes.offsets.event_values import Band, Tile
+from keylanes.offsets.events import (
+    Committed,
     OffsetEvent,
-    PartitionStarted,
-    RangeReleased,
-    RangesGranted,
     StateChanged,
-    StoreDeclared,
-    Tile,
     WorkersCut,
     WorkersMerged,
     WorkerSplit,
+)
+
+from ..stage.log_events import (
+    coordinator_elected,
+    member_expelled,
+    member_fenced,
+    member_joined,
+    partition_started,
+    range_released,
+    ranges_granted,
+    store_declared,
 )
 
 TOPIC, PARTITION = "source", 0
@@ -50,25 +54,25 @@ def control_logs(draw: st.DrawFn, grants_max: int, *, wrong: bool) -> list[Contr
     term, epoch = 1, 0
     log: list[ControlEvent] = [
         AppCreated("app", "hash", 1),
-        CoordinatorElected(1, "a"),
-        MemberJoined(1, 1, "a", "app.a"),
-        PartitionStarted(1, TOPIC, PARTITION, 0, "earliest", 1),
+        coordinator_elected(1, "a"),
+        member_joined(1, 1, "a", "app.a"),
+        partition_started(1, TOPIC, PARTITION, 0, "earliest", 1),
     ]
     offsets = st.sampled_from((0, 0, 2, 4, 4, 6))
     for _ in range(draw(st.integers(1, grants_max))):
         kind = draw(st.sampled_from(("grant", "grant", "grant", "chunk", "elect", "stale", "expel", "store")))
         if kind == "elect":
             term += 1
-            log.append(CoordinatorElected(term, draw(st.sampled_from("abc"))))
+            log.append(coordinator_elected(term, draw(st.sampled_from("abc"))))
         elif kind == "expel":
-            log += [MemberExpelled(term, 1), MemberFenced(term, 1)]
+            log += [member_expelled(term, 1), member_fenced(term, 1)]
         elif kind == "store":
             name, by = draw(st.sampled_from("abc")), term - draw(st.integers(0, 1))
-            log.append(StoreDeclared(by, draw(st.integers(0, 3)), name, TOPIC, "value", "", "int", "json"))
+            log.append(store_declared(by, draw(st.integers(0, 3)), name, TOPIC, "value", "", "int", "json"))
         elif kind == "stale" and term > 1:
             first, end = draw(spans())
             band = Band(BOUNDS[first], BOUNDS[end], draw(offsets))
-            log.append(RangesGranted(term - 1, 1, epoch + draw(st.integers(0, 1)), TOPIC, PARTITION, (band,)))
+            log.append(ranges_granted(term - 1, 1, epoch + draw(st.integers(0, 1)), TOPIC, PARTITION, (band,)))
         else:
             epoch += 0 if kind == "chunk" and epoch else draw(st.sampled_from((1, 1, 2)))
             bands: list[Band] = []
@@ -78,7 +82,7 @@ def control_logs(draw: st.DrawFn, grants_max: int, *, wrong: bool) -> list[Contr
                 cell = draw(st.integers(first + 1, len(CELLS)))
                 bands.append(Band(BOUNDS[first], BOUNDS[cell], draw(offsets)))
             incarnation = holder(epoch) if not wrong or draw(st.integers(0, 9)) else 9
-            log.append(RangesGranted(term, incarnation, epoch, TOPIC, PARTITION, tuple(bands)))
+            log.append(ranges_granted(term, incarnation, epoch, TOPIC, PARTITION, tuple(bands)))
     return log
 
 
@@ -113,5 +117,5 @@ def offset_logs(draw: st.DrawFn, events_max: int) -> list[OffsetEvent]:
             left = draw(st.integers(10, 60))
             log.append(WorkersMerged(*head, epoch, *PLACE, left, left + 1, transaction * 10))
         else:
-            log.append(RangeReleased(*head, epoch, *PLACE, BOUNDS[first], BOUNDS[end]))
+            log.append(range_released(*head, epoch, *PLACE, BOUNDS[first], BOUNDS[end]))
     return log

@@ -10,6 +10,12 @@ from hypothesis import strategies as st
 from keylanes.keyrange.hashing import HASH_NAME, SPACE_END
 from keylanes.offsets.codec import EVENT_BYTES_MAX, encode
 from keylanes.offsets.control import Control, evolve_control
+from keylanes.offsets.control_events import (
+    AppCreated,
+    ControlEvent,
+    RangesGranted,
+    StoreDeclared,
+)
 from keylanes.offsets.decide import (
     STORE_NUMBER_MAX,
     CommitKey,
@@ -23,19 +29,11 @@ from keylanes.offsets.decide import (
     spec_of,
     tiles_of,
 )
-from keylanes.offsets.events import (
-    AppCreated,
-    Band,
-    Committed,
-    ControlEvent,
-    CoordinatorElected,
-    LogOpened,
-    PartitionStarted,
-    RangesGranted,
-    StoreDeclared,
-    Tile,
-)
+from keylanes.offsets.event_values import Band, Tile
+from keylanes.offsets.events import Committed, LogOpened
 from keylanes.offsets.ledger import Ledger, evolve_all
+
+from ..stage.log_events import coordinator_elected, partition_started, ranges_granted, store_declared
 
 PLACE = ("t", 0)
 MASK = (1 << 64) - 1
@@ -135,8 +133,8 @@ def started(*events: Committed | RangesGranted) -> Ledger:
     """A ledger in term 4 of a partition that starts at 10."""
     head: list[ControlEvent] = [
         AppCreated("a", HASH_NAME, 1),
-        CoordinatorElected(4, "x"),
-        PartitionStarted(4, *PLACE, 10, "earliest", 1),
+        coordinator_elected(4, "x"),
+        partition_started(4, *PLACE, 10, "earliest", 1),
     ]
     return evolve_all(Ledger(), [*head, *events])
 
@@ -144,18 +142,18 @@ def started(*events: Committed | RangesGranted) -> Ledger:
 def test_a_grant_runs_from_the_edges_at_the_next_epoch() -> None:
     """First from where the partition started, then from what was committed, band by band."""
     first = decide_grant(started(), 4, PLACE, 1)
-    assert first == [RangesGranted(4, 1, 1, *PLACE, (Band(0, SPACE_END, 10),))]
+    assert first == [ranges_granted(4, 1, 1, *PLACE, (Band(0, SPACE_END, 10),))]
     middle = SPACE_END // 2
     moved = Committed(1, 1, 0, 1, 1, *PLACE, (Tile(0, 1, 0, middle, 10, 25),), 0, 0, 0)
     second = decide_grant(started(first[0], moved), 4, PLACE, 2)  # type: ignore[arg-type]  # a grant, as asserted
-    assert second == [RangesGranted(4, 2, 2, *PLACE, (Band(0, middle, 25), Band(middle, SPACE_END, 10)))]
+    assert second == [ranges_granted(4, 2, 2, *PLACE, (Band(0, middle, 25), Band(middle, SPACE_END, 10)))]
 
 
 def test_a_grant_of_many_bands_comes_in_chunks_of_one_epoch() -> None:
     """Each below the limit, together every band once; the fold takes them as one grant."""
     cut = [SPACE_END * i // 40_000 for i in range(40_001)]
     tiles = tuple(Tile(i, 1, a, b, 10, 1 << 40) for i, (a, b) in enumerate(pairwise(cut)) if i % 2)
-    whole = RangesGranted(4, 1, 1, *PLACE, (Band(0, SPACE_END, 10),))
+    whole = ranges_granted(4, 1, 1, *PLACE, (Band(0, SPACE_END, 10),))
     ledger = started(whole, Committed(1, 1, 0, 1, 1, *PLACE, tiles, 0, 0, 0))
     chunks = decide_grant(ledger, 4, PLACE, 2)
     assert len(chunks) > 1
@@ -192,7 +190,7 @@ SPEC = StoreSpec("seen", "flights", "map", "str", "int", "json")
 
 def declared(*stores: StoreDeclared) -> Control:
     """The control log's fold in term 4 with these stores."""
-    control = evolve_control(Control(), CoordinatorElected(4, "x"))
+    control = evolve_control(Control(), coordinator_elected(4, "x"))
     for store in stores:
         control = evolve_control(control, store)
     return control
@@ -224,7 +222,7 @@ def test_stores_keep_their_numbers_whatever_is_asked_for_later(starts: list[list
 def test_a_store_of_another_kind_under_an_old_name_is_refused(field: str) -> None:
     """The message names the store, what it was, what it is now, and what to do."""
     other = SPEC._replace(**{field: "another"})
-    control = declared(StoreDeclared(4, 0, *SPEC))
+    control = declared(store_declared(4, 0, *SPEC))
     with pytest.raises(StoreChanged, match="store 'seen' was a map of int by str for flights as json") as raised:
         decide_stores(control, 4, [other])
     assert "another" in str(raised.value)
@@ -235,8 +233,8 @@ def test_a_store_of_another_kind_under_an_old_name_is_refused(field: str) -> Non
 
 def test_the_numbers_of_stores_end() -> None:
     """They are two bytes of every state key; the last number is given, a further one is refused."""
-    last = StoreDeclared(4, STORE_NUMBER_MAX, *spec("last"))
-    before = StoreDeclared(4, STORE_NUMBER_MAX - 1, *spec("before"))
+    last = store_declared(4, STORE_NUMBER_MAX, *spec("last"))
+    before = store_declared(4, STORE_NUMBER_MAX - 1, *spec("before"))
     assert [store.number for store in decide_stores(declared(before), 4, [SPEC])] == [STORE_NUMBER_MAX]
     with pytest.raises(ValueError, match="has had 65536 stores"):
         decide_stores(declared(last), 4, [SPEC])

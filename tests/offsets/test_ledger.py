@@ -8,26 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keylanes.offsets.events import (
+from keylanes.offsets.control_events import (
     AppCreated,
-    Band,
-    Committed,
     ControlEvent,
-    CoordinatorElected,
+    RangesGranted,
+)
+from keylanes.offsets.event_values import Band, Tile
+from keylanes.offsets.events import (
+    Committed,
     LogOpened,
     OffsetEvent,
-    PartitionStarted,
-    RangeReleased,
-    RangesGranted,
     StateChanged,
-    StoreDeclared,
-    Tile,
     WorkersCut,
     WorkersMerged,
     WorkerSplit,
 )
 from keylanes.offsets.ledger import Ledger, evolve, evolve_all
 
+from ..stage.log_events import coordinator_elected, partition_started, range_released, ranges_granted, store_declared
 from .ledger_twin import judge
 from .log_strategies import BOUNDS, PARTITION, PLACE, POINTS, TOPIC, control_logs, offset_logs
 
@@ -90,15 +88,15 @@ def started(*events: ControlEvent | OffsetEvent) -> Ledger:
     """A ledger in term 1 of a partition that starts at 0, with more events."""
     first: list[ControlEvent] = [
         AppCreated("app", "hash", 1),
-        CoordinatorElected(1, "a"),
-        PartitionStarted(1, TOPIC, PARTITION, 0, "earliest", 1),
+        coordinator_elected(1, "a"),
+        partition_started(1, TOPIC, PARTITION, 0, "earliest", 1),
     ]
     return evolve_all(Ledger(), [*first, *events])
 
 
 def grant(epoch: int, offset: int, *, first: int = 0, end: int = END, term: int = 1, to: int = 1) -> RangesGranted:
     """A grant of one band."""
-    return RangesGranted(term, to, epoch, TOPIC, PARTITION, (Band(first, end, offset),))
+    return ranges_granted(term, to, epoch, TOPIC, PARTITION, (Band(first, end, offset),))
 
 
 def commit(epoch: int, start: int, to: int, *, first: int = 0, end: int = END, by: int = 1, n: int = 1) -> Committed:
@@ -154,7 +152,7 @@ def test_a_commit_over_points_that_its_epoch_never_held_is_a_violation() -> None
 
 def test_a_stale_term_grants_nothing() -> None:
     """Events of a term that was overtaken change nothing, wherever they stand."""
-    ledger = started(grant(1, 0), CoordinatorElected(2, "b"), grant(2, 3, term=1))
+    ledger = started(grant(1, 0), coordinator_elected(2, "b"), grant(2, 3, term=1))
     assert ledger.partition(PLACE).epoch_next == 2
 
 
@@ -172,7 +170,7 @@ def test_a_tile_that_does_not_continue_its_band_is_a_violation(tile: Tile) -> No
 def test_a_commit_by_another_incarnation_or_after_a_release_is_a_violation() -> None:
     """An epoch belongs to one incarnation, until it gives the range up."""
     assert started(grant(1, 0), commit(1, 0, 5, by=2)).violations() == [(PLACE, 1)]
-    released = RangeReleased(1, 1, 1, TOPIC, PARTITION, 0, BOUNDS[1])
+    released = range_released(1, 1, 1, TOPIC, PARTITION, 0, BOUNDS[1])
     ledger = started(grant(1, 0), released)
     assert ledger.partition(PLACE).owners().at(0) is None
     assert ledger.partition(PLACE).owners().at(BOUNDS[1]) == 1
@@ -212,10 +210,10 @@ def test_the_last_transaction_that_changed_the_state_is_known() -> None:
 
 def test_a_store_keeps_the_number_that_it_was_given_first() -> None:
     """A declaration of a stale term gives none; a second one of the same name changes nothing."""
-    first = StoreDeclared(1, 0, "seen", TOPIC, "map", "str", "int", "json")
-    again = StoreDeclared(2, 1, "seen", TOPIC, "map", "str", "int", "json")
-    stale = StoreDeclared(1, 1, "other", TOPIC, "value", "", "int", "json")
-    ledger = started(first, CoordinatorElected(2, "b"), again, stale)
+    first = store_declared(1, 0, "seen", TOPIC, "map", "str", "int", "json")
+    again = store_declared(2, 1, "seen", TOPIC, "map", "str", "int", "json")
+    stale = store_declared(1, 1, "other", TOPIC, "value", "", "int", "json")
+    ledger = started(first, coordinator_elected(2, "b"), again, stale)
     assert dict(ledger.control.stores) == {"seen": first}
 
 

@@ -11,15 +11,8 @@ from hypothesis import strategies as st
 
 from keylanes.keyrange.steps import Steps
 from keylanes.offsets.codec import EventError, decode, encode
-from keylanes.offsets.events import (
-    Committed,
-    ControlEvent,
-    OffsetEvent,
-    SnapshotTaken,
-    WorkersCut,
-    WorkersMerged,
-    WorkerSplit,
-)
+from keylanes.offsets.control_events import ControlEvent
+from keylanes.offsets.events import Committed, OffsetEvent, SnapshotTaken, WorkersCut, WorkersMerged, WorkerSplit
 from keylanes.offsets.ledger import Ledger, evolve_all
 from keylanes.offsets.snapshots import newest_snapshot, restore_snapshot, search_starts, take_snapshot
 

@@ -12,7 +12,7 @@ from keylanes.brokers.simulated.link import ConnectionSevered
 from keylanes.brokers.simulated.network import Kind
 from keylanes.brokers.waiting import bounded
 from keylanes.offsets.control import Control, event_counts
-from keylanes.offsets.events import AppCreated
+from keylanes.offsets.control_events import AppCreated
 from keylanes.offsets.ledger import Ledger, evolve_all
 from keylanes.runtime import member
 from keylanes.runtime.engine.commit import CommitCycle

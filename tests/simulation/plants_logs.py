@@ -3,7 +3,6 @@
 from typing import Any
 
 from keylanes.offsets import codec, ledger, snapshots, starts
-from keylanes.offsets.events import MemberFenced
 from keylanes.offsets.provenance import app_id_of
 from keylanes.runtime.logs.office import Office
 from keylanes.runtime.logs.reader import LogReader
@@ -13,6 +12,7 @@ from keylanes.runtime.partition.reshape import Wishes
 from ..offsets import test_codec, test_ledger, test_snapshots
 from ..runtime import test_rights_lost, test_starts
 from ..runtime.engine import test_grants
+from ..stage.log_events import member_fenced
 from ..stage.planting import Planting, change, changed, everywhere
 from .plants import DOUBLED, OUTSIDE, Plant, each
 
@@ -75,7 +75,7 @@ def unknown_decoded(patch: Planting) -> None:
             return decode(data)
         except codec.EventError as error:
             if "unknown" in str(error):
-                return MemberFenced(0, 0)
+                return member_fenced(0, 0)
             raise
 
     everywhere(patch, decode, leniently)

@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from keylanes.brokers.protocol import TopicPartition
-from keylanes.offsets.events import CoordinatorElected, Event, StateChanged, StoreDeclared
+from keylanes.offsets.control_events import CoordinatorElected, StoreDeclared
+from keylanes.offsets.events import Event, StateChanged
 from keylanes.state.changelog import BEACON_KEY, changelog_topic, decode_beacon, decode_stored
 from keylanes.state.keys import point_in
 from keylanes.state.memory import MemoryCopies

@@ -17,17 +17,14 @@ from typing import NamedTuple
 from keylanes.brokers.protocol import TopicPartition
 from keylanes.keyrange.hashing import SPACE_END, point_of
 from keylanes.offsets.codec import decode
+from keylanes.offsets.control_events import CoordinatorElected, MemberJoined, PartitionStarted, RangesGranted
+from keylanes.offsets.event_values import Tile
 from keylanes.offsets.events import (
     Committed,
-    CoordinatorElected,
     Event,
-    MemberJoined,
-    PartitionStarted,
-    RangeReleased,
-    RangesGranted,
+    RangesReleased,
     SnapshotTaken,
     StateChanged,
-    Tile,
     WorkersCut,
     WorkersMerged,
     WorkerSplit,
@@ -151,12 +148,12 @@ class Watch:
                 )
                 cells.holders[i] = Holder(event.epoch, event.incarnation)
 
-    def _cells(self, event: RangesGranted | RangeReleased | Committed | WorkersMerged) -> Cells:
+    def _cells(self, event: RangesGranted | RangesReleased | Committed | WorkersMerged) -> Cells:
         place = TopicPartition(event.topic, event.partition)
         assert place in self.cells, f"{event} of a partition that was not started"
         return self.cells[place]
 
-    def _release(self, event: RangeReleased) -> None:
+    def _release(self, event: RangesReleased) -> None:
         """From here on nobody may commit there, until it is granted again."""
         cells = self._cells(event)
         for i in cells.within(event.first, event.end):
@@ -190,7 +187,7 @@ class Watch:
                 self._check_counts(event, outputs)
                 tiles[TopicPartition(event.topic, event.partition)] += event.tiles
         for event in events:
-            if isinstance(event, RangeReleased):
+            if isinstance(event, RangesReleased):
                 self._release(event)
             elif isinstance(event, WorkersMerged):
                 self._check_level(event)
@@ -221,7 +218,7 @@ class Watch:
 
     def _check_workers(self, event: Event) -> None:
         """A tile is that of consecutive workers, told of before it, whose ranges together are its points."""
-        if not isinstance(event, WorkersCut | WorkerSplit | WorkersMerged | Committed | RangeReleased):
+        if not isinstance(event, WorkersCut | WorkerSplit | WorkersMerged | Committed | RangesReleased):
             return
         place = TopicPartition(event.topic, event.partition)
         ranges, who = self.workers[place], event.incarnation
@@ -248,7 +245,7 @@ class Watch:
                     assert (bounds[0], bounds[-1]) == (tile.first, tile.end), (
                         f"{place}: {tile} of incarnation {who} is not the range of its workers {held}"
                     )
-            case RangeReleased():
+            case RangesReleased():
                 for key, (first, end) in list(ranges.items()):
                     if key[0] == who and event.first <= first and end <= event.end:
                         del ranges[key]

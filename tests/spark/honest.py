@@ -14,22 +14,11 @@ import msgspec
 from keylanes.keyrange.hashing import HASH_NAME, point_of
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.codec import encode
-from keylanes.offsets.events import (
+from keylanes.offsets.control_events import (
     AppCreated,
-    Band,
-    Committed,
-    CoordinatorElected,
-    EpochFold,
-    Event,
-    LogOpened,
-    MemberJoined,
-    PartitionStarted,
-    Piece,
-    RangesGranted,
-    SnapshotTaken,
-    Tile,
-    WorkersCut,
 )
+from keylanes.offsets.event_values import Band, EpochFold, Piece, Tile
+from keylanes.offsets.events import Committed, Event, LogOpened, SnapshotTaken, WorkersCut
 from keylanes.offsets.provenance import (
     DIGEST_MASK,
     HEADER,
@@ -40,6 +29,8 @@ from keylanes.offsets.provenance import (
 )
 from keylanes.state.tables import TABLE_CONFIG
 from keylanes.state.topics import NewRecord, TopicStore
+
+from ..stage.log_events import coordinator_elected, member_joined, partition_started, ranges_granted
 
 TABLE = "other.changelog.flights.in"
 APP, SOURCE, LATE, AUDITED, DEAD = "flights", "flights.in", "late", "audit", "flights.dead"
@@ -200,14 +191,14 @@ class Planner:
     def _life(self, run: Run, life: int, until: int) -> None:
         incarnation, term, epoch = life + 1, life + 1, life + 1
         run.control += [
-            CoordinatorElected(term, f"{self.process} {life}"),
-            MemberJoined(term, incarnation, f"{self.process} {life}", f"{self.app}-{incarnation}"),
+            coordinator_elected(term, f"{self.process} {life}"),
+            member_joined(term, incarnation, f"{self.process} {life}", f"{self.app}-{incarnation}"),
         ]
         for p in range(self.partitions):
             if life == 0:
-                run.control.append(PartitionStarted(term, SOURCE, p, 0, "earliest", 1))
+                run.control.append(partition_started(term, SOURCE, p, 0, "earliest", 1))
             bands = tuple(Band(first, end, at) for first, end, at in self._levels(p))
-            run.control.append(RangesGranted(term, incarnation, epoch, SOURCE, p, bands))
+            run.control.append(ranges_granted(term, incarnation, epoch, SOURCE, p, bands))
         transaction = 1
         for p in range(self.partitions):
             cut = WorkersCut(incarnation, transaction, epoch, SOURCE, p, 0, self.bounds)

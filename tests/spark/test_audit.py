@@ -7,19 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from keylanes.offsets.events import (
-    Band,
-    Committed,
-    CoordinatorElected,
-    MemberJoined,
-    PartitionStarted,
-    RangesGranted,
-    Tile,
-    WorkersMerged,
-    WorkerSplit,
-)
+from keylanes.offsets.control_events import PartitionStarted
+from keylanes.offsets.event_values import Band, Tile
+from keylanes.offsets.events import Committed, WorkersMerged, WorkerSplit
 from keylanes.offsets.provenance import DIGEST_MASK, HEADER
 
+from ..stage.log_events import coordinator_elected, member_joined, partition_started, ranges_granted
 from .honest import APP, AUDITED, DEAD, LATE, SOURCE, Planner, altered, outputs_of
 
 if TYPE_CHECKING:
@@ -78,7 +71,9 @@ def test_a_run_that_did_not_start_at_the_first_record_is_proven_from_there(audit
     """What lies below the start was never the application's; the report says what it was started from."""
     run = Planner(restarts=0, partitions=1).run()
     run.control = [
-        PartitionStarted(event.term, SOURCE, 0, 0, "group:flights", 1) if isinstance(event, PartitionStarted) else event
+        partition_started(event.term, SOURCE, 0, 0, "group:flights", 1)
+        if isinstance(event, PartitionStarted)
+        else event
         for event in run.control
     ]
     report = audited(run)
@@ -193,9 +188,9 @@ def test_a_stale_commit_is_found(audited: Audited) -> None:
     """After a grant to another, a commit of the old epoch in front of it does not count, and it is seen."""
     run = Planner(restarts=0, partitions=1, log_partitions=1).run()
     run.control += [
-        CoordinatorElected(2, "other"),
-        MemberJoined(2, 2, "other", "flights-2"),
-        RangesGranted(2, 2, 2, SOURCE, 0, (Band(0, 1 << 32, 400),)),
+        coordinator_elected(2, "other"),
+        member_joined(2, 2, "other", "flights-2"),
+        ranges_granted(2, 2, 2, SOURCE, 0, (Band(0, 1 << 32, 400),)),
     ]
     run.records[0] += [(b"key 1", b"1")] * 10
     tile = Tile(0, 16, 0, 1 << 32, 400, 410)
@@ -211,8 +206,8 @@ def test_a_commit_of_a_deposed_coordinators_grant_is_stale(audited: Audited) -> 
     """A grant under a term that a later election ended gives nothing."""
     run = Planner(restarts=0, partitions=1, log_partitions=1).run()
     run.control += [
-        CoordinatorElected(5, "other"),
-        RangesGranted(1, 2, 2, SOURCE, 0, (Band(0, 1 << 32, 400),)),
+        coordinator_elected(5, "other"),
+        ranges_granted(1, 2, 2, SOURCE, 0, (Band(0, 1 << 32, 400),)),
     ]
     run.records[0] += [(b"key 1", b"1")] * 10
     run.events[0].append(Committed(2, 1, 0, 1, 2, SOURCE, 0, (Tile(0, 16, 0, 1 << 32, 400, 410),), 0, 0, 0))
@@ -377,7 +372,7 @@ def test_a_worker_number_that_comes_back_is_found(audited: Audited) -> None:
 def test_an_epoch_granted_twice_over_the_same_points_is_found(audited: Audited) -> None:
     """A grant never uses an epoch again over overlapping points."""
     run = Planner(restarts=0).run()
-    run.control.append(RangesGranted(1, 1, 1, SOURCE, 0, (Band(0, 5, 0),)))
+    run.control.append(ranges_granted(1, 1, 1, SOURCE, 0, (Band(0, 5, 0),)))
     assert "control" in audited(run).violated()
 
 

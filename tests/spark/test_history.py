@@ -2,20 +2,9 @@
 
 from keylanes.keyrange.hashing import HASH_NAME
 from keylanes.keyrange.steps import Steps
-from keylanes.offsets.events import (
-    AppCreated,
-    Band,
-    CoordinatorElected,
-    EpochFold,
-    Event,
-    PartitionStarted,
-    Piece,
-    RangesGranted,
-    SnapshotTaken,
-    WorkersCut,
-    WorkersMerged,
-    WorkerSplit,
-)
+from keylanes.offsets.control_events import AppCreated, RangesGranted
+from keylanes.offsets.event_values import Band, EpochFold, Piece
+from keylanes.offsets.events import Event, SnapshotTaken, WorkersCut, WorkersMerged, WorkerSplit
 from keylanes.spark.history import (
     UNTIL_NEVER,
     fold_control,
@@ -24,17 +13,19 @@ from keylanes.spark.history import (
     oldest_snapshot,
 )
 
+from ..stage.log_events import coordinator_elected, partition_started, ranges_granted
+
 TOP = 1 << 32
 
 
 def control(*events: Event) -> list[tuple[int, Event]]:
     """A control log that starts with the application and its first coordinator."""
-    return list(enumerate([AppCreated("a", HASH_NAME, 1), CoordinatorElected(1, "x"), *events]))
+    return list(enumerate([AppCreated("a", HASH_NAME, 1), coordinator_elected(1, "x"), *events]))
 
 
 def granted(epoch: int, *bands: tuple[int, int, int], incarnation: int = 1, term: int = 1) -> RangesGranted:
     """A grant of (first, end, offset_from) in ``t[0]``."""
-    return RangesGranted(term, incarnation, epoch, "t", 0, tuple(Band(*band) for band in bands))
+    return ranges_granted(term, incarnation, epoch, "t", 0, tuple(Band(*band) for band in bands))
 
 
 def test_an_epoch_holds_until_the_next_grant_over_the_same_point() -> None:
@@ -53,11 +44,11 @@ def test_events_of_a_lower_term_than_the_highest_elected_do_not_count() -> None:
     """What a deposed coordinator still writes changes nothing; a late election with a lower term neither."""
     grants = fold_control(
         control(
-            CoordinatorElected(3, "y"),
+            coordinator_elected(3, "y"),
             granted(1, (0, TOP, 0), term=1),
-            CoordinatorElected(2, "late"),
+            coordinator_elected(2, "late"),
             granted(2, (0, TOP, 0), term=2),
-            PartitionStarted(3, "t", 0, 7, "earliest", 1),
+            partition_started(3, "t", 0, 7, "earliest", 1),
             granted(3, (0, TOP, 7), term=3),
         )
     )

@@ -10,12 +10,14 @@ import pytest
 
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.offsets.codec import encode
-from keylanes.offsets.events import Committed, Event, SnapshotTaken, StateChanged, StoreDeclared
+from keylanes.offsets.control_events import StoreDeclared
+from keylanes.offsets.events import Committed, Event, SnapshotTaken, StateChanged
 from keylanes.state.changelog import BEACON_KEY, Beacon, changelog_topic, encode_beacon, encode_stored
 from keylanes.state.keys import encode_map_key, state_key
 from keylanes.state.tables import TABLE_CONFIG
 from keylanes.state.topics import NewRecord, TopicStore
 
+from ..stage.log_events import store_declared
 from .honest import APP, DEAD, SOURCE, Planner, Run
 from .test_kafka import create, producer
 
@@ -44,8 +46,8 @@ def stateful(run: Run) -> list[Change]:
     How often a key was seen, up to ``ROUND``, where it is deleted; by parity the last value, with a deadline.
     """
     run.control += [
-        StoreDeclared(len(run.control), SEEN, "seen", SOURCE, "value", "", "int", "json"),
-        StoreDeclared(len(run.control), PARITIES, "parities", SOURCE, "map", "str", "int", "json"),
+        store_declared(len(run.control), SEEN, "seen", SOURCE, "value", "", "int", "json"),
+        store_declared(len(run.control), PARITIES, "parities", SOURCE, "map", "str", "int", "json"),
     ]
     term = max(getattr(event, "term", 0) for event in run.control[:-2])
     run.control[-2:] = [altered_term(event, term) for event in run.control[-2:]]
@@ -74,7 +76,7 @@ def stateful(run: Run) -> list[Change]:
 def altered_term(event: Any, term: int) -> StoreDeclared:
     """The declaration, by the coordinator in office."""
     assert isinstance(event, StoreDeclared)
-    return StoreDeclared(term, *(getattr(event, name) for name in event.__struct_fields__[1:]))
+    return store_declared(term, *(getattr(event, name) for name in event.__struct_fields__[1:]))
 
 
 def beacons(run: Run) -> list[Change]:

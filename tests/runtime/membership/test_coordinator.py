@@ -12,13 +12,15 @@ from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import FencedError, SettingsError, SourceError
 from keylanes.keyrange.hashing import HASH_NAME
 from keylanes.offsets.codec import encode
+from keylanes.offsets.control_events import AppCreated, ControlEvent
 from keylanes.offsets.decide import CommitKey, Move, StoreSpec, decide_commits
-from keylanes.offsets.events import AppCreated, ControlEvent, CoordinatorElected, MemberJoined, PartitionStarted
 from keylanes.offsets.ledger import birth
 from keylanes.runtime.logs.office import Identity, Office
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.membership.coordinator import Coordinator
 from keylanes.runtime.settings import Settings
+
+from ...stage.log_events import coordinator_elected, member_joined, partition_started
 
 SOURCES = {TopicPartition("src", 0): Watermarks(0, 10)}
 STORES = [StoreSpec("seen", "src", "map", "str", "int", "json"), StoreSpec("sums", "src", "value", "", "int", "json")]
@@ -173,8 +175,8 @@ def test_a_start_that_ended_between_two_partitions_stands_in_nobodys_way() -> No
         cluster = made(2)
         log: list[ControlEvent] = [
             AppCreated("x", HASH_NAME, 1),
-            CoordinatorElected(1, "P"),
-            PartitionStarted(1, "src", 0, 0, "earliest", 1),
+            coordinator_elected(1, "P"),
+            partition_started(1, "src", 0, 0, "earliest", 1),
         ]
         await cluster.connect("P").append([Outgoing("x.control", 0, None, encode(event)) for event in log])
         office = await started(cluster, "Q", STORES, 2)
@@ -242,7 +244,7 @@ def test_a_fence_that_fails_leaves_no_other_behind() -> None:
         cluster = made()
         log: list[ControlEvent] = [AppCreated("x", HASH_NAME, 1)]
         for term, name in enumerate("PQ", 1):
-            log += [CoordinatorElected(term, name), MemberJoined(term, term, name, f"x.{name}")]
+            log += [coordinator_elected(term, name), member_joined(term, term, name, f"x.{name}")]
         await cluster.connect("P").append([Outgoing("x.control", 0, None, encode(event)) for event in log])
         broker = OneFenceFails(cluster.connect("R"))
         with pytest.raises(BrokerError, match="refused"):

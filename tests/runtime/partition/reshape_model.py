@@ -16,7 +16,8 @@ from keylanes.brokers.protocol import Record
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import KeyRange, even_bounds
 from keylanes.offsets.decide import CommitKey, Move, decide_commits, decide_grant
-from keylanes.offsets.events import Band, PartitionStarted, RangesGranted, WorkersCut
+from keylanes.offsets.event_values import Band
+from keylanes.offsets.events import WorkersCut
 from keylanes.offsets.ledger import Ledger, evolve_all
 from keylanes.runtime.partition import generation
 from keylanes.runtime.partition.cut import Cut, Merged, Released, Split
@@ -24,6 +25,7 @@ from keylanes.runtime.partition.generation import Generation
 from keylanes.runtime.partition.reshape import MergeWish, ReleaseWish, Reshaped, SplitWish, TakeUpWish, Wish, Wishes
 from keylanes.runtime.partition.worker import Worker
 
+from ...stage.log_events import partition_started, ranges_granted
 from .dispatch_model import PASSES_MAX, SOURCE, Drive, Parts
 
 BEFORE, WE, ANOTHER = 1, 2, 7
@@ -123,8 +125,8 @@ class WishDrive(Drive):
         self.dispatch.incarnation, self.dispatch.epoch = WE, 2
         bands = tuple(Band(a, b, edges[a]) for a, b in pairwise(bounds))
         cut = [WorkersCut(BEFORE, 1, 1, *SOURCE, 0, bounds)] if rng.random() < 0.5 else []
-        started = PartitionStarted(0, *SOURCE, 0, "earliest", 1)
-        before = evolve_all(Ledger(), [started, RangesGranted(0, BEFORE, 1, *SOURCE, bands), *cut])
+        started = partition_started(0, *SOURCE, 0, "earliest", 1)
+        before = evolve_all(Ledger(), [started, ranges_granted(0, BEFORE, 1, *SOURCE, bands), *cut])
         self.ledger = evolve_all(before, decide_grant(before, 0, SOURCE, WE))
         self.cut = even_bounds(rng.choice((1, 2, 3, 4)))
         self.wanted = set(self.cut)

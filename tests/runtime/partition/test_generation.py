@@ -6,12 +6,14 @@ from keylanes.brokers.protocol import Batch, Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import point_of
 from keylanes.keyrange.ranges import even_bounds
-from keylanes.offsets.events import Committed, OffsetEvent, RangeReleased
+from keylanes.offsets.events import Committed, OffsetEvent
 from keylanes.runtime.handlers.produced import Produced
 from keylanes.runtime.partition.cut import Cut, Released
 from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
 from keylanes.runtime.partition.generation import Generation, committed, take
 from keylanes.runtime.partition.worker import Worker
+
+from ...stage.log_events import range_released
 
 WORKERS = 4
 KEYS = [next(b"k%d" % i for i in range(1_000) if point_of(b"k%d" % i, 0, 0) >> 30 == w) for w in range(WORKERS)]
@@ -111,7 +113,7 @@ def test_events_count_what_their_tiles_hold() -> None:
     generation = everything(dispatch)
     generation.add([Released(dispatch, 2, 0, 1), Cut(dispatch, 2, 9, (0, 1))])
     events = generation.events(8)
-    assert [type(e).__name__ for e in events] == ["WorkersCut", "Committed", "RangeReleased"]
+    assert [type(e).__name__ for e in events] == ["WorkersCut", "Committed", "RangesReleased"]
     assert all(e.transaction == 8 for e in events)
     commit = events[1]
     assert isinstance(commit, Committed)
@@ -167,4 +169,4 @@ def test_culprits_run_one_record_a_transaction() -> None:
 def test_structure_alone_is_a_generation() -> None:
     """A release of a range in which nothing moved is written, too."""
     events: list[OffsetEvent] = Generation([], [Released(filled([]), 2, 0, 1)]).events(3)
-    assert events == [RangeReleased(5, 3, 2, "t", 0, 0, 1)]
+    assert events == [range_released(5, 3, 2, "t", 0, 0, 1)]
