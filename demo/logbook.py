@@ -118,7 +118,8 @@ class Structure:
                 self.ranges[self._key(event, event.worker)] = first, end
                 self._add("merge", event, middle, end, tiles)
             case RangesReleased():
-                self._add("release", event, event.first, event.end, tiles)
+                for band in event.bands:
+                    self._add("release", event, band.first, band.end, tiles)
 
     def _key(self, event: WorkersCut | WorkerSplit | WorkersMerged, worker: int) -> WorkerName:
         return event.topic, event.partition, event.incarnation, worker

@@ -101,9 +101,11 @@ def decide_grant(
     started = ledger.control.started[place] if started is None else started
     bands = [Band(a, b, edge) for a, b, edge in partition.edges(started).pieces(within.first, within.end)]
     epoch = partition.epoch_next
+    released = [part for part in partition.parts.values() if part.released.at(within.first) is not None]
+    bounds = tuple(sorted({at for part in released for at in part.bounds if within.first < at < within.end}))
     writers = tuple(Writer(*writer) for writer in sorted(partition.changed.items())[-WRITERS_MAX:])
     return [
-        RangesGranted(*turn.next(), NO_MOVE, incarnation, epoch, *place, tuple(chunk), (), writers)
+        RangesGranted(*turn.next(), NO_MOVE, incarnation, epoch, *place, tuple(chunk), bounds, writers)
         for chunk in _chunks(bands, _BANDS_MAX)
     ]
 

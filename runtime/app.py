@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import platform
 import signal
 import sys
 import threading
@@ -281,6 +282,7 @@ class App:
             cpu_s=time.thread_time,
             partitioners=self.partitioners,
             address=self.broker if isinstance(self.broker, str) else None,
+            host=platform.node(),
         )
 
     def _tell(self, error: Exception) -> None:

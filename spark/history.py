@@ -118,9 +118,9 @@ def fold_control(events: Iterable[tuple[int, Event]]) -> Grants:
                         {"position": position, "problem": f"{event.topic}[{event.partition}] started twice"}
                     )
             case StoreDeclared() if event.term == term:
-                numbers = {store.number for store in grants.stores.values()}
-                if event.name in grants.stores or event.number in numbers:
-                    problem = f"store {event.name!r} with number {event.number} is declared twice"
+                numbers = {store.store for store in grants.stores.values()}
+                if event.name in grants.stores or event.store in numbers:
+                    problem = f"store {event.name!r} with number {event.store} is declared twice"
                     grants.problems.append({"position": position, "problem": problem})
                 grants.stores.setdefault(event.name, event)
             case RangesGranted() if event.term == term:

@@ -111,7 +111,7 @@ def _items(event: Event) -> list[_Row]:
         case WorkersMerged():
             return [(event.worker, 1, None, None, None, None)]
         case RangesReleased():
-            return [(None, None, event.first, event.end, None, None)]
+            return [(None, None, band.first, band.end, None, band.edge) for band in event.bands]
         case _:
             return []
 

@@ -32,6 +32,7 @@ from ...offsets.events import (
     RangesReleased,
     SnapshotTaken,
     StateChanged,
+    TopicsWritten,
     WorkersCut,
     WorkersMerged,
     WorkerSplit,
@@ -178,7 +179,8 @@ class Transactions:
         committed(generation)
         for change in generation.structure:
             if isinstance(change, Released):
-                self.keeper.release(change.dispatch.place, KeyRange(change.first, change.end))
+                for band in change.bands:
+                    self.keeper.release(change.dispatch.place, KeyRange(band.first, band.end))
         self.slots.committed(generation.size)
         self.commits += 1
         self.snapshots.committed(has_snapshot=has_snapshot)
@@ -255,7 +257,9 @@ def _partition_of(event: OffsetEvent) -> int:
     match event:
         case WorkersCut() | WorkerSplit() | WorkersMerged() | RangesReleased() | Committed():
             return event.partition
-        case StateChanged() | SnapshotTaken():  # a snapshot of no source partition has the number of the log's
+        case StateChanged() | TopicsWritten():
+            return event.partition
+        case SnapshotTaken():  # one of no source partition has the number of the log's
             return event.partition
         case LogOpened():
             return event.log_partition

@@ -8,7 +8,7 @@ from ...brokers.waiting import bounded
 from ...errors import FencedError, LogError
 from ...offsets.control import Member
 from ...offsets.events import OffsetEvent
-from ...offsets.ledger import Ledger, birth, evolve_all
+from ...offsets.ledger import Ledger, evolve_all
 from ...offsets.provenance import app_id_of
 from ..settings import Settings
 from .reader import LogReader
@@ -29,7 +29,7 @@ class Office:
     @property
     def app_id(self) -> bytes:
         """What the application calls itself in the headers of its outputs."""
-        return app_id_of(birth(self.ledger))
+        return app_id_of(self.ledger.control.app_birth)
 
 
 class Identity:
@@ -50,9 +50,9 @@ class Identity:
 
     def own(self, ledger: Ledger) -> Member:
         """The own entry in the control log; raises FencedError when it does not count."""
-        for member in ledger.control.members.values():
-            if member.instance == self.instance:
-                return member
+        member = ledger.control.member_of(self.instance)
+        if member is not None:
+            return member
         raise FencedError(f"another process of {self.app!r} took office before this one had joined")
 
     def check_in_office(self, ledger: Ledger, incarnation: int) -> None:

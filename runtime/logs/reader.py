@@ -16,6 +16,7 @@ from ...errors import LogError
 from ...keyrange.hashing import HASH_NAME
 from ...offsets.codec import EventError, decode
 from ...offsets.control_events import AppCreated, RangesGranted
+from ...offsets.event_values import LEVEL
 from ...offsets.events import Event, LogOpened, OffsetEvent, SnapshotTaken
 from ...offsets.ledger import Ledger, PartitionLedger, Place, evolve, evolve_all
 from ...offsets.snapshots import newest_snapshot, restore_snapshot, search_starts
@@ -104,6 +105,11 @@ class LogReader:
                 self._check_partitions(event.log_partitions)
             self._control_events.append(event)
             ledger = evolve(ledger, event)
+        if ledger.control.level > LEVEL:
+            raise LogError(
+                f"{self.control.topic}: this application writes events of level {ledger.control.level}, and this "
+                f"version of keylanes reads up to level {LEVEL}. Run the newer version that the other processes run"
+            )
         return ledger
 
     async def begin_offsets(self) -> Ledger:

@@ -65,7 +65,7 @@ class OfficeWatch:
         patience = Patience(self.settings.call_limit_ms, "asking who is in office")
         try:
             ledger = await until_answered(lambda: watch.read_control(Ledger()), patience)
-            if any(member.instance == self.identity.instance for member in ledger.control.members.values()):
+            if ledger.control.member_of(self.identity.instance) is not None:
                 self.identity.check_in_office(ledger, self.identity.own(ledger).incarnation)
         except FencedError as fenced:
             return fenced

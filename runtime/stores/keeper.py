@@ -14,7 +14,7 @@ from ...errors import SettingsError, StateNotReady
 from ...keyrange.ranges import WHOLE, KeyRange
 from ...offsets.decide import StoreSpec
 from ...offsets.events import StateChanged
-from ...offsets.ledger import Ledger, Place, birth
+from ...offsets.ledger import Ledger, Place
 from ...state.changelog import BEACON_KEY, Beacon, changelog_topic, encode_beacon
 from ...state.changes import StateChanges
 from ...state.overlay import Cell
@@ -100,7 +100,7 @@ class Keeper:
         if not self.handlers:
             return
         numbered = ledger.control.stores
-        infos = [StoreInfo(numbered[w.name].number, *w) for w in self.wanted]
+        infos = [StoreInfo(numbered[w.name].store, *w) for w in self.wanted]
         self.infos = {info.name: info for info in infos}
         for topic in self.handlers:
             changelog = topics[changelog_topic(self.app, topic)]
@@ -121,7 +121,7 @@ class Keeper:
     async def _copy(self, ledger: Ledger, infos: Sequence[StoreInfo], topic: str, partition: int) -> Copy:
         if self._copies is None:
             assert self._open_copies is not None, "that was checked before"
-            self._copies = await self._threads.run(self._open_copies, birth(ledger))
+            self._copies = await self._threads.run(self._open_copies, ledger.control.app_birth)
             await self._threads.run(self._copies.declare, infos)
         return await self._threads.run(self._copies.copy, topic, partition)
 
@@ -137,7 +137,7 @@ class Keeper:
         """
         restoring = []
         for place, storage in self.storages.items():
-            expected = ledger.partition(place).changed_by
+            expected = next(iter(ledger.partition(place).changed.items()), None)
             restoring.append(await storage.restoring((WHOLE,), expected))
         await self._restore(restoring)
         self._marked_s = asyncio.get_running_loop().time()
@@ -217,7 +217,7 @@ class Keeper:
             topic, partition = changelog_topic(self.app, changed.place[0]), changed.place[1]
             records += [Outgoing(topic, partition, cell.key, value) for cell, value in changed.last.items()]
             records.append(Outgoing(topic, partition, BEACON_KEY, beacon))
-            events.append(StateChanged(incarnation, transaction, *changed.place, len(changed.last)))
+            events.append(StateChanged(incarnation, transaction, *changed.place, len(changed.last), (0,)))
         return records, events
 
     async def committed(

@@ -21,7 +21,8 @@ from keylanes.runtime.engine.transaction import Transactions
 from keylanes.runtime.logs.office import Identity
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.member import Member
-from keylanes.runtime.membership.coordinator import NO_IDENTITIES, Coordinator
+from keylanes.runtime.membership.coordinator import NO_IDENTITIES, NO_OFFER, Coordinator
+from keylanes.runtime.membership.decisions import Decisions
 from keylanes.runtime.partition.generation import Generation
 
 from ..brokers import test_simulated_network
@@ -45,13 +46,15 @@ def fence_before_expel(patch: Planting) -> None:
     """The fence comes before anything of the new process stands in the control log: neither its term nor EXPELLED."""
     fence, take_office = SimulatedConnection.fence, Coordinator.take_office
 
-    async def fence_first(self: Coordinator, sources: Any, stores: Any = (), identities: Any = NO_IDENTITIES) -> Any:
+    async def fence_first(
+        self: Coordinator, sources: Any, stores: Any = (), identities: Any = NO_IDENTITIES, offer: Any = NO_OFFER
+    ) -> Any:
         ledger = await self.logs.read_control(Ledger())
         self.logs.positions.clear()
         self.logs._control_events.clear()
         for other in ledger.control.unfenced():
-            await fence(self.broker, other.transactional_id)  # type: ignore[arg-type]  # on a simulated cluster
-        return await take_office(self, sources, stores, identities)
+            await fence(self.broker, *other.transactional_ids)  # type: ignore[arg-type]  # on a simulated cluster
+        return await take_office(self, sources, stores, identities, offer)
 
     no_fence(patch)
     patch.setattr(Coordinator, "take_office", fence_first)
@@ -117,16 +120,16 @@ def answers_not_looked_at(patch: Planting) -> None:
 
 def append_not_awaited(patch: Planting) -> None:
     """What is written to the control log is taken for written."""
-    append = Coordinator._append
+    append = Decisions.append
     under_way: set[asyncio.Task[Any]] = set()
 
-    async def begin(self: Coordinator, events: Any) -> None:
+    async def begin(self: Decisions, events: Any) -> None:
         task = asyncio.get_running_loop().create_task(append(self, events))
         under_way.add(task)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.sleep(0)
 
-    patch.setattr(Coordinator, "_append", begin)
+    patch.setattr(Decisions, "append", begin)
 
 
 def outcome_not_awaited(patch: Planting) -> None:

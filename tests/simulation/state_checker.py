@@ -24,7 +24,7 @@ def numbers_of(control: list[Event]) -> dict[str, int]:
         if isinstance(event, CoordinatorElected):
             term = max(term, event.term)
         elif isinstance(event, StoreDeclared) and event.term == term:
-            numbers.setdefault(event.name, event.number)
+            numbers.setdefault(event.name, event.store)
     return numbers
 
 

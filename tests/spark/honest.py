@@ -292,11 +292,9 @@ class Planner:
                 Piece(self.bounds[w], self.bounds[w + 1], starts[w], edges[w], None, w, False)
                 for w in range(self.workers)
             )
-            fold = EpochFold(epoch, incarnation, pieces)
+            fold = EpochFold(epoch, incarnation, pieces, ())
             taken.append(
-                SnapshotTaken(
-                    incarnation, 10_000, part, len(owned), APP, position, SOURCE, p, epoch - 1, (fold,), (), 0, 0
-                )
+                SnapshotTaken(incarnation, 10_000, part, len(owned), APP, position, SOURCE, p, (fold,), (), (), ())
             )
         return tuple(taken)
 

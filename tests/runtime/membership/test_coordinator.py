@@ -14,7 +14,6 @@ from keylanes.keyrange.hashing import HASH_NAME
 from keylanes.offsets.codec import encode
 from keylanes.offsets.control_events import AppCreated, ControlEvent
 from keylanes.offsets.decide import CommitKey, Move, StoreSpec, decide_commits
-from keylanes.offsets.ledger import birth
 from keylanes.runtime.logs.office import Identity, Office
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.membership.coordinator import Coordinator
@@ -85,7 +84,7 @@ def test_a_process_that_was_overtaken_writes_nothing_that_counts(pause_at: int) 
         third = await (await coordinator(cluster.connect("R"), "R")).take_office(SOURCES, STORES, TOLD)
         assert third.ledger.violations() == []
         assert third.ledger.frontier(("src", 0)) == 5
-        assert {s.name: s.number for s in third.ledger.control.stores.values()} == {"seen": 0, "sums": 1}
+        assert {s.name: s.store for s in third.ledger.control.stores.values()} == {"seen": 0, "sums": 1}
 
     run_virtual(story(), seed=pause_at)
 
@@ -121,7 +120,7 @@ def test_stores_keep_their_numbers_from_start_to_start() -> None:
         await started(cluster, "P", STORES[1:])
         await started(cluster, "Q", STORES[:1])
         office = await started(cluster, "R", STORES)
-        assert {s.name: s.number for s in office.ledger.control.stores.values()} == {"sums": 0, "seen": 1}
+        assert {s.name: s.store for s in office.ledger.control.stores.values()} == {"sums": 0, "seen": 1}
 
     run_virtual(story())
 
@@ -190,9 +189,9 @@ def test_logs_are_told_apart_by_their_birth() -> None:
 
     async def story() -> None:
         cluster, other = made(), made()
-        born = {birth((await started(cluster, name, STORES)).ledger) for name in "PQ"}
+        born = {(await started(cluster, name, STORES)).app_id for name in "PQ"}
         assert len(born) == 1
-        assert birth((await started(other, "R", STORES)).ledger) not in born
+        assert (await started(other, "R", STORES)).app_id not in born
 
     run_virtual(story())
 
