@@ -10,7 +10,7 @@ from ..keyrange.steps import Steps
 from ..offsets.codec import decode
 from ..offsets.events import Event, LogOpened, SnapshotTaken
 from .brokers import Place, Span
-from .history import Snapshot, Source, WorkerSpan, fold_workers, left_edges, oldest_snapshot
+from .history import Snapshot, Source, WorkerSpan, fold_releases, fold_workers, left_edges, oldest_snapshot
 from .report import Example
 from .run import Run
 
@@ -105,10 +105,11 @@ def _judge_control(run: Run, history: History, rare: dict[int, list[tuple[int, E
         {"topic": topic, "partition": partition, "problem": "granted, but its start is not in the control log"}
         for topic, partition in sorted(pins.grants.granted - pins.grants.starts.keys())
     ]
-    problems = [*pins.grants.problems, *contradictions, *unstarted]
+    releases = fold_releases(counted, pins.grants.parts)
+    problems = [*pins.grants.problems, *contradictions, *releases, *unstarted]
     run.judge(
         "control",
-        "no epoch, worker number, store or start is given twice",
+        "no epoch, worker number, store or start is given twice, and ranges go on where they were released",
         len(pins.control) + len(history.workers),
         len(problems),
         problems,

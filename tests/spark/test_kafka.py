@@ -42,7 +42,7 @@ def send(into: Any, run: Run, *, sources: bool = True, outputs: bool = True) -> 
     for p, own in enumerate(run.records if sources else ()):
         for key, value in own:
             into.produce(SOURCE, value, key, p)
-    for event in run.control:
+    for event in run.control_log():
         into.produce(f"{run.app}.control", encode(event), None, 0)
     for p, log in enumerate(run.events):
         for event in log:
