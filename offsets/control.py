@@ -11,12 +11,14 @@ Rules, the same in every reader:
 
 A member that was fenced and owns nothing any more is forgotten, so the fold does not grow with restarts. Whoever is
 not known and has an incarnation that was used is expelled.
+
+**The fold is changed in place.** ``evolve_control`` changes the ``Control`` that it is given and returns the same one.
+Who wants to go on from one fold in two ways, or to know later what it was, takes a ``copy`` first.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from ..keyrange.hashing import SPACE_END
 from ..keyrange.steps import Steps
@@ -42,9 +44,6 @@ from .control_events import (
     StoreDeclared,
 )
 from .event_values import NUMBERLESS, PinnedEnd, PlannedMove
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 REFUSALS_MAX: Final = 64
 """So many refused births are remembered: each is of interest to the process that asked, and only for a moment."""
@@ -83,7 +82,7 @@ class Owner(NamedTuple):
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Moves:
     """What shall become of ranges. ``planned``: the moves of the newest whole plan, and those begun before it.
 
@@ -93,16 +92,21 @@ class Moves:
     plan: int = 0
     group_epoch: int = 0
     """That the newest whole plan answers."""
-    planned: Mapping[int, PlannedMove] = field(default_factory=lambda: MappingProxyType({}))
+    planned: dict[int, PlannedMove] = field(default_factory=dict)
     parts: tuple[PlanMade, ...] = ()
-    copies: Mapping[int, CopyAsked] = field(default_factory=lambda: MappingProxyType({}))
-    asked: Mapping[int, ReleaseAsked] = field(default_factory=lambda: MappingProxyType({}))
+    copies: dict[int, CopyAsked] = field(default_factory=dict)
+    asked: dict[int, ReleaseAsked] = field(default_factory=dict)
     answer: AnswerAsked | None = None
 
+    def copy(self) -> "Moves":
+        """Equal ones that change by themselves."""
+        return replace(self, planned=self.planned.copy(), copies=self.copies.copy(), asked=self.asked.copy())
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Control:
-    """The fold. ``coordinator``: the birth of who was elected last; ``number``: of the last event of its term.
+    """The fold; only ``evolve_control`` changes it. ``coordinator``: the birth of who was elected last; ``number``: of
+    the last event of its term.
 
     ``members`` by incarnation; ``owners`` by place; ``started``: offsets by (topic, partition), and ``begun`` the
     events that say them; ``stores`` by name; ``identities``: what the broker calls a source topic, by its name.
@@ -118,19 +122,36 @@ class Control:
     number: int = NUMBERLESS
     coordinator: str | None = None
     incarnation_max: int = 0
-    members: Mapping[int, Member] = field(default_factory=lambda: MappingProxyType({}))
-    owners: Mapping[tuple[str, int], Steps[Owner]] = field(default_factory=lambda: MappingProxyType({}))
-    refused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    members: dict[int, Member] = field(default_factory=dict)
+    owners: dict[tuple[str, int], Steps[Owner]] = field(default_factory=dict)
+    held: dict[int, int] = field(default_factory=dict)
+    """How many points an incarnation owns, over all places; not in it: none."""
+    refused: dict[str, str] = field(default_factory=dict)
     """Why, by birth."""
-    started: Mapping[tuple[str, int], int] = field(default_factory=lambda: MappingProxyType({}))
-    begun: Mapping[tuple[str, int], PartitionStarted] = field(default_factory=lambda: MappingProxyType({}))
-    stores: Mapping[str, StoreDeclared] = field(default_factory=lambda: MappingProxyType({}))
-    identities: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    started: dict[tuple[str, int], int] = field(default_factory=dict)
+    begun: dict[tuple[str, int], PartitionStarted] = field(default_factory=dict)
+    stores: dict[str, StoreDeclared] = field(default_factory=dict)
+    identities: dict[str, str] = field(default_factory=dict)
     pinned: tuple[PinnedEnd, ...] | None = None
     """Where a run to the level ends, while somebody runs to it."""
     moves: Moves = field(default_factory=Moves)
     group_epoch: int = 0
     """How many causes there were so far for ranges to move."""
+
+    def copy(self) -> "Control":
+        """An equal fold that changes by itself."""
+        return replace(
+            self,
+            members=self.members.copy(),
+            owners=self.owners.copy(),  # what is in it is never changed, only replaced
+            held=self.held.copy(),
+            refused=self.refused.copy(),
+            started=self.started.copy(),
+            begun=self.begun.copy(),
+            stores=self.stores.copy(),
+            identities=self.identities.copy(),
+            moves=self.moves.copy(),
+        )
 
     @property
     def incarnation_next(self) -> int:
@@ -171,173 +192,141 @@ def event_counts(control: Control, event: ControlEvent) -> bool:
 
 
 def evolve_control(control: Control, event: ControlEvent) -> Control:
-    """The fold with one more event; one that does not count changes nothing."""
+    """The fold with one more event: **the same object, changed**. An event that does not count changes nothing."""
     if not event_counts(control, event):
         return control
-    if isinstance(event, AppCreated):
-        return replace(control, created=event)
-    if isinstance(event, CoordinatorElected):
-        return replace(
-            control,
-            term=event.term,
-            coordinator=event.birth,
-            is_numbered=bool(event.app_birth),
-            number=NUMBERLESS,
-            app_birth=event.app_birth or control.app_birth,
-        )
-    control = replace(control, number=event.number)
     match event:
-        case MemberJoined() | MemberRefused() | MemberExpelled() | MemberFenced():
-            return _members(control, event)
-        case RangesGranted():
-            return _grant(control, event)
-        case PartitionStarted() | StoreDeclared() | SourceIdentified():
-            return _sources(control, event)
-        case EndsPinned() if control.pinned is None:
-            return replace(control, pinned=event.ends)
-        case LevelRaised() if event.level > control.level:
-            return _cause(replace(control, level=event.level))
-        case PlanMade() | CopyAsked() | CopyEnded() | ReleaseAsked() | ReleaseWithdrawn() | AnswerAsked():
-            return _moves(control, event)
-        case _:
+        case AppCreated():
+            control.created = event
             return control
-
-
-def _cause(control: Control) -> Control:
-    """One more cause for ranges to move."""
-    return replace(control, group_epoch=control.group_epoch + 1)
-
-
-def _members(control: Control, event: MemberJoined | MemberRefused | MemberExpelled | MemberFenced) -> Control:
+        case CoordinatorElected():
+            control.term, control.coordinator = event.term, event.birth
+            control.is_numbered, control.number = bool(event.app_birth), NUMBERLESS
+            control.app_birth = event.app_birth or control.app_birth
+            return control
+    control.number = event.number
     match event:
-        case MemberRefused():
-            refused = {**control.refused, event.birth: event.reason}
-            for birth in list(refused)[:-REFUSALS_MAX]:
-                del refused[birth]
-            return replace(control, refused=MappingProxyType(refused))
-        case MemberJoined():
-            if event.incarnation <= control.incarnation_max or control.member_of(event.birth) is not None:
-                return control
-            members = _with(control.members, event.incarnation, Member(event))
-            birth = control.app_birth or event.birth  # on logs of level 0 nothing else says it
-            return _cause(replace(control, members=members, incarnation_max=event.incarnation, app_birth=birth))
-        case MemberExpelled():
-            member = control.members.get(event.incarnation)
-            if member is None or member.expelled:
-                return control
-            members = _with(control.members, event.incarnation, replace(member, expelled=True, hold_ms=event.hold_ms))
-            is_level_wanted = any(m.joined.until_level and not m.expelled for m in members.values())
-            pinned = control.pinned if is_level_wanted else None
-            return _cause(replace(control, members=members, pinned=pinned))
-        case MemberFenced():
-            member = control.members.get(event.incarnation)
-            if member is None:
-                return control
-            fenced = _with(control.members, event.incarnation, replace(member, fenced=True))
-            return _retired(replace(control, members=fenced), (event.incarnation,))
+        case RangesGranted():
+            _grant(control, event)
+        case MemberJoined() | MemberRefused() | MemberExpelled() | MemberFenced():
+            _members(control, event)
+        case PartitionStarted() | StoreDeclared() | SourceIdentified():
+            _sources(control, event)
+        case EndsPinned():
+            control.pinned = event.ends if control.pinned is None else control.pinned
+        case LevelRaised():
+            if event.level > control.level:
+                control.level = event.level
+                control.group_epoch += 1
+        case PlanMade():
+            _plan(control.moves, event)
+        case CopyAsked() | CopyEnded() | ReleaseAsked() | ReleaseWithdrawn() | AnswerAsked():
+            _moves(control.moves, event)
+    return control
 
 
-def _grant(control: Control, grant: RangesGranted) -> Control:
+def _members(control: Control, event: MemberJoined | MemberRefused | MemberExpelled | MemberFenced) -> None:
+    if isinstance(event, MemberRefused):
+        control.refused[event.birth] = event.reason
+        if len(control.refused) > REFUSALS_MAX:
+            del control.refused[next(iter(control.refused))]
+        return
+    if isinstance(event, MemberJoined):
+        if event.incarnation > control.incarnation_max and control.member_of(event.birth) is None:
+            control.members[event.incarnation] = Member(event)
+            control.incarnation_max = event.incarnation
+            control.app_birth = control.app_birth or event.birth  # on logs of level 0 nothing else says it
+            control.group_epoch += 1
+        return
+    member = control.members.get(event.incarnation)
+    if member is None:
+        return
+    if isinstance(event, MemberFenced):
+        control.members[event.incarnation] = replace(member, fenced=True)
+        _retire(control, (event.incarnation,))
+    elif not member.expelled:
+        control.members[event.incarnation] = replace(member, expelled=True, hold_ms=event.hold_ms)
+        control.group_epoch += 1
+        if not any(m.joined.until_level and not m.expelled for m in control.members.values()):
+            control.pinned = None
+
+
+def _grant(control: Control, grant: RangesGranted) -> None:
     """At each point the higher epoch wins; who owned it and is fenced is forgotten once it owns nothing."""
-    place = (grant.topic, grant.partition)
-    before: Steps[Owner] = control.owners.get(place, Steps())
-    new = Owner(grant.epoch, grant.incarnation)
-    pieces: list[tuple[int, int, Owner]] = []
+    place, new = (grant.topic, grant.partition), Owner(grant.epoch, grant.incarnation)
+    before = control.owners.get(place)
+    owners: Steps[Owner] = Steps() if before is None else before.copy()
     losers: set[int] = set()
     for band in grant.bands:
         if not 0 <= band.first < band.end <= SPACE_END:
             continue
-        for first, end, owner in before.all_pieces(band.first, band.end):
-            if owner is None or owner.epoch < grant.epoch:
-                pieces.append((first, end, new))
-                losers |= set() if owner is None else {owner.incarnation}
-    control = replace(control, owners=_with(control.owners, place, before.replace(pieces)))
-    moves = control.moves
-    if moves.asked:
-        asked = {
-            m: ask for m, ask in moves.asked.items() if (ask.topic, ask.partition) != place or _waits(control, ask)
-        }
-        control = replace(control, moves=replace(moves, asked=MappingProxyType(asked)))
-    return _retired(control, losers)
+        for first, end, owner in list(owners.all_pieces(band.first, band.end)):
+            if owner is not None and owner.epoch >= grant.epoch:
+                continue
+            owners.put(first, end, new)
+            control.held[grant.incarnation] = control.held.get(grant.incarnation, 0) + end - first
+            if owner is not None:
+                losers.add(owner.incarnation)
+                control.held[owner.incarnation] -= end - first
+    control.owners[place] = owners
+    for move, ask in list(control.moves.asked.items()):
+        if (ask.topic, ask.partition) == place and not _waits(owners, ask):
+            del control.moves.asked[move]
+    for loser in losers:
+        if not control.held[loser]:
+            del control.held[loser]
+    _retire(control, losers)
 
 
-def _waits(control: Control, ask: ReleaseAsked) -> bool:
+def _waits(owners: Steps[Owner], ask: ReleaseAsked) -> bool:
     """Whether points that were asked for are still those of the epoch that was asked."""
-    owners = control.owners.get((ask.topic, ask.partition), Steps())
     return any(owner.epoch == ask.epoch for _, _, owner in owners.pieces(ask.first, ask.end))
 
 
-def _retired(control: Control, incarnations: Iterable[int]) -> Control:
-    """Without those of these members that are fenced and own nothing."""
-    candidates = {i for i in incarnations if i in control.members and control.members[i].fenced}
-    if candidates:
-        owning = {owner.incarnation for owners in control.owners.values() for _, _, owner in owners.pieces()}
-        candidates -= owning
-    if not candidates:
-        return control
-    members = {i: member for i, member in control.members.items() if i not in candidates}
-    return replace(control, members=MappingProxyType(members))
+def _retire(control: Control, incarnations: Iterable[int]) -> None:
+    """Forget those of these members that are fenced and own nothing."""
+    for incarnation in incarnations:
+        member = control.members.get(incarnation)
+        if member is not None and member.fenced and incarnation not in control.held:
+            del control.members[incarnation]
 
 
-def _sources(control: Control, event: PartitionStarted | StoreDeclared | SourceIdentified) -> Control:
+def _sources(control: Control, event: PartitionStarted | StoreDeclared | SourceIdentified) -> None:
+    """The first of each stays: an offset in the logs, a number in keys of state, hang on it."""
     match event:
-        case PartitionStarted() if (place := (event.topic, event.partition)) not in control.started:
-            begun = _with(control.begun, place, event)
-            return _cause(replace(control, started=_with(control.started, place, event.offset), begun=begun))
-        case StoreDeclared() if event.name not in control.stores:  # a number that was given once stays
-            return replace(control, stores=_with(control.stores, event.name, event))
-        case SourceIdentified() if event.topic not in control.identities:  # the offsets in the logs are this one's
-            return replace(control, identities=_with(control.identities, event.topic, event.identity))
-        case _:
-            return control
+        case PartitionStarted():
+            place = (event.topic, event.partition)
+            if place not in control.started:
+                control.started[place], control.begun[place] = event.offset, event
+                control.group_epoch += 1
+        case StoreDeclared():
+            control.stores.setdefault(event.name, event)
+        case SourceIdentified():
+            control.identities.setdefault(event.topic, event.identity)
 
 
-def _moves(
-    control: Control, event: PlanMade | CopyAsked | CopyEnded | ReleaseAsked | ReleaseWithdrawn | AnswerAsked
-) -> Control:
-    moves = control.moves
+def _moves(moves: Moves, event: CopyAsked | CopyEnded | ReleaseAsked | ReleaseWithdrawn | AnswerAsked) -> None:
     match event:
         case AnswerAsked():
-            moves = replace(moves, answer=event)
+            moves.answer = event
         case CopyAsked():
-            moves = replace(moves, copies=_with(moves.copies, event.move, event))
+            moves.copies[event.move] = event
         case CopyEnded():
-            moves = replace(moves, copies=_without(moves.copies, event.move))
+            moves.copies.pop(event.move, None)
         case ReleaseAsked():
-            moves = replace(moves, asked=_with(moves.asked, event.move, event))
+            moves.asked[event.move] = event
         case ReleaseWithdrawn():
-            moves = replace(moves, asked=_without(moves.asked, event.move))
-        case PlanMade():
-            return _plan(control, event)
-    return replace(control, moves=moves)
+            moves.asked.pop(event.move, None)
 
 
-def _plan(control: Control, event: PlanMade) -> Control:
+def _plan(moves: Moves, event: PlanMade) -> None:
     """A plan takes effect with its last part; parts of another one, or out of turn, are no part of it."""
-    moves = control.moves
     parts = (*moves.parts, event) if event.part and moves.parts and moves.parts[0].plan == event.plan else (event,)
     if [part.part for part in parts] != list(range(len(parts))):
-        return replace(control, moves=replace(moves, parts=()))
-    if len(parts) < event.parts:
-        return replace(control, moves=replace(moves, parts=parts))
-    begun = {m: move for m, move in moves.planned.items() if m in moves.copies or m in moves.asked}
-    planned = {**begun, **{move.move: move for part in parts for move in part.moves}}
-    return replace(
-        control,
-        moves=replace(
-            moves,
-            plan=event.plan,
-            group_epoch=event.group_epoch,
-            planned=MappingProxyType(planned),
-            parts=(),
-            answer=None,
-        ),
-    )
-
-
-def _with(mapping: Mapping[K, V], key: K, value: V) -> Mapping[K, V]:
-    return MappingProxyType({**mapping, key: value})
-
-
-def _without(mapping: Mapping[K, V], key: K) -> Mapping[K, V]:
-    return MappingProxyType({k: v for k, v in mapping.items() if k != key})
+        moves.parts = ()
+    elif len(parts) < event.parts:
+        moves.parts = parts
+    else:
+        begun = {m: move for m, move in moves.planned.items() if m in moves.copies or m in moves.asked}
+        moves.planned = {**begun, **{move.move: move for part in parts for move in part.moves}}
+        moves.plan, moves.group_epoch, moves.parts, moves.answer = event.plan, event.group_epoch, (), None

@@ -3,11 +3,13 @@
 A snapshot is written in a transaction of its owner and says which position it covers; what lies between that position
 and its own place is read again. Nothing points at the newest one: a reader goes back from the end of the log in growing
 steps until it finds a whole one, so the read is bounded by the distance between two snapshots.
+
+A snapshot has no place for events that wait for their grant, and a reader that begins with it does not read them again.
+So none is taken while one waits.
 """
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from types import MappingProxyType
 
 from ..keyrange.steps import Steps
 from .codec import EventError
@@ -37,7 +39,13 @@ def take_snapshot(
     incarnation: int,
     transaction: int,
 ) -> list[SnapshotTaken]:
-    """The parts of a snapshot of these partitions (those that share one log partition) at a position of that log."""
+    """The parts of a snapshot of these partitions (those that share one log partition) at a position of that log.
+
+    Raises ValueError when an event of one of them waits for its grant: read the control log on, and take it then.
+    """
+    for place in places:
+        for epoch in sorted(ledger.partition(place).waiting):
+            raise ValueError(f"no snapshot of {place[0]}[{place[1]}]: an event of epoch {epoch} waits for its grant")
     named = [(place, ledger.partition(place)) for place in places] or [(("", log_partition), PartitionLedger())]
     return [
         SnapshotTaken(
@@ -49,7 +57,7 @@ def take_snapshot(
             position=position,
             topic=place[0],
             partition=place[1],
-            epochs=tuple(_fold_epoch(part) for _, part in sorted(fold.parts.items())),
+            epochs=tuple(_fold_epoch(part) for part in fold.parts.values()),
             violations=tuple(sorted(fold.violations)),
             changed=tuple(Writer(*writer) for writer in sorted(fold.changed.items())),
             destinations=tuple(sorted(fold.destinations)),
@@ -79,16 +87,13 @@ def restore_snapshot(parts: Sequence[SnapshotTaken]) -> dict[Place, PartitionLed
         if part.topic == "":
             continue
         try:
-            epochs = {fold.epoch: _restore_epoch(fold) for fold in part.epochs}
+            fold = PartitionLedger.of(_restore_epoch(epoch) for epoch in part.epochs)
         except ValueError as error:
             raise EventError(f"damaged snapshot of {part.topic}[{part.partition}]: {error}") from None
-        folds[part.topic, part.partition] = PartitionLedger(
-            parts=MappingProxyType(epochs),
-            epochs_closed=min(epochs, default=1) - 1,
-            violations=frozenset(part.violations),
-            changed=MappingProxyType({writer.incarnation: writer.transaction for writer in part.changed}),
-            destinations=frozenset(part.destinations),
-        )
+        fold.violations.update(part.violations)
+        fold.changed.update((writer.incarnation, writer.transaction) for writer in part.changed)
+        fold.destinations.update(part.destinations)
+        folds[part.topic, part.partition] = fold
     return folds
 
 
