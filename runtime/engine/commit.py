@@ -143,8 +143,8 @@ class CommitCycle:
             return True
         ranges = [KeyRange(first, end) for first, end, _ in part.froms.pieces()]
         standing = self.standing
-        restoring = self.keeper.take_up(place, ranges, standing.ledger, standing.incarnation)
-        task = asyncio.get_running_loop().create_task(restoring)
+        taking = self.keeper.take_up(place, ranges, standing.ledger, standing.incarnation)
+        task = asyncio.get_running_loop().create_task(taking)
         task.add_done_callback(lambda _: self.wake())
         self._restoring[wish] = task
         return False

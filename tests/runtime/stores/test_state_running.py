@@ -74,7 +74,7 @@ def test_changelog_of_a_transaction() -> None:
         ledger = engine.member.work.standing.ledger
         assert ledger is not None
         last = ledger.partition((SOURCE, 0)).changed
-        assert dict([decode_beacon(beacon.key, beacon.value)]) == last
+        assert dict([decode_beacon(beacon_key(1), beacon.value)]) == last
         assert len(fold(changelog, {})) == 2 + 2 * 3
         await engine.stop()
 
