@@ -10,7 +10,7 @@ from keylanes.offsets.event_values import Tile
 from keylanes.offsets.events import Committed, Event
 from keylanes.offsets.provenance import decode_provenance
 from keylanes.runtime.logs.topics import creation_commands
-from keylanes.state.changelog import BEACON_KEY, decode_beacon, decode_stored
+from keylanes.state.changelog import beacon_key, decode_beacon, decode_stored
 from keylanes.state.keys import parse_key
 
 ROOT = Path(__file__).parents[1]
@@ -50,8 +50,8 @@ def test_the_records_of_a_changelog_are_as_they_are_explained() -> None:
     _, key, value, beacon = map(hex_column, blocks("The changelog"))
     assert parse_key(key) == (point_of_key(b"AA"), 1, b"AA", b"JFK")
     assert decode_stored(value) == (b"17", 1_700_000_000_000)
-    assert beacon[:1] == BEACON_KEY
-    assert decode_beacon(beacon[1:]) == (3, 7)
+    assert beacon[:9] == beacon_key(3)
+    assert decode_beacon(beacon[:9], beacon[9:]) == (3, 7)
 
 
 def test_the_command_that_makes_a_changelog_is_the_one_that_is_printed() -> None:

@@ -10,7 +10,7 @@ import pytest
 from keylanes import App, Settings
 from keylanes.brokers.protocol import Broker, Outgoing, Record, TopicPartition, TopicSpec
 from keylanes.runtime.connect import connect
-from keylanes.state.changelog import BEACON_KEY, changelog_topic
+from keylanes.state.changelog import changelog_topic, is_beacon_key
 from keylanes.state.copies import open_copies
 from keylanes.state.topics import TopicStore
 
@@ -111,7 +111,7 @@ class Ground:
             for partition in range(partitions):
                 table = store.table(changelog_topic(self.name, self.source), partition)
                 assert table is not None, "the embedded broker keeps changelogs by key"
-                kept |= {(partition, k): v for k, v in table.page(b"", None, 1 << 30) if k != BEACON_KEY}
+                kept |= {(partition, k): v for k, v in table.page(b"", None, 1 << 30) if not is_beacon_key(k)}
             store.close()
             return kept
         assert self.state_folder is not None, "the application has a folder for its state"
@@ -127,8 +127,9 @@ class Ground:
         kept: dict[tuple[int, bytes], bytes | None] = {}
         for partition in range(partitions):
             for record in self.read(changelog_topic(self.name, self.source), partition):
-                if record.key != BEACON_KEY:
-                    kept[partition, record.key or b""] = record.value
+                key = record.key or b""
+                if not is_beacon_key(key):
+                    kept[partition, key] = record.value
         return {place: value for place, value in kept.items() if value is not None}
 
     def values(self, topic: str) -> list[bytes | None]:

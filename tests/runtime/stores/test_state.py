@@ -21,7 +21,7 @@ from keylanes.brokers.protocol import Outgoing
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.runtime.handlers.context import Context
 from keylanes.runtime.handlers.outputs import ERROR_HEADER
-from keylanes.state.changelog import BEACON_KEY
+from keylanes.state.changelog import is_beacon_key
 
 from ...stage.engine import DEAD, OUT, SOURCE, Engine, application
 from ...stage.ground import Ground
@@ -456,7 +456,9 @@ def test_what_is_over_its_time_is_deleted_by_its_owner() -> None:
         engine.send(b"k", b"look", 1_100)
         await engine.level()
         assert len(engine.folded()[0]) == 2
-        assert [r.value for r in engine.cluster.committed(engine.changelog()) if r.key != BEACON_KEY][-2:] == [None] * 2
+        assert [r.value for r in engine.cluster.committed(engine.changelog()) if not is_beacon_key(r.key or b"")][
+            -2:
+        ] == [None] * 2
         assert engine.copied() == engine.folded()
         (entry,) = engine.view("kept").scan()
         assert (entry.key, entry.value, entry.deadline_ms) == (b"other", "x", 1_100)
