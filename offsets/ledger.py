@@ -240,9 +240,14 @@ def _partition(ledger: Ledger, topic: str, partition: int) -> PartitionLedger:
 
 def _evolve_control(ledger: Ledger, event: ControlEvent) -> Ledger:
     if isinstance(event, RangesGranted) and event_counts(ledger.control, event):
-        _grant(_partition(ledger, event.topic, event.partition), event)
+        fold_grant(ledger, event)
     evolve_control(ledger.control, event)
     return ledger
+
+
+def fold_grant(ledger: Ledger, grant: RangesGranted) -> None:
+    """A grant that counts, and that the fold of the control log has already, goes into that of its source partition."""
+    _grant(_partition(ledger, grant.topic, grant.partition), grant)
 
 
 def _grant(partition: PartitionLedger, grant: RangesGranted) -> None:

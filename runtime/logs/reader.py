@@ -7,20 +7,21 @@ together: one after the other each would wait for what the consumer has under wa
 
 import logging
 from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from ...brokers.protocol import Batch, Broker, BrokerError, OffsetOutOfRange, Reader, TopicPartition, Watermarks
 from ...brokers.waiting import bounded
 from ...errors import LogError
 from ...keyrange.hashing import HASH_NAME
 from ...offsets.codec import EventError, decode
-from ...offsets.control_events import AppCreated, RangesGranted
+from ...offsets.control import event_counts, evolve_control
+from ...offsets.control_events import AppCreated, ControlEvent, RangesGranted
 from ...offsets.event_values import LEVEL
-from ...offsets.events import Event, LogOpened, OffsetEvent, SnapshotTaken
-from ...offsets.ledger import Ledger, PartitionLedger, Place, evolve, evolve_all
+from ...offsets.events import Committed, Event, LogOpened, OffsetEvent, SnapshotTaken
+from ...offsets.ledger import Ledger, PartitionLedger, Place, evolve, fold_grant
 from ...offsets.snapshots import newest_snapshot, restore_snapshot, search_starts
 from ..settings import Settings
+from .grants import Granted
 
 logger = logging.getLogger("keylanes")
 
@@ -29,6 +30,14 @@ T = TypeVar("T")
 READ_RECORDS_MAX = 5_000
 
 Found: TypeAlias = tuple[list[SnapshotTaken] | None, int]
+
+
+class Placed(NamedTuple):
+    """An event, where its record stands in its log, and that one's timestamp in ms since the epoch."""
+
+    position: int
+    timestamp_ms: int
+    event: Event
 
 
 class HistoryTrimmed(LogError):
@@ -60,7 +69,10 @@ class LogReader:
         self.log_partitions = log_partitions
         self.positions: dict[TopicPartition, int] = {}
         self._reader: Reader | None = None
-        self._control_events: list[Event] = []
+        self.commits_read = 0
+        """Transactions that ``begin_offsets`` read behind the snapshots."""
+        self._granted = Granted()
+        self._has_begun = False
 
     async def open(self) -> Reader:
         """Connect, unless it is connected."""
@@ -89,7 +101,10 @@ class LogReader:
         return partition % self.log_partitions
 
     async def read_control(self, ledger: Ledger) -> Ledger:
-        """Read the control log to its end; raises LogError."""
+        """Read the control log to its end, into the ledger, which is changed; raises LogError.
+
+        What is granted goes into the folds of the source partitions once ``begin_offsets`` has found these.
+        """
         if self.control not in self.positions:
             start = (await self.watermarks([self.control]))[self.control].start
             if start > 0:
@@ -98,13 +113,22 @@ class LogReader:
                     "nothing may expire from it (retention.ms=-1). Restore it from a copy."
                 )
             self.positions[self.control] = 0
-        (events,) = await self._read_to_ends([self.control])
-        for event in events:
+        (placed,) = await self._read_to_ends([self.control])
+        for position, _, event in placed:
             if isinstance(event, AppCreated):
                 self._check_app(event.app, event.hash_name, self.control)
                 self._check_partitions(event.log_partitions)
-            self._control_events.append(event)
-            ledger = evolve(ledger, event)
+            if not isinstance(event, ControlEvent):
+                raise LogError(
+                    f"{self.control.topic} at position {position}: {type(event).__name__} is an event of the offset "
+                    "log. Something else writes to this topic"
+                )
+            if self._has_begun:
+                evolve(ledger, event)
+                continue
+            if isinstance(event, RangesGranted) and event_counts(ledger.control, event):
+                self._granted.add(event, position)
+            evolve_control(ledger.control, event)
         if ledger.control.level > LEVEL:
             raise LogError(
                 f"{self.control.topic}: this application writes events of level {ledger.control.level}, and this "
@@ -112,21 +136,36 @@ class LogReader:
             )
         return ledger
 
-    async def begin_offsets(self) -> Ledger:
+    async def begin_offsets(self, ledger: Ledger) -> Ledger:
         """The first read of the offset log, every partition: its newest snapshot, then on to its end.
 
-        The result holds the control events that were read so far, too. Raises LogError when a log is foreign, or has
-        lost its history although something was granted.
+        ``ledger``: of the control log as far as it was read; it is changed. Raises LogError when a log is foreign, or
+        has lost its history although something was granted.
         """
         folds: dict[Place, PartitionLedger] = {}
-        opened: set[int] = set()
         for source, (snapshot, position) in (await self._find_snapshots()).items():
             self.positions[source] = position
             if snapshot:
                 folds.update(restore_snapshot(snapshot))
-                opened.add(source.partition)
-        ledger = Ledger(partitions=MappingProxyType(folds), opened=frozenset(opened))
-        return await self.read_offsets(evolve_all(ledger, self._control_events))
+                ledger.opened.add(source.partition)
+        grants = await self._grants_behind(folds)
+        ledger.partitions = folds
+        for grant in grants:
+            fold_grant(ledger, grant)
+        before = self.commits_read
+        ledger = await self.read_offsets(ledger)
+        self.commits_read -= before  # of a try that was cut short
+        self._has_begun = True
+        return ledger
+
+    async def _grants_behind(self, folds: Mapping[Place, PartitionLedger]) -> list[RangesGranted]:
+        """The grants that count and that these folds may not hold: read again, for there may be very many others."""
+        lacking = self._granted.lacking(folds)
+        if not lacking:
+            return []
+        span = (min(lacking), max(lacking) + 1)
+        (placed,) = (await self.read_spans({self.control: span})).values()
+        return [one.event for one in placed if one.position in lacking and isinstance(one.event, RangesGranted)]
 
     async def _find_snapshots(self) -> dict[TopicPartition, Found]:
         """Of each partition of the offset log the newest whole snapshot, and the position to go on reading at."""
@@ -157,8 +196,8 @@ class LogReader:
                     )
                 found[source] = None, mark.start
                 del searched[source]
-            for source, stamped in (await self.read_spans(spans)).items():
-                snapshot = newest_snapshot([event for _, event in stamped])
+            for source, placed in (await self.read_spans(spans)).items():
+                snapshot = newest_snapshot(one.event for one in placed)  # type: ignore[misc]  # of the offset log
                 if snapshot is not None and snapshot[0].position >= marks[source].start:
                     self._check_name(snapshot[0].app, source)
                     found[source] = snapshot, snapshot[0].position
@@ -167,7 +206,7 @@ class LogReader:
 
     def _check_history(self, marks: Mapping[TopicPartition, Watermarks]) -> None:
         """Raises LogError when a partition of the offset log is empty that can't be."""
-        granted = {self.log_partition_of(e.partition) for e in self._control_events if isinstance(e, RangesGranted)}
+        granted = {self.log_partition_of(partition) for _, partition in self._granted.places()}
         for source, mark in marks.items():
             if mark.high == mark.start and (source.partition in granted or mark.start > 0):
                 raise LogError(
@@ -183,14 +222,16 @@ class LogReader:
         found in one partition while its events in the next one are still to be read.
         """
         sources = self._offset_logs()
-        for source, events in zip(sources, await self._read_to_ends(sources), strict=True):
-            ledger = self.fold_offsets(ledger, source, events, folded)
+        for source, placed in zip(sources, await self._read_to_ends(sources), strict=True):
+            events = [one.event for one in placed]
+            self.commits_read += sum(isinstance(event, Committed) and not event.part for event in events)
+            ledger = self.fold_offsets(ledger, source, events, folded)  # type: ignore[arg-type]  # of the offset log
         return ledger
 
     def fold_offsets(
         self, ledger: Ledger, source: TopicPartition, events: Iterable[OffsetEvent], folded: tuple[int, int]
     ) -> Ledger:
-        """The ledger with the events of one partition of the offset log; see ``read_offsets``."""
+        """The ledger, changed, with the events of one partition of the offset log; see ``read_offsets``."""
         own, known = folded
         for event in events:
             if event.incarnation == own and event.transaction <= known:
@@ -200,10 +241,10 @@ class LogReader:
                 self._check_partitions(event.log_partitions)
             elif isinstance(event, SnapshotTaken):
                 self._check_name(event.app, source)
-            ledger = evolve(ledger, event)
+            evolve(ledger, event)
         return ledger
 
-    async def _read_to_ends(self, sources: Sequence[TopicPartition]) -> list[list[OffsetEvent]]:
+    async def _read_to_ends(self, sources: Sequence[TopicPartition]) -> list[list[Placed]]:
         """The events of each one from its position on; the positions move to the ends that were found."""
         marks = await self.watermarks(sources)
         for source, mark in marks.items():
@@ -212,19 +253,17 @@ class LogReader:
                     f"{source.topic}[{source.partition}] ends at {mark.high}, but was read up to "
                     f"{self.positions[source]} before: it was truncated or created anew. Restore it from a copy."
                 )
-        stamped = await self.read_spans({source: (self.positions[source], marks[source].high) for source in sources})
+        placed = await self.read_spans({source: (self.positions[source], marks[source].high) for source in sources})
         for source in sources:
             self.positions[source] = marks[source].high
-        return [[event for _, event in stamped[source]] for source in sources]
+        return [placed[source] for source in sources]
 
-    async def read_spans(
-        self, spans: Mapping[TopicPartition, tuple[int, int]]
-    ) -> dict[TopicPartition, list[tuple[int, OffsetEvent]]]:
-        """The events with positions in ``[start, high)`` of each source, with their records' timestamps in ms since the
-        epoch; raises LogError for one that can't be decoded, HistoryTrimmed, BrokerTimeout.
+    async def read_spans(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, list[Placed]]:
+        """The events with positions in ``[start, high)`` of each source; raises LogError for one that can't be decoded,
+        HistoryTrimmed, BrokerTimeout.
         """
         wanted = {source: span for source, span in spans.items() if span[0] < span[1]}
-        found: dict[TopicPartition, list[tuple[int, OffsetEvent]]] = {source: [] for source in spans}
+        found: dict[TopicPartition, list[Placed]] = {source: [] for source in spans}
         if not wanted:
             return found
         reader = await self.open()
@@ -239,15 +278,16 @@ class LogReader:
                 raise HistoryTrimmed(f"{where} lost what was to be read: {error}") from error
             for batch in batches:
                 _, high = wanted[batch.source]
-                found[batch.source].extend(self._decoded(batch, high))  # type: ignore[arg-type]  # the fold takes both
+                found[batch.source].extend(self._decoded(batch, high))
                 if batch.offset_next >= high:
                     del wanted[batch.source]
         return found
 
-    def _decoded(self, batch: Batch, high: int) -> Iterator[tuple[int, Event]]:
+    def _decoded(self, batch: Batch, high: int) -> Iterator[Placed]:
         for record in batch.records:
             if record.offset < high:
-                yield record.timestamp, self._decode(batch.source, record.offset, record.value)
+                event = self._decode(batch.source, record.offset, record.value)
+                yield Placed(record.offset, record.timestamp, event)
 
     def _decode(self, source: TopicPartition, position: int, value: bytes | None) -> Event:
         try:

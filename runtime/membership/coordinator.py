@@ -105,7 +105,9 @@ class Coordinator:
             ledger = await self._join(ledger, offer)
             ledger = await self._fence_others(ledger)
             incarnation = self.identity.own(ledger).incarnation
-            ledger = await self.identity.checked(await self.patience.ask(self.logs.begin_offsets), incarnation)
+            control_read = ledger
+            ledger = await self.patience.ask(lambda: self.logs.begin_offsets(control_read))
+            ledger = await self.identity.checked(ledger, incarnation)
             ledger, transaction = await self._open_logs(ledger, incarnation)
             ledger = await self._read_all(ledger, incarnation)
             missing_stores(ledger, Turn(0), sources, stores)  # before anything is written for them
@@ -113,7 +115,7 @@ class Coordinator:
             ledger = await self._start_partitions(ledger, sources)
             ledger = await self._decide(ledger, missing_stores(ledger, self.decisions.turn, sources, stores))
             await self._check_sources(ledger, sources)
-            before = ledger
+            before = ledger.copy()
             turn = self.decisions.turn
             ledger = await self._decide(
                 ledger, [e for place in sorted(sources) for e in decide_grant(ledger, turn, place, incarnation)]

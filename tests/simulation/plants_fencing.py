@@ -18,6 +18,7 @@ from keylanes.runtime import member
 from keylanes.runtime.engine.commit import CommitCycle
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.engine.transaction import Transactions
+from keylanes.runtime.logs.grants import Granted
 from keylanes.runtime.logs.office import Identity
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.member import Member
@@ -51,7 +52,7 @@ def fence_before_expel(patch: Planting) -> None:
     ) -> Any:
         ledger = await self.logs.read_control(Ledger())
         self.logs.positions.clear()
-        self.logs._control_events.clear()
+        self.logs._granted = Granted()
         for other in ledger.control.unfenced():
             await fence(self.broker, *other.transactional_ids)  # type: ignore[arg-type]  # on a simulated cluster
         return await take_office(self, sources, stores, identities, offer)
@@ -66,10 +67,10 @@ def read_before_fence(patch: Planting) -> None:
     early: dict[int, Ledger] = {}
 
     async def read_then_fence(self: Coordinator, ledger: Ledger) -> Ledger:
-        early[id(self.logs)] = await begin(self.logs)
+        early[id(self.logs)] = await begin(self.logs, ledger)
         return await fence(self, ledger)
 
-    async def begin_early(self: LogReader) -> Ledger:
+    async def begin_early(self: LogReader, ledger: Ledger) -> Ledger:
         return early[id(self)]
 
     async def read_nothing(self: Coordinator, ledger: Ledger, incarnation: int) -> Ledger:
