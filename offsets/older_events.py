@@ -3,7 +3,7 @@
 Those of the control log are of level 0. They have no number, and count only in terms of an election of level 0.
 """
 
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, get_args
 
 import msgspec
 
@@ -189,8 +189,15 @@ OlderEvent: TypeAlias = (
 )
 
 
+_OLDER: Final = get_args(OlderEvent)
+
+
 def as_of_today(event: Event | OlderEvent) -> Event:
     """The event that says today what an older one said."""
+    return _said_today(event) if isinstance(event, _OLDER) else event
+
+
+def _said_today(event: OlderEvent) -> Event:
     match event:
         case CoordinatorElected1(term, instance):
             return CoordinatorElected(term, instance, instance, "")
@@ -232,8 +239,6 @@ def as_of_today(event: Event | OlderEvent) -> Event:
             return _snapshot(event, _NOBODY)
         case SnapshotTaken2():
             return _snapshot(event, (event.changed_incarnation, event.changed_transaction))
-        case _:
-            return event
 
 
 def _snapshot(older: SnapshotTaken1 | SnapshotTaken2, changed: tuple[int, int]) -> SnapshotTaken:

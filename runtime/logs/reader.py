@@ -5,8 +5,9 @@ decoded stops the reader. At the start the offset log is read from its newest sn
 together: one after the other each would wait for what the consumer has under way for the one before.
 """
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from ...brokers.protocol import Batch, Broker, BrokerError, OffsetOutOfRange, Reader, TopicPartition, Watermarks
@@ -28,7 +29,12 @@ logger = logging.getLogger("keylanes")
 T = TypeVar("T")
 
 READ_RECORDS_MAX = 5_000
+"""So long a stretch of a log is looked at."""
+FETCH_RECORDS_MAX = 2_000
+"""At a time."""
 
+Extent: TypeAlias = tuple[int, int]
+"""Positions from the first on and below the second."""
 Found: TypeAlias = tuple[list[SnapshotTaken] | None, int]
 
 
@@ -38,6 +44,14 @@ class Placed(NamedTuple):
     position: int
     timestamp_ms: int
     event: Event
+
+
+class Stretch(NamedTuple):
+    """Events of one source in their order; all below ``end`` that were not in one before."""
+
+    source: TopicPartition
+    events: list[Placed]
+    end: int
 
 
 class HistoryTrimmed(LogError):
@@ -113,28 +127,34 @@ class LogReader:
                     "nothing may expire from it (retention.ms=-1). Restore it from a copy."
                 )
             self.positions[self.control] = 0
-        (placed,) = await self._read_to_ends([self.control])
-        for position, _, event in placed:
-            if isinstance(event, AppCreated):
-                self._check_app(event.app, event.hash_name, self.control)
-                self._check_partitions(event.log_partitions)
-            if not isinstance(event, ControlEvent):
-                raise LogError(
-                    f"{self.control.topic} at position {position}: {type(event).__name__} is an event of the offset "
-                    "log. Something else writes to this topic"
-                )
-            if self._has_begun:
-                evolve(ledger, event)
-                continue
-            if isinstance(event, RangesGranted) and event_counts(ledger.control, event):
-                self._granted.add(event, position)
-            evolve_control(ledger.control, event)
+        high = (await self._ends([self.control]))[self.control]
+        async for placed in self._stream({self.control: (self.positions[self.control], high)}):
+            for one in placed.events:
+                self._fold_control(ledger, one)
+            self.positions[self.control] = placed.end
         if ledger.control.level > LEVEL:
             raise LogError(
                 f"{self.control.topic}: this application writes events of level {ledger.control.level}, and this "
                 f"version of keylanes reads up to level {LEVEL}. Run the newer version that the other processes run"
             )
         return ledger
+
+    def _fold_control(self, ledger: Ledger, placed: Placed) -> None:
+        event = placed.event
+        if not isinstance(event, ControlEvent):
+            raise LogError(
+                f"{self.control.topic} at position {placed.position}: {type(event).__name__} is an event of the offset "
+                "log. Something else writes to this topic"
+            )
+        if isinstance(event, AppCreated):
+            self._check_app(event.app, event.hash_name, self.control)
+            self._check_partitions(event.log_partitions)
+        if self._has_begun:
+            evolve(ledger, event)
+            return
+        if isinstance(event, RangesGranted) and event_counts(ledger.control, event):
+            self._granted.add(event, placed.position)
+        evolve_control(ledger.control, event)
 
     async def begin_offsets(self, ledger: Ledger) -> Ledger:
         """The first read of the offset log, every partition: its newest snapshot, then on to its end.
@@ -164,8 +184,11 @@ class LogReader:
         if not lacking:
             return []
         span = (min(lacking), max(lacking) + 1)
-        (placed,) = (await self.read_spans({self.control: span})).values()
-        return [one.event for one in placed if one.position in lacking and isinstance(one.event, RangesGranted)]
+        grants: list[RangesGranted] = []
+        async for placed in self._stream({self.control: span}):
+            wanted = [one.event for one in placed.events if one.position in lacking]
+            grants += [event for event in wanted if isinstance(event, RangesGranted)]
+        return grants
 
     async def _find_snapshots(self) -> dict[TopicPartition, Found]:
         """Of each partition of the offset log the newest whole snapshot, and the position to go on reading at."""
@@ -196,8 +219,12 @@ class LogReader:
                     )
                 found[source] = None, mark.start
                 del searched[source]
-            for source, placed in (await self.read_spans(spans)).items():
-                snapshot = newest_snapshot(one.event for one in placed)  # type: ignore[misc]  # of the offset log
+            taken: dict[TopicPartition, list[SnapshotTaken]] = {source: [] for source in spans}
+            async for placed in self._stream(spans):
+                events = (one.event for one in placed.events)
+                taken[placed.source] += [event for event in events if isinstance(event, SnapshotTaken)]
+            for source, parts in taken.items():
+                snapshot = newest_snapshot(parts)
                 if snapshot is not None and snapshot[0].position >= marks[source].start:
                     self._check_name(snapshot[0].app, source)
                     found[source] = snapshot, snapshot[0].position
@@ -221,11 +248,12 @@ class LogReader:
         are passed up to there. Not up to the last one that the ledger knows: a transaction of unknown outcome may be
         found in one partition while its events in the next one are still to be read.
         """
-        sources = self._offset_logs()
-        for source, placed in zip(sources, await self._read_to_ends(sources), strict=True):
-            events = [one.event for one in placed]
+        ends = await self._ends(self._offset_logs())
+        async for placed in self._stream({source: (self.positions[source], high) for source, high in ends.items()}):
+            events = [one.event for one in placed.events]
             self.commits_read += sum(isinstance(event, Committed) and not event.part for event in events)
-            ledger = self.fold_offsets(ledger, source, events, folded)  # type: ignore[arg-type]  # of the offset log
+            self.fold_offsets(ledger, placed.source, events, folded)  # type: ignore[arg-type]  # of the offset log
+            self.positions[placed.source] = placed.end
         return ledger
 
     def fold_offsets(
@@ -244,8 +272,8 @@ class LogReader:
             evolve(ledger, event)
         return ledger
 
-    async def _read_to_ends(self, sources: Sequence[TopicPartition]) -> list[list[Placed]]:
-        """The events of each one from its position on; the positions move to the ends that were found."""
+    async def _ends(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The high watermarks of sources, which must not lie below the positions."""
         marks = await self.watermarks(sources)
         for source, mark in marks.items():
             if mark.high < self.positions[source]:
@@ -253,19 +281,22 @@ class LogReader:
                     f"{source.topic}[{source.partition}] ends at {mark.high}, but was read up to "
                     f"{self.positions[source]} before: it was truncated or created anew. Restore it from a copy."
                 )
-        placed = await self.read_spans({source: (self.positions[source], marks[source].high) for source in sources})
-        for source in sources:
-            self.positions[source] = marks[source].high
-        return [placed[source] for source in sources]
+        return {source: mark.high for source, mark in marks.items()}
 
-    async def read_spans(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, list[Placed]]:
+    async def read_spans(self, spans: Mapping[TopicPartition, Extent]) -> dict[TopicPartition, list[Placed]]:
         """The events with positions in ``[start, high)`` of each source; raises LogError for one that can't be decoded,
         HistoryTrimmed, BrokerTimeout.
         """
-        wanted = {source: span for source, span in spans.items() if span[0] < span[1]}
         found: dict[TopicPartition, list[Placed]] = {source: [] for source in spans}
+        async for placed in self._stream(spans):
+            found[placed.source] += placed.events
+        return found
+
+    async def _stream(self, spans: Mapping[TopicPartition, Extent]) -> AsyncIterator[Stretch]:
+        """The same as it comes, so that a log of any length is read without being held."""
+        wanted = {source: span for source, span in spans.items() if span[0] < span[1]}
         if not wanted:
-            return found
+            return
         reader = await self.open()
         reader.assign({source: start for source, (start, _) in wanted.items()})
         limit = self.settings.call_limit_ms + self.settings.transaction_timeout_ms
@@ -278,16 +309,17 @@ class LogReader:
                 raise HistoryTrimmed(f"{where} lost what was to be read: {error}") from error
             for batch in batches:
                 _, high = wanted[batch.source]
-                found[batch.source].extend(self._decoded(batch, high))
                 if batch.offset_next >= high:
                     del wanted[batch.source]
-        return found
+                yield Stretch(batch.source, self._decoded(batch, high), min(batch.offset_next, high))
+            await asyncio.sleep(0)  # a broker that always has the next batch would not let anything else run
 
-    def _decoded(self, batch: Batch, high: int) -> Iterator[Placed]:
-        for record in batch.records:
-            if record.offset < high:
-                event = self._decode(batch.source, record.offset, record.value)
-                yield Placed(record.offset, record.timestamp, event)
+    def _decoded(self, batch: Batch, high: int) -> list[Placed]:
+        return [
+            Placed(record.offset, record.timestamp, self._decode(batch.source, record.offset, record.value))
+            for record in batch.records
+            if record.offset < high
+        ]
 
     def _decode(self, source: TopicPartition, position: int, value: bytes | None) -> Event:
         try:
@@ -324,7 +356,7 @@ class LogReader:
 
 async def _some(reader: Reader, sources: Collection[TopicPartition]) -> list[Batch]:
     """Batches of some of these assigned partitions; waits until there are."""
-    while not (batches := await reader.fetch(sources, records_max=READ_RECORDS_MAX, wait_ms=100)):
+    while not (batches := await reader.fetch(sources, records_max=FETCH_RECORDS_MAX, wait_ms=100)):
         pass
     return batches
 

@@ -64,7 +64,8 @@ class OfficeWatch:
         watch = self._reader()
         patience = Patience(self.settings.call_limit_ms, "asking who is in office")
         try:
-            ledger = await until_answered(lambda: watch.read_control(Ledger()), patience)
+            fresh = Ledger()
+            ledger = await until_answered(lambda: watch.read_control(fresh), patience)
             if ledger.control.member_of(self.identity.instance) is not None:
                 self.identity.check_in_office(ledger, self.identity.own(ledger).incarnation)
         except FencedError as fenced:

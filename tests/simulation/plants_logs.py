@@ -54,11 +54,11 @@ def read_to_the_stable_offset(patch: Planting) -> None:
     change(
         patch,
         LogReader,
-        "read_spans",
+        "_stream",
         (
             "            batches = await bounded(_some(reader, wanted), limit, what)\n",
             (
-                "            batches = await reader.fetch(wanted, records_max=READ_RECORDS_MAX, wait_ms=0)\n"
+                "            batches = await reader.fetch(wanted, records_max=FETCH_RECORDS_MAX, wait_ms=0)\n"
                 "            if not batches:\n"
                 "                break\n"
             ),
