@@ -85,7 +85,7 @@ def _pin(run: Run, broker: WitnessBroker, app: str, stores: Mapping[str, StoreDe
     found = []
     for source in sorted({store.topic for store in stores.values()}):
         partitions = sum(topic == source for topic, _ in run.pins.sources)
-        numbers = {name: store.number for name, store in stores.items() if store.topic == source}
+        numbers = {name: store.store for name, store in stores.items() if store.topic == source}
         found.append(_Changelog(source, state.pin_changelog(broker, app, source, partitions), numbers))
     return found
 
