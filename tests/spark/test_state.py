@@ -245,17 +245,14 @@ def test_a_changelog_of_another_moment_is_found(judged: "Callable[..., Report]")
     run = planner(restarts=0, records=120, partitions=3, log_partitions=3).run()
     changes = stateful(run)
     last = last_of(run, 0).transaction
-    third = [change for change in beacons(run) if change[0] == 2]
     run.events[2] = [event for event in run.events[2] if not isinstance(event, StateChanged)]
-    report = judged(run, [*changes, beacon(0, 1, 1), *third])
+    report = judged(run, [*changes, beacon(0, 1, 1)])
     assert report.violated() == ["state-beacon"]
     assert [
         (example["partition"], example["incarnation"], example["changed_last"], example["beacon"])
         for example in report.check("state-beacon").examples
-    ] == [(0, 1, last, 1), (1, 1, last_of(run, 1).transaction, None), (2, 1, None, int.from_bytes(third[-1][2] or b""))]
+    ] == [(0, 1, last, 1), (1, 1, last_of(run, 1).transaction, None), (2, None, None, None)]
     assert last != 1
-    report = judged(run, [])
-    assert report.violated() == ["state-beacon"]
 
 
 @pytest.mark.parametrize("by_key", [False, True])
