@@ -98,11 +98,11 @@ class Group:
         await broker.open()
         copies = MemoryCopies()
         keeper = Keeper(self.name, broker, Settings(), self.handlers, lambda: 1_000, lambda _: copies)
+        member = self.members[incarnation] = Member(incarnation, within, keeper)
         ledger = await self.ledger()
         await keeper.open(ledger, await broker.describe([self.changelog]))
         if reads:
             await keeper.restore(ledger)
-        member = self.members[incarnation] = Member(incarnation, within, keeper)
         return member
 
     def fence(self, *members: Member) -> None:
