@@ -22,20 +22,26 @@ from keylanes.offsets.events import RangesReleased
 APP_BIRTH = "the first birth"
 
 
-def in_turn(events: Iterable[ControlEvent], app_birth: str = APP_BIRTH) -> list[ControlEvent]:
-    """The same as of level 1: each decision has the next number of its term."""
+def in_turn(
+    events: Iterable[ControlEvent], app_birth: str = APP_BIRTH, *, behind: Iterable[ControlEvent] = ()
+) -> list[ControlEvent]:
+    """The same as of level 1: each decision without a number has the next one of its term, each election the birth of
+    the application. ``behind``: what the log holds before them.
+    """
     numbers: dict[int, int] = {}
     numbered: list[ControlEvent] = []
-    for event in events:
+    given = [*behind]
+    for event in (*given, *events):
         match event:
             case AppCreated():
                 numbered.append(event)
             case CoordinatorElected():
-                numbered.append(replace(event, app_birth=app_birth))
+                numbered.append(replace(event, app_birth=event.app_birth or app_birth))
             case _:
-                numbers[event.term] = numbers.get(event.term, NUMBERLESS) + 1
-                numbered.append(replace(event, number=numbers[event.term]))
-    return numbered
+                number = event.number or numbers.get(event.term, NUMBERLESS) + 1
+                numbers[event.term] = max(number, numbers.get(event.term, NUMBERLESS))
+                numbered.append(replace(event, number=number))
+    return numbered[len(given) :]
 
 
 def coordinator_elected(term: int, birth: str, app_birth: str = "") -> CoordinatorElected:
