@@ -6,7 +6,7 @@ agree at every point are equal. ``put`` changes a function; ``replace`` returns 
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 from .hashing import SPACE_END
@@ -38,19 +38,24 @@ class Steps(Generic[V]):
         """The value at a point."""
         return self._values[bisect_right(self._firsts, point) - 1]
 
-    def pieces(self, first: int = 0, end: int = SPACE_END) -> Iterator[tuple[int, int, V]]:
+    def pieces(self, first: int = 0, end: int = SPACE_END) -> list[tuple[int, int, V]]:
         """The defined pieces inside ``[first, end)``, clipped to it, in order of points."""
-        for a, b, value in self.all_pieces(first, end):
-            if value is not None:
-                yield a, b, value
+        return [(a, b, value) for a, b, value in self.all_pieces(first, end) if value is not None]
 
-    def all_pieces(self, first: int = 0, end: int = SPACE_END) -> Iterator[tuple[int, int, V | None]]:
+    def all_pieces(self, first: int = 0, end: int = SPACE_END) -> list[tuple[int, int, V | None]]:
         """The pieces inside ``[first, end)``, clipped to it, with None where nothing is defined."""
-        i = bisect_right(self._firsts, first) - 1
-        while first < end and i < len(self._firsts) and self._firsts[i] < end:
-            stop = self._firsts[i + 1] if i + 1 < len(self._firsts) else SPACE_END
-            yield max(first, self._firsts[i]), min(end, stop), self._values[i]
+        if first >= end:
+            return []
+        firsts, values = self._firsts, self._values
+        i = bisect_right(firsts, first) - 1
+        last = bisect_right(firsts, end - 1, i) - 1
+        found: list[tuple[int, int, V | None]] = []
+        while i < last:
+            found.append((first, firsts[i + 1], values[i]))
             i += 1
+            first = firsts[i]
+        found.append((first, end, values[i]))
+        return found
 
     def is_constant(self, first: int, end: int, value: V | None) -> bool:
         """Whether the function has this value, or None, at every point of ``[first, end)``, of which there is one."""
@@ -76,6 +81,9 @@ class Steps(Generic[V]):
         """Let the function have this value at every point of ``[first, end)``; None makes it undefined there."""
         if not 0 <= first < end <= SPACE_END:
             raise ValueError(f"a piece needs 0 <= first < end <= {SPACE_END}; seen first={first}, end={end}")
+        if end - first == SPACE_END:
+            self._firsts, self._values = [0], [value]
+            return
         firsts, values = self._firsts, self._values
         lo = bisect_right(firsts, first) - 1
         last = bisect_right(firsts, end - 1, lo) - 1

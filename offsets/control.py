@@ -16,7 +16,6 @@ not known and has an incarnation that was used is expelled.
 Who wants to go on from one fold in two ways, or to know later what it was, takes a ``copy`` first.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -193,17 +192,21 @@ def event_counts(control: Control, event: ControlEvent) -> bool:
 
 def evolve_control(control: Control, event: ControlEvent) -> Control:
     """The fold with one more event: **the same object, changed**. An event that does not count changes nothing."""
-    if not event_counts(control, event):
-        return control
-    match event:
-        case AppCreated():
-            control.created = event
-            return control
-        case CoordinatorElected():
-            control.term, control.coordinator = event.term, event.birth
-            control.is_numbered, control.number = bool(event.app_birth), NUMBERLESS
-            control.app_birth = event.app_birth or control.app_birth
-            return control
+    if event_counts(control, event):
+        take(control, event)
+    return control
+
+
+def take(control: Control, event: ControlEvent) -> None:
+    """Change the fold by an event that counts."""
+    if isinstance(event, AppCreated):
+        control.created = event
+        return
+    if isinstance(event, CoordinatorElected):
+        control.term, control.coordinator = event.term, event.birth
+        control.is_numbered, control.number = bool(event.app_birth), NUMBERLESS
+        control.app_birth = event.app_birth or control.app_birth
+        return
     control.number = event.number
     match event:
         case RangesGranted():
@@ -222,7 +225,6 @@ def evolve_control(control: Control, event: ControlEvent) -> Control:
             _plan(control.moves, event)
         case CopyAsked() | CopyEnded() | ReleaseAsked() | ReleaseWithdrawn() | AnswerAsked():
             _moves(control.moves, event)
-    return control
 
 
 def _members(control: Control, event: MemberJoined | MemberRefused | MemberExpelled | MemberFenced) -> None:
@@ -242,8 +244,8 @@ def _members(control: Control, event: MemberJoined | MemberRefused | MemberExpel
     if member is None:
         return
     if isinstance(event, MemberFenced):
-        control.members[event.incarnation] = replace(member, fenced=True)
-        _retire(control, (event.incarnation,))
+        control.members[event.incarnation] = Member(member.joined, member.expelled, True, member.hold_ms)
+        _retire(control, event.incarnation)
     elif not member.expelled:
         control.members[event.incarnation] = replace(member, expelled=True, hold_ms=event.hold_ms)
         control.group_epoch += 1
@@ -254,28 +256,29 @@ def _members(control: Control, event: MemberJoined | MemberRefused | MemberExpel
 def _grant(control: Control, grant: RangesGranted) -> None:
     """At each point the higher epoch wins; who owned it and is fenced is forgotten once it owns nothing."""
     place, new = (grant.topic, grant.partition), Owner(grant.epoch, grant.incarnation)
-    before = control.owners.get(place)
+    before, held = control.owners.get(place), control.held
     owners: Steps[Owner] = Steps() if before is None else before.copy()
-    losers: set[int] = set()
+    losers: list[int] = []
     for band in grant.bands:
         if not 0 <= band.first < band.end <= SPACE_END:
             continue
-        for first, end, owner in list(owners.all_pieces(band.first, band.end)):
-            if owner is not None and owner.epoch >= grant.epoch:
+        for first, end, owner in owners.all_pieces(band.first, band.end):
+            if owner is not None and owner.epoch >= new.epoch:
                 continue
             owners.put(first, end, new)
-            control.held[grant.incarnation] = control.held.get(grant.incarnation, 0) + end - first
+            held[new.incarnation] = held.get(new.incarnation, 0) + end - first
             if owner is not None:
-                losers.add(owner.incarnation)
-                control.held[owner.incarnation] -= end - first
+                losers.append(owner.incarnation)
+                held[owner.incarnation] -= end - first
     control.owners[place] = owners
-    for move, ask in list(control.moves.asked.items()):
-        if (ask.topic, ask.partition) == place and not _waits(owners, ask):
-            del control.moves.asked[move]
+    if control.moves.asked:
+        for move, ask in list(control.moves.asked.items()):
+            if (ask.topic, ask.partition) == place and not _waits(owners, ask):
+                del control.moves.asked[move]
     for loser in losers:
-        if not control.held[loser]:
-            del control.held[loser]
-    _retire(control, losers)
+        if held.get(loser) == 0:
+            del held[loser]
+            _retire(control, loser)
 
 
 def _waits(owners: Steps[Owner], ask: ReleaseAsked) -> bool:
@@ -283,12 +286,11 @@ def _waits(owners: Steps[Owner], ask: ReleaseAsked) -> bool:
     return any(owner.epoch == ask.epoch for _, _, owner in owners.pieces(ask.first, ask.end))
 
 
-def _retire(control: Control, incarnations: Iterable[int]) -> None:
-    """Forget those of these members that are fenced and own nothing."""
-    for incarnation in incarnations:
-        member = control.members.get(incarnation)
-        if member is not None and member.fenced and incarnation not in control.held:
-            del control.members[incarnation]
+def _retire(control: Control, incarnation: int) -> None:
+    """Forget the member if it is fenced and owns nothing."""
+    member = control.members.get(incarnation)
+    if member is not None and member.fenced and incarnation not in control.held:
+        del control.members[incarnation]
 
 
 def _sources(control: Control, event: PartitionStarted | StoreDeclared | SourceIdentified) -> None:

@@ -34,7 +34,7 @@ import msgspec
 
 from ..keyrange.hashing import SPACE_END
 from ..keyrange.steps import Steps
-from .control import Control, event_counts, evolve_control
+from .control import Control, event_counts, take
 from .control_events import ControlEvent, RangesGranted
 from .event_values import EVERYBODY, Edge, Tile
 from .events import (
@@ -56,20 +56,34 @@ Place: TypeAlias = tuple[str, int]
 EpochEvent: TypeAlias = Committed | WorkersCut | WorkerSplit | WorkersMerged | RangesReleased
 
 
-@dataclass(slots=True)
 class EpochPart:
-    """What one epoch holds of a partition, as functions of the point. Only the fold changes them."""
+    """What one epoch holds of a partition, as functions of the point. Only the fold changes them.
 
-    epoch: int
-    incarnation: int
-    froms: Steps[int] = field(default_factory=Steps)
-    edges: Steps[int] = field(default_factory=Steps)
-    """Defined where ``froms`` is."""
-    untils: Steps[int] = field(default_factory=Steps)
-    workers: Steps[int] = field(default_factory=Steps)
-    released: Steps[bool] = field(default_factory=Steps)
-    bounds: tuple[int, ...] = ()
-    """Where hot bands that were released had been cut, in rising order."""
+    ``edges`` is defined where ``froms`` is. ``bounds``: where hot bands that were released had been cut, in rising
+    order.
+    """
+
+    __slots__ = ("bounds", "edges", "epoch", "froms", "incarnation", "released", "untils", "workers")
+
+    def __init__(self, epoch: int, incarnation: int, bounds: tuple[int, ...] = ()) -> None:
+        self.epoch, self.incarnation, self.bounds = epoch, incarnation, bounds
+        self.froms: Steps[int] = Steps()
+        self.edges: Steps[int] = Steps()
+        self.untils: Steps[int] = Steps()
+        self.workers: Steps[int] = Steps()
+        self.released: Steps[bool] = Steps()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EpochPart) and self._fields() == other._fields()
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __repr__(self) -> str:
+        return f"EpochPart{self._fields()}"
+
+    def _fields(self) -> tuple[object, ...]:
+        steps = (self.froms, self.edges, self.untils, self.workers, self.released)
+        return (self.epoch, self.incarnation, self.bounds, *steps)
 
     def is_complete(self) -> bool:
         """Whether every point was committed up to where a later grant takes over."""
@@ -77,16 +91,10 @@ class EpochPart:
 
     def copy(self) -> "EpochPart":
         """An equal one that changes by itself."""
-        return EpochPart(
-            self.epoch,
-            self.incarnation,
-            self.froms.copy(),
-            self.edges.copy(),
-            self.untils.copy(),
-            self.workers.copy(),
-            self.released.copy(),
-            self.bounds,
-        )
+        new = EpochPart(self.epoch, self.incarnation, self.bounds)
+        new.froms, new.edges, new.untils = self.froms.copy(), self.edges.copy(), self.untils.copy()
+        new.workers, new.released = self.workers.copy(), self.released.copy()
+        return new
 
 
 @dataclass(slots=True)
@@ -239,9 +247,10 @@ def _partition(ledger: Ledger, topic: str, partition: int) -> PartitionLedger:
 
 
 def _evolve_control(ledger: Ledger, event: ControlEvent) -> Ledger:
-    if isinstance(event, RangesGranted) and event_counts(ledger.control, event):
-        fold_grant(ledger, event)
-    evolve_control(ledger.control, event)
+    if event_counts(ledger.control, event):
+        if isinstance(event, RangesGranted):
+            fold_grant(ledger, event)
+        take(ledger.control, event)
     return ledger
 
 
@@ -258,30 +267,31 @@ def _grant(partition: PartitionLedger, grant: RangesGranted) -> None:
         return
     if part is None:
         part = partition.parts[grant.epoch] = EpochPart(grant.epoch, grant.incarnation)
-    ended = {newest}
+    ended = [newest]
     for band in grant.bands:
         if is_span(band.first, band.end):
-            for first, end, known in list(part.froms.all_pieces(band.first, band.end)):
+            for first, end, known in part.froms.all_pieces(band.first, band.end):
                 if known is None:
-                    ended |= _take_over(partition, part, first, end, band.offset_from)
-    ready = [event for epoch in sorted(partition.waiting) if epoch <= grant.epoch for event in partition.waiting[epoch]]
-    partition.waiting = {epoch: events for epoch, events in partition.waiting.items() if epoch > grant.epoch}
-    for event in ready:
-        _evolve_partition(partition, event)
+                    _take_over(partition, part, first, end, band.offset_from, ended)
+    if partition.waiting:
+        for epoch in sorted(partition.waiting):
+            if epoch <= grant.epoch:
+                for event in partition.waiting.pop(epoch):  # some of them may wait on
+                    _evolve_partition(partition, event)
     _close(partition, ended)
 
 
-def _take_over(partition: PartitionLedger, part: EpochPart, first: int, end: int, offset: int) -> set[int]:
-    """Points that the part did not hold become its own; the epochs that end there."""
+def _take_over(
+    partition: PartitionLedger, part: EpochPart, first: int, end: int, offset: int, ended: list[int]
+) -> None:
+    """Points that the part did not hold become its own; the epochs that end there go into ``ended``."""
     part.froms.put(first, end, offset)
     part.edges.put(first, end, offset)
-    ended: set[int] = set()
-    for a, b, older in list(partition.newest.pieces(first, end)):
-        ended.add(older)
+    for a, b, older in partition.newest.pieces(first, end):
+        ended.append(older)
         if not _end_at(partition.parts[older], a, b, offset):
             partition.violations.add(older)
     partition.newest.put(first, end, part.epoch)
-    return ended
 
 
 def _end_at(part: EpochPart, first: int, end: int, offset: int) -> bool:
@@ -292,7 +302,7 @@ def _end_at(part: EpochPart, first: int, end: int, offset: int) -> bool:
     """
     part.untils.put(first, end, offset)
     is_clean = True
-    for a, b, edge in list(part.edges.pieces(first, end)):
+    for a, b, edge in part.edges.pieces(first, end):
         if edge > offset:
             part.edges.put(a, b, offset)
             is_clean = False
@@ -324,12 +334,12 @@ def _evolve_partition(partition: PartitionLedger, event: EpochEvent) -> None:
                 if is_span(a, b):
                     part.workers.put(a, b, n)
         case WorkerSplit():
-            for a, b, n in list(part.workers.pieces()):
+            for a, b, n in part.workers.pieces():
                 if n == event.worker and a < event.at < b:
                     part.workers.put(a, event.at, event.left)
                     part.workers.put(event.at, b, event.left + 1)
         case WorkersMerged():
-            for a, b, n in list(part.workers.pieces()):
+            for a, b, n in part.workers.pieces():
                 if n in (event.left, event.right):
                     part.workers.put(a, b, event.worker)
         case RangesReleased():
@@ -362,15 +372,17 @@ def _commit(partition: PartitionLedger, part: EpochPart, event: Committed) -> No
     """Take the tiles that count; a tile, or a piece of one, that does not is a violation."""
     is_ours = event.incarnation == part.incarnation
     elsewhere: list[Tile] = []
+    may_end = False
     for tile in event.tiles:
-        first, end = tile.first, tile.end
         if is_ours and _continues(part, tile):
-            part.edges.put(first, end, tile.offset_to)
-        elif not is_span(first, end) or not _commit_in_pieces(part, tile, elsewhere, is_ours=is_ours):
+            part.edges.put(tile.first, tile.end, tile.offset_to)
+            continue
+        may_end = True
+        if not is_span(tile.first, tile.end) or not _commit_in_pieces(part, tile, elsewhere, is_ours=is_ours):
             partition.violations.add(event.epoch)
     if elsewhere:
         _elsewhere(partition, msgspec.structs.replace(event, tiles=tuple(elsewhere)))
-    if event.epoch != partition.epoch_newest:
+    if may_end:
         _close(partition, (event.epoch,))
 
 
@@ -389,7 +401,7 @@ def _continues(part: EpochPart, tile: Tile) -> bool:
 def _commit_in_pieces(part: EpochPart, tile: Tile, elsewhere: list[Tile], *, is_ours: bool) -> bool:
     """Take what counts of a tile; False when a piece on points of the part does not. Other pieces go ``elsewhere``."""
     is_clean = True
-    for a, b, edge in list(part.edges.all_pieces(tile.first, tile.end)):
+    for a, b, edge in part.edges.all_pieces(tile.first, tile.end):
         if edge is None:
             elsewhere.append(Tile(tile.worker, tile.count, a, b, tile.offset_from, tile.offset_to))
         elif not is_ours or edge != tile.offset_from or tile.offset_from >= tile.offset_to:
@@ -399,7 +411,7 @@ def _commit_in_pieces(part: EpochPart, tile: Tile, elsewhere: list[Tile], *, is_
                 to = tile.offset_to if until is None else min(tile.offset_to, until)
                 is_clean = is_clean and to == tile.offset_to
                 part.edges.put(c, d, to)
-            is_clean = is_clean and not any(True for _ in part.released.pieces(a, b))
+            is_clean = is_clean and not part.released.pieces(a, b)
     return is_clean
 
 

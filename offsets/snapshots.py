@@ -11,7 +11,6 @@ So none is taken while one waits.
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from ..keyrange.steps import Steps
 from .codec import EventError
 from .event_values import EpochFold, Piece, Writer
 from .events import OffsetEvent, SnapshotTaken
@@ -117,14 +116,12 @@ def _fold_epoch(part: EpochPart) -> EpochFold:
 
 
 def _restore_epoch(fold: EpochFold) -> EpochPart:
-    pieces = fold.pieces
-    return EpochPart(
-        epoch=fold.epoch,
-        incarnation=fold.incarnation,
-        froms=Steps((p.first, p.end, p.offset_from) for p in pieces),
-        edges=Steps((p.first, p.end, p.offset_edge) for p in pieces),
-        untils=Steps((p.first, p.end, p.offset_until) for p in pieces if p.offset_until is not None),
-        workers=Steps((p.first, p.end, p.worker) for p in pieces if p.worker is not None),
-        released=Steps((p.first, p.end, True) for p in pieces if p.released),
-        bounds=fold.bounds,
-    )
+    part = EpochPart(fold.epoch, fold.incarnation, fold.bounds)
+    for piece in fold.pieces:
+        first, end = piece.first, piece.end
+        part.froms.put(first, end, piece.offset_from)
+        part.edges.put(first, end, piece.offset_edge)
+        part.untils.put(first, end, piece.offset_until)
+        part.workers.put(first, end, piece.worker)
+        part.released.put(first, end, piece.released or None)
+    return part

@@ -15,7 +15,7 @@ from ...brokers.waiting import bounded
 from ...errors import LogError
 from ...keyrange.hashing import HASH_NAME
 from ...offsets.codec import EventError, decode
-from ...offsets.control import event_counts, evolve_control
+from ...offsets.control import event_counts, take
 from ...offsets.control_events import AppCreated, ControlEvent, RangesGranted
 from ...offsets.event_values import LEVEL
 from ...offsets.events import Committed, Event, LogOpened, OffsetEvent, SnapshotTaken
@@ -152,9 +152,10 @@ class LogReader:
         if self._has_begun:
             evolve(ledger, event)
             return
-        if isinstance(event, RangesGranted) and event_counts(ledger.control, event):
-            self._granted.add(event, placed.position)
-        evolve_control(ledger.control, event)
+        if event_counts(ledger.control, event):
+            if isinstance(event, RangesGranted):
+                self._granted.add(event, placed.position)
+            take(ledger.control, event)
 
     async def begin_offsets(self, ledger: Ledger) -> Ledger:
         """The first read of the offset log, every partition: its newest snapshot, then on to its end.

@@ -164,10 +164,12 @@ def test_a_member_joins_once() -> None:
 def test_who_is_fenced_and_owns_nothing_is_forgotten() -> None:
     """Not before it is fenced, and not while it owns a point anywhere; in whichever order that comes."""
     owning = (grant(1, 1), grant(1, 1, partition=1, end=9), member_joined(1, 2, "b", "app.b"))
-    out, fenced, left, right = member_expelled(1, 1), member_fenced(1, 1), grant(2, 2), grant(2, 2, partition=1)
-    for rest in ([out, fenced], [out, fenced, left], [left, out, fenced], [left, right], [out, left, right]):
+    out, fenced = member_expelled(1, 1), member_fenced(1, 1)
+    left, right = grant(2, 2), grant(2, 2, partition=1)
+    rest: tuple[ControlEvent, ...]
+    for rest in ((out, fenced), (out, fenced, left), (left, out, fenced), (left, right), (out, left, right)):
         assert 1 in folded(*numbered(*owning, *rest)).members
-    for rest in ([out, fenced, left, right], [left, right, out, fenced], [out, left, fenced, right]):
+    for rest in ((out, fenced, left, right), (left, right, out, fenced), (out, left, fenced, right)):
         assert list(folded(*numbered(*owning, *rest)).members) == [2]
 
 
