@@ -39,6 +39,8 @@ class Identity:
         self.app, self.instance = app, instance
         self.broker, self.logs, self.settings = broker, logs, settings
         self.transactional_id = f"{app}.{instance}"
+        self.incarnation: int | None = None
+        """What this process is in the control log, once it has joined: a member that is over is forgotten there."""
 
     async def make_producer(self) -> Producer:
         """INIT: every older producer of the own id is fenced. What it left behind has to be read before it is used."""
@@ -52,6 +54,7 @@ class Identity:
         """The own entry in the control log; raises FencedError when it does not count."""
         member = ledger.control.member_of(self.instance)
         if member is not None:
+            self.incarnation = member.incarnation
             return member
         raise FencedError(f"another process of {self.app!r} took office before this one had joined")
 

@@ -66,8 +66,8 @@ class OfficeWatch:
         try:
             fresh = Ledger()
             ledger = await until_answered(lambda: watch.read_control(fresh), patience)
-            if ledger.control.member_of(self.identity.instance) is not None:
-                self.identity.check_in_office(ledger, self.identity.own(ledger).incarnation)
+            if self.identity.incarnation is not None:
+                self.identity.check_in_office(ledger, self.identity.incarnation)
         except FencedError as fenced:
             return fenced
         except (BrokerError, LogError) as error:

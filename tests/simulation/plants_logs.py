@@ -119,21 +119,21 @@ PLANTS = [
     Plant(
         "incarnation unchecked",
         "a commit by a process that never held the range counts",
-        changed(ledger, "_commit", ("if event.incarnation != part.incarnation:", "if False:")),
+        changed(ledger, "_commit", ("is_ours = event.incarnation == part.incarnation", "is_ours = True")),
         (test_ledger.test_a_commit_by_another_incarnation_or_after_a_release_is_a_violation,),
         finding=r"by=2\)\)\.violations\(\)",
     ),
     Plant(
         "tile that does not start at the edge",
         "a commit over records that nobody worked counts: lost records that no start notices",
-        changed(ledger, "_commit", ("if edge != tile.offset_from:", "if edge > tile.offset_from:")),
+        changed(ledger, "_commit_in_pieces", ("or edge != tile.offset_from or", "or edge > tile.offset_from or")),
         (each(test_ledger.test_a_tile_that_does_not_continue_its_band_is_a_violation),),
         finding=r"event\)\.violations\(\)",
     ),
     Plant(
         "grant chunk applied twice",
         "a grant that stands in the log twice takes its edges back: an application that can't start again",
-        changed(ledger, "_grant", ("        if known is None\n", "")),
+        changed(ledger, "_grant", ("if known is None:", "if True:")),
         finding=f"LogError.*{OUTSIDE}|{DOUBLED}",
     ),
     Plant(
