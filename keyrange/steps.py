@@ -63,6 +63,17 @@ class Steps(Generic[V]):
         stop = self._firsts[i + 1] if i + 1 < len(self._firsts) else SPACE_END
         return self._values[i] == value and stop >= end
 
+    def goes_on_in(self, other: "Steps[V]") -> bool:
+        """Whether the other function has the same value wherever this one is defined."""
+        firsts, values = self._firsts, self._values
+        for i in range(len(firsts)):
+            value = values[i]
+            if value is not None:
+                stop = firsts[i + 1] if i + 1 < len(firsts) else SPACE_END
+                if not other.is_constant(firsts[i], stop, value):
+                    return False
+        return True
+
     def copy(self) -> "Steps[V]":
         """An equal function that changes by itself."""
         new: Steps[V] = Steps()

@@ -87,7 +87,7 @@ class EpochPart:
 
     def is_complete(self) -> bool:
         """Whether every point was committed up to where a later grant takes over."""
-        return all(self.untils.is_constant(a, b, edge) for a, b, edge in self.edges.pieces())
+        return self.edges.goes_on_in(self.untils)
 
     def copy(self) -> "EpochPart":
         """An equal one that changes by itself."""
@@ -278,7 +278,7 @@ def _grant(partition: PartitionLedger, grant: RangesGranted) -> None:
             if epoch <= grant.epoch:
                 for event in partition.waiting.pop(epoch):  # some of them may wait on
                     _evolve_partition(partition, event)
-    _close(partition, ended)
+    _close(partition, {*ended})
 
 
 def _take_over(

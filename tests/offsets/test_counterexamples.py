@@ -144,9 +144,10 @@ def test_an_expulsion_that_was_acknowledged_may_not_count() -> None:
     log = decided()
     *_, expelled = decided(member_expelled(1, 2))
     *_, other = decided(grant(1, 1))
-    elected = in_turn([coordinator_elected(2, "two")])[0]
+    starts = (partition_started(2, "flights", partition, 0, "earliest", 4) for partition in (1, 2, 3))
+    elected, *others = in_turn([coordinator_elected(2, "two"), *starts])
     assert folded([*log, expelled]).is_expelled(2)
-    for before in ([elected], [other], [elected, other]):
+    for before in ([elected], [other], [elected, other], [elected, *others]):  # the last: with that number next
         lost = folded([*log, *before, expelled])
         assert not lost.is_expelled(2)
         assert [member.incarnation for member in lost.unfenced()] == [1, 2]

@@ -251,6 +251,14 @@ def test_an_epoch_closes_whatever_became_of_those_before() -> None:
     assert ledger.frontier(PLACE) == 7
 
 
+def test_an_epoch_without_points_is_the_newest_until_a_newer_one_is_granted() -> None:
+    """It was used, also if its grant is read twice; then nothing of it stays."""
+    nothing = ranges_granted(1, 1, 2, TOPIC, PARTITION, ())
+    ledger = started(grant(1, 0), nothing, nothing)
+    assert ledger.partition(PLACE).epoch_next == 3
+    assert list(evolve(ledger, grant(3, 0)).partition(PLACE).parts) == [3]
+
+
 def test_a_commit_of_a_closed_epoch_is_a_violation_and_nothing_else_of_it_is() -> None:
     """It is below the newest and not known, as one that was never granted; to release what was done is in order."""
     closed = started(grant(1, 0), commit(1, 0, 5), grant(3, 5))
