@@ -58,7 +58,7 @@ class Block(typing.NamedTuple):
 
 
 FOLDER = Path(__file__).parent / "golden"
-OF_EVENTS = Golden(FOLDER / "events.txt", (*KINDS, *OLDER), EVENTS, decode, EventError, "an event")
+OF_EVENTS = Golden(FOLDER / "events.txt", (*KINDS, *OLDER), EVENTS, lambda data: decode(data), EventError, "an event")
 OF_SIGNALS = Golden(FOLDER / "signals.txt", SIGNAL_KINDS, SIGNALS, decode_signal, SignalError, "a signal")
 FILES = (OF_EVENTS, OF_SIGNALS)
 

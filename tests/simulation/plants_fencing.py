@@ -11,8 +11,8 @@ from keylanes.brokers.simulated.connection import SimulatedConnection
 from keylanes.brokers.simulated.link import ConnectionSevered
 from keylanes.brokers.simulated.network import Kind
 from keylanes.brokers.waiting import bounded
-from keylanes.offsets.control import Control, event_counts
-from keylanes.offsets.control_events import AppCreated
+from keylanes.offsets import control, snapshots
+from keylanes.offsets.control import Control
 from keylanes.offsets.ledger import Ledger, evolve_all
 from keylanes.runtime import member
 from keylanes.runtime.engine.commit import CommitCycle
@@ -27,9 +27,10 @@ from keylanes.runtime.membership.decisions import Decisions
 from keylanes.runtime.partition.generation import Generation
 
 from ..brokers import test_simulated_network
+from ..offsets import test_control, test_counterexamples
 from ..runtime import test_running
 from ..stage.planting import Planting, change, changed, everywhere
-from .plants import DOUBLED, LEFT_OUT, LOST, NO_DEAD_LETTER, OUTSIDE, Plant, on_ground
+from .plants import DOUBLED, LEFT_OUT, LOST, NO_DEAD_LETTER, OUTSIDE, Plant, each, on_ground
 
 TORN = f"{LEFT_OUT}|{DOUBLED}"
 
@@ -267,17 +268,6 @@ def failed_is_committed(patch: Planting) -> None:
     patch.setattr(Transactions, "_transact", trust)
 
 
-def term_not_checked(patch: Planting) -> None:
-    """Whoever was a coordinator once is listened to for ever."""
-    counts = event_counts
-
-    def any_term(control: Control, event: Any) -> bool:
-        return counts(control, event) if isinstance(event, AppCreated) else True
-
-    patch.setattr("keylanes.offsets.control", "event_counts", any_term)
-    patch.setattr("keylanes.offsets.ledger", "event_counts", any_term)
-
-
 def incarnation_comes_back(patch: Planting) -> None:
     """A process takes the number of the one before it."""
     patch.setattr(Control, "incarnation_next", property(lambda self: max(self.members, default=1)))
@@ -431,16 +421,41 @@ PLANTS = [
     ),
     Plant(
         "term unchecked",
-        "grants by a coordinator that was replaced count: two owners of a range",
-        term_not_checked,
-        kinds=("rival", "rivals", "slow", "pause"),
-        finding=DOUBLED,
+        "decisions of a coordinator that was replaced count: two owners of a range",
+        changed(control, "event_counts", ("event.term == control.term and event", "event")),
+        (test_counterexamples.test_an_expulsion_that_was_acknowledged_may_not_count,),
+        finding="not lost.is_expelled",
+    ),
+    Plant(
+        "number unchecked",
+        "a grant that arrives late, behind another decision, counts: two owners of a range",
+        changed(control, "event_counts", (" and event.number == number", "")),
+        (
+            test_counterexamples.test_a_grant_that_lands_behind_another_decision_makes_no_second_owner,
+            test_control.test_the_numbers_of_a_term_count_once_and_in_turn,
+        ),
+        finding="is None|== wanted",
+    ),
+    Plant(
+        "a second joining counts",
+        "who was expelled is a member again, and nobody fences it: doubled records",
+        changed(control, "_members", ("event.incarnation > control.incarnation_max and", "")),
+        (each(test_counterexamples.test_a_second_copy_of_a_joining_brings_nobody_back),),
+        finding="after.is_expelled|after.is_fenced",
     ),
     Plant(
         "incarnation that comes back",
         "what a process of before has committed is taken for its own: lost records",
         incarnation_comes_back,
-        finding="transaction .* was committed before",
+        (test_control.test_who_is_forgotten_is_out_for_good,),
+        finding="incarnation_next == 3",
+    ),
+    Plant(
+        "snapshot while an event waits",
+        "progress that its writer was granted a moment ago is forgotten at the next start: doubled records",
+        changed(snapshots, "take_snapshot", ("in sorted(ledger.partition(place).waiting)", "in ()")),
+        (test_counterexamples.test_no_snapshot_is_taken_of_progress_that_waits_for_its_grant,),
+        finding="DID NOT RAISE",
     ),
     Plant(
         "dead letter outside the transaction",

@@ -83,7 +83,7 @@ def unknown_decoded(patch: Planting) -> None:
 
 def named_anew(patch: Planting) -> None:
     """Whoever joined last says what the application calls itself."""
-    of_last = property(lambda self: app_id_of(self.ledger.control.members[max(self.ledger.control.members)].instance))
+    of_last = property(lambda self: app_id_of(self.ledger.control.members[max(self.ledger.control.members)].birth))
     patch.setattr(Office, "app_id", of_last)
 
 
