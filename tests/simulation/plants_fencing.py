@@ -28,6 +28,7 @@ from keylanes.runtime.partition.generation import Generation
 
 from ..brokers import test_simulated_network
 from ..runtime import test_running
+from ..stage.appending import append
 from ..stage.planting import Planting, change, changed, everywhere
 from .plants import DOUBLED, LEFT_OUT, LOST, NO_DEAD_LETTER, OUTSIDE, Plant, on_ground
 
@@ -289,7 +290,7 @@ def dead_letter_outside(patch: Planting) -> None:
 
     async def write_now(self: Slots, run: Any, record: Any, error: Exception, attempts: int) -> Any:
         done = await give_up(self, run, record, error, attempts)
-        await self.destinations.broker.append(done.outputs)
+        await append(self.destinations.broker, done.outputs)
 
     patch.setattr(Slots, "_fail_record", write_now)
 
