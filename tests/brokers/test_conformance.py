@@ -16,6 +16,7 @@ import pytest
 
 from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.protocol import (
+    Appender,
     Batch,
     Broker,
     BrokerError,
@@ -32,6 +33,7 @@ from keylanes.brokers.protocol import (
 )
 from keylanes.brokers.simulated.broker import SimulatedBroker, SimulatedReader
 from keylanes.brokers.simulated.cluster import Cluster
+from keylanes.brokers.simulated.connection import SimulatedConnection
 from keylanes.brokers.simulated.log import ClusterState, PartitionLog, SimulatedRecord
 from keylanes.brokers.simulated.network import Fault, Kind
 from keylanes.brokers.simulated.virtual_loop import run_virtual
@@ -474,12 +476,15 @@ async def appends_keep_their_order(world: World) -> None:
 async def appends_that_wait_for_each_other_keep_their_order(world: World) -> None:
     """Those of one appender are written in the order in which they were called, large and small ones."""
     topic, appender = await world.topic(partitions=2), (await world.broker()).appender()
-    counts = [1, 2000, 1, 3, 1000, 1]
-    firsts = [0, *itertools.accumulate(counts)]
-    of = [[r for p in range(2) for r in numbered(topic, n, p, first)] for n, first in zip(counts, firsts, strict=False)]
-    await asyncio.gather(*(appender.append(records) for records in of))
+    called: list[bytes] = []
+
+    async def write(name: bytes, count: int) -> None:
+        called.extend([name] * count)
+        await appender.append([Outgoing(topic, p, None, name) for p in range(2) for _ in range(count)])
+
+    await asyncio.gather(*(write(b"%d" % number, count) for number, count in enumerate((1, 2000, 1, 3, 1000, 1))))
     for partition in range(2):
-        assert values(await world.read(at(topic, partition))) == [b"%d" % number for number in range(firsts[-1])]
+        assert values(await world.read(at(topic, partition))) == called
 
 
 @case
@@ -492,8 +497,9 @@ async def no_appender_waits_for_another(world: World) -> None:
     for number in range(2):
         await asyncio.gather(*(by.append(numbered(topic, 1, p, number)) for p, by in enumerate((one, other))))
     async with world.stuck(one.append(numbered(topic, 1, 0, 2))) as running:
-        async with asyncio.timeout(AT_ONCE_S):
-            await other.append(numbered(topic, 1, 1, 2))
+        beside = asyncio.create_task(other.append(numbered(topic, 1, 1, 2)))
+        done, _ = await asyncio.wait({beside}, timeout=AT_ONCE_S)
+        assert done, "it waits for another appender"
         assert not running.done()
         assert await world.high(at(topic)) == 2
     await running
@@ -932,6 +938,12 @@ def _times_are_sorted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClusterState, "offset_at", offset_at)
 
 
+def _appenders_share_a_session(patch: pytest.MonkeyPatch) -> None:
+    whole = SimulatedConnection.appender
+    shared: dict[SimulatedConnection, Appender] = {}
+    patch.setattr(SimulatedConnection, "appender", lambda connection: shared.setdefault(connection, whole(connection)))
+
+
 def _groups_are_always_empty(patch: pytest.MonkeyPatch) -> None:
     whole = ClusterState.group_offsets
     patch.setattr(ClusterState, "group_offsets", lambda *asked: whole(*asked)._replace(is_live=False))
@@ -942,6 +954,7 @@ def _groups_are_always_empty(patch: pytest.MonkeyPatch) -> None:
     [
         _times_are_sorted,
         _groups_are_always_empty,
+        _appenders_share_a_session,
         _stable_is_high,
         _aborted_is_visible,
         _positions_stop_at_holes,

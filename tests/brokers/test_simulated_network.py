@@ -178,20 +178,6 @@ def test_a_transaction_that_lost_an_answer_before_its_commit_is_aborted(kind: Ki
     run_virtual(main())
 
 
-@pytest.mark.parametrize("fault", LOST)
-def test_a_lost_append_is_written_once_and_in_order(fault: Fault) -> None:
-    """It is sent again under the same sequence number; those of one appender wait for each other."""
-
-    async def main() -> None:
-        cluster = cluster_of()
-        appender = cluster.connect("one").appender()
-        cluster.network.arm(Kind.PRODUCE, fault)
-        await asyncio.gather(appender.append(of(1, 2)), appender.append(of(3)))
-        assert committed(cluster) == [1, 2, 3]
-
-    run_virtual(main())
-
-
 @pytest.mark.parametrize("kind", [Kind.METADATA, Kind.OFFSETS, Kind.INIT, Kind.CREATE, Kind.TRIM, Kind.FETCH])
 @pytest.mark.parametrize("fault", LOST)
 def test_what_may_be_asked_twice_is_asked_again(kind: Kind, fault: Fault) -> None:
@@ -280,26 +266,6 @@ def test_requests_are_late_by_the_seed(seed: int) -> None:
         assert cluster.met["request_late"] == cluster.met["arrived_late"] == 1
 
     run_virtual(main(), seed=seed)
-
-
-def test_a_late_append_may_come_after_newer_ones() -> None:
-    """Sessions do not keep each other's order: what was given up lands behind what was sent after it, or before."""
-
-    async def main(seed: int) -> tuple[int, ...]:
-        cluster = cluster_of(seed, latency=Latency(timeout_ms=1_000))
-        appender = cluster.connect("one").appender()
-        await appender.append([])
-        cluster.faults.request_late, cluster.faults.request_late_ms = 0.5, 3_000
-        for value in (1, 2):
-            try:
-                await appender.append(of(value))
-            except BrokerTimeout:
-                cluster.faults.heal()
-        await asyncio.sleep(5)
-        return tuple(committed(cluster))
-
-    found = Counter(run_virtual(main(seed), seed=seed) for seed in range(60))
-    assert {(1, 2), (2, 1)} <= set(found)
 
 
 def test_late_markers_keep_the_id_busy() -> None:

@@ -38,7 +38,6 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(90)]
 
 TIMEOUT_MS = 10_000
 SHORT_MS = 1_000
-AT_ONCE_S = 1.5
 NOISE = random.Random(3).randbytes(5_000)
 
 
@@ -393,24 +392,6 @@ async def test_a_lost_append_is_written_once_and_in_order(
     await appender.append(numbers(place, 1))
     proxy.arm(PRODUCE, fault)
     await asyncio.gather(appender.append(numbers(place, 2, 3)), appender.append(numbers(place, 4)))
-    assert await visible(broker, place) == [1, 2, 3, 4]
-
-
-async def test_no_appender_waits_for_another(
-    broker: KafkaBroker, through: KafkaBroker, proxy: Proxy, place: TopicPartition
-) -> None:
-    """While one gets no answer, another of the same connection, to the same broker, writes at once."""
-    one, other = through.appender(), through.appender()
-    await one.append(numbers(place, 1))
-    await other.append(numbers(place, 2))
-    proxy.arm(PRODUCE, Fault.HOLD_REQUEST)
-    held = asyncio.create_task(one.append(numbers(place, 4)))
-    await proxy.caught()
-    async with asyncio.timeout(AT_ONCE_S):
-        await other.append(numbers(place, 3))
-    assert not held.done()
-    proxy.release()
-    await held
     assert await visible(broker, place) == [1, 2, 3, 4]
 
 
