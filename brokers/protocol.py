@@ -300,7 +300,7 @@ class Broker(Protocol):
         """
 
     def appender(self) -> Appender:
-        """A new appender; made without I/O, it connects when it is first used. ``close`` of the broker ends it."""
+        """A new appender, made without I/O; it connects when it is first used. It ends when the broker is closed."""
 
     async def trim(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete the records below these offsets."""

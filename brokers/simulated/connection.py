@@ -43,7 +43,6 @@ class SimulatedConnection:
         self._link = Link(cluster, client_name)
         self._links: dict[Link, None] = {}  # of what was made here
         self._limits = MessageLimits(self._message_limits)
-        self._appenders: list[Appends[Numbered]] = []
 
     def sever(self) -> None:
         """Kill the process: every call, running or to come, raises ConnectionSevered and has no further effect."""
@@ -57,9 +56,6 @@ class SimulatedConnection:
 
     async def close(self) -> None:
         """Disconnect, readers, producers and appenders too; whoever still waits gets a BrokerError."""
-        appenders, self._appenders = self._appenders, []
-        for appender in appenders:
-            await appender.close()
         links, self._links = self._links, {}
         for link in (self._link, *links):
             link.close()
@@ -140,9 +136,7 @@ class SimulatedConnection:
 
     def appender(self) -> Appends[Numbered]:
         """A new appender; its session is an idempotent producer with a connection of its own."""
-        appender = Appends(self._append_requests, self._link.deadline)
-        self._appenders = [*(one for one in self._appenders if not one.closed), appender]
-        return appender
+        return Appends(self._append_requests, self._link.deadline)
 
     async def _append_requests(self, deadline: Deadline) -> SimulatedRequests:
         link = self._new_link()
