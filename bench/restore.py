@@ -75,14 +75,14 @@ async def fill(address: str, options: dict[str, Any], numbers: range, version: i
     async with connected(address) as broker:
         if version == 0:
             await broker.create([TopicSpec(TOPIC, options["partitions"], CHANGELOG_CONFIG)])
-        partitions = options["partitions"]
+        partitions, appender = options["partitions"], broker.appender()
         for first in range(numbers.start, numbers.stop, LOAD_RECORDS):
             some = range(first, min(first + LOAD_RECORDS, numbers.stop))
-            await broker.append(
+            await appender.append(
                 [Outgoing(TOPIC, n % partitions, *entry(n, version, options["value_bytes"])) for n in some]
             )
         beacon = encode_beacon(Beacon(1, version + 1))
-        await broker.append([Outgoing(TOPIC, p, *beacon) for p in range(partitions)])
+        await appender.append([Outgoing(TOPIC, p, *beacon) for p in range(partitions)])
 
 
 def run_fill(address: str, options: dict[str, Any], count: int, version: int) -> float:

@@ -333,7 +333,7 @@ class App:
         elif self._member is None:
             raise KeylanesError(f"application {self.name!r} is under test and does not run: restart() it first")
         else:
-            await self._call(self._sending.send_on(self._sending.destinations(self._member.broker), output))
+            await self._call(self._sending.send_over(self._member.broker, output))
 
     # --- looking ---------------------------------------------------------------------------------------------------
 

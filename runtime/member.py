@@ -477,7 +477,7 @@ class Member:
         """Every step is bounded, also when the broker is gone; connections are closed side by side."""
         await self._end_tasks()
         await self.slots.close(self.settings.close_timeout_ms / 1000)
-        closing = [self.logs.close()]
+        closing = [self.logs.close(), self.coordinator.decisions.close()]
         if self._work is not None:
             closing += [self._work.catch_up.close(), self._work.cycle.close()]
         await asyncio.gather(*map(self._closed, closing))

@@ -19,10 +19,14 @@ from ..settings import Settings
 
 
 class Decisions:
-    """Those of one process. ``control``: the partition of the control log."""
+    """Those of one process. ``control``: the partition of the control log.
+
+    They have an appender of their own, so that nothing else waits behind a decision, nor a decision behind it.
+    """
 
     def __init__(self, broker: Broker, control: TopicPartition, settings: Settings) -> None:
-        self.broker, self.control, self.settings = broker, control, settings
+        self.control, self.settings = control, settings
+        self._appender = broker.appender()
         self.turn = Turn(0)
         """Of the term that this process was elected for; of none before."""
         self._unsettled: list[Decision] = []
@@ -47,4 +51,8 @@ class Decisions:
         if events:
             records = [Outgoing(*self.control, None, encode(event)) for event in events]
             limit = self.settings.call_limit_ms
-            await bounded(self.broker.append(records), limit, f"appending to {self.control.topic}")
+            await bounded(self._appender.append(records), limit, f"appending to {self.control.topic}")
+
+    async def close(self) -> None:
+        """Let go of the connections; bounded in time."""
+        await self._appender.close()

@@ -357,7 +357,7 @@ if address.startswith("embedded:"):
         broker = connect(address, Settings(), "filler")
         await broker.open()
         await broker.create([TopicSpec(source, 1, {})])
-        await broker.append([Outgoing(source, 0, b"k%d" % i, b"%d" % i) for i in range(1000)])
+        await append(broker, [Outgoing(source, 0, b"k%d" % i, b"%d" % i) for i in range(1000)])
         await broker.close()
     asyncio.run(fill())
 (disk / "ballast").write_bytes(bytes(140_000_000))

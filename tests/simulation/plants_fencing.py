@@ -4,12 +4,13 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from keylanes.brokers.delivery import Session
+from keylanes.brokers.delivery import Appends, Session
 from keylanes.brokers.producer import TransactionalProducer
 from keylanes.brokers.protocol import BrokerError, BrokerTimeout, ProducerFenced, TransactionUnknown
 from keylanes.brokers.simulated.connection import SimulatedConnection
 from keylanes.brokers.simulated.link import ConnectionSevered
 from keylanes.brokers.simulated.network import Kind
+from keylanes.brokers.simulated.requests import Numbered
 from keylanes.brokers.waiting import bounded
 from keylanes.offsets import control, snapshots
 from keylanes.offsets.control import Control
@@ -26,9 +27,10 @@ from keylanes.runtime.membership.coordinator import NO_IDENTITIES, NO_OFFER, Coo
 from keylanes.runtime.membership.decisions import Decisions
 from keylanes.runtime.partition.generation import Generation
 
-from ..brokers import test_simulated_network
+from ..brokers import test_simulated_appends, test_simulated_network
 from ..offsets import test_control, test_counterexamples
 from ..runtime import test_running
+from ..stage.appending import append
 from ..stage.planting import Planting, change, changed, everywhere
 from .plants import DOUBLED, LEFT_OUT, LOST, NO_DEAD_LETTER, OUTSIDE, Plant, each, on_ground
 
@@ -132,6 +134,17 @@ def append_not_awaited(patch: Planting) -> None:
         await asyncio.sleep(0)
 
     patch.setattr(Decisions, "append", begin)
+
+
+def appenders_share_a_session(patch: Planting) -> None:
+    """All appenders of a connection are one."""
+    appender = SimulatedConnection.appender
+    shared: dict[SimulatedConnection, Appends[Numbered]] = {}
+
+    def the_same(self: SimulatedConnection) -> Appends[Numbered]:
+        return shared.setdefault(self, appender(self))
+
+    patch.setattr(SimulatedConnection, "appender", the_same)
 
 
 def outcome_not_awaited(patch: Planting) -> None:
@@ -279,7 +292,7 @@ def dead_letter_outside(patch: Planting) -> None:
 
     async def write_now(self: Slots, run: Any, record: Any, error: Exception, attempts: int) -> Any:
         done = await give_up(self, run, record, error, attempts)
-        await self.destinations.broker.append(done.outputs)
+        await append(self.destinations.broker, done.outputs)
 
     patch.setattr(Slots, "_fail_record", write_now)
 
@@ -357,6 +370,13 @@ PLANTS = [
         "a process works by a grant that nobody else can read yet, or stops because it does not find its own term",
         append_not_awaited,
         finding="a process was fenced though no other ran",
+    ),
+    Plant(
+        "appenders share one session",
+        "whoever appends waits for as long as another append gets no answer: a beat behind the control log",
+        appenders_share_a_session,
+        (test_simulated_appends.test_an_append_without_an_answer_holds_up_its_own_appender_only,),
+        finding="it waited for another appender",
     ),
     Plant(
         "future not awaited: the outcome",

@@ -14,6 +14,8 @@ from keylanes.state.changelog import changelog_topic, is_beacon_key
 from keylanes.state.copies import open_copies
 from keylanes.state.topics import TopicStore
 
+from .appending import append
+
 _numbers = itertools.count(1)
 
 READ_SECONDS_MAX = 60
@@ -69,7 +71,7 @@ class Ground:
         self.create(topic)
 
         async def fill(broker: Broker) -> None:
-            await broker.append([Outgoing(topic, 0, key, value) for key, value in records])
+            await append(broker, [Outgoing(topic, 0, key, value) for key, value in records])
 
         self._with(fill, codec)
 
@@ -99,7 +101,7 @@ class Ground:
         self.create(self.source, partitions)
 
         async def scatter(broker: Broker) -> None:
-            await broker.append([Outgoing(self.source, partition, key, value) for partition, key, value in records])
+            await append(broker, [Outgoing(self.source, partition, key, value) for partition, key, value in records])
 
         self._with(scatter)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keylanes.brokers.protocol import BrokerError, Outgoing, TopicPartition, Watermarks
+from keylanes.brokers.protocol import Appender, BrokerError, Outgoing, TopicPartition, Watermarks
 from keylanes.brokers.simulated.broker import SimulatedBroker
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import FencedError, SettingsError, SourceError
@@ -19,6 +19,7 @@ from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.membership.coordinator import Coordinator
 from keylanes.runtime.settings import Settings
 
+from ...stage.appending import append
 from ...stage.log_events import coordinator_elected, member_joined, partition_started
 
 SOURCES = {TopicPartition("src", 0): Watermarks(0, 10)}
@@ -39,13 +40,32 @@ class Pausing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.broker, name)
 
-    async def append(self, records: Sequence[Outgoing]) -> None:
-        """Append, or wait first when it is the one."""
+    def appender(self) -> Appender:
+        """One that waits before it appends, when it is the one."""
+        return PausingAppender(self, self.broker.appender())
+
+    async def before_append(self) -> None:
+        """An append begins."""
         self.appends += 1
         if self.appends == self.pause_at:
             self.arrived.set()
             await self.go_on.wait()
-        await self.broker.append(records)
+
+
+class PausingAppender:
+    """An appender of such a connection."""
+
+    def __init__(self, connection: Pausing, appender: Appender) -> None:
+        self.connection, self.appender = connection, appender
+
+    async def append(self, records: Sequence[Outgoing]) -> None:
+        """See the protocol."""
+        await self.connection.before_append()
+        await self.appender.append(records)
+
+    async def close(self) -> None:
+        """See the protocol."""
+        await self.appender.close()
 
 
 async def coordinator(broker: Any, name: str) -> Coordinator:
@@ -70,7 +90,7 @@ def test_a_process_that_was_overtaken_writes_nothing_that_counts(pause_at: int) 
         cluster = SimulatedBroker(pause_at)
         for topic in ("src", "x.control", "x.offsets"):
             cluster.create_topic(topic, 1)
-        await cluster.connect("source").append([Outgoing("src", 0, None, b"") for _ in range(10)])
+        await append(cluster.connect("source"), [Outgoing("src", 0, None, b"") for _ in range(10)])
         slow = Pausing(cluster.connect("P"), pause_at)
         first = asyncio.get_running_loop().create_task(
             (await coordinator(slow, "P")).take_office(SOURCES, STORES, TOLD)
@@ -103,7 +123,7 @@ def made(partitions: int = 1) -> SimulatedBroker:
 
 async def fill(cluster: SimulatedBroker) -> None:
     """Ten records of the source's first partition."""
-    await cluster.connect("source").append([Outgoing("src", 0, None, b"") for _ in range(10)])
+    await append(cluster.connect("source"), [Outgoing("src", 0, None, b"") for _ in range(10)])
 
 
 async def started(cluster: SimulatedBroker, name: str, stores: Sequence[StoreSpec], partitions: int = 1) -> Office:
@@ -177,7 +197,7 @@ def test_a_start_that_ended_between_two_partitions_stands_in_nobodys_way() -> No
             coordinator_elected(1, "P"),
             partition_started(1, "src", 0, 0, "earliest", 1),
         ]
-        await cluster.connect("P").append([Outgoing("x.control", 0, None, encode(event)) for event in log])
+        await append(cluster.connect("P"), [Outgoing("x.control", 0, None, encode(event)) for event in log])
         office = await started(cluster, "Q", STORES, 2)
         assert set(office.ledger.control.started) == {("src", 0), ("src", 1)}
 
@@ -244,7 +264,7 @@ def test_a_fence_that_fails_leaves_no_other_behind() -> None:
         log: list[ControlEvent] = [AppCreated("x", HASH_NAME, 1)]
         for term, name in enumerate("PQ", 1):
             log += [coordinator_elected(term, name), member_joined(term, term, name, f"x.{name}")]
-        await cluster.connect("P").append([Outgoing("x.control", 0, None, encode(event)) for event in log])
+        await append(cluster.connect("P"), [Outgoing("x.control", 0, None, encode(event)) for event in log])
         broker = OneFenceFails(cluster.connect("R"))
         with pytest.raises(BrokerError, match="refused"):
             await (await coordinator(broker, "R")).take_office(SOURCES)

@@ -24,6 +24,8 @@ from keylanes.state.restore import Writers
 from keylanes.state.rocks import RocksError
 from keylanes.state.tables import Change, Mark, Marker
 
+from ...stage.appending import append
+
 TOPIC = "app.changelog.source"
 HOUR_MS = 3_600_000
 LOWER, UPPER = WHOLE.split(SPACE_END // 2)
@@ -402,7 +404,7 @@ def test_record_that_is_no_state() -> None:
         await world.fill(2, 5)
         connection = world.cluster.connect("stranger")
         await connection.open()
-        await connection.append([Outgoing(TOPIC, 0, b"user-7", b"{}")])
+        await append(connection, [Outgoing(TOPIC, 0, b"user-7", b"{}")])
         position = next(record.offset for record in world.cluster.committed(TOPIC) if record.key == b"user-7")
         with pytest.raises(StateError, match=f"record at position {position} is no state.*user-7"):
             await world.restore(world.source())

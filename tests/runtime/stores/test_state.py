@@ -23,6 +23,7 @@ from keylanes.runtime.handlers.context import Context
 from keylanes.runtime.handlers.outputs import ERROR_HEADER
 from keylanes.state.changelog import is_beacon_key
 
+from ...stage.appending import append
 from ...stage.engine import DEAD, OUT, SOURCE, Engine, application
 from ...stage.ground import Ground
 
@@ -76,7 +77,7 @@ def embedded(ground: Ground, declare: Declare, records: Sequence[Source]) -> Pla
         ground.create(topic)
 
     async def fill(broker: Any) -> None:
-        await broker.append([Outgoing(SOURCE, 0, k, encoded(v), (), at[0] if at else None) for k, v, *at in records])
+        await append(broker, [Outgoing(SOURCE, 0, k, encoded(v), (), at[0] if at else None) for k, v, *at in records])
 
     ground._with(fill)
     ground.name = "app"

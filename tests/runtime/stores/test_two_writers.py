@@ -18,6 +18,7 @@ from keylanes.offsets.events import Event
 from keylanes.state.changelog import OLD_BEACON_KEY, beacon_key
 from keylanes.state.restore import BEACON_STEP
 
+from ...stage.appending import append
 from ...stage.writers import Carried, Group, Member, changed_by, halves, read_all
 
 NAME, SOURCE = "app", "source"
@@ -288,7 +289,7 @@ def test_table_of_two_writers(tmp_path: Path) -> None:
         assert group.kept(third) == group.truth
         _, (event,) = third.keeper.records([upper.sent[0]], 3, 1)
         assert event.succeeded == (1, 2)
-        await broker.append([Outgoing(group.changelog, 0, beacon_key(2), None)])
+        await append(broker, [Outgoing(group.changelog, 0, beacon_key(2), None)])
         with pytest.raises(StateError, match="up to no transaction of incarnation 2"):
             await group.join(WHOLE)
         await group.close()
