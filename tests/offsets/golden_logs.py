@@ -25,13 +25,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from keylanes import App, Context, DeadLetter, MapState, Settings, State, Store
 from keylanes.keyrange.ranges import KeyRange
 from keylanes.state.changelog import CHANGELOG_CONFIG, changelog_topic
+from keylanes.state.tables import TABLE_CONFIG
 from keylanes.state.topics import NewRecord, TopicStore
 
 APP, SOURCE, OUTPUT, DEAD = "shop", "orders", "packed", "orders.dead"
@@ -62,7 +63,9 @@ def order(value: int) -> NewRecord:
     return NewRecord(SOURCE, value % KEYS % PARTITIONS, b"key %d" % (value % KEYS), b"%d" % value, (), 1_000 + value)
 
 
-def application(broker: str, stuck: Callable[[int], bool] = lambda _: False, **settings: object) -> tuple[App, set[int]]:
+def application(
+    broker: str, stuck: Callable[[int], bool] = lambda _: False, **settings: object
+) -> tuple[App, set[int]]:
     """The application, and the values that it has handled. A value for which ``stuck`` says so does not end."""
     app = App(APP, broker=broker, settings=Settings.of(commit_interval_ms=25, commit_lead_ms=5, **settings))
     handled: set[int] = set()
@@ -89,6 +92,32 @@ def application(broker: str, stuck: Callable[[int], bool] = lambda _: False, **s
         return now if value % 3 else None
 
     return app, handled
+
+
+class Expected(NamedTuple):
+    """What orders give: the values in ``OUTPUT`` by key, those in ``DEAD``, and what the two stores hold."""
+
+    outputs: dict[bytes, list[bytes]]
+    dead: list[bytes]
+    total: dict[bytes, int]
+    last: dict[tuple[bytes, str], int]
+
+
+def expected(values: Iterable[int]) -> Expected:
+    """The handler again, as plainly as it goes. ``values``: of the orders that are done, rising."""
+    gives = Expected({}, [], {}, {})
+    for value in values:
+        key, parity = order(value).key or b"", "odd" if value % 2 else "even"
+        if value % 17 == 3:
+            gives.dead.append(b"%d" % value)
+            continue
+        gives.total[key] = gives.total.get(key, 0) + value
+        gives.last.pop((key, parity), None)
+        if value % 5 != 4:
+            gives.last[key, parity] = value
+        if value % 3:
+            gives.outputs.setdefault(key, []).append(b"%d" % gives.total[key])
+    return gives
 
 
 # --- writing -------------------------------------------------------------------------------------------------------------
@@ -182,6 +211,16 @@ def read(file: Path) -> list[Golden]:
             record = NewRecord(topics[-1].name, partition, data(key), data(value), named, int(kind))
             topics[-1].records.append(record)
     return topics
+
+
+def load(file: Path, folder: Path, *, by_key: bool) -> None:
+    """The topics of a golden file as an embedded broker's folder; with the changelog by key, or as the log it was."""
+    store = TopicStore.open(folder)
+    for topic in read(file):
+        is_table = by_key and topic.name == CHANGELOG
+        store.create(topic.name, topic.partitions, {**topic.config, **(TABLE_CONFIG if is_table else {})})
+        store.append(topic.records)
+    store.close()
 
 
 def data(written: str) -> bytes | None:
