@@ -63,12 +63,30 @@ def order(value: int) -> NewRecord:
     return NewRecord(SOURCE, value % KEYS % PARTITIONS, b"key %d" % (value % KEYS), b"%d" % value, (), 1_000 + value)
 
 
-def application(
-    broker: str, stuck: Callable[[int], bool] = lambda _: False, **settings: object
-) -> tuple[App, set[int]]:
+class Handled(set[int]):
+    """The values that an application has handled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._more = asyncio.Event()
+
+    def tell(self, value: int) -> None:
+        """One more."""
+        self.add(value)
+        self._more.set()
+
+    async def until(self, so_many: int) -> None:
+        """Wait for so many."""
+        async with asyncio.timeout(30):
+            while len(self) < so_many:
+                self._more.clear()
+                await self._more.wait()
+
+
+def application(broker: str, stuck: Callable[[int], bool] = lambda _: False, **settings: object) -> tuple[App, Handled]:
     """The application, and the values that it has handled. A value for which ``stuck`` says so does not end."""
     app = App(APP, broker=broker, settings=Settings.of(commit_interval_ms=25, commit_lead_ms=5, **settings))
-    handled: set[int] = set()
+    handled = Handled()
 
     @app.handler(SOURCE, to=OUTPUT, on_failure=DeadLetter(DEAD), parallelising_factor=4)
     async def pack(
@@ -80,7 +98,7 @@ def application(
         if stuck(value):
             await asyncio.Event().wait()
         await asyncio.sleep(0.02)
-        handled.add(value)
+        handled.tell(value)
         if value % 17 == 3:
             raise ValueError(value)
         now = (total.get() or 0) + value
@@ -120,7 +138,7 @@ def expected(values: Iterable[int]) -> Expected:
     return gives
 
 
-# --- writing -------------------------------------------------------------------------------------------------------------
+# --- writing ---------------------------------------------------------------------------------------------------------
 
 
 def make(folder: Path) -> None:
@@ -148,26 +166,21 @@ async def live(folder: Path, life: int) -> None:
         split_hot_ranges=False,
     )
 
-    async def until(so_many: int) -> None:
-        async with asyncio.timeout(30):
-            while len(handled) < so_many:
-                await asyncio.sleep(0.001)
-
     async with app:
         if life == 1:
-            await until(3)
+            await handled.until(3)
             await app.split(SOURCE, 0, QUARTER * 23 // 50)
             await app.merge(SOURCE, 0, KeyRange(QUARTER, 3 * QUARTER))
             await app.release(SOURCE, 1, KeyRange(QUARTER, 2 * QUARTER))
-            await until(8)
+            await handled.until(8)
             await app.grant(SOURCE, 1, KeyRange(QUARTER, 2 * QUARTER))
         if life == 4:
-            await until(3)
+            await handled.until(3)
             await app.release(SOURCE, 1, KeyRange(QUARTER, 2 * QUARTER))
         if life in (2, 4):
-            await until(9)
+            await handled.until(9)
             os._exit(9)
-        await until(ORDERS_EACH)
+        await handled.until(ORDERS_EACH)
 
 
 def dump(folder: Path) -> Iterator[str]:
@@ -192,7 +205,7 @@ def text(data: bytes | None) -> str:
     return "-" if data is None else base64.b64encode(data).decode()
 
 
-# --- reading -------------------------------------------------------------------------------------------------------------
+# --- reading ---------------------------------------------------------------------------------------------------------
 
 
 def read(file: Path) -> list[Golden]:
