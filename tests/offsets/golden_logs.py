@@ -9,7 +9,7 @@ on Kafka, so its state is in a folder, and nothing in the logs has holes:
 1. splits, merges, releases and grants ranges while it works;
 2. dies (``os._exit``) while one key's record does not end, so edges are apart;
 3. stops in order;
-4. releases a range that nobody takes up again, works on, and dies like the second.
+4. releases a range that nobody takes up again, works on, and dies while another key's record does not end.
 
 Records are left that nobody processed. A snapshot of each log partition is taken every three commits.
 
@@ -25,9 +25,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
 
 from keylanes import App, Context, DeadLetter, MapState, Settings, State, Store
 from keylanes.keyrange.ranges import KeyRange
@@ -44,6 +44,8 @@ ORDERS_EACH = 18
 """Records of the source in front of each life."""
 STUCK = (2 * ORDERS_EACH + 1, 4 * ORDERS_EACH + 1)
 """In the lives that die these values don't come to an end."""
+LATE = 4 * ORDERS_EACH + 14
+"""The last life handles this value last, in partition 0: only there state is changed behind the newest snapshot."""
 QUARTER = 2**30
 CONFIG = {"cleanup.policy": "delete", "max.message.bytes": "1048588"}
 """Of topics that the broker has made itself."""
@@ -83,8 +85,25 @@ class Handled(set[int]):
                 await self._more.wait()
 
 
-def application(broker: str, stuck: Callable[[int], bool] = lambda _: False, **settings: object) -> tuple[App, Handled]:
-    """The application, and the values that it has handled. A value for which ``stuck`` says so does not end."""
+Wait: TypeAlias = Callable[[int], Awaitable[object]]
+"""What the handling of a value waits for."""
+
+
+def holding(holds: Callable[[int], bool]) -> Wait:
+    """The handling of these values does not end."""
+
+    async def wait(value: int) -> None:
+        if holds(value):
+            await asyncio.Event().wait()
+
+    return wait
+
+
+NOTHING = holding(lambda _: False)
+
+
+def application(broker: str, wait: Wait = NOTHING, **settings: object) -> tuple[App, Handled]:
+    """The application, and the values that it has handled."""
     app = App(APP, broker=broker, settings=Settings.of(commit_interval_ms=25, commit_lead_ms=5, **settings))
     handled = Handled()
 
@@ -95,8 +114,7 @@ def application(broker: str, stuck: Callable[[int], bool] = lambda _: False, **s
         total: Annotated[State[int], Store(name="total")],
         last: Annotated[MapState[str, int], Store(name="last")],
     ) -> int | None:
-        if stuck(value):
-            await asyncio.Event().wait()
+        await wait(value)
         await asyncio.sleep(0.02)
         handled.tell(value)
         if value % 17 == 3:
@@ -158,9 +176,17 @@ def make(folder: Path) -> None:
 
 async def live(folder: Path, life: int) -> None:
     """One process of the application."""
+    late = asyncio.Event()
+
+    async def wait(value: int) -> None:
+        if life in (2, 4) and value in STUCK:
+            await asyncio.Event().wait()
+        if life == 4 and value == LATE:
+            await late.wait()
+
     app, handled = application(
         f"embedded:{folder}/topics",
-        lambda value: life in (2, 4) and value in STUCK,
+        wait,
         state_folder=f"{folder}/state",
         snapshot_every_commits=3,
         split_hot_ranges=False,
@@ -177,7 +203,14 @@ async def live(folder: Path, life: int) -> None:
         if life == 4:
             await handled.until(3)
             await app.release(SOURCE, 1, KeyRange(QUARTER, 2 * QUARTER))
-        if life in (2, 4):
+            await handled.until(12)
+            for part in range(1, 9):  # transactions that change no state, until there was a snapshot
+                await app.split(SOURCE, 1, 2 * QUARTER + part)
+            late.set()
+            await handled.until(len(handled) + 1)
+            await app.split(SOURCE, 0, 2 * QUARTER + 1)
+            os._exit(9)
+        if life == 2:
             await handled.until(9)
             os._exit(9)
         await handled.until(ORDERS_EACH)

@@ -32,12 +32,15 @@ from ..offsets.golden_logs import (
     CHANGELOG,
     DEAD,
     KEYS,
+    NOTHING,
     OUTPUT,
     PARTITIONS,
     SOURCE,
     Handled,
+    Wait,
     application,
     expected,
+    holding,
     order,
 )
 from ..stage.cluster import Cluster
@@ -54,7 +57,10 @@ version = pytest.mark.parametrize("version", VERSIONS)
 
 
 class Old(NamedTuple):
-    """What a golden file says. ``done``: the orders that tiles hold; ``state``: the changelog's newest values."""
+    """What a golden file says. ``done``: the orders that tiles hold; ``state``: the changelog's newest values.
+
+    ``changed``: the log partitions where state was changed behind the newest snapshot.
+    """
 
     topics: dict[str, list[NewRecord]]
     birth: str
@@ -62,6 +68,7 @@ class Old(NamedTuple):
     incarnations: set[int]
     done: set[int]
     state: dict[tuple[int, bytes], bytes]
+    changed: set[int]
 
     @property
     def waiting(self) -> set[int]:
@@ -72,16 +79,24 @@ class Old(NamedTuple):
 def old_logs(of: str) -> Old:
     """A golden file, read plainly."""
     topics = {topic.name: topic.records for topic in golden_logs.read(GOLDEN / f"logs-{of}.txt")}
-    control = decoded(topics[f"{APP}.control"])
+    control, offsets = decoded(topics[f"{APP}.control"]), topics[f"{APP}.offsets"]
     births = {event[2]: event[3] for event in control if event[0] == "member_joined/1"}
-    tiles = [
-        (event[7], tile)
-        for event in decoded(topics[f"{APP}.offsets"])
-        if event[0] == "committed/1"
-        for tile in event[8]
-    ]
+    term = max(event[1] for event in control if event[0] == "coordinator_elected/1")
+    changed: set[int] = set()
+    for partition in range(PARTITIONS):
+        own = decoded(record for record in offsets if record.partition == partition)
+        covered = max(event[6] for event in own if event[0] == "snapshot_taken/2")
+        if any(event[0] == "state_changed/1" for event in own[covered:]):
+            changed.add(partition)
+    done = done_by(decoded(offsets), topics[SOURCE])
+    return Old(topics, births[min(births)], term, set(births), done, folded(topics[CHANGELOG]), changed)
+
+
+def done_by(events: list[list[Any]], orders: list[NewRecord]) -> set[int]:
+    """The orders that tiles hold, none of them in two."""
+    tiles = [(event[7], tile) for event in events if event[0] == "committed/1" for tile in event[8]]
     ends, done = [0] * PARTITIONS, set()
-    for record in topics[SOURCE]:
+    for record in orders:
         offset, point = ends[record.partition], point_of_key(record.key or b"")
         ends[record.partition] += 1
         covers = [
@@ -92,8 +107,7 @@ def old_logs(of: str) -> Old:
         assert covers.count(True) <= 1
         if any(covers):
             done.add(int(record.value or b""))
-    term = max(event[1] for event in control if event[0].startswith("coordinator_elected/"))
-    return Old(topics, births[min(births)], term, set(births), done, folded(topics[CHANGELOG]))
+    return done
 
 
 def decoded(records: Iterable[Any]) -> list[list[Any]]:
@@ -152,13 +166,13 @@ class World:
             self.cluster.write([Outgoing(*record) for record in topic.records], ())
         self.engine = Engine(self.application()[0], cluster=self.cluster, sources=())
 
-    def application(self, stuck: Callable[[int], bool] = lambda _: False) -> tuple[App, Handled]:
+    def application(self, wait: Wait = NOTHING) -> tuple[App, Handled]:
         """As the golden logs' own, and what it has handled."""
-        return application("embedded:never-opened", stuck, compression_type=None, snapshot_every_commits=5)
+        return application("embedded:never-opened", wait, compression_type=None, snapshot_every_commits=5)
 
-    async def start(self, stuck: Callable[[int], bool] = lambda _: False) -> Handled:
+    async def start(self, wait: Wait = NOTHING) -> Handled:
         """Start a process; what it handles."""
-        app, handled = self.application(stuck)
+        app, handled = self.application(wait)
         await self.engine.start(app)
         return handled
 
@@ -187,8 +201,9 @@ def test_the_state_is_what_the_old_version_had_written(version: str) -> None:
         world = World(version)
         gives = expected(sorted(world.old.done))
         assert world.old.waiting
+        assert world.old.changed == {0}
         assert state_of(world.old.state) == (gives.total, gives.last)
-        await world.start(lambda _: True)
+        await world.start(holding(lambda _: True))
         total, last = world.engine.view("total"), world.engine.view("last")
         keys = [b"key %d" % number for number in range(KEYS)]
         assert {key: total.get(key) for key in keys} == gives.total
@@ -206,7 +221,7 @@ def test_an_older_log_is_gone_on_with_across_a_crash_and_restarts(version: str, 
 
     async def story() -> None:
         world = World(version, seed)
-        handled = await world.start(lambda value: value % KEYS == STUCK_KEY)
+        handled = await world.start(holding(lambda value: value % KEYS == STUCK_KEY))
         free = {value for value in world.old.waiting if value % KEYS != STUCK_KEY}
         await handled.until(len(free))
         await asyncio.sleep(1)  # in virtual time: all that is handled is committed

@@ -66,7 +66,7 @@ class Logs:
         app, _ = application(broker, state_folder=str(self.state), snapshot_every_commits=3)
         app.run(until="level")
 
-    def write(self, change: Callable[[TopicStore], None]) -> None:
+    def write(self, change: Callable[[TopicStore], object]) -> None:
         """Change the topics."""
         store = TopicStore.open(self.topics)
         change(store)
