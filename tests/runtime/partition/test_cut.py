@@ -214,7 +214,7 @@ def test_a_release_ends_behind_what_is_done_and_names_ranges_by_grant() -> None:
     idle, ran = (Edge(bounds[1], bounds[2], 0), Edge(0, bounds[1], 2))
     assert [change.event(6) for change in release(dispatch, leaving)] == [
         RangesReleased(9, 6, 3, "t", 0, NO_MOVE, (ran, idle), (bounds[1],)),
-        range_released(9, 6, 4, "t", 0, bounds[2], SPACE_END, 3),
+        range_released(9, 6, 4, "t", 0, bounds[2], SPACE_END, 2),
     ]
     assert dispatch.workers == []
 
