@@ -91,7 +91,7 @@ def leader(cluster: KafkaCluster) -> KafkaNode:
     while time.monotonic() < until:
         log = admin.list_topics("log", timeout=LIMIT_S).topics["log"].partitions[0]
         if log.leader > 0 and len(log.isrs) == len(cluster.nodes):
-            return cluster.nodes[log.leader - 1]
+            return cluster.nodes[int(log.leader) - 1]
     raise AssertionError("the log has no leader, or not all nodes are in sync")
 
 
