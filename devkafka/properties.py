@@ -68,6 +68,7 @@ def cluster_settings(nodes: int, session_ms: int) -> dict[str, str]:
     """What the number of nodes decides: copies of everything, and who is taken for dead when.
 
     Alone, a stop must not take the leadership away while transactions are being committed, so it is no controlled one.
+    Of several, the one that controls may hang: the others ask its successor after a session, not after half a minute.
     """
     replicas, in_sync = str(min(nodes, REPLICAS_MAX)), str(min(2, (nodes + 1) // 2))
     settings = {"default.replication.factor": replicas, "min.insync.replicas": in_sync}
@@ -78,6 +79,7 @@ def cluster_settings(nodes: int, session_ms: int) -> dict[str, str]:
         "controlled.shutdown.enable": "true" if nodes > 1 else "false",
         "broker.session.timeout.ms": str(session_ms),
         "broker.heartbeat.interval.ms": str(min(1_000, max(100, session_ms // 6))) if nodes > 1 else "500",
+        "controller.socket.timeout.ms": str(session_ms) if nodes > 1 else "30000",
     }
 
 

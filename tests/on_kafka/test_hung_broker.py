@@ -37,7 +37,7 @@ async def hang(cluster: KafkaCluster, node: KafkaNode, folder: Path) -> tuple[fl
     """The node hangs for a while in which applications begin; from when to when.
 
     One of them is new. It needs topics, which only the controller makes. When that is the node that hangs, the brokers
-    wait for it for up to half a minute before they ask its successor (controller.socket.timeout.ms).
+    wait for it before they ask its successor (controller.socket.timeout.ms).
     """
     began = time.monotonic()
     node.suspend()
