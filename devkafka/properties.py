@@ -9,6 +9,8 @@ from .ports import HOST
 REPLICAS_MAX = 3
 SESSION_MS_ALONE = 60_000
 """A broker that was only suspended must not be taken for dead: with it all leaders would go (see ``cluster``)."""
+CONTROLLER_SOCKET_MS = 30_000
+"""Kafka's default."""
 
 CLIENTS, PROXIED, CONTROLLER = "CLIENTS", "PROXIED", "CONTROLLER"
 
@@ -79,7 +81,7 @@ def cluster_settings(nodes: int, session_ms: int) -> dict[str, str]:
         "controlled.shutdown.enable": "true" if nodes > 1 else "false",
         "broker.session.timeout.ms": str(session_ms),
         "broker.heartbeat.interval.ms": str(min(1_000, max(100, session_ms // 6))) if nodes > 1 else "500",
-        "controller.socket.timeout.ms": str(session_ms) if nodes > 1 else "30000",
+        "controller.socket.timeout.ms": str(min(session_ms, CONTROLLER_SOCKET_MS)),
     }
 
 

@@ -150,6 +150,7 @@ def test_the_whole_cluster_is_killed(cluster: KafkaCluster) -> None:
     assert cluster.bootstrap == addresses
     assert written(cluster, "the last") == before
     write(producer, "the next")
+    assert written(cluster, "the next") == [*before, "the next"]
 
 
 def test_a_folder_has_one_user_and_one_number_of_nodes(cluster: KafkaCluster, tmp_path: Path) -> None:

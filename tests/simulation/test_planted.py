@@ -22,7 +22,7 @@ from .plants import Plant, Test, label
 from .test_corpus import MENDED
 from .world import run_plan
 
-PLANS_TRIPPED = 2
+PLANS_TRIPPED = 5
 """As many show what comes of a defect that trips: mostly that no process starts, or that all are dead letters."""
 ACCIDENTS = (
     "",
