@@ -164,7 +164,9 @@ def test_a_changelog_of_something_else(either: Ground) -> None:
     fill(either)
     counting(either).run(until="level")
     append(either, changelog_of(either), [encode_beacon(Beacon(9, 9))])
-    stops_with(StateError, counting(either), "it holds state up to transaction 9 of incarnation 9, and the control log")
+    stops_with(
+        StateError, counting(either), "state up to transaction 9 of incarnation 9, and the control log says that only"
+    )
     append(either, changelog_of(either), [(OLD_BEACON_KEY, b"junk")])
     stops_with(StateError, counting(either), "a beacon has 16 bytes; seen 4")
 
