@@ -141,7 +141,8 @@ class SnapshotTaken(LogEvent, frozen=True, tag="snapshot_taken/3"):
     this log partition (one without a source partition, ``topic == ""``, when there is none). A reader that holds all
     parts goes on reading at ``position``. ``epochs``: those that are not complete, and the newest. ``changed``: of each
     incarnation that changed the partition's state, the last transaction that did, in order of incarnations.
-    ``destinations``: as in ``topics_written``, all of them.
+    ``destinations``: as in ``topics_written``, all of them. ``transactions``, in part 0 alone: of each incarnation that
+    was not fenced the last transaction that was read, so that it learns what became of it when all else was trimmed.
     """
 
     incarnation: int
@@ -156,6 +157,7 @@ class SnapshotTaken(LogEvent, frozen=True, tag="snapshot_taken/3"):
     violations: tuple[int, ...]
     changed: tuple[Writer, ...]
     destinations: tuple[str, ...]
+    transactions: tuple[Writer, ...]
 
 
 OffsetEvent: TypeAlias = (

@@ -257,4 +257,5 @@ def _snapshot(older: SnapshotTaken1 | SnapshotTaken2, changed: tuple[int, int]) 
         older.violations,
         () if changed == _NOBODY else (Writer(*changed),),
         (),
+        (),
     )

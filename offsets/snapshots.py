@@ -45,6 +45,7 @@ def take_snapshot(
     for place in places:
         for epoch in sorted(ledger.partition(place).waiting):
             raise ValueError(f"no snapshot of {place[0]}[{place[1]}]: an event of epoch {epoch} waits for its grant")
+    living = {i: t for i, t in ledger.transactions.items() if not ledger.control.is_fenced(i)}
     named = [(place, ledger.partition(place)) for place in places] or [(("", log_partition), PartitionLedger())]
     return [
         SnapshotTaken(
@@ -60,6 +61,7 @@ def take_snapshot(
             violations=tuple(sorted(fold.violations)),
             changed=tuple(Writer(*writer) for writer in sorted(fold.changed.items())),
             destinations=tuple(sorted(fold.destinations)),
+            transactions=() if i else tuple(Writer(*writer) for writer in sorted(living.items())),
         )
         for i, (place, fold) in enumerate(named)
     ]
@@ -94,6 +96,11 @@ def restore_snapshot(parts: Sequence[SnapshotTaken]) -> dict[Place, PartitionLed
         fold.destinations.update(part.destinations)
         folds[part.topic, part.partition] = fold
     return folds
+
+
+def transactions_in(parts: Sequence[SnapshotTaken]) -> dict[int, int]:
+    """By incarnation, the last transaction that had been read when a snapshot was taken."""
+    return {writer.incarnation: writer.transaction for part in parts for writer in part.transactions}
 
 
 def _fold_epoch(part: EpochPart) -> EpochFold:

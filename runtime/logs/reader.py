@@ -20,7 +20,7 @@ from ...offsets.control_events import AppCreated, ControlEvent, RangesGranted
 from ...offsets.event_values import LEVEL
 from ...offsets.events import Committed, Event, LogOpened, OffsetEvent, SnapshotTaken
 from ...offsets.ledger import Ledger, PartitionLedger, Place, evolve, fold_grant
-from ...offsets.snapshots import newest_snapshot, restore_snapshot, search_starts
+from ...offsets.snapshots import newest_snapshot, restore_snapshot, search_starts, transactions_in
 from ..settings import Settings
 from .grants import Granted
 
@@ -149,16 +149,18 @@ class LogReader:
         if isinstance(event, AppCreated):
             self._check_app(event.app, event.hash_name, self.control)
             self._check_partitions(event.log_partitions)
+        if not event_counts(ledger.control, event):
+            return
+        if isinstance(event, RangesGranted):
+            self._granted.add(event, placed.position)
         if self._has_begun:
             evolve(ledger, event)
-            return
-        if event_counts(ledger.control, event):
-            if isinstance(event, RangesGranted):
-                self._granted.add(event, placed.position)
+        else:
             take(ledger.control, event)
 
     async def begin_offsets(self, ledger: Ledger) -> Ledger:
-        """The first read of the offset log, every partition: its newest snapshot, then on to its end.
+        """The offset log from its newest snapshots on to its ends: the first read, and one after what was to be read
+        next was trimmed.
 
         ``ledger``: of the control log as far as it was read; it is changed. Raises LogError when a log is foreign, or
         has lost its history although something was granted.
@@ -169,6 +171,9 @@ class LogReader:
             if snapshot:
                 folds.update(restore_snapshot(snapshot))
                 ledger.opened.add(source.partition)
+                for incarnation, transaction in transactions_in(snapshot).items():
+                    known = ledger.transactions.get(incarnation, 0)
+                    ledger.transactions[incarnation] = max(known, transaction)
         grants = await self._grants_behind(folds)
         ledger.partitions = folds
         for grant in grants:
@@ -272,6 +277,12 @@ class LogReader:
                 self._check_name(event.app, source)
             evolve(ledger, event)
         return ledger
+
+    def pass_by(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Read on behind what was committed just now, in the partitions of the offset log among these."""
+        for source, end in ends.items():
+            if source.topic == offsets_topic(self.app):
+                self.positions[source] = max(self.positions[source], end)
 
     async def _ends(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The high watermarks of sources, which must not lie below the positions."""

@@ -165,6 +165,7 @@ OFFSET_EVENTS: tuple[events.OffsetEvent, ...] = (
         violations=(4,),
         changed=(Writer(2, 300), Writer(3, 7)),
         destinations=("alarme",),
+        transactions=(Writer(3, 8), Writer(5, 70_000)),
     ),
 )
 EVENTS: tuple[events.Event, ...] = (*CONTROL_EVENTS, *OFFSET_EVENTS)

@@ -15,9 +15,15 @@ from keylanes.offsets.control_events import ControlEvent, RangesGranted
 from keylanes.offsets.event_values import Band, EpochFold, Tile
 from keylanes.offsets.events import Committed, OffsetEvent, SnapshotTaken, WorkersCut, WorkersMerged, WorkerSplit
 from keylanes.offsets.ledger import Ledger, evolve_all
-from keylanes.offsets.snapshots import newest_snapshot, restore_snapshot, search_starts, take_snapshot
+from keylanes.offsets.snapshots import (
+    newest_snapshot,
+    restore_snapshot,
+    search_starts,
+    take_snapshot,
+    transactions_in,
+)
 
-from ..stage.log_events import ranges_granted
+from ..stage.log_events import coordinator_elected, member_expelled, member_fenced, member_joined, ranges_granted
 from .log_strategies import PLACE, control_logs, offset_logs
 
 OTHER = ("other", 0)
@@ -122,7 +128,7 @@ def test_no_snapshot_is_taken_while_an_event_of_its_places_waits() -> None:
 
 def snapshot(transaction: int, part: int, parts: int, *, incarnation: int = 1, position: int = 0) -> SnapshotTaken:
     """A part of a snapshot with nothing in it."""
-    return SnapshotTaken(incarnation, transaction, part, parts, "app", position, "t", part, (), (), (), ())
+    return SnapshotTaken(incarnation, transaction, part, parts, "app", position, "t", part, (), (), (), (), ())
 
 
 COMMIT = Committed(1, 5, 0, 1, 1, "t", 0, (), 0, 0, 0)
@@ -166,11 +172,23 @@ def test_partitions_that_share_a_log_partition_are_parts_of_one_set() -> None:
     assert set(restore_snapshot(parts)) == {OTHER, PLACE}
 
 
+def test_a_snapshot_says_which_transaction_of_each_writer_was_the_last() -> None:
+    """Of those that may go on: whoever is fenced does not ask any more."""
+    members = [coordinator_elected(1, "one"), *(member_joined(1, i, f"p{i}", f"p{i}") for i in (1, 2))]
+    ledger = evolve_all(Ledger(), [grant(1, 0), *members, commit(1, 0, 5), replace(commit(1, 5, 6), incarnation=2)])
+    parts = through_the_log(take_snapshot(ledger, "app", 0, [OTHER, PLACE], 5, 2, 10))
+    assert transactions_in(parts) == {1: 5, 2: 6}
+    assert parts[1].transactions == ()
+    evolve_all(ledger, [member_expelled(1, 1), member_fenced(1, 1)])
+    assert transactions_in(take_snapshot(ledger, "app", 0, [PLACE], 5, 2, 10)) == {2: 6}
+
+
 def test_an_impossible_piece_is_refused() -> None:
     """A damaged snapshot stops the reader; it is not restored in part."""
     whole = take_snapshot(Ledger(), "app", 0, [PLACE], 5, 3, 4)[0]
     damaged = msgspec.convert(
-        [*msgspec.to_builtins(whole)[:-4], [[1, 1, [[9, 3, 0, 0, None, None, False]], []]], [], [], []], SnapshotTaken
+        [*msgspec.to_builtins(whole)[:-5], [[1, 1, [[9, 3, 0, 0, None, None, False]], []]], [], [], [], []],
+        SnapshotTaken,
     )
     with pytest.raises(EventError, match="damaged snapshot of source"):
         restore_snapshot([damaged])

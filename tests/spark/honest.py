@@ -302,7 +302,7 @@ class Planner:
             )
             fold = EpochFold(epoch, incarnation, pieces, ())
             taken.append(
-                SnapshotTaken(incarnation, 10_000, part, len(owned), APP, position, SOURCE, p, (fold,), (), (), ())
+                SnapshotTaken(incarnation, 10_000, part, len(owned), APP, position, SOURCE, p, (fold,), (), (), (), ())
             )
         return tuple(taken)
 

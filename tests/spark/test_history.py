@@ -178,7 +178,7 @@ def taken(part: int, parts: int, position: int, transaction: int = 5) -> Snapsho
     pieces = (Piece(0, 10, 0, 40, None, 0, False), Piece(10, TOP, 0, 30, 30, 1, False))
     later = (Piece(10, TOP, 30, 60, None, 7, False),)
     epochs = (EpochFold(1, 1, pieces, ()), EpochFold(2, 2, later, ()))
-    return SnapshotTaken(1, transaction, part, parts, "a", position, "t", part, epochs, (), (), ())
+    return SnapshotTaken(1, transaction, part, parts, "a", position, "t", part, epochs, (), (), (), ())
 
 
 def test_the_oldest_complete_snapshot_that_reaches_the_start_is_taken() -> None:
