@@ -174,7 +174,10 @@ def test_partitions_that_share_a_log_partition_are_parts_of_one_set() -> None:
 
 def test_a_snapshot_says_which_transaction_of_each_writer_was_the_last() -> None:
     """Of those that may go on: whoever is fenced does not ask any more."""
-    members = [coordinator_elected(1, "one"), *(member_joined(1, i, f"p{i}", f"p{i}") for i in (1, 2))]
+    members: list[ControlEvent] = [
+        coordinator_elected(1, "one"),
+        *(member_joined(1, i, f"p{i}", f"p{i}") for i in (1, 2)),
+    ]
     ledger = evolve_all(Ledger(), [grant(1, 0), *members, commit(1, 0, 5), replace(commit(1, 5, 6), incarnation=2)])
     parts = through_the_log(take_snapshot(ledger, "app", 0, [OTHER, PLACE], 5, 2, 10))
     assert transactions_in(parts) == {1: 5, 2: 6}

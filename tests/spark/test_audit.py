@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from keylanes.offsets.control_events import PartitionStarted
+from keylanes.offsets.control_events import ControlEvent, PartitionStarted
 from keylanes.offsets.event_values import Band, Tile
 from keylanes.offsets.events import Committed, WorkersMerged, WorkerSplit
 from keylanes.offsets.provenance import DIGEST_MASK, HEADER
 
-from ..stage.log_events import coordinator_elected, member_joined, partition_started, ranges_granted
+from ..stage.log_events import coordinator_elected, member_joined, partition_started, range_released, ranges_granted
 from .honest import APP, AUDITED, DEAD, LATE, SOURCE, Planner, altered, outputs_of
 
 if TYPE_CHECKING:
@@ -212,6 +212,41 @@ def test_a_commit_of_a_deposed_coordinators_grant_is_stale(audited: Audited) -> 
     run.records[0] += [(b"key 1", b"1")] * 10
     run.events[0].append(Committed(2, 1, 0, 1, 2, SOURCE, 0, (Tile(0, 16, 0, 1 << 32, 400, 410),), 0, 0, 0))
     assert "stale-commit" in audited(run, level=False).violated()
+
+
+def grants_that_do_not_count() -> dict[str, list[ControlEvent]]:
+    """By what is wrong with it: a second term in which incarnation 2 is granted everything, in vain."""
+    grant = ranges_granted(2, 2, 2, SOURCE, 0, (Band(0, 1 << 32, 400),))
+    elected, joined = coordinator_elected(2, "other"), member_joined(2, 2, "other", "flights-2")
+    return {
+        "a number that was used": [elected, joined, msgspec.structs.replace(grant, number=1)],
+        "a number before its turn": [elected, joined, msgspec.structs.replace(grant, number=5)],
+        "elected for another application": [coordinator_elected(2, "other", "of another"), joined, grant],
+    }
+
+
+@pytest.mark.parametrize("control", grants_that_do_not_count().values(), ids=grants_that_do_not_count())
+def test_a_commit_of_a_grant_that_does_not_count_is_stale(audited: Audited, control: list[ControlEvent]) -> None:
+    """Each decision of a term counts once and in turn, and an election only for the same application."""
+    run = Planner(restarts=0, partitions=1, log_partitions=1).run()
+    run.control += control
+    run.records[0] += [(b"key 1", b"1")] * 10
+    run.events[0].append(Committed(2, 1, 0, 1, 2, SOURCE, 0, (Tile(0, 16, 0, 1 << 32, 400, 410),), 0, 0, 0))
+    assert "stale-commit" in audited(run, level=False).violated()
+
+
+def test_ranges_that_go_on_elsewhere_than_they_were_released_are_found(audited: Audited) -> None:
+    """What was released at one offset is granted on from another: records between the two would be lost or doubled."""
+    run = Planner(restarts=0, partitions=1, log_partitions=1).run()
+    run.events[0].append(range_released(1, 999, 1, SOURCE, 0, 0, 1 << 32, 399))
+    run.control += [
+        coordinator_elected(2, "other"),
+        member_joined(2, 2, "other", "flights-2"),
+        ranges_granted(2, 2, 2, SOURCE, 0, (Band(0, 1 << 32, 400),)),
+    ]
+    report = audited(run, level=False)
+    assert report.violated() == ["control"]
+    assert "released at offset 399, granted on from 400" in str(report.check("control").examples)
 
 
 @pytest.mark.parametrize("trimmed", ["offsets", "control"])
