@@ -203,16 +203,19 @@ async def test_positions_pass_markers_and_aborted_records(
 
 async def test_what_was_read_is_freed_at_once(broker: KafkaBroker, place: TopicPartition) -> None:
     """Nothing of a batch waits for the garbage collection, which stands still for the longer the more there is."""
-    reader = await broker.reader({place: 0})
+    reader, appender = await broker.reader({place: 0}), broker.appender()
+    await appender.append(numbers(place, 0))
+    assert await read_up_to(reader, place, 1) == [0]
     gc.collect()
     gc.disable()
     try:
-        for i in range(100):
-            await append(broker, numbers(place, i))
+        for i in range(1, 100):
+            await appender.append(numbers(place, i))
             assert await read_up_to(reader, place, i + 1) == [i]
         assert gc.collect() < 100, "something of each batch is in a circle"
     finally:
         gc.enable()
+        await appender.close()
         await reader.close()
 
 
