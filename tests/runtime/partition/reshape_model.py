@@ -207,13 +207,11 @@ class WishDrive(Drive):
         if self.rng.random() < 0.5:
             self._let_another_work(within)
         epoch = self.ledger.partition(SOURCE).epoch_next
-        for owner in self.rng.choice(((WE,), (WE,), (ANOTHER, WE))):
+        for owner in self.rng.choice(((WE,), (WE,), (ANOTHER, WE), (ANOTHER,))):
             self.ledger = evolve_all(self.ledger, self._granted(self.ledger, owner, within))
-            if owner == ANOTHER:
+            for _ in range(self.rng.choice((1, 1, 2)) if owner == WE else 1):
                 self._ask(TakeUpWish(self.dispatch, epoch, self.cut), [])
-                epoch += 1
-        for _ in range(self.rng.choice((1, 1, 2))):
-            self._ask(TakeUpWish(self.dispatch, epoch, self.cut), [])
+            epoch += 1
 
     def _let_another_work(self, within: KeyRange) -> None:
         """Somebody else had the range, and did some of its records."""
