@@ -4,7 +4,7 @@ from typing import Any
 
 from keylanes.offsets import codec, ledger, snapshots, starts
 from keylanes.offsets.provenance import app_id_of
-from keylanes.runtime.logs.office import Office
+from keylanes.runtime.logs.office import Office, Standing
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.logs.trimming import History
 from keylanes.runtime.partition.reshape import Wishes
@@ -12,6 +12,7 @@ from keylanes.runtime.partition.reshape import Wishes
 from ..offsets import test_codec, test_ledger, test_snapshots
 from ..runtime import test_rights_lost, test_starts
 from ..runtime.engine import test_grants
+from ..runtime.logs import test_office
 from ..stage.log_events import member_fenced
 from ..stage.planting import Planting, change, changed, everywhere
 from .plants import DOUBLED, OUTSIDE, Plant, each
@@ -195,6 +196,36 @@ PLANTS = [
         trimmed_below_the_newest,
         kinds=("rivals", "aborted", "crash"),
         finding=TRIMMED,
+    ),
+    Plant(
+        "own commits are read again",
+        "after each lost answer a member reads all that was committed since it last read; in a log that others trimmed "
+        "meanwhile it finds damage",
+        changed(Standing, "fold", ("self.logs.pass_by(ends)", "pass")),
+        (test_office.test_a_log_trimmed_up_to_the_own_last_commit_is_read_on,),
+        finding="LogError: .*is empty although the application has run before",
+    ),
+    Plant(
+        "a log that others trimmed is damage for a healthy member",
+        "the application ends because another of its processes trimmed the log below its snapshots",
+        changed(Standing, "read", ("except HistoryTrimmed as trimmed:", "except ZeroDivisionError as trimmed:")),
+        (
+            test_office.test_an_unknown_transaction_that_others_trimmed_is_found_in_their_snapshot,
+            test_office.test_what_nothing_became_of_is_not_found_in_a_snapshot,
+        ),
+        finding="HistoryTrimmed: .*lost what was to be read",
+    ),
+    Plant(
+        "a snapshot forgets who committed last",
+        "a transaction whose answer was lost and that was trimmed is sent again: doubled records",
+        changed(
+            snapshots, "take_snapshot", ("for i, t in ledger.transactions.items() if not", "for i, t in () if not")
+        ),
+        (
+            test_office.test_what_nothing_became_of_is_not_found_in_a_snapshot,
+            test_snapshots.test_a_snapshot_says_which_transaction_of_each_writer_was_the_last,
+        ),
+        finding=r"assert (False|\{\} == )",
     ),
     Plant(
         "failed trim costs the snapshot",
