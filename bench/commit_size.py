@@ -169,11 +169,12 @@ def produce(address: str, topic: str, begin: threading.Event | Event, options: d
     async def work() -> None:
         async with connected(address) as broker:
             await asyncio.to_thread(begin.wait)
+            appender = broker.appender()
             began, sent = time.perf_counter(), 0
             while sent < len(records):
                 due = min(len(records), int((time.perf_counter() - began) * options["rate"]))
                 if due > sent:
-                    await broker.append(records[sent:due])
+                    await appender.append(records[sent:due])
                     sent = due
                 await asyncio.sleep(PACE_TICK_S)
 

@@ -31,9 +31,10 @@ from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.ranges import WHOLE
 from keylanes.runtime.stores.restore import Restore, Restoring
 from keylanes.runtime.watch.statistics import Progress
-from keylanes.state.changelog import BEACON_KEY, CHANGELOG_CONFIG, Beacon, encode_beacon, encode_stored
+from keylanes.state.changelog import CHANGELOG_CONFIG, Beacon, encode_beacon, encode_stored, is_beacon_key
 from keylanes.state.copies import open_copies
 from keylanes.state.keys import state_key
+from keylanes.state.restore import Writers
 from keylanes.state.rocks import CACHE_BYTES, _cache, _options  # the options of all arms are those of ours
 from rig.broker import LOAD_RECORDS, connected, running_broker
 from rig.child import in_child, resident_bytes, run_coroutine
@@ -74,14 +75,14 @@ async def fill(address: str, options: dict[str, Any], numbers: range, version: i
     async with connected(address) as broker:
         if version == 0:
             await broker.create([TopicSpec(TOPIC, options["partitions"], CHANGELOG_CONFIG)])
-        partitions = options["partitions"]
+        partitions, appender = options["partitions"], broker.appender()
         for first in range(numbers.start, numbers.stop, LOAD_RECORDS):
             some = range(first, min(first + LOAD_RECORDS, numbers.stop))
-            await broker.append(
+            await appender.append(
                 [Outgoing(TOPIC, n % partitions, *entry(n, version, options["value_bytes"])) for n in some]
             )
         beacon = encode_beacon(Beacon(1, version + 1))
-        await broker.append([Outgoing(TOPIC, p, BEACON_KEY, beacon) for p in range(partitions)])
+        await appender.append([Outgoing(TOPIC, p, *beacon) for p in range(partitions)])
 
 
 def run_fill(address: str, options: dict[str, Any], count: int, version: int) -> float:
@@ -158,7 +159,9 @@ async def sst(address: str, folder: Path, options: dict[str, Any]) -> dict[str, 
 
     async for records in answers(address, options["partitions"]):
         for record in records:
-            if record.key != BEACON_KEY:  # the same in each partition: once more in a file it would be out of order
+            if not is_beacon_key(
+                record.key
+            ):  # the same in each partition: once more in a file it would be out of order
                 chunk.append((record.key, record.value))
                 size += len(record.key) + len(record.value)
         count += len(records)
@@ -186,7 +189,9 @@ async def ours(
         began = time.perf_counter()
         await Restore(broker, Settings(), lambda progress: told.__setitem__(slice(None), [progress])).run(
             [
-                Restoring(TopicPartition(TOPIC, p), held[p], [WHOLE], (1, version + 1), lambda: None)
+                Restoring(
+                    TopicPartition(TOPIC, p), held[p], [WHOLE], Writers({1: version + 1}, frozenset([1])), lambda: None
+                )
                 for p in range(partitions)
             ]
         )

@@ -89,11 +89,12 @@ def generate(address: str, topic: str, start: Start, options: dict[str, Any], ha
     async def work() -> None:
         async with connected(address) as broker:
             await asyncio.to_thread(start.event.wait)
+            appender = broker.appender()
             began, sent = float(start.at.value), 0
             while sent < len(records):
                 due = bisect_right(timetable.due_s, time.perf_counter() - began)
                 if due > sent:
-                    await broker.append(records[sent:due])
+                    await appender.append(records[sent:due])
                     sent = due
                 await asyncio.sleep(TICK_S)
 

@@ -45,10 +45,14 @@ class Deadline:
     async def pause(self, problem: object) -> None:
         """Wait before the next try; raises BrokerTimeout, which names the problem, when there is no time for one."""
         pause = next(self._pauses)
-        if self._loop.time() + pause >= self._at:
+        self.check(problem, pause)
+        await asyncio.sleep(pause)
+
+    def check(self, problem: object, needed_s: float = 0.0) -> None:
+        """Raises BrokerTimeout, which names the problem, when less than that is left."""
+        if self._loop.time() + needed_s >= self._at:
             said = str(problem) or repr(problem)
             raise BrokerTimeout(f"{self._what}: not done within {self._timeout_ms:.0f} ms ({said})")
-        await asyncio.sleep(pause)
 
 
 async def first_of(

@@ -251,7 +251,7 @@ class Session(Generic[T]):
 
 
 class Appends(Generic[T]):
-    """Appends outside of transactions, one after the other, in a session that is made when there is none."""
+    """An ``Appender``: one call after the other, in a session of its own that is made when there is none."""
 
     def __init__(
         self, connect: Callable[[Deadline], Awaitable[BatchRequests[T]]], deadline: Callable[[str], Deadline]
@@ -259,32 +259,46 @@ class Appends(Generic[T]):
         self._connect, self._deadline = connect, deadline
         self._lock = asyncio.Lock()
         self._session: Session[T] | None = None
+        self.closed = False
 
     async def append(self, records: Sequence[Outgoing]) -> None:
-        """Write all, in order by partition; returns when all are acknowledged.
-
-        Raises TransactionRefused for records that are refused for good (others may have been written), BrokerError.
-        """
+        """See the protocol."""
         if not records:
             return
+        deadline = self._deadline("appending")
         async with self._lock:
-            deadline = self._deadline("appending")
+            deadline.check("others were in front of it")
             try:
-                if self._session is None:
-                    self._session = Session(await self._connect(deadline), in_transactions=False)
-                groups = await self._session.plan(records, deadline)
-                await self._session.deliver(records, groups, deadline)
+                session = await self._opened(deadline)
+                groups = await session.plan(records, deadline)
+                await session.deliver(records, groups, deadline)
             except BaseException as error:
                 # What became of a batch is not known, so the sequence numbers can't go on from it.
-                await self.close()
+                await self._drop()
                 if isinstance(error, Refused):
                     raise error.as_refusal() from error
                 if isinstance(error, FencedAnswer):
                     raise BrokerError(f"an append was refused: {error}") from error
                 raise
 
-    async def close(self) -> None:
-        """Let go of the session; the next append makes another one."""
+    async def _opened(self, deadline: Deadline) -> Session[T]:
+        self._check()
+        if self._session is None:
+            requests = await self._connect(deadline)
+            self._session = Session(requests, in_transactions=False)
+            self._check()  # it may have been closed meanwhile
+        return self._session
+
+    def _check(self) -> None:
+        if self.closed:
+            raise BrokerError("the appender was closed")
+
+    async def _drop(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             await session.requests.close()
+
+    async def close(self) -> None:
+        """See the protocol."""
+        self.closed = True
+        await self._drop()

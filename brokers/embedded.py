@@ -204,9 +204,9 @@ class EmbeddedBroker:
         found = _translated(functools.partial(self._store.table, topic, partition))
         return None if found is None else EmbeddedTable(found)
 
-    async def append(self, records: Sequence[Outgoing]) -> None:
-        """Write outside a transaction, all or none; raises TransactionRefused for records that are not possible."""
-        await self._append(records, None)
+    def appender(self) -> "EmbeddedAppender":
+        """A new appender."""
+        return EmbeddedAppender(self)
 
     async def trim(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete the records below these offsets; raises UnknownTopic, OffsetOutOfRange, BrokerError for a table."""
@@ -344,6 +344,26 @@ class EmbeddedProducer:
     async def close(self) -> None:
         """Let go."""
         self._usable = False
+
+
+class EmbeddedAppender:
+    """An ``Appender``: one call after the other, each of them all or nothing."""
+
+    def __init__(self, broker: EmbeddedBroker) -> None:
+        self._broker = broker
+        self._lock = asyncio.Lock()  # two threads would write in any order
+        self._closed = False
+
+    async def append(self, records: Sequence[Outgoing]) -> None:
+        """See the protocol; a large write is done in a thread."""
+        async with self._lock:
+            if self._closed:
+                raise BrokerError("the appender was closed")
+            await self._broker._append(records, None)
+
+    async def close(self) -> None:
+        """Let go."""
+        self._closed = True
 
 
 class EmbeddedTable:

@@ -9,7 +9,9 @@ Semantics that every adapter owes:
   ``position`` is the place to read next and passes holes, also at the end of a partition.
 - ``producer`` fences: every older producer of the id gets ``ProducerFenced`` from then on, its open transaction
   is aborted, and its last decided one is visible to ``watermarks``-bounded reads before ``producer`` returns.
-- ``transact`` makes all its records visible together or none. ``append`` is acknowledged, in order per partition.
+- ``transact`` makes all its records visible together or none.
+- What is written outside of transactions goes through an ``Appender``, in order per partition. No appender waits for
+  another one: each has a session of its own.
 - A topic created with ``state.tables.TABLE_CONFIG`` is kept by key by a broker that can, and is a log like any other at
   one that can't: ``table`` tells which. What is kept by key can't be read by a reader.
 - ``watermarks().high`` is the high watermark (not the last stable offset): "to its end" means that a reader's position
@@ -236,6 +238,21 @@ class Producer(Protocol):
         """Let go of connections; bounded in time; never ends a transaction as committed."""
 
 
+class Appender(Protocol):
+    """Writes outside of transactions, one call after the other, and waits for no other appender."""
+
+    async def append(self, records: Sequence[Outgoing]) -> None:
+        """Write all, in order per partition; returns when all are acknowledged.
+
+        Bounded in time, with the wait for the calls in front of it. After an error some may have been written, or may
+        still be, behind what is appended later; the next call may succeed. Raises TransactionRefused for records that
+        are refused for good, BrokerError.
+        """
+
+    async def close(self) -> None:
+        """Let go of connections; bounded in time. Whoever is still at ``append`` gets a BrokerError."""
+
+
 class Broker(Protocol):
     """A place with topics. Constructed without I/O; ``open`` connects."""
 
@@ -282,8 +299,8 @@ class Broker(Protocol):
         Plain calls from any thread. May raise UnknownTopic, and its methods StoreError.
         """
 
-    async def append(self, records: Sequence[Outgoing]) -> None:
-        """Write outside a transaction; returns when all are acknowledged. After an error some may have been written."""
+    def appender(self) -> Appender:
+        """A new appender, made without I/O; it connects when it is first used. It ends when the broker is closed."""
 
     async def trim(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete the records below these offsets."""

@@ -165,7 +165,7 @@ def _declared(topics: TopicStore, app: str) -> dict[str, StoreInfo]:
             except EventError as error:
                 raise LogError(f"{name} at position {record.offset}: {error}") from None
     stores = evolve_all(Ledger(), events).control.stores.values()
-    return {s.name: StoreInfo(s.number, s.name, s.topic, s.kind, s.key_type, s.value_type, s.codec) for s in stores}
+    return {s.name: StoreInfo(s.store, s.name, s.topic, s.kind, s.key_type, s.value_type, s.codec) for s in stores}
 
 
 # --- entries ---------------------------------------------------------------------------------------------------------

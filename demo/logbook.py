@@ -11,12 +11,12 @@ from typing import TypeAlias
 from ..brokers.protocol import Batch, Broker, TopicPartition, UnknownTopic
 from ..errors import LogError
 from ..offsets.codec import EventError, decode
-from ..offsets.events import Committed, Event, RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
+from ..offsets.events import Committed, Event, RangesReleased, WorkersCut, WorkersMerged, WorkerSplit
 from ..runtime.logs.reader import offsets_topic
 from .tiles import Change, PlaneTile, WorkerName, offset_of
 
 FETCH_RECORDS_MAX = 5_000
-_Structural: TypeAlias = WorkersCut | WorkerSplit | WorkersMerged | RangeReleased
+_Structural: TypeAlias = WorkersCut | WorkerSplit | WorkersMerged | RangesReleased
 
 
 @dataclass(slots=True)
@@ -117,8 +117,9 @@ class Structure:
                 middle, end = self.ranges[self._key(event, event.right)]
                 self.ranges[self._key(event, event.worker)] = first, end
                 self._add("merge", event, middle, end, tiles)
-            case RangeReleased():
-                self._add("release", event, event.first, event.end, tiles)
+            case RangesReleased():
+                for band in event.bands:
+                    self._add("release", event, band.first, band.end, tiles)
 
     def _key(self, event: WorkersCut | WorkerSplit | WorkersMerged, worker: int) -> WorkerName:
         return event.topic, event.partition, event.incarnation, worker

@@ -9,8 +9,8 @@ from .ports import HOST
 REPLICAS_MAX = 3
 SESSION_MS_ALONE = 60_000
 """A broker that was only suspended must not be taken for dead: with it all leaders would go (see ``cluster``)."""
-CONTROLLER_SOCKET_MS = 30_000
-"""Kafka's default."""
+BROKER_REQUEST_MS = 30_000
+"""Kafka's default for how long a broker waits for another one that hangs, and for the controller."""
 
 CLIENTS, PROXIED, CONTROLLER = "CLIENTS", "PROXIED", "CONTROLLER"
 
@@ -70,18 +70,21 @@ def cluster_settings(nodes: int, session_ms: int) -> dict[str, str]:
     """What the number of nodes decides: copies of everything, and who is taken for dead when.
 
     Alone, a stop must not take the leadership away while transactions are being committed, so it is no controlled one.
-    Of several, the one that controls may hang: the others ask its successor after a session, not after half a minute.
+    Of several, one may hang: the others ask its successor after a session, not after half a minute, when it controls,
+    and when it was to write the markers of a transaction.
     """
     replicas, in_sync = str(min(nodes, REPLICAS_MAX)), str(min(2, (nodes + 1) // 2))
     settings = {"default.replication.factor": replicas, "min.insync.replicas": in_sync}
     settings["offsets.topic.replication.factor"] = replicas
     for topic in ("transaction.state.log", "share.coordinator.state.topic"):
         settings |= {f"{topic}.replication.factor": replicas, f"{topic}.min.isr": in_sync}
+    request_ms = str(min(session_ms, BROKER_REQUEST_MS))
     return settings | {
         "controlled.shutdown.enable": "true" if nodes > 1 else "false",
         "broker.session.timeout.ms": str(session_ms),
         "broker.heartbeat.interval.ms": str(min(1_000, max(100, session_ms // 6))) if nodes > 1 else "500",
-        "controller.socket.timeout.ms": str(min(session_ms, CONTROLLER_SOCKET_MS)),
+        "controller.socket.timeout.ms": request_ms,
+        "request.timeout.ms": request_ms,
     }
 
 

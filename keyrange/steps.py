@@ -2,11 +2,11 @@
 
 The edges of a partition, the owner of each point, the offset a grant runs from: all are values that are constant on
 ranges. ``Steps`` holds such a function in canonical form (neighbours with equal values are one piece), so two that
-agree at every point are equal. Values are frozen; ``replace`` returns a new function.
+agree at every point are equal. ``put`` changes a function; ``replace`` returns a new one and leaves the old as it is.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 from .hashing import SPACE_END
@@ -24,7 +24,7 @@ class Steps(Generic[V]):
         self._firsts: list[int] = [0]
         self._values: list[V | None] = [None]
         for first, end, value in pieces:
-            self._put(first, end, value)
+            self.put(first, end, value)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Steps) and self._firsts == other._firsts and self._values == other._values
@@ -38,55 +38,81 @@ class Steps(Generic[V]):
         """The value at a point."""
         return self._values[bisect_right(self._firsts, point) - 1]
 
-    def pieces(self, first: int = 0, end: int = SPACE_END) -> Iterator[tuple[int, int, V]]:
+    def pieces(self, first: int = 0, end: int = SPACE_END) -> list[tuple[int, int, V]]:
         """The defined pieces inside ``[first, end)``, clipped to it, in order of points."""
-        for a, b, value in self.all_pieces(first, end):
-            if value is not None:
-                yield a, b, value
+        return [(a, b, value) for a, b, value in self.all_pieces(first, end) if value is not None]
 
-    def all_pieces(self, first: int = 0, end: int = SPACE_END) -> Iterator[tuple[int, int, V | None]]:
+    def all_pieces(self, first: int = 0, end: int = SPACE_END) -> list[tuple[int, int, V | None]]:
         """The pieces inside ``[first, end)``, clipped to it, with None where nothing is defined."""
-        i = bisect_right(self._firsts, first) - 1
-        while first < end and i < len(self._firsts) and self._firsts[i] < end:
-            stop = self._firsts[i + 1] if i + 1 < len(self._firsts) else SPACE_END
-            yield max(first, self._firsts[i]), min(end, stop), self._values[i]
+        if first >= end:
+            return []
+        firsts, values = self._firsts, self._values
+        i = bisect_right(firsts, first) - 1
+        last = bisect_right(firsts, end - 1, i) - 1
+        found: list[tuple[int, int, V | None]] = []
+        while i < last:
+            found.append((first, firsts[i + 1], values[i]))
             i += 1
+            first = firsts[i]
+        found.append((first, end, values[i]))
+        return found
 
-    def is_constant(self, first: int, end: int, value: V) -> bool:
-        """Whether the function has this value at every point of ``[first, end)``, of which there is at least one."""
+    def is_constant(self, first: int, end: int, value: V | None) -> bool:
+        """Whether the function has this value, or None, at every point of ``[first, end)``, of which there is one."""
         i = bisect_right(self._firsts, first) - 1
         stop = self._firsts[i + 1] if i + 1 < len(self._firsts) else SPACE_END
         return self._values[i] == value and stop >= end
 
-    def replace(self, pieces: Iterable[tuple[int, int, V | None]]) -> "Steps[V]":
-        """A new function that differs on the given pieces; None makes it undefined there."""
+    def goes_on_in(self, other: "Steps[V]") -> bool:
+        """Whether the other function has the same value wherever this one is defined."""
+        firsts, values = self._firsts, self._values
+        for i in range(len(firsts)):
+            value = values[i]
+            if value is not None:
+                stop = firsts[i + 1] if i + 1 < len(firsts) else SPACE_END
+                if not other.is_constant(firsts[i], stop, value):
+                    return False
+        return True
+
+    def copy(self) -> "Steps[V]":
+        """An equal function that changes by itself."""
         new: Steps[V] = Steps()
         new._firsts = self._firsts.copy()
         new._values = self._values.copy()
-        for first, end, value in pieces:
-            new._put(first, end, value)
         return new
 
-    def _put(self, first: int, end: int, value: V | None) -> None:
+    def replace(self, pieces: Iterable[tuple[int, int, V | None]]) -> "Steps[V]":
+        """A new function that differs on the given pieces; None makes it undefined there."""
+        new = self.copy()
+        for first, end, value in pieces:
+            new.put(first, end, value)
+        return new
+
+    def put(self, first: int, end: int, value: V | None) -> None:
+        """Let the function have this value at every point of ``[first, end)``; None makes it undefined there."""
         if not 0 <= first < end <= SPACE_END:
             raise ValueError(f"a piece needs 0 <= first < end <= {SPACE_END}; seen first={first}, end={end}")
+        if end - first == SPACE_END:
+            self._firsts, self._values = [0], [value]
+            return
         firsts, values = self._firsts, self._values
-        i = bisect_right(firsts, first) - 1
-        j = bisect_right(firsts, end - 1) - 1
-        after = values[j]
-        ends_inside = end < (firsts[j + 1] if j + 1 < len(firsts) else SPACE_END)
-        keep_left = firsts[i] < first
-        new_firsts = ([firsts[i]] if keep_left else []) + [first] + ([end] if ends_inside else [])
-        new_values = ([values[i]] if keep_left else []) + [value] + ([after] if ends_inside else [])
-        lo, hi = i, j + 1
-        if lo > 0:  # take both neighbours in, so that equal ones melt
-            lo -= 1
-            new_firsts.insert(0, firsts[lo])
-            new_values.insert(0, values[lo])
-        if hi < len(firsts):
-            new_firsts.append(firsts[hi])
-            new_values.append(values[hi])
-            hi += 1
-        melted = [k for k in range(len(new_firsts)) if k == 0 or new_values[k] != new_values[k - 1]]
-        firsts[lo:hi] = [new_firsts[k] for k in melted]
-        values[lo:hi] = [new_values[k] for k in melted]
+        lo = bisect_right(firsts, first) - 1
+        last = bisect_right(firsts, end - 1, lo) - 1
+        hi = last + 1
+        new_firsts: list[int] = []
+        new_values: list[V | None] = []
+        keeps_left = firsts[lo] < first
+        left = lo if keeps_left else lo - 1
+        if left < 0 or values[left] != value:  # else the piece on the left goes on
+            new_firsts.append(first)
+            new_values.append(value)
+        if end < (firsts[hi] if hi < len(firsts) else SPACE_END):
+            if values[last] != value:
+                new_firsts.append(end)
+                new_values.append(values[last])
+        elif hi < len(firsts) and values[hi] == value:
+            hi += 1  # the piece on the right begins further left
+        if keeps_left:
+            lo += 1
+        firsts[lo:hi] = new_firsts
+        values[lo:hi] = new_values

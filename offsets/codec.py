@@ -4,31 +4,40 @@ An event of an unknown kind or version is refused with a clear error, never skip
 not know comes to another ledger than its peers. One of an older version is read as what it means today.
 """
 
+from collections.abc import Collection
 from typing import get_args
 
 import msgspec
 
-from .events import Event, OlderEvent, as_of_today
+from .events import Event
+from .older_events import OlderEvent, as_of_today
+from .signals import Signal
 
 EVENT_BYTES_MAX = 256 * 1024
 """An event over this size is written as several events of one transaction."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Event | OlderEvent] = msgspec.msgpack.Decoder(Event | OlderEvent)
+_signals: msgspec.msgpack.Decoder[Signal] = msgspec.msgpack.Decoder(Signal)
 _untyped = msgspec.msgpack.Decoder()
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that don't fit: malformed or of other types, text that is no UTF-8, nested too deep."""
 
 _KINDS = {kind.__struct_config__.tag for kind in get_args(Event | OlderEvent)}
+_SIGNAL_KINDS = {kind.__struct_config__.tag for kind in get_args(Signal)}
 
 
 class EventError(ValueError):
     """The bytes are no event that this version knows. Stop reading: what follows would be judged wrongly."""
 
 
-def encode(event: Event) -> bytes:
-    """The bytes of an event."""
+class SignalError(ValueError):
+    """The bytes are no signal that this version knows. It may be passed over: a signal is no fact."""
+
+
+def encode(event: Event | Signal) -> bytes:
+    """The bytes of an event, or of a signal."""
     return _encoder.encode(event)
 
 
@@ -37,21 +46,30 @@ def decode(data: bytes) -> Event:
     try:
         return as_of_today(_decoder.decode(data))
     except _UNREADABLE as error:
-        raise EventError(_explain(data, error)) from None
+        raise EventError(_explain(data, error, "an event", _KINDS)) from None
 
 
-def _explain(data: bytes, error: Exception) -> str:
+def decode_signal(data: bytes) -> Signal:
+    """The signal in the bytes; raises SignalError with the kind seen when it is unknown or damaged."""
+    try:
+        return _signals.decode(data)
+    except _UNREADABLE as error:
+        raise SignalError(_explain(data, error, "a signal", _SIGNAL_KINDS)) from None
+
+
+def _explain(data: bytes, error: Exception, what: str, kinds: Collection[object]) -> str:
     try:
         untyped = _untyped.decode(data)
     except _UNREADABLE:
         return f"{len(data)} bytes are no msgpack: {error}"
     tag = untyped[0] if isinstance(untyped, list) and untyped and isinstance(untyped[0], str) else None
+    name = what.partition(" ")[2]
     if tag is None:
-        return f"no event: an event is an array that starts with its kind; seen {type(untyped).__name__}"
-    if tag in _KINDS:
-        return f"damaged event of kind {tag}: {error}"
+        return f"no {name}: {what} is an array that starts with its kind; seen {type(untyped).__name__}"
+    if tag in kinds:
+        return f"damaged {name} of kind {tag}: {error}"
     kind = tag.rpartition("/")[0]
-    known = sorted(k for k in map(str, _KINDS) if k.rpartition("/")[0] == kind)
+    known = sorted(k for k in map(str, kinds) if k.rpartition("/")[0] == kind)
     if known:
-        return f"unknown version of an event: seen {tag!r}, known {', '.join(known)}; a newer keylanes wrote it"
-    return f"unknown kind of event: seen {tag!r}; a newer keylanes wrote it, or the topic is not a log of ours"
+        return f"unknown version of {what}: seen {tag!r}, known {', '.join(known)}; a newer keylanes wrote it"
+    return f"unknown kind of {name}: seen {tag!r}; a newer keylanes wrote it, or the topic is not a log of ours"

@@ -1,70 +1,179 @@
-"""The fold of the control log: who coordinates, who took part, where each partition started.
+"""The fold of the control log: who coordinates, who takes part, who owns what, where each partition started.
 
-Rule: an event counts while its term is the highest that was elected before it in the log. The first election of a term
-wins; every fold of the same log comes to the same answer, so a coordinator that lost needs no fence here: nobody
-listens to it.
+Rules, the same in every reader:
+
+1. An election counts if its term is higher than all before it, and if it names the application as the first one did. A
+   term is one process's.
+2. Every other event counts if its term is the highest, and if its *number* is the next one of that term. So an append
+   that arrives late, behind another decision or for the second time, counts for nothing; a coordinator that lost needs
+   no fence, for nobody listens to it. In terms of level 0 events have no number.
+3. JOINED counts once for each incarnation and for each birth; EXPELLED and FENCED are only ever set.
+
+A member that was fenced and owns nothing any more is forgotten, so the fold does not grow with restarts. Whoever is
+not known and has an incarnation that was used is expelled.
+
+**The fold is changed in place.** ``evolve_control`` changes the ``Control`` that it is given and returns the same one.
+Who wants to go on from one fold in two ways, or to know later what it was, takes a ``copy`` first.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import TypeVar
+from typing import Final, NamedTuple
 
-from .events import (
+from ..keyrange.hashing import SPACE_END
+from ..keyrange.steps import Steps
+from .control_events import (
+    AnswerAsked,
     AppCreated,
     ControlEvent,
     CoordinatorElected,
+    CopyAsked,
+    CopyEnded,
+    EndsPinned,
+    LevelRaised,
     MemberExpelled,
     MemberFenced,
     MemberJoined,
+    MemberRefused,
     PartitionStarted,
+    PlanMade,
+    RangesGranted,
+    ReleaseAsked,
+    ReleaseWithdrawn,
     SourceIdentified,
     StoreDeclared,
 )
+from .event_values import NUMBERLESS, PinnedEnd, PlannedMove
 
-K = TypeVar("K")
-V = TypeVar("V")
+REFUSALS_MAX: Final = 64
+"""So many refused births are remembered: each is of interest to the process that asked, and only for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One incarnation of a process, as the control log tells it."""
+    """One incarnation of a process, as the control log tells it. ``joined``: the event, with all that it can do."""
 
-    incarnation: int
-    instance: str
-    transactional_id: str
+    joined: MemberJoined
     expelled: bool = False
     fenced: bool = False
+    hold_ms: int = 0
+    """So long after it was expelled its ranges with state wait for its name."""
+
+    @property
+    def incarnation(self) -> int:
+        """Its number."""
+        return self.joined.incarnation
+
+    @property
+    def birth(self) -> str:
+        """Text that no other run of a process ever had."""
+        return self.joined.birth
+
+    @property
+    def transactional_ids(self) -> tuple[str, ...]:
+        """All that have to be fenced."""
+        return self.joined.transactional_ids
 
 
-@dataclass(frozen=True, slots=True)
+class Owner(NamedTuple):
+    """Who was granted a point last, and at which epoch."""
+
+    epoch: int
+    incarnation: int
+
+
+@dataclass(slots=True)
+class Moves:
+    """What shall become of ranges. ``planned``: the moves of the newest whole plan, and those begun before it.
+
+    ``parts``: of a plan whose last part was not read yet; ``copies``, ``asked``: what was asked of members, by move.
+    """
+
+    plan: int = 0
+    group_epoch: int = 0
+    """That the newest whole plan answers."""
+    planned: dict[int, PlannedMove] = field(default_factory=dict)
+    parts: tuple[PlanMade, ...] = ()
+    copies: dict[int, CopyAsked] = field(default_factory=dict)
+    asked: dict[int, ReleaseAsked] = field(default_factory=dict)
+    answer: AnswerAsked | None = None
+
+    def copy(self) -> "Moves":
+        """Equal ones that change by themselves."""
+        return replace(self, planned=self.planned.copy(), copies=self.copies.copy(), asked=self.asked.copy())
+
+
+@dataclass(slots=True)
 class Control:
-    """The fold. ``members`` by incarnation; ``started``: offsets by (topic, partition), and ``begun`` the events that
-    say them; ``stores`` by name; ``identities``: what the broker calls a source topic, by its name.
+    """The fold; only ``evolve_control`` changes it. ``coordinator``: the birth of who was elected last; ``number``: of
+    the last event of its term.
+
+    ``members`` by incarnation; ``owners`` by place; ``started``: offsets by (topic, partition), and ``begun`` the
+    events that say them; ``stores`` by name; ``identities``: what the broker calls a source topic, by its name.
     """
 
     created: AppCreated | None = None
+    app_birth: str = ""
+    """Text that no other application's logs have; "": nobody has taken part yet."""
+    level: int = 0
     term: int = 0
+    is_numbered: bool = False
+    """Whether the events of the term have numbers."""
+    number: int = NUMBERLESS
     coordinator: str | None = None
-    members: Mapping[int, Member] = field(default_factory=lambda: MappingProxyType({}))
-    started: Mapping[tuple[str, int], int] = field(default_factory=lambda: MappingProxyType({}))
-    begun: Mapping[tuple[str, int], PartitionStarted] = field(default_factory=lambda: MappingProxyType({}))
-    stores: Mapping[str, StoreDeclared] = field(default_factory=lambda: MappingProxyType({}))
-    identities: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    incarnation_max: int = 0
+    members: dict[int, Member] = field(default_factory=dict)
+    owners: dict[tuple[str, int], Steps[Owner]] = field(default_factory=dict)
+    held: dict[int, int] = field(default_factory=dict)
+    """How many points an incarnation owns, over all places; not in it: none."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Why, by birth."""
+    started: dict[tuple[str, int], int] = field(default_factory=dict)
+    begun: dict[tuple[str, int], PartitionStarted] = field(default_factory=dict)
+    stores: dict[str, StoreDeclared] = field(default_factory=dict)
+    identities: dict[str, str] = field(default_factory=dict)
+    pinned: tuple[PinnedEnd, ...] | None = None
+    """Where a run to the level ends, while somebody runs to it."""
+    moves: Moves = field(default_factory=Moves)
+    group_epoch: int = 0
+    """How many causes there were so far for ranges to move."""
+
+    def copy(self) -> "Control":
+        """An equal fold that changes by itself."""
+        return replace(
+            self,
+            members=self.members.copy(),
+            owners=self.owners.copy(),  # what is in it is never changed, only replaced
+            held=self.held.copy(),
+            refused=self.refused.copy(),
+            started=self.started.copy(),
+            begun=self.begun.copy(),
+            stores=self.stores.copy(),
+            identities=self.identities.copy(),
+            moves=self.moves.copy(),
+        )
 
     @property
     def incarnation_next(self) -> int:
         """The least incarnation that was never used, from 1."""
-        return max(self.members, default=0) + 1
+        return self.incarnation_max + 1
 
     def unfenced(self) -> list[Member]:
-        """Members whose transactional id was not fenced yet, by incarnation."""
+        """Members whose transactional ids were not fenced yet, by incarnation."""
         return [m for _, m in sorted(self.members.items()) if not m.fenced]
 
     def is_expelled(self, incarnation: int) -> bool:
         """Whether the incarnation may commit no more."""
         member = self.members.get(incarnation)
-        return member is not None and member.expelled
+        return incarnation <= self.incarnation_max if member is None else member.expelled
+
+    def is_fenced(self, incarnation: int) -> bool:
+        """Whether the last transaction of the incarnation is decided, and it can begin none."""
+        member = self.members.get(incarnation)
+        return incarnation <= self.incarnation_max if member is None else member.fenced
+
+    def member_of(self, birth: str) -> Member | None:
+        """The member of that birth; None when it has not joined, or was forgotten."""
+        return next((member for member in self.members.values() if member.birth == birth), None)
 
 
 def event_counts(control: Control, event: ControlEvent) -> bool:
@@ -73,39 +182,153 @@ def event_counts(control: Control, event: ControlEvent) -> bool:
         case AppCreated():
             return control.created is None
         case CoordinatorElected():
-            return event.term > control.term
+            # One of level 0 that comes behind the rise of the level: its writer can't read this log any more.
+            is_ours = event.app_birth == control.app_birth or not control.app_birth
+            return event.term > control.term and (is_ours if event.app_birth else control.level == 0)
         case _:
-            return event.term == control.term
+            number = control.number + 1 if control.is_numbered else NUMBERLESS
+            return event.term == control.term and event.number == number
 
 
 def evolve_control(control: Control, event: ControlEvent) -> Control:
-    """The fold with one more event; one that does not count changes nothing."""
-    if not event_counts(control, event):
-        return control
+    """The fold with one more event: **the same object, changed**. An event that does not count changes nothing."""
+    if event_counts(control, event):
+        take(control, event)
+    return control
+
+
+def take(control: Control, event: ControlEvent) -> None:
+    """Change the fold by an event that counts."""
+    if isinstance(event, AppCreated):
+        control.created = event
+        return
+    if isinstance(event, CoordinatorElected):
+        control.term, control.coordinator = event.term, event.birth
+        control.is_numbered, control.number = bool(event.app_birth), NUMBERLESS
+        control.app_birth = event.app_birth or control.app_birth
+        return
+    control.number = event.number
     match event:
-        case AppCreated():
-            return replace(control, created=event)
-        case CoordinatorElected():
-            return replace(control, term=event.term, coordinator=event.instance)
-        case MemberJoined():
-            member = Member(event.incarnation, event.instance, event.transactional_id)
-            return replace(control, members=_with(control.members, event.incarnation, member))
-        case MemberExpelled() if event.incarnation in control.members:
-            member = replace(control.members[event.incarnation], expelled=True)
-            return replace(control, members=_with(control.members, event.incarnation, member))
-        case MemberFenced() if event.incarnation in control.members:
-            member = replace(control.members[event.incarnation], fenced=True)
-            return replace(control, members=_with(control.members, event.incarnation, member))
-        case PartitionStarted() if (place := (event.topic, event.partition)) not in control.started:
-            begun = _with(control.begun, place, event)
-            return replace(control, started=_with(control.started, place, event.offset), begun=begun)
-        case StoreDeclared() if event.name not in control.stores:  # a number that was given once stays
-            return replace(control, stores=_with(control.stores, event.name, event))
-        case SourceIdentified() if event.topic not in control.identities:  # the offsets in the logs are this one's
-            return replace(control, identities=_with(control.identities, event.topic, event.identity))
-        case _:
-            return control
+        case RangesGranted():
+            _grant(control, event)
+        case MemberJoined() | MemberRefused() | MemberExpelled() | MemberFenced():
+            _members(control, event)
+        case PartitionStarted() | StoreDeclared() | SourceIdentified():
+            _sources(control, event)
+        case EndsPinned():
+            control.pinned = event.ends if control.pinned is None else control.pinned
+        case LevelRaised():
+            if event.level > control.level:
+                control.level = event.level
+                control.group_epoch += 1
+        case PlanMade():
+            _plan(control.moves, event)
+        case CopyAsked() | CopyEnded() | ReleaseAsked() | ReleaseWithdrawn() | AnswerAsked():
+            _moves(control.moves, event)
 
 
-def _with(mapping: Mapping[K, V], key: K, value: V) -> Mapping[K, V]:
-    return MappingProxyType({**mapping, key: value})
+def _members(control: Control, event: MemberJoined | MemberRefused | MemberExpelled | MemberFenced) -> None:
+    if isinstance(event, MemberRefused):
+        control.refused[event.birth] = event.reason
+        if len(control.refused) > REFUSALS_MAX:
+            del control.refused[next(iter(control.refused))]
+        return
+    if isinstance(event, MemberJoined):
+        if event.incarnation > control.incarnation_max and control.member_of(event.birth) is None:
+            control.members[event.incarnation] = Member(event)
+            control.incarnation_max = event.incarnation
+            control.app_birth = control.app_birth or event.birth  # on logs of level 0 nothing else says it
+            control.group_epoch += 1
+        return
+    member = control.members.get(event.incarnation)
+    if member is None:
+        return
+    if isinstance(event, MemberFenced):
+        control.members[event.incarnation] = Member(member.joined, member.expelled, True, member.hold_ms)
+        _retire(control, event.incarnation)
+    elif not member.expelled:
+        control.members[event.incarnation] = replace(member, expelled=True, hold_ms=event.hold_ms)
+        control.group_epoch += 1
+        if not any(m.joined.until_level and not m.expelled for m in control.members.values()):
+            control.pinned = None
+
+
+def _grant(control: Control, grant: RangesGranted) -> None:
+    """At each point the higher epoch wins; who owned it and is fenced is forgotten once it owns nothing."""
+    place, new = (grant.topic, grant.partition), Owner(grant.epoch, grant.incarnation)
+    before, held = control.owners.get(place), control.held
+    owners: Steps[Owner] = Steps() if before is None else before.copy()
+    losers: list[int] = []
+    for band in grant.bands:
+        if not 0 <= band.first < band.end <= SPACE_END:
+            continue
+        for first, end, owner in owners.all_pieces(band.first, band.end):
+            if owner is not None and owner.epoch >= new.epoch:
+                continue
+            owners.put(first, end, new)
+            held[new.incarnation] = held.get(new.incarnation, 0) + end - first
+            if owner is not None:
+                losers.append(owner.incarnation)
+                held[owner.incarnation] -= end - first
+    control.owners[place] = owners
+    if control.moves.asked:
+        for move, ask in list(control.moves.asked.items()):
+            if (ask.topic, ask.partition) == place and not _waits(owners, ask):
+                del control.moves.asked[move]
+    for loser in losers:
+        if held.get(loser) == 0:
+            del held[loser]
+            _retire(control, loser)
+
+
+def _waits(owners: Steps[Owner], ask: ReleaseAsked) -> bool:
+    """Whether points that were asked for are still those of the epoch that was asked."""
+    return any(owner.epoch == ask.epoch for _, _, owner in owners.pieces(ask.first, ask.end))
+
+
+def _retire(control: Control, incarnation: int) -> None:
+    """Forget the member if it is fenced and owns nothing."""
+    member = control.members.get(incarnation)
+    if member is not None and member.fenced and incarnation not in control.held:
+        del control.members[incarnation]
+
+
+def _sources(control: Control, event: PartitionStarted | StoreDeclared | SourceIdentified) -> None:
+    """The first of each stays: an offset in the logs, a number in keys of state, hang on it."""
+    match event:
+        case PartitionStarted():
+            place = (event.topic, event.partition)
+            if place not in control.started:
+                control.started[place], control.begun[place] = event.offset, event
+                control.group_epoch += 1
+        case StoreDeclared():
+            control.stores.setdefault(event.name, event)
+        case SourceIdentified():
+            control.identities.setdefault(event.topic, event.identity)
+
+
+def _moves(moves: Moves, event: CopyAsked | CopyEnded | ReleaseAsked | ReleaseWithdrawn | AnswerAsked) -> None:
+    match event:
+        case AnswerAsked():
+            moves.answer = event
+        case CopyAsked():
+            moves.copies[event.move] = event
+        case CopyEnded():
+            moves.copies.pop(event.move, None)
+        case ReleaseAsked():
+            moves.asked[event.move] = event
+        case ReleaseWithdrawn():
+            moves.asked.pop(event.move, None)
+
+
+def _plan(moves: Moves, event: PlanMade) -> None:
+    """A plan takes effect with its last part; parts of another one, or out of turn, are no part of it."""
+    parts = (*moves.parts, event) if event.part and moves.parts and moves.parts[0].plan == event.plan else (event,)
+    if [part.part for part in parts] != list(range(len(parts))):
+        moves.parts = ()
+    elif len(parts) < event.parts:
+        moves.parts = parts
+    else:
+        begun = {m: move for m, move in moves.planned.items() if m in moves.copies or m in moves.asked}
+        moves.planned = {**begun, **{move.move: move for part in parts for move in part.moves}}
+        moves.plan, moves.group_epoch, moves.parts, moves.answer = event.plan, event.group_epoch, (), None

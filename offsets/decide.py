@@ -7,21 +7,40 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from ..keyrange.hashing import HASH_NAME
+from ..keyrange.hashing import HASH_NAME, hash_chain_text
 from ..keyrange.ranges import WHOLE, KeyRange
 from .codec import EVENT_BYTES_MAX
 from .control import Control
-from .events import Band, Committed, ControlEvent, LogOpened, RangesGranted, StoreDeclared, Tile
+from .control_events import RangesGranted, StoreDeclared
+from .event_values import NO_MOVE, NUMBERLESS, Band, Tile, Writer
+from .events import Committed, LogOpened
 from .ledger import Ledger, Place
 
 T = TypeVar("T")
 
-BAND_BYTES_MAX = 20
-TILE_BYTES_MAX = 40
+BAND_BYTES_MAX = 28
+TILE_BYTES_MAX = 48
+"""At offsets and points of the greatest width."""
 _BANDS_MAX = EVENT_BYTES_MAX // BAND_BYTES_MAX
 _TILES_MAX = EVENT_BYTES_MAX // TILE_BYTES_MAX
+WRITERS_MAX = 64
+"""The newest writers of a partition's state that a grant names."""
 STORE_NUMBER_MAX = (1 << 16) - 1
 """A state key has two bytes for the number of its store."""
+
+
+class Turn:
+    """Whose turn it is to decide: the term that the writer was elected for, never the one that it read last, and the
+    number that its next decision has.
+    """
+
+    def __init__(self, term: int, number: int = NUMBERLESS) -> None:
+        self.term, self.number = term, number
+
+    def next(self) -> tuple[int, int]:
+        """Term and number of one more decision."""
+        self.number += 1
+        return self.term, self.number
 
 
 class StoreChanged(ValueError):
@@ -71,27 +90,33 @@ def decide_opening(app: str, log_partitions: int, log_partition: int, incarnatio
 
 
 def decide_grant(
-    ledger: Ledger, term: int, place: Place, incarnation: int, within: KeyRange = WHOLE
-) -> list[ControlEvent]:
+    ledger: Ledger, turn: Turn, place: Place, incarnation: int, within: KeyRange = WHOLE, *, started: int | None = None
+) -> list[RangesGranted]:
     """Points of a partition to one incarnation, from the edges that the ledger knows, at the next epoch.
 
-    ``term`` is the one that the writer was elected for. Correct only after the offset log was read to its end and all
-    older owners are fenced.
+    ``turn``: of the writer; ``started``: where the partition was started, if the ledger does not say it yet. Correct
+    only after the offset log was read to its end and all older owners are fenced.
     """
     partition = ledger.partition(place)
-    started = ledger.control.started[place]
+    started = ledger.control.started[place] if started is None else started
     bands = [Band(a, b, edge) for a, b, edge in partition.edges(started).pieces(within.first, within.end)]
     epoch = partition.epoch_next
-    return [RangesGranted(term, incarnation, epoch, *place, tuple(chunk)) for chunk in _chunks(bands, _BANDS_MAX)]
+    released = [part for part in partition.parts.values() if part.released.at(within.first) is not None]
+    bounds = tuple(sorted({at for part in released for at in part.bounds if within.first < at < within.end}))
+    writers = tuple(Writer(*writer) for writer in sorted(partition.changed.items())[-WRITERS_MAX:])
+    return [
+        RangesGranted(*turn.next(), NO_MOVE, incarnation, epoch, *place, tuple(chunk), bounds, writers)
+        for chunk in _chunks(bands, _BANDS_MAX)
+    ]
 
 
-def decide_stores(control: Control, term: int, wanted: Sequence[StoreSpec]) -> list[StoreDeclared]:
+def decide_stores(control: Control, turn: Turn, wanted: Sequence[StoreSpec]) -> list[StoreDeclared]:
     """The stores that have no number yet, each with the next one; those that nobody asks for any more stay.
 
     Raises StoreChanged when a store of that name is of another kind, ValueError when there are no numbers left.
     """
     known = {name: spec_of(declared) for name, declared in control.stores.items()}
-    number = max((declared.number for declared in control.stores.values()), default=-1)
+    number = max((declared.store for declared in control.stores.values()), default=-1)
     new: list[StoreDeclared] = []
     for spec in wanted:
         if spec.name not in known:
@@ -101,7 +126,7 @@ def decide_stores(control: Control, term: int, wanted: Sequence[StoreSpec]) -> l
                     f"store {spec.name!r}: the application has had {number} stores, which is all there can be; "
                     "start under a new application name"
                 )
-            new.append(StoreDeclared(term, number, *spec))
+            new.append(StoreDeclared(*turn.next(), number, *spec))
         known.setdefault(spec.name, spec)
         if known[spec.name] != spec:
             raise StoreChanged(
@@ -115,6 +140,15 @@ def decide_stores(control: Control, term: int, wanted: Sequence[StoreSpec]) -> l
 def spec_of(declared: StoreDeclared) -> StoreSpec:
     """What a store was declared as, without its number."""
     return StoreSpec(*(getattr(declared, name) for name in StoreSpec._fields))
+
+
+def stores_hash(specs: Iterable[StoreSpec]) -> int:
+    """One number for the stores of a handler, whatever order they come in; 0 for none."""
+    seed = 0
+    for spec in sorted(specs):
+        for field in spec:
+            seed = hash_chain_text(field, seed)
+    return seed
 
 
 def _described(spec: StoreSpec) -> str:

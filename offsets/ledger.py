@@ -11,30 +11,40 @@ which gives the same edge and the same violation whether the tile or the grant w
 may come in chunks: what an epoch says of points that it does not hold waits while the epoch is the newest or newer, and
 is a violation when it is older. What is waiting blocks nobody else.
 
+An epoch that is committed up to where later grants take over is *closed*: it is forgotten, whatever became of those
+before it. The newest one stays, for a further chunk of its grant may come. So an epoch below the newest one that is not
+known was closed or never granted, and a tile of it does not count either way.
+
 Rule 2: live running and recovery use this ``evolve``; it never fails on an event, logs nothing and reads no clock.
-Left out on purpose: the history of tiles (the witness has it from the log), and everything about brokers.
+
+**Rule 3: the fold is changed in place.** ``evolve`` changes the ledger that it is given and returns the same one; so do
+all folds in it, those that ``partition`` returned before included. Who wants to go on from one ledger in two ways, or
+to know later what it was, takes a ``copy`` first. What ``owners``, ``edges`` and ``workers`` return is the caller's.
+
+Left out on purpose: the history of tiles (the witness has it from the log), and everything about brokers. The edges
+that a release names are not judged here: they are there for who reads less than this fold does, and whether they are
+right could not be told any more of an epoch that was closed before its release was read.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import msgspec
 
 from ..keyrange.hashing import SPACE_END
 from ..keyrange.steps import Steps
-from .control import Control, event_counts, evolve_control
+from .control import Control, event_counts, take
+from .control_events import ControlEvent, RangesGranted
+from .event_values import EVERYBODY, Edge, Tile
 from .events import (
     Committed,
-    ControlEvent,
     Event,
     LogOpened,
-    RangeReleased,
-    RangesGranted,
+    RangesReleased,
     SnapshotTaken,
     StateChanged,
-    Tile,
+    TopicsWritten,
     WorkersCut,
     WorkersMerged,
     WorkerSplit,
@@ -43,44 +53,81 @@ from .events import (
 Place: TypeAlias = tuple[str, int]
 """A source partition: (topic, partition)."""
 
-EpochEvent: TypeAlias = Committed | WorkersCut | WorkerSplit | WorkersMerged | RangeReleased
+EpochEvent: TypeAlias = Committed | WorkersCut | WorkerSplit | WorkersMerged | RangesReleased
 
 
-@dataclass(frozen=True, slots=True)
 class EpochPart:
-    """What one epoch holds of a partition, as functions of the point."""
+    """What one epoch holds of a partition, as functions of the point. Only the fold changes them.
 
-    epoch: int
-    incarnation: int
-    froms: Steps[int] = field(default_factory=Steps)
-    edges: Steps[int] = field(default_factory=Steps)
-    untils: Steps[int] = field(default_factory=Steps)
-    workers: Steps[int] = field(default_factory=Steps)
-    released: Steps[bool] = field(default_factory=Steps)
+    ``edges`` is defined where ``froms`` is. ``bounds``: where hot bands that were released had been cut, in rising
+    order.
+    """
+
+    __slots__ = ("bounds", "edges", "epoch", "froms", "incarnation", "released", "untils", "workers")
+
+    def __init__(self, epoch: int, incarnation: int, bounds: tuple[int, ...] = ()) -> None:
+        self.epoch, self.incarnation, self.bounds = epoch, incarnation, bounds
+        self.froms: Steps[int] = Steps()
+        self.edges: Steps[int] = Steps()
+        self.untils: Steps[int] = Steps()
+        self.workers: Steps[int] = Steps()
+        self.released: Steps[bool] = Steps()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EpochPart) and self._fields() == other._fields()
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __repr__(self) -> str:
+        return f"EpochPart{self._fields()}"
+
+    def _fields(self) -> tuple[object, ...]:
+        steps = (self.froms, self.edges, self.untils, self.workers, self.released)
+        return (self.epoch, self.incarnation, self.bounds, *steps)
 
     def is_complete(self) -> bool:
         """Whether every point was committed up to where a later grant takes over."""
-        return all(self.untils.is_constant(a, b, edge) for a, b, edge in self.edges.pieces())
+        return self.edges.goes_on_in(self.untils)
+
+    def copy(self) -> "EpochPart":
+        """An equal one that changes by itself."""
+        new = EpochPart(self.epoch, self.incarnation, self.bounds)
+        new.froms, new.edges, new.untils = self.froms.copy(), self.edges.copy(), self.untils.copy()
+        new.workers, new.released = self.workers.copy(), self.released.copy()
+        return new
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PartitionLedger:
-    """The fold for one source partition.
+    """The fold for one source partition. Only ``evolve`` changes it.
 
-    ``violations``: epochs of which a visible tile does not count; ``changed_by``: the (incarnation, transaction) that
-    changed the partition's state last, by the offset log alone; None: none ever did.
+    ``parts``: in rising order of epochs, those that are not closed. ``newest``: the newest epoch at each point, which
+    is never closed. ``violations``: epochs of which a visible tile does not count. ``changed``: of each incarnation
+    that changed the partition's state, and was not succeeded, the last transaction that did, by the offset log alone.
+    ``destinations``: the topics that nobody had declared to which its records led.
     """
 
-    parts: Mapping[int, EpochPart] = field(default_factory=lambda: MappingProxyType({}))
-    epochs_closed: int = 0
-    waiting: Mapping[int, tuple[EpochEvent, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    violations: frozenset[int] = frozenset()
-    changed_by: tuple[int, int] | None = None
+    parts: dict[int, EpochPart] = field(default_factory=dict)
+    newest: Steps[int] = field(default_factory=Steps)
+    waiting: dict[int, list[EpochEvent]] = field(default_factory=dict)
+    violations: set[int] = field(default_factory=set)
+    changed: dict[int, int] = field(default_factory=dict)
+    destinations: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, parts: Iterable[EpochPart]) -> "PartitionLedger":
+        """One of these epochs, as if nothing else had ever been said of the partition."""
+        partition = cls({part.epoch: part for part in sorted(parts, key=lambda part: part.epoch)})
+        for epoch, part in partition.parts.items():
+            for a, b, _ in part.froms.pieces():
+                partition.newest.put(a, b, epoch)
+        _close(partition, list(partition.parts))
+        return partition
 
     @property
     def epoch_newest(self) -> int:
         """The highest epoch that was granted here; 0 when none was."""
-        return max(self.parts, default=self.epochs_closed)
+        return next(reversed(self.parts), 0)
 
     @property
     def epoch_next(self) -> int:
@@ -89,40 +136,55 @@ class PartitionLedger:
 
     def owners(self) -> Steps[int]:
         """The newest epoch at each point, where nothing released it."""
-        steps: Steps[int] = Steps()
-        for epoch, part in sorted(self.parts.items()):
-            steps = steps.replace((a, b, epoch) for a, b, _ in part.froms.pieces())
-            steps = steps.replace((a, b, None) for a, b, _ in part.released.pieces())
+        steps = self.newest.copy()
+        for a, b, epoch in self.newest.pieces():
+            for c, d, _ in self.parts[epoch].released.pieces(a, b):
+                steps.put(c, d, None)
         return steps
 
     def edges(self, started: int) -> Steps[int]:
         """The edge at each point: below it all is done. Where nothing was granted: where the partition started."""
-        steps: Steps[int] = Steps([(0, 1 << 32, started)])
-        for _, part in sorted(self.parts.items()):
-            steps = steps.replace(part.edges.pieces())
+        steps: Steps[int] = Steps([(0, SPACE_END, started)])
+        for a, b, epoch in self.newest.pieces():
+            for c, d, edge in self.parts[epoch].edges.pieces(a, b):
+                steps.put(c, d, edge)
         return steps
 
     def workers(self) -> Steps[tuple[int, int]]:
         """The (incarnation, number) of the worker at each point, by the newest epoch that was cut there."""
         steps: Steps[tuple[int, int]] = Steps()
-        for _, part in sorted(self.parts.items()):
-            steps = steps.replace((a, b, (part.incarnation, n)) for a, b, n in part.workers.pieces())
+        for part in self.parts.values():
+            for a, b, n in part.workers.pieces():
+                steps.put(a, b, (part.incarnation, n))
         return steps
 
+    def copy(self) -> "PartitionLedger":
+        """An equal fold that changes by itself."""
+        return PartitionLedger(
+            {epoch: part.copy() for epoch, part in self.parts.items()},
+            self.newest.copy(),
+            {epoch: events.copy() for epoch, events in self.waiting.items()},
+            self.violations.copy(),
+            self.changed.copy(),
+            self.destinations.copy(),
+        )
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Ledger:
-    """The fold of both logs of an application. ``opened``: log partitions whose first event was seen."""
+    """The fold of both logs of an application; only ``evolve`` changes it. ``opened``: log partitions whose first event
+    was seen.
+    """
 
     control: Control = field(default_factory=Control)
-    partitions: Mapping[Place, PartitionLedger] = field(default_factory=lambda: MappingProxyType({}))
-    opened: frozenset[int] = frozenset()
-    transactions: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    partitions: dict[Place, PartitionLedger] = field(default_factory=dict)
+    opened: set[int] = field(default_factory=set)
+    transactions: dict[int, int] = field(default_factory=dict)
     """The highest transaction number that was seen of each incarnation: what became of its last commit."""
 
     def partition(self, place: Place) -> PartitionLedger:
-        """The fold for one source partition; empty where nothing was seen."""
-        return self.partitions.get(place, _EMPTY)
+        """The fold for one source partition; empty, and no part of the ledger, where nothing was seen."""
+        return self.partitions.get(place) or PartitionLedger()
 
     def frontier(self, place: Place) -> int:
         """The least edge of a partition: below it the whole key space is done."""
@@ -137,243 +199,222 @@ class Ledger:
         """(partition, epoch) of events whose grant was not read yet, in order."""
         return [(place, e) for place, p in sorted(self.partitions.items()) for e in sorted(p.waiting)]
 
-
-_EMPTY = PartitionLedger()
+    def copy(self) -> "Ledger":
+        """An equal ledger that changes by itself. It takes time in proportion to what it holds: some µs a partition."""
+        partitions = {place: partition.copy() for place, partition in self.partitions.items()}
+        return Ledger(self.control.copy(), partitions, self.opened.copy(), self.transactions.copy())
 
 
 def evolve(ledger: Ledger, event: Event) -> Ledger:
-    """The fold with one more event of either log."""
+    """The fold with one more event of either log: **the same object, changed**. Who still needs it copies it before."""
     match event:
-        case LogOpened():
-            ledger = replace(ledger, opened=ledger.opened | {event.log_partition})
-            return _seen(ledger, event.incarnation, event.transaction)
-        case SnapshotTaken():
-            return _seen(ledger, event.incarnation, event.transaction)
+        case Committed() | WorkersCut() | WorkerSplit() | WorkersMerged() | RangesReleased():
+            _evolve_partition(_partition(ledger, event.topic, event.partition), event)
         case StateChanged():
-            place, writer = (event.topic, event.partition), (event.incarnation, event.transaction)
-            changed = replace(ledger.partition(place), changed_by=writer)
-            return _seen(_with_partition(ledger, place, changed), *writer)
-        case Committed() | WorkersCut() | WorkerSplit() | WorkersMerged() | RangeReleased():
-            place = (event.topic, event.partition)
-            partition = _evolve_partition(ledger.partition(place), event)
-            return _seen(_with_partition(ledger, place, partition), event.incarnation, event.transaction)
+            partition = _partition(ledger, event.topic, event.partition)
+            if EVERYBODY in event.succeeded:
+                partition.changed.clear()
+            for incarnation in event.succeeded:
+                partition.changed.pop(incarnation, None)
+            partition.changed[event.incarnation] = event.transaction
+        case TopicsWritten():
+            _partition(ledger, event.topic, event.partition).destinations.update(event.destinations)
+        case LogOpened():
+            ledger.opened.add(event.log_partition)
+        case SnapshotTaken():
+            pass
         case _:
             return _evolve_control(ledger, event)
-
-
-def evolve_all(ledger: Ledger, events: Iterable[Event]) -> Ledger:
-    """The fold with more events, one after the other."""
-    for event in events:
-        ledger = evolve(ledger, event)
+    if ledger.transactions.get(event.incarnation, 0) < event.transaction:
+        ledger.transactions[event.incarnation] = event.transaction
     return ledger
 
 
-def _seen(ledger: Ledger, incarnation: int, transaction: int) -> Ledger:
-    if ledger.transactions.get(incarnation, 0) >= transaction:
-        return ledger
-    return replace(ledger, transactions=MappingProxyType({**ledger.transactions, incarnation: transaction}))
+def evolve_all(ledger: Ledger, events: Iterable[Event]) -> Ledger:
+    """The fold with more events, one after the other: **the same object, changed**."""
+    for event in events:
+        evolve(ledger, event)
+    return ledger
 
 
-def _with_partition(ledger: Ledger, place: Place, partition: PartitionLedger) -> Ledger:
-    return replace(ledger, partitions=MappingProxyType({**ledger.partitions, place: partition}))
+def _partition(ledger: Ledger, topic: str, partition: int) -> PartitionLedger:
+    """The fold of a source partition that something is about to be said of."""
+    place = (topic, partition)
+    fold = ledger.partitions.get(place)
+    if fold is None:
+        fold = ledger.partitions[place] = PartitionLedger()
+    return fold
 
 
 def _evolve_control(ledger: Ledger, event: ControlEvent) -> Ledger:
-    counts = event_counts(ledger.control, event)
-    ledger = replace(ledger, control=evolve_control(ledger.control, event))
-    if not counts or not isinstance(event, RangesGranted):
-        return ledger
-    place = (event.topic, event.partition)
-    return _with_partition(ledger, place, _grant(ledger.partition(place), event))
+    if event_counts(ledger.control, event):
+        if isinstance(event, RangesGranted):
+            fold_grant(ledger, event)
+        take(ledger.control, event)
+    return ledger
 
 
-def _grant(partition: PartitionLedger, grant: RangesGranted) -> PartitionLedger:
+def fold_grant(ledger: Ledger, grant: RangesGranted) -> None:
+    """A grant that counts, and that the fold of the control log has already, goes into that of its source partition."""
+    _grant(_partition(ledger, grant.topic, grant.partition), grant)
+
+
+def _grant(partition: PartitionLedger, grant: RangesGranted) -> None:
     """A later grant ends the older epochs where it begins. Epochs rise; a grant may come in chunks of one epoch."""
     newest = partition.epoch_newest
     part = partition.parts.get(grant.epoch)
     if grant.epoch < max(newest, 1) or (part is not None and part.incarnation != grant.incarnation):
-        return partition
-    part = part or EpochPart(grant.epoch, grant.incarnation)
-    new = [
-        (a, b, band.offset_from)
-        for band in grant.bands
-        if is_span(band.first, band.end)
-        for a, b, known in part.froms.all_pieces(band.first, band.end)
-        if known is None
-    ]
-    part = replace(part, froms=part.froms.replace(new), edges=part.edges.replace(new))
-    parts = {**partition.parts, grant.epoch: part}
-    violations = set(partition.violations)
-    for epoch, older in partition.parts.items():
-        if epoch < grant.epoch:
-            parts[epoch], is_clean = _end_at(older, new)
-            if not is_clean:
-                violations.add(epoch)
-    ready = [event for epoch, events in sorted(partition.waiting.items()) if epoch <= grant.epoch for event in events]
-    waiting = {epoch: events for epoch, events in partition.waiting.items() if epoch > grant.epoch}
-    partition = replace(
-        partition, parts=MappingProxyType(parts), waiting=MappingProxyType(waiting), violations=frozenset(violations)
-    )
-    for event in ready:
-        partition = _evolve_partition(partition, event)
-    return _close_complete(partition)
+        return
+    if part is None:
+        part = partition.parts[grant.epoch] = EpochPart(grant.epoch, grant.incarnation)
+    ended = [newest]
+    for band in grant.bands:
+        if is_span(band.first, band.end):
+            for first, end, known in part.froms.all_pieces(band.first, band.end):
+                if known is None:
+                    _take_over(partition, part, first, end, band.offset_from, ended)
+    if partition.waiting:
+        for epoch in sorted(partition.waiting):
+            if epoch <= grant.epoch:
+                for event in partition.waiting.pop(epoch):  # some of them may wait on
+                    _evolve_partition(partition, event)
+    _close(partition, {*ended})
 
 
-def _end_at(part: EpochPart, bands: list[tuple[int, int, int]]) -> tuple[EpochPart, bool]:
-    """The part, ended where the next grant begins; False when something was committed beyond that.
+def _take_over(
+    partition: PartitionLedger, part: EpochPart, first: int, end: int, offset: int, ended: list[int]
+) -> None:
+    """Points that the part did not hold become its own; the epochs that end there go into ``ended``."""
+    part.froms.put(first, end, offset)
+    part.edges.put(first, end, offset)
+    for a, b, older in partition.newest.pieces(first, end):
+        ended.append(older)
+        if not _end_at(partition.parts[older], a, b, offset):
+            partition.violations.add(older)
+    partition.newest.put(first, end, part.epoch)
 
-    Where it is ended already it stays so: only the *next* grant over a point ends an epoch. Were it the lowest one, a
+
+def _end_at(part: EpochPart, first: int, end: int, offset: int) -> bool:
+    """End the part where the next grant begins; False when something was committed beyond that.
+
+    Only the *next* grant over a point ends an epoch, so it is the newest one there that ends. Were it the lowest one, a
     part could be closed or not, by what was read first, when that came.
     """
-    untils: list[tuple[int, int, int]] = []
-    edges: list[tuple[int, int, int]] = []
-    for first, end, offset in bands:
-        for a, b, edge in part.edges.pieces(first, end):
-            for c, d, until in part.untils.all_pieces(a, b):
-                if until is None:
-                    untils.append((c, d, offset))
-                    if edge > offset:
-                        edges.append((c, d, offset))
-    return replace(part, untils=part.untils.replace(untils), edges=part.edges.replace(edges)), not edges
+    part.untils.put(first, end, offset)
+    is_clean = True
+    for a, b, edge in part.edges.pieces(first, end):
+        if edge > offset:
+            part.edges.put(a, b, offset)
+            is_clean = False
+    return is_clean
 
 
-def _close_complete(partition: PartitionLedger) -> PartitionLedger:
-    """Epochs that are complete need no place in memory; closed in order, so that one number tells which.
-
-    The newest one stays: a further chunk of its grant may come.
-    """
-    parts, closed = dict(partition.parts), partition.epochs_closed
-    for epoch in sorted(parts)[:-1]:
-        if not parts[epoch].is_complete():
-            break
-        del parts[epoch]
-        closed = epoch
-    if closed == partition.epochs_closed:
-        return partition
-    return replace(partition, parts=MappingProxyType(parts), epochs_closed=closed)
+def _close(partition: PartitionLedger, epochs: Iterable[int]) -> None:
+    """Forget those of these epochs that are complete; the newest one stays, for a chunk of its grant may come."""
+    newest = partition.epoch_newest
+    for epoch in epochs:
+        part = partition.parts.get(epoch)
+        if part is not None and epoch != newest and part.is_complete():
+            del partition.parts[epoch]
 
 
-def _evolve_partition(partition: PartitionLedger, event: EpochEvent) -> PartitionLedger:
+def _evolve_partition(partition: PartitionLedger, event: EpochEvent) -> None:
     """An event of an epoch, over the points that the epoch holds. What lies elsewhere waits while a grant of those
     points may still be read, and violates when none can come: a newer epoch was granted.
     """
     part = partition.parts.get(event.epoch)
-    here, rest = (None, event) if part is None else _parted(part, event)
-    if rest is not None and event.epoch >= max(partition.epoch_newest, 1):
-        waiting = {**partition.waiting, event.epoch: (*partition.waiting.get(event.epoch, ()), rest)}
-        partition = replace(partition, waiting=MappingProxyType(waiting))
-    elif isinstance(rest, Committed) and rest.tiles:
-        partition = replace(partition, violations=partition.violations | {event.epoch})
-    if part is None or here is None:
-        return partition
-    part, is_clean = _apply(part, here)
-    violations = partition.violations if is_clean else partition.violations | {event.epoch}
-    parts = MappingProxyType({**partition.parts, event.epoch: part})
-    return _close_complete(replace(partition, parts=parts, violations=violations))
-
-
-def _parted(part: EpochPart, event: EpochEvent) -> tuple[EpochEvent | None, EpochEvent | None]:
-    """What of an event lies on points that the epoch holds, and what on others; None for nothing.
-
-    Workers may be told of on any points: what they are called decides nothing.
-    """
+    if part is None:
+        _elsewhere(partition, event)
+        return
     match event:
         case Committed():
-            if all(_holds(part, tile.first, tile.end) for tile in event.tiles):
-                return event, None
-            here: list[Tile] = []
-            rest: list[Tile] = []
-            for tile in event.tiles:
-                if not is_span(tile.first, tile.end):
-                    here.append(tile)
-                    continue
-                for a, b, known in part.froms.all_pieces(tile.first, tile.end):
-                    piece = Tile(tile.worker, tile.count, a, b, tile.offset_from, tile.offset_to)
-                    (rest if known is None else here).append(piece)
-            parted = [msgspec.structs.replace(event, tiles=tuple(tiles)) if tiles else None for tiles in (here, rest)]
-            return parted[0], parted[1]
-        case RangeReleased():
-            if not is_span(event.first, event.end):
-                return None, None
-            if _holds(part, event.first, event.end):
-                return event, None
-            # Rare, so one event for all the points elsewhere is enough: what is released twice stays released.
-            if not any(True for _ in part.froms.pieces(event.first, event.end)):
-                return None, event
-            return event, event
-        case _:
-            return event, None
-
-
-def _holds(part: EpochPart, first: int, end: int) -> bool:
-    return is_span(first, end) and all(known is not None for _, _, known in part.froms.all_pieces(first, end))
-
-
-def _apply(part: EpochPart, event: EpochEvent) -> tuple[EpochPart, bool]:
-    """The part with an event on points that it holds; False when something in it does not count."""
-    match event:
-        case Committed():
-            return _commit(part, event)
+            _commit(partition, part, event)
         case WorkersCut():
-            numbered = enumerate(zip(event.bounds, event.bounds[1:], strict=False), event.worker)
-            cut = [(a, b, n) for n, (a, b) in numbered if is_span(a, b)]
-            return replace(part, workers=part.workers.replace(cut)), True
+            for n, (a, b) in enumerate(zip(event.bounds, event.bounds[1:], strict=False), event.worker):
+                if is_span(a, b):
+                    part.workers.put(a, b, n)
         case WorkerSplit():
-            return replace(part, workers=part.workers.replace(_split(part, event))), True
+            for a, b, n in part.workers.pieces():
+                if n == event.worker and a < event.at < b:
+                    part.workers.put(a, event.at, event.left)
+                    part.workers.put(event.at, b, event.left + 1)
         case WorkersMerged():
-            merged = [(a, b, event.worker) for a, b, n in part.workers.pieces() if n in (event.left, event.right)]
-            return replace(part, workers=part.workers.replace(merged)), True
-        case RangeReleased():
-            held = [(a, b, True) for a, b, _ in part.froms.pieces(event.first, event.end)]
-            return replace(part, released=part.released.replace(held)), True
+            for a, b, n in part.workers.pieces():
+                if n in (event.left, event.right):
+                    part.workers.put(a, b, event.worker)
+        case RangesReleased():
+            _release(partition, part, event)
 
 
-def _split(part: EpochPart, event: WorkerSplit) -> list[tuple[int, int, int]]:
-    children = []
-    for a, b, n in part.workers.pieces():
-        if n == event.worker and a < event.at < b:
-            children += [(a, event.at, event.left), (event.at, b, event.left + 1)]
-    return children
+def _elsewhere(partition: PartitionLedger, event: EpochEvent) -> None:
+    """What an epoch says of points that it does not hold."""
+    if event.epoch >= max(partition.epoch_newest, 1):
+        partition.waiting.setdefault(event.epoch, []).append(event)
+    elif isinstance(event, Committed) and event.tiles:
+        partition.violations.add(event.epoch)
 
 
-def _commit(part: EpochPart, event: Committed) -> tuple[EpochPart, bool]:
-    """The part with the tiles that count; False when a tile, or a piece of one, does not."""
-    if not event.tiles:
-        return part, True
-    if event.incarnation != part.incarnation:
-        return part, False
-    is_clean = True
-    moves: list[tuple[int, int, int]] = []
-    end_last = 0
+def _release(partition: PartitionLedger, part: EpochPart, event: RangesReleased) -> None:
+    elsewhere: list[Edge] = []
+    for band in event.bands:
+        if is_span(band.first, band.end):
+            for a, b, known in part.froms.all_pieces(band.first, band.end):
+                if known is None:
+                    elsewhere.append(Edge(a, b, band.edge))
+                else:
+                    part.released.put(a, b, True)
+    part.bounds = tuple(sorted({*part.bounds, *event.bounds}))
+    if elsewhere:
+        _elsewhere(partition, msgspec.structs.replace(event, bands=tuple(elsewhere)))
+
+
+def _commit(partition: PartitionLedger, part: EpochPart, event: Committed) -> None:
+    """Take the tiles that count; a tile, or a piece of one, that does not is a violation."""
+    is_ours = event.incarnation == part.incarnation
+    elsewhere: list[Tile] = []
+    may_end = False
     for tile in event.tiles:
-        if tile.offset_from >= tile.offset_to or not is_span(tile.first, tile.end):
-            is_clean = False
+        if is_ours and _continues(part, tile):
+            part.edges.put(tile.first, tile.end, tile.offset_to)
             continue
-        if tile.first < end_last:  # they come in order of points; if not, one may lie on another
-            part, moves = replace(part, edges=part.edges.replace(moves)), []
-        end_last = tile.end
-        for a, b, edge in part.edges.pieces(tile.first, tile.end):
-            if edge != tile.offset_from:
-                is_clean = False
-                continue
+        may_end = True
+        if not is_span(tile.first, tile.end) or not _commit_in_pieces(part, tile, elsewhere, is_ours=is_ours):
+            partition.violations.add(event.epoch)
+    if elsewhere:
+        _elsewhere(partition, msgspec.structs.replace(event, tiles=tuple(elsewhere)))
+    if may_end:
+        _close(partition, (event.epoch,))
+
+
+def _continues(part: EpochPart, tile: Tile) -> bool:
+    """Whether the tile begins at one edge, on points that the part holds to no end yet: nearly all tiles do."""
+    first, end, offset = tile.first, tile.end, tile.offset_from
+    return (
+        0 <= first < end <= SPACE_END
+        and offset < tile.offset_to
+        and part.edges.is_constant(first, end, offset)
+        and part.untils.is_constant(first, end, None)
+        and part.released.is_constant(first, end, None)
+    )
+
+
+def _commit_in_pieces(part: EpochPart, tile: Tile, elsewhere: list[Tile], *, is_ours: bool) -> bool:
+    """Take what counts of a tile; False when a piece on points of the part does not. Other pieces go ``elsewhere``."""
+    is_clean = True
+    for a, b, edge in part.edges.all_pieces(tile.first, tile.end):
+        if edge is None:
+            elsewhere.append(Tile(tile.worker, tile.count, a, b, tile.offset_from, tile.offset_to))
+        elif not is_ours or edge != tile.offset_from or tile.offset_from >= tile.offset_to:
+            is_clean = False
+        else:
             for c, d, until in part.untils.all_pieces(a, b):
                 to = tile.offset_to if until is None else min(tile.offset_to, until)
                 is_clean = is_clean and to == tile.offset_to
-                moves.append((c, d, to))
-        if any(True for _ in part.released.pieces(tile.first, tile.end)):
-            is_clean = False
-    return replace(part, edges=part.edges.replace(moves)), is_clean
+                part.edges.put(c, d, to)
+            is_clean = is_clean and not part.released.pieces(a, b)
+    return is_clean
 
 
 def is_span(first: int, end: int) -> bool:
     """Whether ``[first, end)`` holds a point and lies in the space."""
     return 0 <= first < end <= SPACE_END
-
-
-def birth(ledger: Ledger) -> str:
-    """A text that no other logs have, those of an application of the same name included: its first member's instance.
-
-    Whoever took office has one; raises ValueError for logs that nobody joined.
-    """
-    members = ledger.control.members
-    return members[min(members)].instance

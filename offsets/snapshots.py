@@ -3,21 +3,21 @@
 A snapshot is written in a transaction of its owner and says which position it covers; what lies between that position
 and its own place is read again. Nothing points at the newest one: a reader goes back from the end of the log in growing
 steps until it finds a whole one, so the read is bounded by the distance between two snapshots.
+
+A snapshot has no place for events that wait for their grant, and a reader that begins with it does not read them again.
+So none is taken while one waits.
 """
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from types import MappingProxyType
 
-from ..keyrange.steps import Steps
 from .codec import EventError
-from .events import EpochFold, OffsetEvent, Piece, SnapshotTaken
+from .event_values import EpochFold, Piece, Writer
+from .events import OffsetEvent, SnapshotTaken
 from .ledger import EpochPart, Ledger, PartitionLedger, Place
 
 FIRST_STEP = 1_000
 STEP_GROWTH = 4
-NEVER = (0, 0)
-"""In a snapshot: no transaction has changed the state."""
 
 
 def search_starts(start: int, high: int) -> Iterable[int]:
@@ -38,7 +38,14 @@ def take_snapshot(
     incarnation: int,
     transaction: int,
 ) -> list[SnapshotTaken]:
-    """The parts of a snapshot of these partitions (those that share one log partition) at a position of that log."""
+    """The parts of a snapshot of these partitions (those that share one log partition) at a position of that log.
+
+    Raises ValueError when an event of one of them waits for its grant: read the control log on, and take it then.
+    """
+    for place in places:
+        for epoch in sorted(ledger.partition(place).waiting):
+            raise ValueError(f"no snapshot of {place[0]}[{place[1]}]: an event of epoch {epoch} waits for its grant")
+    living = {i: t for i, t in ledger.transactions.items() if not ledger.control.is_fenced(i)}
     named = [(place, ledger.partition(place)) for place in places] or [(("", log_partition), PartitionLedger())]
     return [
         SnapshotTaken(
@@ -50,11 +57,11 @@ def take_snapshot(
             position=position,
             topic=place[0],
             partition=place[1],
-            epochs_closed=fold.epochs_closed,
-            epochs=tuple(_fold_epoch(part) for _, part in sorted(fold.parts.items())),
+            epochs=tuple(_fold_epoch(part) for part in fold.parts.values()),
             violations=tuple(sorted(fold.violations)),
-            changed_incarnation=(fold.changed_by or NEVER)[0],
-            changed_transaction=(fold.changed_by or NEVER)[1],
+            changed=tuple(Writer(*writer) for writer in sorted(fold.changed.items())),
+            destinations=tuple(sorted(fold.destinations)),
+            transactions=() if i else tuple(Writer(*writer) for writer in sorted(living.items())),
         )
         for i, (place, fold) in enumerate(named)
     ]
@@ -81,17 +88,19 @@ def restore_snapshot(parts: Sequence[SnapshotTaken]) -> dict[Place, PartitionLed
         if part.topic == "":
             continue
         try:
-            epochs = {fold.epoch: _restore_epoch(fold) for fold in part.epochs}
+            fold = PartitionLedger.of(_restore_epoch(epoch) for epoch in part.epochs)
         except ValueError as error:
             raise EventError(f"damaged snapshot of {part.topic}[{part.partition}]: {error}") from None
-        changed_by = (part.changed_incarnation, part.changed_transaction)
-        folds[part.topic, part.partition] = PartitionLedger(
-            parts=MappingProxyType(epochs),
-            epochs_closed=part.epochs_closed,
-            violations=frozenset(part.violations),
-            changed_by=None if changed_by == NEVER else changed_by,
-        )
+        fold.violations.update(part.violations)
+        fold.changed.update((writer.incarnation, writer.transaction) for writer in part.changed)
+        fold.destinations.update(part.destinations)
+        folds[part.topic, part.partition] = fold
     return folds
+
+
+def transactions_in(parts: Sequence[SnapshotTaken]) -> dict[int, int]:
+    """By incarnation, the last transaction that had been read when a snapshot was taken."""
+    return {writer.incarnation: writer.transaction for part in parts for writer in part.transactions}
 
 
 def _fold_epoch(part: EpochPart) -> EpochFold:
@@ -110,17 +119,16 @@ def _fold_epoch(part: EpochPart) -> EpochFold:
             continue
         until, worker, released = part.untils.at(first), part.workers.at(first), part.released.at(first)
         pieces.append(Piece(first, end, offset_from, edge, until, worker, bool(released)))
-    return EpochFold(part.epoch, part.incarnation, tuple(pieces))
+    return EpochFold(part.epoch, part.incarnation, tuple(pieces), part.bounds)
 
 
 def _restore_epoch(fold: EpochFold) -> EpochPart:
-    pieces = fold.pieces
-    return EpochPart(
-        epoch=fold.epoch,
-        incarnation=fold.incarnation,
-        froms=Steps((p.first, p.end, p.offset_from) for p in pieces),
-        edges=Steps((p.first, p.end, p.offset_edge) for p in pieces),
-        untils=Steps((p.first, p.end, p.offset_until) for p in pieces if p.offset_until is not None),
-        workers=Steps((p.first, p.end, p.worker) for p in pieces if p.worker is not None),
-        released=Steps((p.first, p.end, True) for p in pieces if p.released),
-    )
+    part = EpochPart(fold.epoch, fold.incarnation, fold.bounds)
+    for piece in fold.pieces:
+        first, end = piece.first, piece.end
+        part.froms.put(first, end, piece.offset_from)
+        part.edges.put(first, end, piece.offset_edge)
+        part.untils.put(first, end, piece.offset_until)
+        part.workers.put(first, end, piece.worker)
+        part.released.put(first, end, piece.released or None)
+    return part

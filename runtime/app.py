@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import platform
 import signal
 import sys
 import threading
@@ -281,6 +282,7 @@ class App:
             cpu_s=time.thread_time,
             partitioners=self.partitioners,
             address=self.broker if isinstance(self.broker, str) else None,
+            host=platform.node(),
         )
 
     def _tell(self, error: Exception) -> None:
@@ -331,7 +333,7 @@ class App:
         elif self._member is None:
             raise KeylanesError(f"application {self.name!r} is under test and does not run: restart() it first")
         else:
-            await self._call(self._sending.send_on(self._sending.destinations(self._member.broker), output))
+            await self._call(self._sending.send_over(self._member.broker, output))
 
     # --- looking ---------------------------------------------------------------------------------------------------
 

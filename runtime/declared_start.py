@@ -4,8 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 from ..errors import SettingsError
-from ..offsets.events import EARLIEST
-from ..offsets.starts import LATEST
+from ..offsets.starts import EARLIEST, LATEST
 from .handlers.start import FROM_EARLIEST, Start
 
 StartFrom: TypeAlias = str | datetime

@@ -35,6 +35,7 @@ from .logs.rights import prepare_with_rights
 from .logs.snapshots import Snapshots
 from .logs.topics import destinations_of, reserved_topics
 from .membership.coordinator import Coordinator
+from .membership.offer import offer_of
 from .membership.office_watch import OfficeWatch
 from .partition.dispatch import PartitionDispatch, WorkerNumbers
 from .partition.generation import Generation
@@ -85,10 +86,11 @@ class Member:
         now_s: Callable[[], float] = time.monotonic,
         partitioners: Mapping[str, Partitioner] = NO_PARTITIONERS,
         address: str | None = None,
+        host: str = "",
     ) -> None:
         self.app, self.handlers, self.broker, self.settings = app, handlers, broker, settings
         self.wall_ms, self.cpu_s, self.on_step, self.closes_broker = wall_ms, cpu_s, on_step, closes_broker
-        self.now_s = now_s
+        self.now_s, self.host = now_s, host
         """The time of the loop that it runs on, also when another thread asks."""
         self.state: RunState = "starting"
         self.cause: Exception | None = None
@@ -140,7 +142,7 @@ class Member:
 
     async def _run(self, *, until_level: bool) -> None:
         try:
-            if await self._has_started():
+            if await self._has_started(until_level=until_level):
                 self.state = "stopping" if self._stop.is_set() else "running"
                 self.is_ready.set()
                 await self._carry_on(self.work, until_level=until_level)
@@ -232,10 +234,10 @@ class Member:
             self.error = shortage_in(error) or (fatal_of(error) if isinstance(error, BrokerError) else error)
         self._ended.set()
 
-    async def _has_started(self) -> bool:
+    async def _has_started(self, *, until_level: bool) -> bool:
         """Start, within the limit; False when it was told to stop meanwhile."""
         loop = asyncio.get_running_loop()
-        starting = loop.create_task(self._start())
+        starting = loop.create_task(self._start(until_level=until_level))
         stopping = loop.create_task(self._stop.wait())
         try:
             await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -252,13 +254,13 @@ class Member:
                 starting.exception()  # looked at, so that asyncio does not call it lost
         return True
 
-    async def _start(self) -> None:
+    async def _start(self, *, until_level: bool) -> None:
         """Take office within the limit, then make the state whole, which takes as long as it takes, then set up."""
-        office, marks = await self.coordinator.patience.within(self._take_office())
+        office, marks = await self.coordinator.patience.within(self._take_office(until_level=until_level))
         await self.keeper.restore(office.ledger)
         await bounded(self._set_up(office, marks), self.settings.start_timeout_ms, "starting")
 
-    async def _take_office(self) -> tuple[Office, dict[TopicPartition, Watermarks]]:
+    async def _take_office(self, *, until_level: bool) -> tuple[Office, dict[TopicPartition, Watermarks]]:
         ask = self.coordinator.patience.ask
         await ask(self.broker.open)
         topics = await ask(lambda: prepare_with_rights(self.app, self.handlers, self.broker, self.settings))
@@ -272,7 +274,9 @@ class Member:
         self.logs.log_partitions = topics[offsets_topic(self.app)].partitions
         await ask(self.logs.open)
         identities = {handler.topic: topics[handler.topic].identity for handler in self.handlers}
-        office = await self.coordinator.take_office(marks, self.keeper.wanted, identities)
+        stores, writes = self.keeper.wanted, destinations_of(self.handlers)
+        offer = offer_of(self.handlers, stores, writes, self.host, until_level=until_level)
+        office = await self.coordinator.take_office(marks, stores, identities, offer)
         await self.logs.close()  # the next read is one of a commit that failed, or of a snapshot
         await self.keeper.open(office.ledger, topics)
         return office, marks
@@ -473,7 +477,7 @@ class Member:
         """Every step is bounded, also when the broker is gone; connections are closed side by side."""
         await self._end_tasks()
         await self.slots.close(self.settings.close_timeout_ms / 1000)
-        closing = [self.logs.close()]
+        closing = [self.logs.close(), self.coordinator.decisions.close()]
         if self._work is not None:
             closing += [self._work.catch_up.close(), self._work.cycle.close()]
         await asyncio.gather(*map(self._closed, closing))

@@ -34,7 +34,8 @@ class Requests:
 
         Raises ValueError when not all of it is held here, CancelledError when the run ends before.
         """
-        await self._ask(ReleaseWish(self._run_of(place).dispatch, within))
+        run = self._run_of(place)
+        await self._ask(ReleaseWish(run.dispatch, within, run.cut))
 
     async def grant(self, place: Place, within: KeyRange) -> None:
         """Grant this process a range that it released, and work on it; returns when its cut into workers is committed.

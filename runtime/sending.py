@@ -1,8 +1,8 @@
 """Records that are sent outside of handlers: acknowledged, each by itself, and part of no transaction.
 
-They say nothing of where they came from, so nobody takes them for outputs. The connection is one of their own, so that
-what is lost there disturbs nobody else; while the application runs on the loop of whoever sends it is kept, else it is
-opened for each record.
+They say nothing of where they came from, so nobody takes them for outputs. The connection and its appender are their
+own, so that what is lost there disturbs nobody else; while the application runs on the loop of whoever sends they are
+kept, else they are opened for each record.
 """
 
 import asyncio
@@ -22,6 +22,22 @@ from .logs.topics import reserved_topics
 from .settings import Settings
 
 
+class _Way:
+    """To a broker: what is known of its topics, nothing at first, and what writes to them.
+
+    ``is_ours``: the broker is closed with it.
+    """
+
+    def __init__(self, known: Destinations, *, is_ours: bool) -> None:
+        self.known, self.is_ours = known, is_ours
+        self.broker, self.appender = known.broker, known.broker.appender()
+
+    async def close(self) -> None:
+        """Let go of it; bounded in time."""
+        limit, closed = self.known.settings.close_timeout_ms, self.broker if self.is_ours else self.appender
+        await closed_within(limit, closed.close(), "closing what sends", excused=BrokerError)
+
+
 class Sending:
     """Of one application. ``make``: by client id a broker that is not open, and whether it is to be closed."""
 
@@ -37,22 +53,29 @@ class Sending:
         self._placed = {topic: checked(partitioner, topic) for topic, partitioner in partitioners.items()}
         self._turns = count()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._kept: tuple[Destinations, bool] | None = None
+        self._kept: _Way | None = None
         self._opening = asyncio.Lock()
 
     async def send(self, output: Output) -> None:
         """Write one record. Raises OutputRefused, SendUnknown, and a FatalError when there is no broker."""
-        async with self._connected() as known:
-            await self.send_on(known, output)
+        async with self._connected() as way:
+            await self._send_on(way, output)
 
-    async def send_on(self, known: Destinations, output: Output) -> None:
-        """The same on a broker that is open."""
-        topic = str(output.topic)
+    async def send_over(self, broker: Broker, output: Output) -> None:
+        """The same on a broker that is open, and stays so."""
+        way = self._way(broker, is_ours=False)
+        try:
+            await self._send_on(way, output)
+        finally:
+            await way.close()
+
+    async def _send_on(self, way: _Way, output: Output) -> None:
+        topic, known = str(output.topic), way.known
         if topic not in known.known:
             await self._learn(known, topic)
         record = build_sent(output, topic, codec_of_topic(topic, self.handlers), known.known[topic], next(self._turns))
         try:
-            await bounded(known.broker.append([record]), self.settings.call_limit_ms, f"sending to {topic}")
+            await bounded(way.appender.append([record]), self.settings.call_limit_ms, f"sending to {topic}")
         except TransactionRefused as error:
             known.known.pop(topic, None)  # it may be another topic now
             raise OutputRefused(f"{topic!r} refuses the record: {error}") from error
@@ -64,10 +87,10 @@ class Sending:
                 "send it again if it may be there twice"
             ) from error
 
-    def destinations(self, broker: Broker) -> Destinations:
-        """What is known of the topics of a broker: nothing yet."""
+    def _way(self, broker: Broker, *, is_ours: bool) -> _Way:
         stateful = [topic for topic, handler in self.handlers.items() if handler.stores]
-        return Destinations(broker, self.settings, reserved_topics(self.app, stateful), self._placed)
+        reserved = reserved_topics(self.app, stateful)
+        return _Way(Destinations(broker, self.settings, reserved, self._placed), is_ours=is_ours)
 
     def keep(self) -> None:
         """The application runs on this loop: keep the connection until ``close``."""
@@ -78,18 +101,18 @@ class Sending:
         kept, self._kept, self._loop = self._kept, None, None
         self._opening = asyncio.Lock()  # who stands at the old one, or opens, finds another one here
         if kept is not None:
-            await self._closed(*kept)
+            await kept.close()
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[Destinations]:
-        opened, is_kept = await self._opened()
+    async def _connected(self) -> AsyncIterator[_Way]:
+        way, is_kept = await self._opened()
         try:
-            yield opened[0]
+            yield way
         finally:
             if not is_kept:
-                await self._closed(*opened)
+                await way.close()
 
-    async def _opened(self) -> tuple[tuple[Destinations, bool], bool]:
+    async def _opened(self) -> tuple[_Way, bool]:
         """A connection, and whether ``close`` will end it: not where the run ended while it was being opened."""
         if self._loop is not asyncio.get_running_loop():
             return await self._open(), False
@@ -97,25 +120,21 @@ class Sending:
         async with opening:
             if self._kept is not None and self._opening is opening:
                 return self._kept, True
-            opened = await self._open()
+            way = await self._open()
             if self._opening is not opening:
-                return opened, False
-            self._kept = opened
-            return opened, True
+                return way, False
+            self._kept = way
+            return way, True
 
-    async def _open(self) -> tuple[Destinations, bool]:
+    async def _open(self) -> _Way:
         broker, is_ours = self.make(f"{self.app}-send")
+        way = self._way(broker, is_ours=is_ours)
         try:
             await bounded(broker.open(), self.settings.call_limit_ms, "connecting to send")
         except BrokerError as error:
-            await self._closed(self.destinations(broker), is_ours)
+            await way.close()
             raise fatal_of(error) from error
-        return self.destinations(broker), is_ours
-
-    async def _closed(self, known: Destinations, is_ours: bool) -> None:
-        if is_ours:
-            limit = self.settings.close_timeout_ms
-            await closed_within(limit, known.broker.close(), "closing what sends", excused=BrokerError)
+        return way
 
     async def _learn(self, known: Destinations, topic: str) -> None:
         if topic in known.reserved:

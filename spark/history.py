@@ -1,8 +1,10 @@
 """PURE. What the control log and the rare events of the offset log say, derived anew for the audit.
 
-Nothing here is shared with the ledger that it checks. Rules: an election counts if its term is above all before it,
-and every other control event while its term is the highest. Epoch e holds at each point from the offset of its own
-grant to that of the next higher epoch over the point. A worker's number names one range for ever.
+Nothing here is shared with the ledger that it checks. Rules: an election counts if its term is above all before it and
+it names the application as the first one did; a decision counts while its term is the highest, if its number is the
+next one of that term (in terms of level 0 it has none). A member joins once. Epoch e holds at each point from the
+offset of its own grant to that of the next higher epoch over the point; who gave a point up says from which offset the
+next one goes on. A worker's number names one range for ever.
 """
 
 from collections import defaultdict
@@ -12,20 +14,19 @@ from typing import NamedTuple, TypeAlias
 
 from ..keyrange.hashing import HASH_NAME
 from ..keyrange.steps import Steps
-from ..offsets.events import (
+from ..offsets.control_events import (
     AppCreated,
-    Band,
     CoordinatorElected,
-    Event,
+    Decision,
+    LevelRaised,
+    MemberFenced,
     MemberJoined,
     PartitionStarted,
     RangesGranted,
-    SnapshotTaken,
     StoreDeclared,
-    WorkersCut,
-    WorkersMerged,
-    WorkerSplit,
 )
+from ..offsets.event_values import Band, Edge
+from ..offsets.events import Event, RangesReleased, SnapshotTaken, WorkersCut, WorkersMerged, WorkerSplit
 from ..offsets.provenance import app_id_of
 from .report import Example
 
@@ -81,14 +82,18 @@ class Grants:
     parts: list[Part] = field(default_factory=list)
     granted: set[Source] = field(default_factory=set)
     stores: dict[str, StoreDeclared] = field(default_factory=dict)
-    instances: dict[int, str] = field(default_factory=dict)
-    """What the process of each incarnation called itself."""
+    births: dict[int, str] = field(default_factory=dict)
+    """Of the process of each incarnation."""
+    fenced: set[int] = field(default_factory=set)
+    """Incarnations that can commit no more."""
+    app_birth: str = ""
+    """The first election says it; on logs of level 0 who joined first."""
     problems: list[Example] = field(default_factory=list)
 
     @property
     def app_id(self) -> bytes | None:
-        """What the application calls itself in the headers of its outputs: who joined first says it."""
-        return app_id_of(self.instances[min(self.instances)]) if self.instances else None
+        """What the application calls itself in the headers of its outputs."""
+        return app_id_of(self.app_birth) if self.app_birth else None
 
 
 class Snapshot(NamedTuple):
@@ -98,44 +103,78 @@ class Snapshot(NamedTuple):
     taken: tuple[SnapshotTaken, ...]
 
 
+class _Turns:
+    """Which events of the control log count, in log order."""
+
+    def __init__(self) -> None:
+        self.app_birth = ""
+        self._term, self._number, self._has_numbers, self._level = -1, 0, False, 0
+
+    def counts(self, event: Event) -> bool:
+        """Whether the next event of the log counts."""
+        if isinstance(event, AppCreated):
+            return True
+        if isinstance(event, CoordinatorElected):
+            is_ours = event.app_birth in (self.app_birth, "") or not self.app_birth
+            if event.term <= self._term or not is_ours or (self._level and not event.app_birth):
+                return False
+            self._term, self._number, self._has_numbers = event.term, 0, bool(event.app_birth)
+            self.app_birth = self.app_birth or event.app_birth
+            return True
+        if not isinstance(event, Decision) or event.term != self._term:
+            return False
+        if event.number != (self._number + 1 if self._has_numbers else 0):
+            return False
+        self._number = event.number
+        if isinstance(event, MemberJoined) and not self.app_birth:
+            self.app_birth = event.birth
+        if isinstance(event, LevelRaised):
+            self._level = max(self._level, event.level)
+        return True
+
+
 def fold_control(events: Iterable[tuple[int, Event]]) -> Grants:
     """The grants of the application from ``(position, event)`` in log order."""
-    grants = Grants()
+    grants, turns = Grants(), _Turns()
     bands: dict[Source, dict[int, list[tuple[Band, int]]]] = defaultdict(lambda: defaultdict(list))
-    term = -1
     for position, event in events:
-        match event:
-            case AppCreated():
-                if grants.app is None:
-                    grants.app, grants.log_partitions = event.app, event.log_partitions
-                if event.hash_name != HASH_NAME:
-                    grants.problems.append({"position": position, "problem": f"hash function {event.hash_name!r}"})
-            case CoordinatorElected():
-                term = max(term, event.term)
-            case MemberJoined() if event.term == term:
-                grants.instances[event.incarnation] = event.instance
-            case PartitionStarted() if event.term == term:
-                source = (event.topic, event.partition)
-                grants.started_from.setdefault(source, event.start)
-                if grants.starts.setdefault(source, event.offset) != event.offset:
-                    grants.problems.append(
-                        {"position": position, "problem": f"{event.topic}[{event.partition}] started twice"}
-                    )
-            case StoreDeclared() if event.term == term:
-                numbers = {store.number for store in grants.stores.values()}
-                if event.name in grants.stores or event.number in numbers:
-                    problem = f"store {event.name!r} with number {event.number} is declared twice"
-                    grants.problems.append({"position": position, "problem": problem})
-                grants.stores.setdefault(event.name, event)
-            case RangesGranted() if event.term == term:
-                held = bands[event.topic, event.partition][event.epoch]
-                held.extend((band, event.incarnation) for band in event.bands)
+        if turns.counts(event):
+            _take(grants, bands, position, event)
+    grants.app_birth = turns.app_birth
     grants.granted = set(bands)
     for source, by_epoch in sorted(bands.items()):
         parts, problems = _parts(source, by_epoch)
         grants.parts += parts
         grants.problems += problems
     return grants
+
+
+def _take(grants: Grants, bands: dict[Source, dict[int, list[tuple[Band, int]]]], position: int, event: Event) -> None:
+    match event:
+        case AppCreated():
+            if grants.app is None:
+                grants.app, grants.log_partitions = event.app, event.log_partitions
+            if event.hash_name != HASH_NAME:
+                grants.problems.append({"position": position, "problem": f"hash function {event.hash_name!r}"})
+        case MemberJoined() if not grants.births or event.incarnation > max(grants.births):
+            grants.births[event.incarnation] = event.birth
+        case MemberFenced():
+            grants.fenced.add(event.incarnation)
+        case PartitionStarted():
+            source = (event.topic, event.partition)
+            grants.started_from.setdefault(source, event.start)
+            if grants.starts.setdefault(source, event.offset) != event.offset:
+                problem = f"{event.topic}[{event.partition}] started twice"
+                grants.problems.append({"position": position, "problem": problem})
+        case StoreDeclared():
+            numbers = {store.store for store in grants.stores.values()}
+            if event.name in grants.stores or event.store in numbers:
+                problem = f"store {event.name!r} with number {event.store} is declared twice"
+                grants.problems.append({"position": position, "problem": problem})
+            grants.stores.setdefault(event.name, event)
+        case RangesGranted():
+            held = bands[event.topic, event.partition][event.epoch]
+            held.extend((band, event.incarnation) for band in event.bands)
 
 
 def _parts(source: Source, by_epoch: dict[int, list[tuple[Band, int]]]) -> tuple[list[Part], list[Example]]:
@@ -156,6 +195,36 @@ def _parts(source: Source, by_epoch: dict[int, list[tuple[Band, int]]]) -> tuple
                 parts.append(Part(source, epoch, incarnation, first, end, offset_from, until))
         following = following.replace((first, end, own[1]) for first, end, own in granted.pieces())
     return parts, problems
+
+
+def fold_releases(events: Iterable[tuple[int, Event]], parts: Sequence[Part]) -> list[Example]:
+    """What contradicts the grants in the releases of the offset log: where a point that was given up goes on elsewhere,
+    and where somebody gave up what was not granted to it.
+    """
+    held: dict[tuple[Source, int, int], list[Part]] = defaultdict(list)
+    for part in parts:
+        held[part.source, part.epoch, part.incarnation].append(part)
+    problems: list[Example] = []
+    for position, event in events:
+        if not isinstance(event, RangesReleased):
+            continue
+        source = (event.topic, event.partition)
+        own = Steps((part.first, part.end, part) for part in held[source, event.epoch, event.incarnation])
+        for band in event.bands:
+            for first, _, at in own.all_pieces(band.first, band.end):
+                problem = _contradiction(event, band, at)
+                if problem:
+                    shown = {"topic": event.topic, "partition": event.partition, "first": first}
+                    problems.append({**shown, "position": position, "problem": problem})
+    return problems
+
+
+def _contradiction(event: RangesReleased, band: Edge, part: Part | None) -> str:
+    if part is None:
+        return f"released by incarnation {event.incarnation}, not granted"
+    if band.edge is not None and part.offset_until not in (band.edge, UNTIL_NEVER):
+        return f"released at offset {band.edge}, granted on from {part.offset_until}"
+    return ""
 
 
 def oldest_snapshot(events: Iterable[tuple[int, Event]], log_start: int) -> Snapshot | None:

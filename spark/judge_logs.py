@@ -8,9 +8,10 @@ from pyspark.sql import functions as F
 
 from ..keyrange.steps import Steps
 from ..offsets.codec import decode
+from ..offsets.event_values import EVERYBODY
 from ..offsets.events import Event, LogOpened, SnapshotTaken
 from .brokers import Place, Span
-from .history import Snapshot, Source, WorkerSpan, fold_workers, left_edges, oldest_snapshot
+from .history import Snapshot, Source, WorkerSpan, fold_releases, fold_workers, left_edges, oldest_snapshot
 from .report import Example
 from .run import Run
 
@@ -22,8 +23,8 @@ class History:
     snapshots: dict[int, Snapshot]
     workers: list[WorkerSpan]
     left: dict[Source, Steps[int]]
-    changed: dict[Source, tuple[int, int]]
-    """(incarnation, transaction) that changed the state of a source partition last."""
+    changed: dict[Source, dict[int, int]]
+    """Of each incarnation that changed the state of a source partition and was not succeeded: its last transaction."""
 
     def position_from(self, log_partition: int) -> int:
         """Events of a log partition count from this position on."""
@@ -35,7 +36,7 @@ def judge_logs(run: Run, app: str) -> History:
     """Judge that the logs are whole and do not contradict themselves."""
     pins = run.pins
     rare: dict[int, list[tuple[int, Event]]] = defaultdict(list)
-    columns = "log_partition,position,kind,topic,partition,incarnation,transaction,event"
+    columns = "log_partition,position,kind,topic,partition,incarnation,transaction,worker,event"
     read = run.keep(run.read("keylanes_events", pins.logs, columns, only="others"))
     others = read.where("event is not null and kind <> 'state_changed'")
     rows = others.select("log_partition", "position", "event").collect()
@@ -72,22 +73,32 @@ def judge_logs(run: Run, app: str) -> History:
     return history
 
 
-def _changed_last(history: History, others: DataFrame) -> dict[Source, tuple[int, int]]:
-    changed: dict[Source, tuple[int, int]] = {
-        (event.topic, event.partition): (event.changed_incarnation, event.changed_transaction)
-        for snapshot in history.snapshots.values()
-        for event in snapshot.taken
-        if event.topic and (event.changed_incarnation or event.changed_transaction)
+def _changed_last(history: History, others: DataFrame) -> dict[Source, dict[int, int]]:
+    """Who changed the state of each source partition. A succession ends what stands in front of it in the log."""
+    last: dict[Source, dict[int, tuple[int, int]]] = defaultdict(dict)
+    """(position, transaction) by incarnation."""
+    for snapshot in history.snapshots.values():
+        for event in snapshot.taken:
+            last[event.topic, event.partition] = {w.incarnation: (-1, w.transaction) for w in event.changed}
+    froms = [F.when(F.col("log_partition") == log, s.position) for log, s in history.snapshots.items()]
+    changes = others.where("kind = 'state_changed'").where(F.col("position") >= F.coalesce(*froms, F.lit(0)))
+    place = ("topic", "partition")
+    writers = changes.groupBy(*place, "incarnation").agg(F.max(F.struct("position", "transaction")).alias("last"))
+    for topic, partition, incarnation, (position, transaction) in writers.collect():
+        last[topic, partition][incarnation] = position, transaction
+    ended: dict[Source, dict[int, int]] = defaultdict(dict)
+    successions = changes.where("worker is not null").groupBy(*place, "worker").agg(F.max("position").alias("position"))
+    for topic, partition, incarnation, position in successions.collect():
+        ended[topic, partition][incarnation] = position
+    stay = {
+        source: {
+            incarnation: transaction
+            for incarnation, (position, transaction) in writers_of.items()
+            if position >= max(ended[source].get(incarnation, -1), ended[source].get(EVERYBODY, -1))
+        }
+        for source, writers_of in last.items()
     }
-    last = (
-        others.where("kind = 'state_changed'")
-        .groupBy("log_partition", "topic", "partition")
-        .agg(F.max(F.struct("position", "incarnation", "transaction")).alias("last"))
-    )
-    for log_partition, topic, partition, (position, incarnation, transaction) in last.collect():
-        if position >= history.position_from(log_partition):
-            changed[topic, partition] = incarnation, transaction
-    return changed
+    return {source: writers_of for source, writers_of in stay.items() if writers_of}
 
 
 def _judge_control(run: Run, history: History, rare: dict[int, list[tuple[int, Event]]]) -> None:
@@ -105,10 +116,11 @@ def _judge_control(run: Run, history: History, rare: dict[int, list[tuple[int, E
         {"topic": topic, "partition": partition, "problem": "granted, but its start is not in the control log"}
         for topic, partition in sorted(pins.grants.granted - pins.grants.starts.keys())
     ]
-    problems = [*pins.grants.problems, *contradictions, *unstarted]
+    releases = fold_releases(counted, pins.grants.parts)
+    problems = [*pins.grants.problems, *contradictions, *releases, *unstarted]
     run.judge(
         "control",
-        "no epoch, worker number, store or start is given twice",
+        "no epoch, worker number, store or start is given twice, and ranges go on where they were released",
         len(pins.control) + len(history.workers),
         len(problems),
         problems,

@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ..offsets.events import EARLIEST
+from ..offsets.starts import EARLIEST
 from . import checks
 from .brokers import Span
 from .judge_logs import History

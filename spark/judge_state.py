@@ -4,7 +4,7 @@ State is as it is now, the rest as it was pinned. So it is compared only if the 
 between: while one goes on committing the keys alone are judged, and a hook is refused.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple, TypeAlias
@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ..offsets.events import StoreDeclared
+from ..offsets.control_events import StoreDeclared
 from . import state
 from .brokers import AuditError, Place, Span, WitnessBroker
 from .history import Source
@@ -39,10 +39,10 @@ class _Changelog:
 
 
 class _Found(NamedTuple):
-    """What one partition of a changelog holds. ``beacon``: incarnation and transaction, None, or nulls in it."""
+    """What one partition of a changelog holds. ``beacons``: transactions by incarnation, None if not whole."""
 
     keys: int
-    beacon: tuple[int | None, ...] | None
+    beacons: Mapping[int | None, int | None]
 
 
 def judge_state(
@@ -85,7 +85,7 @@ def _pin(run: Run, broker: WitnessBroker, app: str, stores: Mapping[str, StoreDe
     found = []
     for source in sorted({store.topic for store in stores.values()}):
         partitions = sum(topic == source for topic, _ in run.pins.sources)
-        numbers = {name: store.number for name, store in stores.items() if store.topic == source}
+        numbers = {name: store.store for name, store in stores.items() if store.topic == source}
         found.append(_Changelog(source, state.pin_changelog(broker, app, source, partitions), numbers))
     return found
 
@@ -93,7 +93,16 @@ def _pin(run: Run, broker: WitnessBroker, app: str, stores: Mapping[str, StoreDe
 def _looked_at(read: Mapping[str, DataFrame]) -> dict[Source, _Found]:
     looked = [state.overview(frame).select(F.lit(source).alias("topic"), "*") for source, frame in read.items()]
     rows = reduce(DataFrame.unionAll, looked).collect()
-    return {(topic, partition): _Found(keys, beacon and tuple(beacon)) for topic, partition, keys, beacon in rows}
+    return {(topic, partition): _Found(keys, _by_writer(found)) for topic, partition, keys, found in rows}
+
+
+def _by_writer(found: Iterable[tuple[int | None, int | None]]) -> dict[int | None, int | None]:
+    """Of a writer with a beacon of each kind the newer transaction; None if one of them is not whole."""
+    beacons: dict[int | None, int | None] = {}
+    for incarnation, transaction in found:
+        known = beacons.get(incarnation, -1)
+        beacons[incarnation] = None if transaction is None or known is None else max(known, transaction)
+    return beacons
 
 
 def _judge_keys(run: Run, changelogs: list[_Changelog], read: Mapping[str, DataFrame], keys: int) -> None:
@@ -119,15 +128,22 @@ def _judge_partitions(run: Run, changelogs: list[_Changelog], read: Mapping[str,
 
 def _judge_beacons(run: Run, history: History, changelogs: list[_Changelog], there: Mapping[Source, _Found]) -> None:
     problems: list[Example] = []
+    checked = 0
     for log in changelogs:
         for _, partition in log.places:
-            last = history.changed.get((log.source, partition))
-            found = there.get((log.source, partition), _Found(0, None))
-            if last != found.beacon or (found.keys and last is None):
-                shown = {"changed_last_by": str(last), "beacon": str(found.beacon)}
-                problems.append({"topic": log.source, "partition": partition, **shown})
-    statement = "the beacon of each changelog names the transaction that the log names last"
-    run.judge("state-beacon", statement, len(history.changed), len(problems), problems)
+            source = (log.source, partition)
+            last = history.changed.get(source, {})
+            found = there.get(source, _Found(0, {}))
+            checked += len(last)
+            writers = {*last, *found.beacons} or ({None} if found.keys else set())
+            for writer in sorted(writers, key=lambda incarnation: incarnation or 0):
+                changed = None if writer is None else last.get(writer)
+                beacon = found.beacons.get(writer)
+                if changed is None or changed != beacon:
+                    shown = {"incarnation": writer, "changed_last": changed, "beacon": beacon}
+                    problems.append({"topic": log.source, "partition": partition, **shown})
+    statement = "the beacons of each changelog are those of its writers: each names the last transaction in the log"
+    run.judge("state-beacon", statement, checked, len(problems), problems)
 
 
 def _judge_expected(

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..offsets.codec import EventError, decode
-from ..offsets.events import AppCreated, Event
+from ..offsets.control_events import AppCreated
+from ..offsets.events import Event
 from ..state.changelog import changelog_topic
 from .brokers import AuditError, Place, Span, Topic, WitnessBroker
 from .history import Grants, Source, fold_control

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
-from ..offsets.events import EARLIEST
+from ..offsets.starts import EARLIEST
 
 Example: TypeAlias = dict[str, Any]
 

@@ -1,20 +1,22 @@
 """PURE. Events and records as flat columns, the shape in which Spark sees them.
 
-An event of several items (the tiles of a commit, the bands of a grant, the workers of a cut, the pieces of a snapshot)
-is several rows, numbered by ``item`` of ``items``; one without items is one row with ``item`` null. The rare kinds
-carry their bytes in ``event`` on the first row, so that a reader need not put them together again.
+An event of several items (the tiles of a commit, the bands of a grant, the workers of a cut, the pieces of a snapshot,
+the incarnations that a change of state succeeds, as ``worker``) is several rows, numbered by ``item`` of ``items``; one
+without items is one row with ``item`` null. The rare kinds carry their bytes in ``event`` on the first row, so that a
+reader need not put them together again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ..offsets.codec import decode
+from ..offsets.control_events import RangesGranted
 from ..offsets.events import (
     Committed,
     Event,
-    RangeReleased,
-    RangesGranted,
+    RangesReleased,
     SnapshotTaken,
+    StateChanged,
     WorkersCut,
     WorkersMerged,
     WorkerSplit,
@@ -114,12 +116,14 @@ def _items(event: Event) -> list[_Row]:
                 for fold in event.epochs
                 for piece in fold.pieces
             ]
+        case StateChanged():
+            return [(incarnation, 1, None, None, None, None) for incarnation in event.succeeded]
         case WorkerSplit():
             return [(event.worker, 1, None, None, None, None)]
         case WorkersMerged():
             return [(event.worker, 1, None, None, None, None)]
-        case RangeReleased():
-            return [(None, None, event.first, event.end, None, None)]
+        case RangesReleased():
+            return [(None, None, band.first, band.end, None, band.edge) for band in event.bands]
         case _:
             return []
 

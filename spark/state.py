@@ -7,7 +7,7 @@ functions, so a layout that the runtime writes and reads wrong alike does not pa
 
 Frames:
 
-- ``newest``: partition, key, value: one row for each key that is there, the beacon's too.
+- ``newest``: partition, key, value: one row for each key that is there, those of beacons too.
 - ``entries``: partition, point, store, key, map_key, value, deadline_ms (null: it stays), and ``is_whole``: whether the
   bytes are a state key and a stored value. Other columns are null where they are not.
 """
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ..state.changelog import BEACON_KEY, changelog_topic
+from ..state.changelog import changelog_topic
 from .access import Access
 from .brokers import AuditError, Place, Span, WitnessBroker
 from .checks import point
@@ -26,6 +26,8 @@ from .source import register
 
 HEAD_BYTES = 10
 """Point, store and length of the key in front of a state key."""
+BEACON_KEY_BYTES = 9
+"""A byte 0 and the incarnation; before there was one for each writer the byte 0 alone."""
 STATE_COLUMNS = ("partition", "point", "store", "key", "map_key", "value", "deadline_ms")
 
 
@@ -109,22 +111,25 @@ def entries(read: DataFrame) -> DataFrame:
         is_whole.alias("is_whole"),
         key.alias("raw"),
     )
-    return read.where(key != F.lit(BEACON_KEY)).select("partition", F.inline(F.array(parts)))
+    return read.where(~_is_beacon(key)).select("partition", F.inline(F.array(parts)))
 
 
 def overview(read: DataFrame) -> DataFrame:
-    """partition, keys, beacon: how many keys there are beside it, and the beacon's incarnation and transaction.
+    """partition, keys, beacons: how many keys there are beside these, and incarnation and transaction of each beacon.
 
-    ``beacon`` is null where there is none, and holds nulls where it is not whole.
+    ``beacons`` holds nulls where one is not whole.
     """
-    value, is_beacon = F.col("value"), F.col("key") == F.lit(BEACON_KEY)
-    is_whole = F.length(value) == 16
+    key, value = F.col("key"), F.col("value")
+    is_own = F.length(key) == BEACON_KEY_BYTES
+    own = F.when(F.length(value) == 8, _number(value, 1, 8))
+    is_old_whole = F.length(value) == 16
     parts = F.struct(
-        F.when(is_whole, _number(value, 1, 8)).alias("incarnation"),
-        F.when(is_whole, _number(value, 9, 8)).alias("transaction"),
+        F.when(is_own, _number(key, 2, 8)).when(is_old_whole, _number(value, 1, 8)).alias("incarnation"),
+        F.when(is_own, own).when(is_old_whole, _number(value, 9, 8)).alias("transaction"),
     )
     return read.groupBy("partition").agg(
-        F.count_if(~is_beacon).alias("keys"), F.max(F.when(is_beacon, parts)).alias("beacon")
+        F.count_if(~_is_beacon(key)).alias("keys"),
+        F.collect_list(F.when(_is_beacon(key), parts)).alias("beacons"),
     )
 
 
@@ -164,6 +169,10 @@ def unlike(expected: DataFrame, seen: DataFrame, columns: Sequence[str], values:
     for name in values:
         same = same & F.col(f"expected_{name}").eqNullSafe(F.col(f"seen_{name}"))
     return judged.where(~same)
+
+
+def _is_beacon(key: Column) -> Column:
+    return F.length(key).isin(1, BEACON_KEY_BYTES) & (F.hex(F.substring(key, 1, 1)) == "00")
 
 
 def _named(side: str, values: Sequence[str]) -> list[Column]:

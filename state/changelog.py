@@ -1,9 +1,10 @@
 """PURE. State as records: what the changelog of a source topic holds, and the bytes of a stored value.
 
 The changelog is compacted and has one partition for each source partition. A transaction writes the last value of
-each key that it changed, None for a deleted one, and one *beacon*: a record with a key of its own that names the
-incarnation and the transaction. The offset log names the last transaction that changed a partition's state; a changelog
-whose beacon is another one was truncated, or made anew, or is not of this application.
+each key that it changed, None for a deleted one, and its writer's *beacon*: a record whose key names the incarnation,
+and whose value names the transaction. The offset log names of each writer the last transaction that changed a
+partition's state; a changelog whose beacons are others was truncated, or made anew, or is not of this application.
+There is one for each writer because two logs have no common order of two writers' transactions.
 
 A stored value is one byte, 0 or 1; with 1 follows its deadline in ms since the epoch (8 bytes); then the value as the
 store's codec wrote it. It is visible to a record whose timestamp is below the deadline: the same in every replay.
@@ -19,16 +20,20 @@ CHANGELOG_CONFIG: Final = {
     "delete.retention.ms": "604800000",
     "min.cleanable.dirty.ratio": "0.3",
 }
-BEACON_KEY: Final = b"\x00"
-"""Shorter than every state key."""
+OLD_BEACON_KEY: Final = b"\x00"
+"""Of the one beacon that there was when one process wrote at a time: its value names incarnation and transaction."""
 STAYS: Final = b"\x00"
 """What a stored value without a deadline begins with; the rest is its payload."""
-_BEACON: Final = Struct(">QQ")
+BEACONS_END: Final = b"\x00\x00\x00\x01"
+"""Where keys are in order, beacons of incarnations below 2**40 stand before it; of state keys only those of point 0."""
+_BEACON_KEY: Final = Struct(">BQ")
+_BEACON: Final = Struct(">Q")
+_OLD_BEACON: Final = Struct(">QQ")
 _DEADLINE: Final = Struct(">BQ")
 
 
 class Beacon(NamedTuple):
-    """The transaction that changed a partition's state last."""
+    """The last transaction of an incarnation that changed a partition's state."""
 
     incarnation: int
     transaction: int
@@ -46,16 +51,35 @@ def changelog_topic(app: str, source: str) -> str:
     return f"{app}.changelog.{source}"
 
 
-def encode_beacon(beacon: Beacon) -> bytes:
-    """The value of the beacon's record."""
-    return _BEACON.pack(*beacon)
+def beacon_key(incarnation: int) -> bytes:
+    """The key of a writer's beacon: a byte 0 and the incarnation; shorter than every state key."""
+    return _BEACON_KEY.pack(0, incarnation)
 
 
-def decode_beacon(data: bytes | None) -> Beacon:
-    """Back from ``encode_beacon``; raises ValueError."""
-    if data is None or len(data) != _BEACON.size:
-        raise ValueError(f"a beacon has {_BEACON.size} bytes; seen {None if data is None else len(data)}")
-    return Beacon(*_BEACON.unpack(data))
+def incarnation_of(key: bytes) -> int:
+    """Back from ``beacon_key``."""
+    incarnation: int = _BEACON_KEY.unpack(key)[1]
+    return incarnation
+
+
+def is_beacon_key(key: bytes) -> bool:
+    """Whether a record with this key is a beacon, of today or of before there was one for each writer."""
+    return len(key) in (_BEACON_KEY.size, len(OLD_BEACON_KEY)) and key[0] == 0
+
+
+def encode_beacon(beacon: Beacon) -> tuple[bytes, bytes]:
+    """Key and value of a beacon's record."""
+    return beacon_key(beacon.incarnation), _BEACON.pack(beacon.transaction)
+
+
+def decode_beacon(key: bytes, value: bytes | None) -> Beacon:
+    """Back from ``encode_beacon``, or from the old key, which ``is_beacon_key`` takes; raises ValueError."""
+    layout = _OLD_BEACON if key == OLD_BEACON_KEY else _BEACON
+    if value is None or len(value) != layout.size:
+        raise ValueError(f"a beacon has {layout.size} bytes; seen {None if value is None else len(value)}")
+    if key == OLD_BEACON_KEY:
+        return Beacon(*layout.unpack(value))
+    return Beacon(incarnation_of(key), layout.unpack(value)[0])
 
 
 def encode_stored(payload: bytes, deadline_ms: int | None = None) -> bytes:

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, Protocol
 from ..errors import StateError, caused
 from ..keyrange.hashing import point_of_key
 from ..keyrange.ranges import KeyRange
-from .changelog import decode_stored
+from .changelog import BEACONS_END, decode_stored, is_beacon_key
 from .keys import MapKey, decode_map_key, is_state_key, parse_key, prefix_end, state_key
 from .overlay import laid_over
 from .tables import Change, StoreInfo, Table
@@ -85,7 +85,7 @@ def _entry(store: StoreInfo, partition: int, at: bytes, data: bytes) -> Entry:
 
 def walked(table: Table, first: bytes, end: bytes | None, over: Sequence[Change] = ()) -> Iterator[tuple[bytes, bytes]]:
     """A table's entries of ``[first, end)`` (None: to the last one) in order of keys, with changes, which are in order,
-    laid over them; a page is in memory, not the whole.
+    laid over them; a page is in memory, not the whole. Beacons, which a broker's table has among them, are left out.
     """
     at, i = first, 0
     while True:
@@ -94,7 +94,8 @@ def walked(table: Table, first: bytes, end: bytes | None, over: Sequence[Change]
         stop = i
         while stop < len(over) and (is_last or over[stop][0] <= page[-1][0]):
             stop += 1
-        yield from laid_over(page, over[i:stop])
+        entries = page if at >= BEACONS_END else [entry for entry in page if not is_beacon_key(entry[0])]
+        yield from laid_over(entries, over[i:stop])
         if is_last:
             return
         at, i = page[-1][0] + b"\x00", stop

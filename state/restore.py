@@ -7,25 +7,27 @@ Rules:
   changelog; or it is so old that the tombstone of a key that it still holds may be gone. A range without a marker is
   cleared too: a copy of it that was never whole may have left something.
 - A changelog that does not begin at 0 lost its head: no copy can be made from it.
-- *The beacon is looked at first*, from the changelog's end backwards. A copy that has outlived its changelog is all
+- *The beacons are looked at first*, from the changelog's end backwards. A copy that has outlived its changelog is all
   that is left of the state: nothing of it is cleared for a changelog that is the wrong one.
 - The time of a marker that is set on the way stays the one that its range came with (or when the reading began): a
   tombstone above it may be as old. Only who has reached the high watermark has the time at which that was taken.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from ..keyrange.hashing import SPACE_END
 from ..keyrange.ranges import KeyRange
 from ..keyrange.steps import Steps
-from .changelog import BEACON_KEY, Beacon, decode_beacon
+from .changelog import BEACONS_END, OLD_BEACON_KEY, decode_beacon, incarnation_of, is_beacon_key
 from .keys import is_state_key, point_in
-from .tables import Change, Mark, Marker
+from .tables import Change, Mark, Marker, Table
 
 BEACON_STEP: Final = 64
 BEACON_STEP_GROWTH: Final = 16
 _MS_PER_HOUR: Final = 3_600_000
+_PAGE_ENTRIES: Final = 1_000
 
 
 class ChangelogUnfit(ValueError):
@@ -80,7 +82,7 @@ class Plan:
         for record in records:
             key = record.key
             if key is None or not is_state_key(key):
-                if key != BEACON_KEY:
+                if key is None or not is_beacon_key(key):
                     raise _no_state(record)
             elif takes_all:
                 take((key, record.value))
@@ -169,7 +171,87 @@ def _no_state(record: ChangelogRecord) -> ChangelogUnfit:
     )
 
 
-# --- the beacon ----------------------------------------------------------------------------------------------------
+# --- the beacons ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """Who changed a partition's state, by the logs: the control log was read first, the offset log to its end after it,
+    and the watermark of the changelog is taken later.
+
+    ``changed``: of each writer that was not succeeded, the last transaction that did. ``required``: those of them whose
+    beacons must be there. ``living``: who joined and was not fenced, so it may have gone on writing.
+    ``incarnation_max``: the highest that ever joined; None: that is not known, so nobody counts as fenced.
+    """
+
+    changed: Mapping[int, int]
+    required: frozenset[int]
+    living: frozenset[int] = frozenset()
+    incarnation_max: int | None = None
+
+    def is_fenced(self, incarnation: int) -> bool:
+        """Whether all that the incarnation wrote lay in the logs when they were read."""
+        return incarnation not in self.living and not self.is_unknown(incarnation) and self.incarnation_max is not None
+
+    def is_unknown(self, incarnation: int) -> bool:
+        """Whether the control log never had it."""
+        return self.incarnation_max is not None and incarnation > self.incarnation_max
+
+
+class Beacons:
+    """What is in one changelog. ``found``: of each writer the transaction in its newest beacon; None: that was deleted.
+    ``old``: the writer that the one beacon of before names, if it is there.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[int, int | None] = {}
+        self.old: int | None = None
+
+    def take(self, key: bytes, value: bytes | None) -> None:
+        """The newest record with the key of a beacon; raises ValueError for one that is none."""
+        if value is not None:
+            beacon = decode_beacon(key, value)
+            self.found[beacon.incarnation] = max(self.found.get(beacon.incarnation) or 0, beacon.transaction)
+            if key == OLD_BEACON_KEY:
+                self.old = beacon.incarnation
+        elif key != OLD_BEACON_KEY:
+            self.found.setdefault(incarnation_of(key), None)
+
+
+class BeaconSearch:
+    """The search for the beacons of one changelog, from its end backwards, until all that are required were found."""
+
+    def __init__(self, writers: Writers, high: int) -> None:
+        self.beacons = Beacons()
+        self._writers, self._high = writers, high
+        self._spans = spans_from_end(high)
+        self._keys: set[bytes] = set()
+        self._newest: dict[bytes, ChangelogRecord] = {}
+        """Of the span that is being read."""
+
+    def span(self) -> tuple[int, int] | None:
+        """``[first, end)`` of positions to be read next; None: enough was read. Raises ChangelogUnfit."""
+        for key, record in self._newest.items():
+            self._keys.add(key)
+            try:
+                self.beacons.take(key, record.value)
+            except ValueError as error:
+                raise ChangelogUnfit(f"its record at position {record.offset} is no state: {error}") from None
+        self._newest.clear()
+        found = self.beacons.found
+        is_any = any(transaction is not None for transaction in found.values())
+        return None if is_any and self._writers.required <= found.keys() else next(self._spans, None)
+
+    def read(self, records: Iterable[ChangelogRecord]) -> None:
+        """Records of the span, in order of offsets; what lies beyond it may be among them."""
+        for record in records:
+            key = record.key
+            if key is not None and is_beacon_key(key) and key not in self._keys and record.offset < self._high:
+                self._newest[key] = record
+
+    def check(self) -> None:
+        """Raises ChangelogUnfit unless the beacons are those of the writers."""
+        check_beacons(self.beacons.found, self._writers)
 
 
 def spans_from_end(high: int) -> Iterator[tuple[int, int]]:
@@ -181,32 +263,62 @@ def spans_from_end(high: int) -> Iterator[tuple[int, int]]:
         end, step = first, step * BEACON_STEP_GROWTH
 
 
-def last_beacon(records: Iterable[ChangelogRecord]) -> Beacon | None:
-    """The beacon that stands last among records in order of offsets; raises ChangelogUnfit for one that is none."""
-    last = None
-    for record in records:
-        if record.key == BEACON_KEY:
-            last = record
-    if last is None:
-        return None
-    try:
-        return decode_beacon(last.value)
-    except ValueError as error:
-        raise ChangelogUnfit(f"its record at position {last.offset} is no state: {error}") from None
+def check_table(table: Table, writers: Writers) -> Beacons:
+    """The beacons of a changelog that its broker keeps by key; raises ChangelogUnfit as ``check_beacons`` does.
 
-
-def check_beacon(found: Beacon | None, expected: tuple[int, int] | None) -> None:
-    """Raises ChangelogUnfit unless the changelog's beacon is the last transaction that the offset log knows.
-
-    ``expected``: (incarnation, transaction), or None when no transaction has changed the partition's state.
+    A deleted one leaves nothing there.
     """
-    if found == expected:
-        return
-    raise ChangelogUnfit(
-        f"it holds state up to {_transaction(found)}, and the offset log says that {_transaction(expected)} was the "
-        "last to change it: one of the two was truncated, made anew, or is another application's"
+    beacons, at = Beacons(), OLD_BEACON_KEY
+    while page := table.page(at, BEACONS_END, _PAGE_ENTRIES):
+        for key, value in page:
+            if is_beacon_key(key):
+                try:
+                    beacons.take(key, value)
+                except ValueError as error:
+                    raise ChangelogUnfit(f"its key {key.hex()} is no state: {error}") from None
+        at = page[-1][0] + b"\x00"
+    check_beacons({**dict.fromkeys(writers.required), **beacons.found}, writers)
+    return beacons
+
+
+def check_beacons(found: Mapping[int, int | None], writers: Writers) -> None:
+    """Raises ChangelogUnfit unless the beacons of a changelog are what the offset log knows: of a fenced writer exactly
+    its last transaction, of one that lives that or a later one, and none of a writer that changed nothing.
+
+    ``found``: see ``Beacons``. A beacon that was deleted is in order if a living writer has written since the logs
+    were read: it has succeeded the other one.
+    """
+    changed = writers.changed
+    is_ahead = any(
+        transaction is not None
+        and transaction > changed.get(incarnation, 0)
+        and not writers.is_fenced(incarnation)
+        and not writers.is_unknown(incarnation)
+        for incarnation, transaction in found.items()
     )
+    for incarnation in sorted(writers.required | (found.keys() & changed.keys())):
+        last, seen = changed[incarnation], found.get(incarnation)
+        if seen is None:
+            is_right = incarnation in found and is_ahead
+        else:
+            is_right = seen == last if writers.is_fenced(incarnation) else seen >= last
+        if not is_right:
+            known = f"the offset log says that transaction {last} was the last of that incarnation to change it"
+            raise _other(incarnation, seen, known)
+    for incarnation, seen in sorted(found.items(), key=lambda pair: pair[0]):
+        if seen is None or incarnation in changed:
+            continue
+        if writers.is_unknown(incarnation):
+            known = f"the control log says that only incarnations up to {writers.incarnation_max} have ever taken part"
+            raise _other(incarnation, seen, known)
+        if writers.is_fenced(incarnation):
+            known = "the offset log says that it has changed nothing, or that another writer has succeeded it"
+            raise _other(incarnation, seen, known)
 
 
-def _transaction(named: tuple[int, int] | None) -> str:
-    return "no transaction" if named is None else f"transaction {named[1]} of incarnation {named[0]}"
+def _other(incarnation: int, seen: int | None, known: str) -> ChangelogUnfit:
+    held = "no transaction" if seen is None else f"transaction {seen}"
+    return ChangelogUnfit(
+        f"it holds state up to {held} of incarnation {incarnation}, and {known}: one of the two was "
+        "truncated, made anew, or is another application's"
+    )

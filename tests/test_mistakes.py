@@ -28,6 +28,8 @@ from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.protocol import Outgoing, TopicSpec
 from keylanes.brokers.simulated.broker import SimulatedBroker
 
+from .stage.appending import append
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "mistakes.md").read_text(encoding="utf-8")
 SAID_LIMIT_S = 10.0
@@ -286,7 +288,7 @@ def blocked(stage: Stage) -> str:
         broker = EmbeddedBroker(str(address))
         await broker.open()
         await broker.create([TopicSpec("orders", 1, {})])
-        await broker.append([Outgoing("orders", 0, b"k", b"1")])
+        await append(broker, [Outgoing("orders", 0, b"k", b"1")])
         await broker.close()
 
     asyncio.run(fill())

@@ -6,10 +6,12 @@ from pathlib import Path
 
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.offsets.codec import decode
-from keylanes.offsets.events import Committed, Event, Tile
+from keylanes.offsets.event_values import Tile
+from keylanes.offsets.events import Committed, Event, OffsetEvent
 from keylanes.offsets.provenance import decode_provenance
+from keylanes.offsets.signals import Signal
 from keylanes.runtime.logs.topics import creation_commands
-from keylanes.state.changelog import BEACON_KEY, decode_beacon, decode_stored
+from keylanes.state.changelog import beacon_key, decode_beacon, decode_stored
 from keylanes.state.keys import parse_key
 
 ROOT = Path(__file__).parents[1]
@@ -49,8 +51,8 @@ def test_the_records_of_a_changelog_are_as_they_are_explained() -> None:
     _, key, value, beacon = map(hex_column, blocks("The changelog"))
     assert parse_key(key) == (point_of_key(b"AA"), 1, b"AA", b"JFK")
     assert decode_stored(value) == (b"17", 1_700_000_000_000)
-    assert beacon[:1] == BEACON_KEY
-    assert decode_beacon(beacon[1:]) == (3, 7)
+    assert beacon[:9] == beacon_key(3)
+    assert decode_beacon(beacon[:9], beacon[9:]) == (3, 7)
 
 
 def test_the_command_that_makes_a_changelog_is_the_one_that_is_printed() -> None:
@@ -61,14 +63,16 @@ def test_the_command_that_makes_a_changelog_is_the_one_that_is_printed() -> None
 def test_the_tables_name_every_event_and_its_fields() -> None:
     """A row for each kind that is written; its fields, in their order, but for those that all of its log share."""
     rows = dict(re.findall(r"^\| `([a-z_]+/\d+)` \| ([^|]*) \|", PAGE, re.MULTILINE))
-    for kind in typing.get_args(Event):
+    for kind in (*typing.get_args(Event), *typing.get_args(Signal)):
         tag, names = str(kind.__struct_config__.tag), list(kind.__struct_fields__)
         told = rows[tag].replace(" **before**", ",")
-        shared = ["incarnation", "transaction"] if names[:2] == ["incarnation", "transaction"] else []
+        is_shared = kind in typing.get_args(OffsetEvent) and names[:2] == ["incarnation", "transaction"]
+        shared = names[:2] if is_shared else []
         assert [*shared, *told.split(", ")] == names, tag
 
 
 def test_the_page_shows_every_golden_event() -> None:
-    """The examples on the page are the golden file, word for word."""
-    golden = (ROOT / "tests" / "offsets" / "golden" / "events.txt").read_text().strip()
-    assert golden in PAGE
+    """The examples on the page are the golden files, word for word."""
+    for name in ("events", "signals"):
+        golden = (ROOT / "tests" / "offsets" / "golden" / f"{name}.txt").read_text().strip()
+        assert golden in PAGE

@@ -22,7 +22,8 @@ from comparison.workloads import PC, Workload
 from keylanes import Settings
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.offsets.codec import decode
-from keylanes.offsets.events import Committed, Tile
+from keylanes.offsets.event_values import Tile
+from keylanes.offsets.events import Committed
 from rig.counts import read_counts, write_counts
 from rig.drivers import READY_SECONDS_MAX, Driver
 from rig.ground import Ground

@@ -68,12 +68,14 @@ async def load(broker: Broker, topic: str, keys: Sequence[int]) -> None:
     """Create a topic of one partition and fill it."""
     await broker.create([TopicSpec(topic, 1, {})])
     waiting: list[Outgoing] = []
+    appender = broker.appender()
     for record in source_records(topic, keys):
         waiting.append(record)
         if len(waiting) == LOAD_RECORDS:
-            await broker.append(waiting)
+            await appender.append(waiting)
             waiting = []
-    await broker.append(waiting)
+    await appender.append(waiting)
+    await appender.close()
 
 
 def fill(address: str, topic: str, keys: Sequence[int]) -> None:

@@ -124,10 +124,10 @@ Count = Callable[[bytes, bytes], tuple[bytes, int] | None]
 
 def count_of_keylanes(key: bytes, value: bytes) -> tuple[bytes, int] | None:
     """State keys and stored values; beacons hold no state."""
-    from keylanes.state.changelog import BEACON_KEY, decode_stored
+    from keylanes.state.changelog import decode_stored, is_beacon_key
     from keylanes.state.keys import parse_key
 
-    return None if key == BEACON_KEY else (parse_key(key).key, int(decode_stored(value).payload))
+    return None if is_beacon_key(key) else (parse_key(key).key, int(decode_stored(value).payload))
 
 
 def count_of_streams(key: bytes, value: bytes) -> tuple[bytes, int]:

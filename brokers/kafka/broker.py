@@ -1,7 +1,7 @@
 """The adapter for Apache Kafka. It needs brokers of version 2.1 or newer; tried with 4.3.
 
 Four kinds of connections, so that none waits for another: this object's own for questions, one link per producer, one
-for plain appends, one consumer per reader. Only the modules of this folder know aiokafka.
+per appender, one consumer per reader. Only the modules of this folder know aiokafka.
 """
 
 import asyncio
@@ -20,7 +20,6 @@ from ..protocol import (
     BrokerError,
     GroupOffsets,
     OffsetOutOfRange,
-    Outgoing,
     Replication,
     TopicDescription,
     TopicPartition,
@@ -50,6 +49,9 @@ from .rights import ask_lacking
 
 LATEST, EARLIEST, READ_UNCOMMITTED = -1, -2, 0
 FENCE_TRANSACTION_TIMEOUT_MS: Final = 10_000  # asked for by the request; no transaction is ever begun
+
+Made = KafkaReader | TransactionalProducer[bytes] | Appends[bytes]
+"""What a broker makes, and closes when it is closed."""
 
 
 class KafkaBroker:
@@ -84,8 +86,7 @@ class KafkaBroker:
         self._link = KafkaLink(self._settings)
         self._identities = TopicIdentities(self._link)
         self._limits = MessageLimits(self._message_limits)
-        self._appends = Appends(self._requests, self._link.deadline)
-        self._made: list[KafkaReader | TransactionalProducer[bytes]] = []
+        self._made: list[Made] = []
 
     async def open(self) -> None:
         """Connect; raises BrokerTimeout."""
@@ -93,9 +94,9 @@ class KafkaBroker:
         await self._link.open()
 
     async def close(self) -> None:
-        """Disconnect, readers and producers of this object too; bounded in time."""
+        """Disconnect, readers, producers and appenders of this object too; bounded in time."""
         made, self._made = self._made, []
-        await asyncio.gather(self._appends.close(), *(one.close() for one in made))
+        await asyncio.gather(*(one.close() for one in made))
         await self._link.close()
         self._identities.forget()
 
@@ -214,7 +215,7 @@ class KafkaBroker:
             raise
         return KafkaRequests(link, self._limits, self._codec, number, epoch, transactional_id)
 
-    def _keep(self, made: KafkaReader | TransactionalProducer[bytes]) -> None:
+    def _keep(self, made: Made) -> None:
         self._made = [one for one in self._made if not one.closed]
         self._made.append(made)
 
@@ -226,12 +227,11 @@ class KafkaBroker:
     def table(self, topic: str, partition: int) -> None:
         """Kafka keeps logs only."""
 
-    async def append(self, records: Sequence[Outgoing]) -> None:
-        """Write outside a transaction; calls are carried out one after the other.
-
-        Raises TransactionRefused for records that are refused for good (others may have been written), BrokerTimeout.
-        """
-        await self._appends.append(records)
+    def appender(self) -> Appends[bytes]:
+        """A new appender; its session is an idempotent producer with connections of its own."""
+        appender = Appends(self._requests, self._link.deadline)
+        self._keep(appender)
+        return appender
 
     async def trim(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete the records below these offsets; raises UnknownTopic, OffsetOutOfRange."""

@@ -17,7 +17,6 @@ from ..protocol import (
     Batch,
     BrokerTimeout,
     GroupOffsets,
-    Outgoing,
     Reader,
     TopicDescription,
     TopicPartition,
@@ -44,7 +43,6 @@ class SimulatedConnection:
         self._link = Link(cluster, client_name)
         self._links: dict[Link, None] = {}  # of what was made here
         self._limits = MessageLimits(self._message_limits)
-        self._appends = Appends(self._append_requests, self._link.deadline)
 
     def sever(self) -> None:
         """Kill the process: every call, running or to come, raises ConnectionSevered and has no further effect."""
@@ -57,7 +55,7 @@ class SimulatedConnection:
         await self._link.ask_again(Kind.METADATA, lambda: None, self._link.deadline("connecting"))
 
     async def close(self) -> None:
-        """Disconnect, readers and producers too; whoever still waits gets a BrokerError."""
+        """Disconnect, readers, producers and appenders too; whoever still waits gets a BrokerError."""
         links, self._links = self._links, {}
         for link in (self._link, *links):
             link.close()
@@ -136,12 +134,9 @@ class SimulatedConnection:
     def table(self, topic: str, partition: int) -> None:
         """The cluster keeps logs only, as Kafka does."""
 
-    async def append(self, records: Sequence[Outgoing]) -> None:
-        """Write outside a transaction; calls are carried out one after the other.
-
-        Raises TransactionRefused for records that are refused for good (others may have been written), BrokerTimeout.
-        """
-        await self._appends.append(records)
+    def appender(self) -> Appends[Numbered]:
+        """A new appender; its session is an idempotent producer with a connection of its own."""
+        return Appends(self._append_requests, self._link.deadline)
 
     async def _append_requests(self, deadline: Deadline) -> SimulatedRequests:
         link = self._new_link()

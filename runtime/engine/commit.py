@@ -142,7 +142,9 @@ class CommitCycle:
         if place.topic not in self.keeper.handlers or part is None or part.incarnation != self.standing.incarnation:
             return True
         ranges = [KeyRange(first, end) for first, end, _ in part.froms.pieces()]
-        task = asyncio.get_running_loop().create_task(self.keeper.take_up(place, ranges))
+        standing = self.standing
+        taking = self.keeper.take_up(place, ranges, standing.ledger, standing.incarnation)
+        task = asyncio.get_running_loop().create_task(taking)
         task.add_done_callback(lambda _: self.wake())
         self._restoring[wish] = task
         return False

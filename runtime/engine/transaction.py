@@ -29,9 +29,10 @@ from ...offsets.events import (
     Committed,
     LogOpened,
     OffsetEvent,
-    RangeReleased,
+    RangesReleased,
     SnapshotTaken,
     StateChanged,
+    TopicsWritten,
     WorkersCut,
     WorkersMerged,
     WorkerSplit,
@@ -151,7 +152,7 @@ class Transactions:
             logger.info("transaction %d had been committed after all", transaction)
         else:
             self._on_step("committed")
-            standing.fold(transaction, events)
+            standing.fold(transaction, events, positions)
         # What is given up may be written by others soon, and may come back: nothing of it may be written later.
         gives_up = any(isinstance(change, Released) for change in generation.structure)
         await self.keeper.committed(changes, positions, is_last=gives_up)
@@ -178,7 +179,8 @@ class Transactions:
         committed(generation)
         for change in generation.structure:
             if isinstance(change, Released):
-                self.keeper.release(change.dispatch.place, KeyRange(change.first, change.end))
+                for band in change.bands:
+                    self.keeper.release(change.dispatch.place, KeyRange(band.first, band.end))
         self.slots.committed(generation.size)
         self.commits += 1
         self.snapshots.committed(has_snapshot=has_snapshot)
@@ -253,9 +255,11 @@ class Transactions:
 def _partition_of(event: OffsetEvent) -> int:
     """The partition whose number says which partition of the offset log an event is written to."""
     match event:
-        case WorkersCut() | WorkerSplit() | WorkersMerged() | RangeReleased() | Committed():
+        case WorkersCut() | WorkerSplit() | WorkersMerged() | RangesReleased() | Committed():
             return event.partition
-        case StateChanged() | SnapshotTaken():  # a snapshot of no source partition has the number of the log's
+        case StateChanged() | TopicsWritten():
+            return event.partition
+        case SnapshotTaken():  # one of no source partition has the number of the log's
             return event.partition
         case LogOpened():
             return event.log_partition

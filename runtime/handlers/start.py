@@ -2,7 +2,7 @@
 
 import msgspec
 
-from ...offsets.events import EARLIEST
+from ...offsets.starts import EARLIEST
 
 
 class Start(msgspec.Struct, frozen=True):

@@ -1,17 +1,20 @@
 """What a process is by the logs of its application: who it is there, whether it may work, and what they say."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...brokers.protocol import Broker, Producer
+from ...brokers.protocol import Broker, Producer, TopicPartition
 from ...brokers.waiting import bounded
 from ...errors import FencedError, LogError
 from ...offsets.control import Member
 from ...offsets.events import OffsetEvent
-from ...offsets.ledger import Ledger, birth, evolve_all
+from ...offsets.ledger import Ledger, evolve_all
 from ...offsets.provenance import app_id_of
 from ..settings import Settings
-from .reader import LogReader
+from .reader import HistoryTrimmed, LogReader
+
+logger = logging.getLogger("keylanes")
 
 
 @dataclass(slots=True)
@@ -29,7 +32,7 @@ class Office:
     @property
     def app_id(self) -> bytes:
         """What the application calls itself in the headers of its outputs."""
-        return app_id_of(birth(self.ledger))
+        return app_id_of(self.ledger.control.app_birth)
 
 
 class Identity:
@@ -39,6 +42,8 @@ class Identity:
         self.app, self.instance = app, instance
         self.broker, self.logs, self.settings = broker, logs, settings
         self.transactional_id = f"{app}.{instance}"
+        self.incarnation: int | None = None
+        """What this process is in the control log, once it has joined: a member that is over is forgotten there."""
 
     async def make_producer(self) -> Producer:
         """INIT: every older producer of the own id is fenced. What it left behind has to be read before it is used."""
@@ -50,9 +55,10 @@ class Identity:
 
     def own(self, ledger: Ledger) -> Member:
         """The own entry in the control log; raises FencedError when it does not count."""
-        for member in ledger.control.members.values():
-            if member.instance == self.instance:
-                return member
+        member = ledger.control.member_of(self.instance)
+        if member is not None:
+            self.incarnation = member.incarnation
+            return member
         raise FencedError(f"another process of {self.app!r} took office before this one had joined")
 
     def check_in_office(self, ledger: Ledger, incarnation: int) -> None:
@@ -94,27 +100,41 @@ class Standing:
         self.transaction += 1
         return self.transaction
 
-    def fold(self, transaction: int, events: Sequence[OffsetEvent]) -> None:
-        """The own transaction was committed, with these events: they are not read again."""
+    def fold(self, transaction: int, events: Sequence[OffsetEvent], ends: Mapping[TopicPartition, int]) -> None:
+        """The own transaction was committed, with these events: they are not read again.
+
+        ``ends``: behind what it wrote, where that is known. The logs are read on from there: what others wrote in front
+        of it concerns nothing that this process holds.
+        """
         self.ledger = evolve_all(self.ledger, events)
         self._folded = transaction
+        self.logs.pass_by(ends)
 
     def has_committed(self, transaction: int) -> bool:
         """Whether the offset log, as it was read, has a transaction of this process."""
         return self.ledger.transactions.get(self.incarnation, 0) >= transaction
 
     async def read(self) -> None:
-        """Read both logs to their ends, the control log first; raises FencedError, LogError."""
-        self.ledger = await self.logs.read_control(self.ledger)
-        self.identity.check_in_office(self.ledger, self.incarnation)
-        folded = (self.incarnation, self._folded)
+        """Read both logs to their ends, the control log first; raises FencedError, LogError.
+
+        Snapshots are taken, and the log is trimmed below them, wherever the others stand who read it. One that stands
+        below its start begins with the newest snapshot.
+        """
+        await self._read_control()
         try:
-            self.ledger = await self.logs.read_offsets(self.ledger, folded)
-        except LogError:  # who took over meanwhile trims the log as it sees fit: that is no damage
-            self.ledger = await self.logs.read_control(self.ledger)
-            self.identity.check_in_office(self.ledger, self.incarnation)
+            self.ledger = await self.logs.read_offsets(self.ledger, (self.incarnation, self._folded))
+        except HistoryTrimmed as trimmed:
+            await self._read_control()
+            logger.info("%s; read from its newest snapshot on", trimmed)
+            self.ledger = await self.logs.begin_offsets(self.ledger)
+        except LogError:
+            await self._read_control()  # one that took over may have made the log anew: that is no damage here
             raise
         self.ledger = await self.identity.checked(self.ledger, self.incarnation)
+
+    async def _read_control(self) -> None:
+        self.ledger = await self.logs.read_control(self.ledger)
+        self.identity.check_in_office(self.ledger, self.incarnation)
 
 
 def check_ledger(ledger: Ledger) -> None:

@@ -5,28 +5,53 @@ decoded stops the reader. At the start the offset log is read from its newest sn
 together: one after the other each would wait for what the consumer has under way for the one before.
 """
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import TypeAlias, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from ...brokers.protocol import Batch, Broker, BrokerError, OffsetOutOfRange, Reader, TopicPartition, Watermarks
 from ...brokers.waiting import bounded
 from ...errors import LogError
 from ...keyrange.hashing import HASH_NAME
 from ...offsets.codec import EventError, decode
-from ...offsets.events import AppCreated, Event, LogOpened, OffsetEvent, RangesGranted, SnapshotTaken
-from ...offsets.ledger import Ledger, PartitionLedger, Place, evolve, evolve_all
-from ...offsets.snapshots import newest_snapshot, restore_snapshot, search_starts
+from ...offsets.control import event_counts, take
+from ...offsets.control_events import AppCreated, ControlEvent, RangesGranted
+from ...offsets.event_values import LEVEL
+from ...offsets.events import Committed, Event, LogOpened, OffsetEvent, SnapshotTaken
+from ...offsets.ledger import Ledger, PartitionLedger, Place, evolve, fold_grant
+from ...offsets.snapshots import newest_snapshot, restore_snapshot, search_starts, transactions_in
 from ..settings import Settings
+from .grants import Granted
 
 logger = logging.getLogger("keylanes")
 
 T = TypeVar("T")
 
 READ_RECORDS_MAX = 5_000
+"""So long a stretch of a log is looked at."""
+FETCH_RECORDS_MAX = 2_000
+"""At a time."""
 
+Extent: TypeAlias = tuple[int, int]
+"""Positions from the first on and below the second."""
 Found: TypeAlias = tuple[list[SnapshotTaken] | None, int]
+
+
+class Placed(NamedTuple):
+    """An event, where its record stands in its log, and that one's timestamp in ms since the epoch."""
+
+    position: int
+    timestamp_ms: int
+    event: Event
+
+
+class Stretch(NamedTuple):
+    """Events of one source in their order; all below ``end`` that were not in one before."""
+
+    source: TopicPartition
+    events: list[Placed]
+    end: int
 
 
 class HistoryTrimmed(LogError):
@@ -58,7 +83,10 @@ class LogReader:
         self.log_partitions = log_partitions
         self.positions: dict[TopicPartition, int] = {}
         self._reader: Reader | None = None
-        self._control_events: list[Event] = []
+        self.commits_read = 0
+        """Transactions that ``begin_offsets`` read behind the snapshots."""
+        self._granted = Granted()
+        self._has_begun = False
 
     async def open(self) -> Reader:
         """Connect, unless it is connected."""
@@ -87,7 +115,10 @@ class LogReader:
         return partition % self.log_partitions
 
     async def read_control(self, ledger: Ledger) -> Ledger:
-        """Read the control log to its end; raises LogError."""
+        """Read the control log to its end, into the ledger, which is changed; raises LogError.
+
+        What is granted goes into the folds of the source partitions once ``begin_offsets`` has found these.
+        """
         if self.control not in self.positions:
             start = (await self.watermarks([self.control]))[self.control].start
             if start > 0:
@@ -96,30 +127,74 @@ class LogReader:
                     "nothing may expire from it (retention.ms=-1). Restore it from a copy."
                 )
             self.positions[self.control] = 0
-        (events,) = await self._read_to_ends([self.control])
-        for event in events:
-            if isinstance(event, AppCreated):
-                self._check_app(event.app, event.hash_name, self.control)
-                self._check_partitions(event.log_partitions)
-            self._control_events.append(event)
-            ledger = evolve(ledger, event)
+        high = (await self._ends([self.control]))[self.control]
+        async for placed in self._stream({self.control: (self.positions[self.control], high)}):
+            for one in placed.events:
+                self._fold_control(ledger, one)
+            self.positions[self.control] = placed.end
+        if ledger.control.level > LEVEL:
+            raise LogError(
+                f"{self.control.topic}: this application writes events of level {ledger.control.level}, and this "
+                f"version of keylanes reads up to level {LEVEL}. Run the newer version that the other processes run"
+            )
         return ledger
 
-    async def begin_offsets(self) -> Ledger:
-        """The first read of the offset log, every partition: its newest snapshot, then on to its end.
+    def _fold_control(self, ledger: Ledger, placed: Placed) -> None:
+        event = placed.event
+        if not isinstance(event, ControlEvent):
+            raise LogError(
+                f"{self.control.topic} at position {placed.position}: {type(event).__name__} is an event of the offset "
+                "log. Something else writes to this topic"
+            )
+        if isinstance(event, AppCreated):
+            self._check_app(event.app, event.hash_name, self.control)
+            self._check_partitions(event.log_partitions)
+        if not event_counts(ledger.control, event):
+            return
+        if isinstance(event, RangesGranted):
+            self._granted.add(event, placed.position)
+        if self._has_begun:
+            evolve(ledger, event)
+        else:
+            take(ledger.control, event)
 
-        The result holds the control events that were read so far, too. Raises LogError when a log is foreign, or has
-        lost its history although something was granted.
+    async def begin_offsets(self, ledger: Ledger) -> Ledger:
+        """The offset log from its newest snapshots on to its ends: the first read, and one after what was to be read
+        next was trimmed.
+
+        ``ledger``: of the control log as far as it was read; it is changed. Raises LogError when a log is foreign, or
+        has lost its history although something was granted.
         """
         folds: dict[Place, PartitionLedger] = {}
-        opened: set[int] = set()
         for source, (snapshot, position) in (await self._find_snapshots()).items():
             self.positions[source] = position
             if snapshot:
                 folds.update(restore_snapshot(snapshot))
-                opened.add(source.partition)
-        ledger = Ledger(partitions=MappingProxyType(folds), opened=frozenset(opened))
-        return await self.read_offsets(evolve_all(ledger, self._control_events))
+                ledger.opened.add(source.partition)
+                for incarnation, transaction in transactions_in(snapshot).items():
+                    known = ledger.transactions.get(incarnation, 0)
+                    ledger.transactions[incarnation] = max(known, transaction)
+        grants = await self._grants_behind(folds)
+        ledger.partitions = folds
+        for grant in grants:
+            fold_grant(ledger, grant)
+        before = self.commits_read
+        ledger = await self.read_offsets(ledger)
+        self.commits_read -= before  # of a try that was cut short
+        self._has_begun = True
+        return ledger
+
+    async def _grants_behind(self, folds: Mapping[Place, PartitionLedger]) -> list[RangesGranted]:
+        """The grants that count and that these folds may not hold: read again, for there may be very many others."""
+        lacking = self._granted.lacking(folds)
+        if not lacking:
+            return []
+        span = (min(lacking), max(lacking) + 1)
+        grants: list[RangesGranted] = []
+        async for placed in self._stream({self.control: span}):
+            wanted = [one.event for one in placed.events if one.position in lacking]
+            grants += [event for event in wanted if isinstance(event, RangesGranted)]
+        return grants
 
     async def _find_snapshots(self) -> dict[TopicPartition, Found]:
         """Of each partition of the offset log the newest whole snapshot, and the position to go on reading at."""
@@ -150,8 +225,12 @@ class LogReader:
                     )
                 found[source] = None, mark.start
                 del searched[source]
-            for source, stamped in (await self.read_spans(spans)).items():
-                snapshot = newest_snapshot([event for _, event in stamped])
+            taken: dict[TopicPartition, list[SnapshotTaken]] = {source: [] for source in spans}
+            async for placed in self._stream(spans):
+                events = (one.event for one in placed.events)
+                taken[placed.source] += [event for event in events if isinstance(event, SnapshotTaken)]
+            for source, parts in taken.items():
+                snapshot = newest_snapshot(parts)
                 if snapshot is not None and snapshot[0].position >= marks[source].start:
                     self._check_name(snapshot[0].app, source)
                     found[source] = snapshot, snapshot[0].position
@@ -160,7 +239,7 @@ class LogReader:
 
     def _check_history(self, marks: Mapping[TopicPartition, Watermarks]) -> None:
         """Raises LogError when a partition of the offset log is empty that can't be."""
-        granted = {self.log_partition_of(e.partition) for e in self._control_events if isinstance(e, RangesGranted)}
+        granted = {self.log_partition_of(partition) for _, partition in self._granted.places()}
         for source, mark in marks.items():
             if mark.high == mark.start and (source.partition in granted or mark.start > 0):
                 raise LogError(
@@ -175,15 +254,18 @@ class LogReader:
         are passed up to there. Not up to the last one that the ledger knows: a transaction of unknown outcome may be
         found in one partition while its events in the next one are still to be read.
         """
-        sources = self._offset_logs()
-        for source, events in zip(sources, await self._read_to_ends(sources), strict=True):
-            ledger = self.fold_offsets(ledger, source, events, folded)
+        ends = await self._ends(self._offset_logs())
+        async for placed in self._stream({source: (self.positions[source], high) for source, high in ends.items()}):
+            events = [one.event for one in placed.events]
+            self.commits_read += sum(isinstance(event, Committed) and not event.part for event in events)
+            self.fold_offsets(ledger, placed.source, events, folded)  # type: ignore[arg-type]  # of the offset log
+            self.positions[placed.source] = placed.end
         return ledger
 
     def fold_offsets(
         self, ledger: Ledger, source: TopicPartition, events: Iterable[OffsetEvent], folded: tuple[int, int]
     ) -> Ledger:
-        """The ledger with the events of one partition of the offset log; see ``read_offsets``."""
+        """The ledger, changed, with the events of one partition of the offset log; see ``read_offsets``."""
         own, known = folded
         for event in events:
             if event.incarnation == own and event.transaction <= known:
@@ -193,11 +275,17 @@ class LogReader:
                 self._check_partitions(event.log_partitions)
             elif isinstance(event, SnapshotTaken):
                 self._check_name(event.app, source)
-            ledger = evolve(ledger, event)
+            evolve(ledger, event)
         return ledger
 
-    async def _read_to_ends(self, sources: Sequence[TopicPartition]) -> list[list[OffsetEvent]]:
-        """The events of each one from its position on; the positions move to the ends that were found."""
+    def pass_by(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Read on behind what was committed just now, in the partitions of the offset log among these."""
+        for source, end in ends.items():
+            if source.topic == offsets_topic(self.app):
+                self.positions[source] = max(self.positions[source], end)
+
+    async def _ends(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The high watermarks of sources, which must not lie below the positions."""
         marks = await self.watermarks(sources)
         for source, mark in marks.items():
             if mark.high < self.positions[source]:
@@ -205,21 +293,22 @@ class LogReader:
                     f"{source.topic}[{source.partition}] ends at {mark.high}, but was read up to "
                     f"{self.positions[source]} before: it was truncated or created anew. Restore it from a copy."
                 )
-        stamped = await self.read_spans({source: (self.positions[source], marks[source].high) for source in sources})
-        for source in sources:
-            self.positions[source] = marks[source].high
-        return [[event for _, event in stamped[source]] for source in sources]
+        return {source: mark.high for source, mark in marks.items()}
 
-    async def read_spans(
-        self, spans: Mapping[TopicPartition, tuple[int, int]]
-    ) -> dict[TopicPartition, list[tuple[int, OffsetEvent]]]:
-        """The events with positions in ``[start, high)`` of each source, with their records' timestamps in ms since the
-        epoch; raises LogError for one that can't be decoded, HistoryTrimmed, BrokerTimeout.
+    async def read_spans(self, spans: Mapping[TopicPartition, Extent]) -> dict[TopicPartition, list[Placed]]:
+        """The events with positions in ``[start, high)`` of each source; raises LogError for one that can't be decoded,
+        HistoryTrimmed, BrokerTimeout.
         """
+        found: dict[TopicPartition, list[Placed]] = {source: [] for source in spans}
+        async for placed in self._stream(spans):
+            found[placed.source] += placed.events
+        return found
+
+    async def _stream(self, spans: Mapping[TopicPartition, Extent]) -> AsyncIterator[Stretch]:
+        """The same as it comes, so that a log of any length is read without being held."""
         wanted = {source: span for source, span in spans.items() if span[0] < span[1]}
-        found: dict[TopicPartition, list[tuple[int, OffsetEvent]]] = {source: [] for source in spans}
         if not wanted:
-            return found
+            return
         reader = await self.open()
         reader.assign({source: start for source, (start, _) in wanted.items()})
         limit = self.settings.call_limit_ms + self.settings.transaction_timeout_ms
@@ -232,15 +321,17 @@ class LogReader:
                 raise HistoryTrimmed(f"{where} lost what was to be read: {error}") from error
             for batch in batches:
                 _, high = wanted[batch.source]
-                found[batch.source].extend(self._decoded(batch, high))  # type: ignore[arg-type]  # the fold takes both
                 if batch.offset_next >= high:
                     del wanted[batch.source]
-        return found
+                yield Stretch(batch.source, self._decoded(batch, high), min(batch.offset_next, high))
+            await asyncio.sleep(0)  # a broker that always has the next batch would not let anything else run
 
-    def _decoded(self, batch: Batch, high: int) -> Iterator[tuple[int, Event]]:
-        for record in batch.records:
-            if record.offset < high:
-                yield record.timestamp, self._decode(batch.source, record.offset, record.value)
+    def _decoded(self, batch: Batch, high: int) -> list[Placed]:
+        return [
+            Placed(record.offset, record.timestamp, self._decode(batch.source, record.offset, record.value))
+            for record in batch.records
+            if record.offset < high
+        ]
 
     def _decode(self, source: TopicPartition, position: int, value: bytes | None) -> Event:
         try:
@@ -277,7 +368,7 @@ class LogReader:
 
 async def _some(reader: Reader, sources: Collection[TopicPartition]) -> list[Batch]:
     """Batches of some of these assigned partitions; waits until there are."""
-    while not (batches := await reader.fetch(sources, records_max=READ_RECORDS_MAX, wait_ms=100)):
+    while not (batches := await reader.fetch(sources, records_max=FETCH_RECORDS_MAX, wait_ms=100)):
         pass
     return batches
 

@@ -20,7 +20,7 @@ class Snapshots:
     def __init__(self, standing: Standing, settings: Settings, wall_ms: Callable[[], int]) -> None:
         self.standing, self.settings = standing, settings
         self._history = History(standing.logs, settings, wall_ms)
-        self._since = 0
+        self._since = standing.logs.commits_read
         self._is_told = False
 
     @property

@@ -1,5 +1,6 @@
 """The topics of an application: its own logs and what its handlers name; made when missing, checked at the start."""
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
@@ -16,6 +17,8 @@ LOG_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes
 """Nothing may expire from our logs by itself: an idle log with time retention empties itself."""
 
 LOG_PARTITIONS_MAX = 64
+KNOWN_PAUSE_MS = 50
+"""Between two looks whether a topic that was created is known."""
 
 NO_PARTITIONS: Final[Mapping[str, int]] = MappingProxyType({})
 NO_CONFIG: Final[Mapping[str, str]] = MappingProxyType({})
@@ -111,15 +114,21 @@ async def prepare_topics(
         )
     if missing:
         await bounded(broker.create(missing), limit, "creating topics")
-        found |= await bounded(broker.describe([spec.name for spec in missing]), limit, "describing topics")
-    for spec in wanted:
-        if spec.name not in found:
-            raise SettingsError(f"the topic {spec.name!r} could not be created")
+        created = ", ".join(spec.name for spec in missing)
+        found |= await bounded(_known(broker, missing), limit, f"waiting until all brokers know of {created}")
     _check_log(found[logs[0]], partitions=1)
     _check_log(found[logs[1]], partitions=None)
     for spec in changelogs:
         _check_changelog(found[spec.name], spec.partitions)
     return found
+
+
+async def _known(broker: Broker, created: Sequence[TopicSpec]) -> dict[str, TopicDescription]:
+    """What was just created, as soon as the broker that is asked has heard of it from the controller."""
+    names = [spec.name for spec in created]
+    while len(found := await broker.describe(names)) < len(names):  # noqa: ASYNC110  # there is no event for it
+        await asyncio.sleep(KNOWN_PAUSE_MS / 1000)
+    return dict(found)
 
 
 def _check_changelog(topic: TopicDescription, partitions: int) -> None:

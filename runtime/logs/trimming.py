@@ -94,7 +94,7 @@ class History:
         is_old = True
         middle = min(end, start + LOOK_RECORDS)
         for span in ((start, middle), (middle, end)):
-            for timestamp, event in (await self.logs.read_spans({source: span}))[source]:
+            for _, timestamp, event in (await self.logs.read_spans({source: span}))[source]:
                 is_old = is_old and timestamp < limit
                 is_whole = isinstance(event, SnapshotTaken) and event.part + 1 == event.parts
                 if not isinstance(event, SnapshotTaken) or not is_whole or timestamp >= limit:

@@ -4,14 +4,11 @@ The order of the steps is the whole point; a breadth-first model of it found no 
 other order tried (tests/offsets/test_fencing_model.py):
 
     INIT own producer (an id nobody had before) → ELECTED(term + 1) → read the control log to its end; somebody else
-    holds the term: stop → JOINED → for every member not fenced: EXPELLED, FENCE, FENCED → read the offset log to its
-    end → (open empty log partitions) → IDENTIFIED, STARTED, STORES, GRANT from the edges → read the control log to its
-    end; own grant not in force: stop → work
+    holds the term: stop → (LEVEL) → JOINED → for every member not fenced: EXPELLED, FENCE, FENCED → read the offset log
+    to its end → (open empty log partitions) → IDENTIFIED, STARTED, STORES, GRANT from the edges → read the control log
+    to its end; own grant not in force: stop → work
 
-Control events are plain acknowledged appends: whose term was overtaken writes what nobody listens to. So every event
-carries the term that its writer was elected for, never the term that it read last: P is elected for term 1 and pauses,
-Q is elected for 2, fences P and works; P wakes, reads on, and a grant that it wrote under the 2 it has just read would
-count.
+How a decision gets into the control log, and why it carries a term and a number: decisions.py.
 
 Stores are declared after all partitions of their topics were started: whoever finds a store and a partition that was
 not started knows that the partition is new.
@@ -39,11 +36,11 @@ from ...errors import FencedError, LogError, SettingsError, SourceError
 from ...keyrange.hashing import HASH_NAME
 from ...keyrange.ranges import WHOLE, KeyRange
 from ...offsets.codec import encode
-from ...offsets.decide import StoreSpec, decide_grant, decide_opening, decide_stores
-from ...offsets.events import (
+from ...offsets.control_events import (
     AppCreated,
-    ControlEvent,
     CoordinatorElected,
+    Decision,
+    LevelRaised,
     MemberExpelled,
     MemberFenced,
     MemberJoined,
@@ -51,11 +48,15 @@ from ...offsets.events import (
     SourceIdentified,
     StoreDeclared,
 )
-from ...offsets.ledger import Ledger, Place, evolve
+from ...offsets.decide import StoreSpec, Turn, decide_grant, decide_opening, decide_stores
+from ...offsets.event_values import LEVEL
+from ...offsets.ledger import Ledger, Place
 from ...offsets.starts import ADDED
 from ..handlers.start import Start
 from ..logs.office import Identity, Office
 from ..logs.reader import offsets_topic
+from .decisions import Decisions
+from .offer import Offer
 from .patience import StartPatience
 from .starts import Begun, Starts, tell
 
@@ -63,6 +64,9 @@ logger = logging.getLogger("keylanes")
 
 NO_IDENTITIES: Final[Mapping[str, str]] = MappingProxyType({})
 NO_STARTS: Final[Mapping[str, Start]] = MappingProxyType({})
+NO_OFFER: Final = Offer()
+SUPERSEDED: Final = "superseded"
+"""Why a start expels who was there before."""
 
 
 class Coordinator:
@@ -76,10 +80,9 @@ class Coordinator:
         self.broker, self.logs, self.settings = identity.broker, identity.logs, identity.settings
         self.starts = Starts(self.broker, self.settings, starts)
         self.patience = StartPatience(self.settings.start_timeout_ms)
+        self.decisions = Decisions(self.broker, self.logs.control, self.settings)
         self._begun: Mapping[TopicPartition, Begun] = {}
         """Where the partitions are started that were not, as it was decided before the election."""
-        self.term = 0
-        """The term that this process was elected for."""
         self._producer: Producer
 
     async def take_office(
@@ -87,32 +90,36 @@ class Coordinator:
         sources: Mapping[TopicPartition, Watermarks],
         stores: Sequence[StoreSpec] = (),
         identities: Mapping[str, str] = NO_IDENTITIES,
+        offer: Offer = NO_OFFER,
     ) -> Office:
         """The steps above, for all points of these source partitions (with their watermarks now) and these stores.
 
         ``identities``: what the broker calls the source topics, by name; those that it does not tell are "" or missing.
+        ``offer``: what is said of this process when it joins.
         Raises FencedError when another process takes office at the same time, LogError, SourceError, SettingsError
         when a store is not what it was.
         """
         self._producer = await self.patience.ask(self.identity.make_producer)
         try:
             ledger = await self._elect(sources, stores, identities)
-            ledger = await self._join(ledger)
+            ledger = await self._join(ledger, offer)
             ledger = await self._fence_others(ledger)
             incarnation = self.identity.own(ledger).incarnation
-            ledger = await self.identity.checked(await self.patience.ask(self.logs.begin_offsets), incarnation)
+            control_read = ledger
+            ledger = await self.patience.ask(lambda: self.logs.begin_offsets(control_read))
+            ledger = await self.identity.checked(ledger, incarnation)
             ledger, transaction = await self._open_logs(ledger, incarnation)
             ledger = await self._read_all(ledger, incarnation)
-            declared = missing_stores(ledger, self.term, sources, stores)
+            missing_stores(ledger, Turn(0), sources, stores)  # before anything is written for them
             ledger = await self._identify_sources(ledger, identities)
             ledger = await self._start_partitions(ledger, sources)
-            ledger = await self._declare_stores(ledger, declared)
+            ledger = await self._decide(ledger, missing_stores(ledger, self.decisions.turn, sources, stores))
             await self._check_sources(ledger, sources)
-            before = ledger
-            await self._write(
-                [e for place in sorted(sources) for e in decide_grant(ledger, self.term, place, incarnation)]
+            before = ledger.copy()
+            turn = self.decisions.turn
+            ledger = await self._decide(
+                ledger, [e for place in sorted(sources) for e in decide_grant(ledger, turn, place, incarnation)]
             )
-            ledger = await self._read_on(ledger)
             self.identity.check_in_office(ledger, incarnation)
         except BaseException:
             await asyncio.shield(self._close_producer())
@@ -125,14 +132,15 @@ class Coordinator:
         await closed_within(limit, self._producer.close(), "closing a producer", excused=BrokerError)
 
     async def grant(self, ledger: Ledger, place: Place, incarnation: int, within: KeyRange) -> int:
-        """Grant points of a partition that nobody holds; the new epoch. ``ledger``: with all that was committed there.
+        """Grant points of a partition that nobody holds; the new epoch. ``ledger``: with all that was committed."""
+        grants = decide_grant(ledger, self.decisions.turn, place, incarnation, within)
+        self.decisions.add(grants)
+        await self._settle(f"granting {within} of {place[0]}[{place[1]}]")
+        return grants[0].epoch
 
-        A grant that stands in the log twice, because the first answer was lost, is one grant.
-        """
-        events = decide_grant(ledger, self.term, place, incarnation, within)
-        patience = Patience(self.settings.broker_retry_ms, f"granting {within} of {place[0]}[{place[1]}]")
-        await until_answered(lambda: self._append(events), patience)
-        return ledger.partition(place).epoch_next
+    async def _settle(self, what: str) -> None:
+        """Write what is decided while this process works; who acts on it reads it first."""
+        await until_answered(self.decisions.settle, Patience(self.settings.broker_retry_ms, what))
 
     async def _elect(
         self,
@@ -145,7 +153,7 @@ class Coordinator:
         ledger = await self._read_on(Ledger())
         check_identities(ledger.control.identities, identities)  # a start that is refused disturbs nobody
         self.starts.check(ledger.control)
-        missing_stores(ledger, ledger.control.term, sources, stores)
+        missing_stores(ledger, Turn(0), sources, stores)
         control = ledger.control
         self._begun = await self.patience.ask(lambda: self.starts.decide(control, sources))
         if ledger.control.created is None:
@@ -154,9 +162,12 @@ class Coordinator:
                     f"{self.logs.control.topic} is empty, but {offsets_topic(self.app)} is not: the control log of "
                     f"{self.app!r} is lost. Restore it from a copy, or start under a new application name."
                 )
-            await self._write([AppCreated(self.app, HASH_NAME, self.logs.log_partitions)])
-        self.term = ledger.control.term + 1
-        await self._write([CoordinatorElected(self.term, self.instance)])
+            created = AppCreated(self.app, HASH_NAME, self.logs.log_partitions)
+            await self.patience.ask(lambda: self.decisions.append([created]))
+        term = control.term + 1
+        stands = CoordinatorElected(term, "", self.instance, control.app_birth or self.instance)
+        self.decisions.stand(term)
+        await self.patience.ask(lambda: self.decisions.append([stands]))
         return await self._read_control(ledger)
 
     async def _has_offsets(self) -> bool:
@@ -165,17 +176,34 @@ class Coordinator:
         marks = await bounded(self.broker.watermarks(places), self.settings.call_limit_ms, "watermarks")
         return any(m.high > 0 for m in marks.values())
 
-    async def _join(self, ledger: Ledger) -> Ledger:
-        joined = MemberJoined(self.term, ledger.control.incarnation_next, self.instance, self.identity.transactional_id)
-        await self._write([joined])
-        return await self._read_control(ledger)
+    async def _join(self, ledger: Ledger, offer: Offer) -> Ledger:
+        control, turn = ledger.control, self.decisions.turn
+        raised = [LevelRaised(*turn.next(), LEVEL)] if control.level < LEVEL else []
+        joined = MemberJoined(
+            *turn.next(),
+            control.incarnation_next,
+            "",
+            self.instance,
+            (self.identity.transactional_id,),
+            offer.host,
+            offer.endpoint,
+            offer.capacity,
+            LEVEL,
+            offer.topics,
+            offer.writes,
+            until_level=offer.until_level,
+        )
+        return await self._decide(ledger, [*raised, joined])
 
     async def _fence_others(self, ledger: Ledger) -> Ledger:
-        """EXPELLED acknowledged → FENCE → FENCED, for all that are not fenced, side by side."""
-        others = [m for m in ledger.control.unfenced() if m.instance != self.instance]
+        """EXPELLED read back → FENCE → FENCED, for all that are not fenced, side by side."""
+        others = [m for m in ledger.control.unfenced() if m.birth != self.instance]
         if not others:
             return ledger
-        await self._write([MemberExpelled(self.term, m.incarnation) for m in others if not m.expelled])
+        turn = self.decisions.turn
+        ledger = await self._decide(
+            ledger, [MemberExpelled(*turn.next(), m.incarnation, SUPERSEDED, 0) for m in others if not m.expelled]
+        )
         logger.info(
             "%s: making sure that no run before this one can commit any more (%s), which each start does, also after a "
             "clean stop",
@@ -184,12 +212,11 @@ class Coordinator:
         )
         try:
             async with asyncio.TaskGroup() as group:  # none is left behind when one fails
-                for member in others:
-                    group.create_task(self._fence(member.transactional_id))
+                for transactional_id in (each for member in others for each in member.transactional_ids):
+                    group.create_task(self._fence(transactional_id))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
-        await self._write([MemberFenced(self.term, m.incarnation) for m in others])
-        return await self._read_control(ledger)
+        return await self._decide(ledger, [MemberFenced(*turn.next(), m.incarnation) for m in others])
 
     async def _fence(self, transactional_id: str) -> None:
         """Fence, and fence again where that was not done in time: its last transaction's markers may take longer."""
@@ -234,18 +261,16 @@ class Coordinator:
             lambda: bounded(self.broker.watermarks([*sources]), limit, "watermarks of sources")
         )
         for source in sources:
-            check_source(ledger, source, marks[source])
+            check_source(ledger, source, marks[source], ledger.control.started[source])
 
     async def _identify_sources(self, ledger: Ledger, identities: Mapping[str, str]) -> Ledger:
         """Before partitions are started: an offset in the logs is then one of the topic that is named there."""
         known = ledger.control.identities
         check_identities(known, identities)
-        new = [SourceIdentified(self.term, name, told) for name, told in sorted(identities.items()) if told]
-        new = [event for event in new if event.topic not in known]
-        if new:
-            await self._write(new)
-            ledger = await self._read_control(ledger)
-        return ledger
+        turn, new = self.decisions.turn, sorted((name, told) for name, told in identities.items() if told)
+        return await self._decide(
+            ledger, [SourceIdentified(*turn.next(), name, told) for name, told in new if name not in known]
+        )
 
     async def start_partition(
         self, ledger: Ledger, place: Place, incarnation: int, marks: Watermarks, partitions: int
@@ -255,32 +280,29 @@ class Coordinator:
         ``ledger``: with all that was committed there, which is nothing unless a process before knew of it.
         ``partitions``: how many its topic has now.
         """
-        if place not in ledger.control.started:
-            started = PartitionStarted(self.term, *place, marks.start, ADDED, partitions)
-            patience = Patience(self.settings.broker_retry_ms, f"starting {place[0]}[{place[1]}]")
-            await until_answered(lambda: self._append([started]), patience)
-            ledger = evolve(ledger, started)
-        check_source(ledger, place, marks)
-        return await self.grant(ledger, place, incarnation, WHOLE)
+        started, turn = ledger.control.started.get(place), self.decisions.turn
+        if started is None:
+            started = marks.start
+            self.decisions.add([PartitionStarted(*turn.next(), *place, started, ADDED, partitions)])
+        check_source(ledger, place, marks, started)
+        grants = decide_grant(ledger, turn, place, incarnation, WHOLE, started=started)
+        self.decisions.add(grants)
+        await self._settle(f"starting {place[0]}[{place[1]}]")
+        return grants[0].epoch
 
     async def _start_partitions(self, ledger: Ledger, sources: Mapping[TopicPartition, Watermarks]) -> Ledger:
         new = [place for place in sorted(sources) if place not in ledger.control.started]
         if new:
             begun = {place: self._begun[place] for place in new}  # none that was started can have come undone
-            await self._write(
+            turn = self.decisions.turn
+            ledger = await self._decide(
+                ledger,
                 [
-                    PartitionStarted(self.term, *place, one.offset, one.start, one.partitions)
+                    PartitionStarted(*turn.next(), *place, one.offset, one.start, one.partitions)
                     for place, one in begun.items()
-                ]
+                ],
             )
-            ledger = await self._read_control(ledger)
             tell(begun)
-        return ledger
-
-    async def _declare_stores(self, ledger: Ledger, stores: Sequence[StoreDeclared]) -> Ledger:
-        if stores:
-            await self._write(stores)
-            ledger = await self._read_control(ledger)
         return ledger
 
     async def _read_control(self, ledger: Ledger) -> Ledger:
@@ -292,26 +314,29 @@ class Coordinator:
             )
         return ledger
 
-    async def _write(self, events: Sequence[ControlEvent]) -> None:
-        """Append while it starts. What was asked for once more after a lost answer may stand there twice: it counts
-        once, for each event tells how things are, and in the term of this process.
-        """
-        await self.patience.ask(lambda: self._append(events))
-
-    async def _append(self, events: Sequence[ControlEvent]) -> None:
-        records = [Outgoing(self.logs.control.topic, 0, None, encode(event)) for event in events]
-        if records:
-            limit = self.settings.call_limit_ms
-            await bounded(self.broker.append(records), limit, f"appending to {self.logs.control.topic}")
+    async def _decide(self, ledger: Ledger, events: Sequence[Decision]) -> Ledger:
+        """Write decisions while this process starts, and read them back; raises FencedError when they do not count."""
+        if not events:
+            return ledger
+        self.decisions.add(events)
+        await self.patience.ask(self.decisions.settle)
+        ledger = await self._read_control(ledger)
+        if ledger.control.number < events[-1].number:
+            raise LogError(
+                f"{self.logs.control.topic}: decision {events[-1].number} of term {events[-1].term} was acknowledged "
+                f"and does not count: the log has {ledger.control.number} of them. Something else writes to this "
+                "topic, or records of it are lost. Restore it from a copy, or start under a new application name"
+            )
+        return ledger
 
 
 def missing_stores(
-    ledger: Ledger, term: int, sources: Iterable[Place], stores: Sequence[StoreSpec]
+    ledger: Ledger, turn: Turn, sources: Iterable[Place], stores: Sequence[StoreSpec]
 ) -> list[StoreDeclared]:
     """The stores that are to be declared; raises SettingsError, SourceError when state can't go on with these."""
     check_growth(ledger, sources, {store.topic for store in stores})
     try:
-        return decide_stores(ledger.control, term, stores)
+        return decide_stores(ledger.control, turn, stores)
     except ValueError as error:
         raise SettingsError(str(error)) from error
 
@@ -342,9 +367,11 @@ def check_identities(known: Mapping[str, str], identities: Mapping[str, str]) ->
             )
 
 
-def check_source(ledger: Ledger, place: Place, marks: Watermarks) -> None:
-    """Raises SourceError when a source partition no longer holds what has to be read next."""
-    edges = [edge for _, _, edge in ledger.partition(place).edges(ledger.control.started[place]).pieces()]
+def check_source(ledger: Ledger, place: Place, marks: Watermarks, started: int) -> None:
+    """Raises SourceError when a source partition, which was started at an offset, no longer holds what has to be read
+    next.
+    """
+    edges = [edge for _, _, edge in ledger.partition(place).edges(started).pieces()]
     topic, partition = place
     if max(edges) > marks.high:
         raise SourceError(

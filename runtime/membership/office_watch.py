@@ -64,9 +64,10 @@ class OfficeWatch:
         watch = self._reader()
         patience = Patience(self.settings.call_limit_ms, "asking who is in office")
         try:
-            ledger = await until_answered(lambda: watch.read_control(Ledger()), patience)
-            if any(member.instance == self.identity.instance for member in ledger.control.members.values()):
-                self.identity.check_in_office(ledger, self.identity.own(ledger).incarnation)
+            fresh = Ledger()
+            ledger = await until_answered(lambda: watch.read_control(fresh), patience)
+            if self.identity.incarnation is not None:
+                self.identity.check_in_office(ledger, self.identity.incarnation)
         except FencedError as fenced:
             return fenced
         except (BrokerError, LogError) as error:

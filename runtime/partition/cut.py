@@ -16,7 +16,8 @@ from typing import TypeAlias
 from ...brokers.protocol import Record
 from ...keyrange.hashing import point_of
 from ...keyrange.ranges import KeyRange
-from ...offsets.events import RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
+from ...offsets.event_values import NO_MOVE, Edge
+from ...offsets.events import RangesReleased, WorkersCut, WorkersMerged, WorkerSplit
 from ..handlers.sizes import bytes_of
 from .dispatch import PartitionDispatch
 from .worker import Worker
@@ -77,17 +78,18 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """``[first, end)`` has no worker any more."""
+    """These bands have no worker any more. ``bounds``: where hot ones had been cut."""
 
     dispatch: PartitionDispatch
     epoch: int
-    first: int
-    end: int
+    bands: tuple[Edge, ...]
+    bounds: tuple[int, ...] = ()
 
-    def event(self, transaction: int) -> RangeReleased:
+    def event(self, transaction: int) -> RangesReleased:
         """What the log says of it."""
         d = self.dispatch
-        return RangeReleased(d.incarnation, transaction, self.epoch, d.topic, d.partition, self.first, self.end)
+        place = d.topic, d.partition
+        return RangesReleased(d.incarnation, transaction, self.epoch, *place, NO_MOVE, self.bands, self.bounds)
 
 
 Change: TypeAlias = Cut | Split | Merged | Released
@@ -188,10 +190,11 @@ def merge(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> tuple[Worke
     return one, changes
 
 
-def release(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> list[Released]:
-    """Workers whose running records are through leave the dispatch; what they did not commit is forgotten.
+def release(dispatch: PartitionDispatch, workers: Sequence[Worker], wanted: Sequence[int] = ()) -> list[Released]:
+    """Workers whose running records are through leave the dispatch; what is in no generation yet is forgotten.
 
-    Raises ValueError while one of them runs a record.
+    ``wanted``: the bounds of the declared cut; those that workers have beside them are told. Raises ValueError while
+    one of them runs a record.
     """
     if any(w.running is not None for w in workers):
         raise ValueError("a range is released when none of its records runs")
@@ -201,13 +204,18 @@ def release(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> list[Rele
         worker.queue_bytes = worker.kept = 0
         worker.done.clear()
     dispatch.replace_workers(workers, [])
-    released: list[tuple[int, int, int]] = []
+    released: dict[int, list[Edge]] = {}
+    bounds: dict[int, list[int]] = {}
     for worker in sorted(workers, key=attrgetter("first")):
-        if released and released[-1][1:] == (worker.first, worker.epoch):
-            released[-1] = (released[-1][0], worker.end, worker.epoch)
+        bands = released.setdefault(worker.epoch, [])
+        touches = bool(bands) and bands[-1].end == worker.first
+        if touches and worker.first not in wanted:
+            bounds.setdefault(worker.epoch, []).append(worker.first)
+        if touches and bands[-1].edge == worker.taken_to:
+            bands[-1] = Edge(bands[-1].first, worker.end, worker.taken_to)
         else:
-            released.append((worker.first, worker.end, worker.epoch))
-    return [Released(dispatch, epoch, first, end) for first, end, epoch in released]
+            bands.append(Edge(worker.first, worker.end, worker.taken_to))
+    return [Released(dispatch, epoch, tuple(bands), tuple(bounds.get(epoch, ()))) for epoch, bands in released.items()]
 
 
 def carve(dispatch: PartitionDispatch, within: KeyRange) -> list[Split]:

@@ -43,10 +43,11 @@ HOLD_PAUSE = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReleaseWish:
-    """Give up a range."""
+    """Give up a range. ``wanted``: the bounds of the declared cut."""
 
     dispatch: PartitionDispatch
     within: KeyRange
+    wanted: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -256,7 +257,7 @@ class Wishes:
             self.leaving[wish] = workers_within(dispatch, within)
             wind_up(dispatch, self.leaving[wish])
         if are_through(self.leaving[wish]):
-            reshaped.changes += release(dispatch, self.leaving.pop(wish))
+            reshaped.changes += release(dispatch, self.leaving.pop(wish), wish.wanted)
             self._fulfilled.append(wish)
 
     def _end_hold(self, held: Held, now: float, reshaped: Reshaped) -> bool:
@@ -342,14 +343,15 @@ def _worker_inside(dispatch: PartitionDispatch, part: EpochPart) -> Worker | Non
 
 
 def add_granted(dispatch: PartitionDispatch, part: EpochPart, wanted: Iterable[int]) -> list[Change]:
-    """New workers for all points of an epoch, by the wanted cut and where edges differ; none may be held.
+    """New workers for all points of an epoch, by the wanted cut, the bounds that came with the grant, and where edges
+    differ; none may be held.
 
     One whose edge lies below the front is caught up; the main reader passes over what lies below an edge ahead of it.
     """
     dispatch.epoch = part.epoch
     changes: list[Change] = []
     for span in _spans(part):
-        inside = [bound for bound in wanted if span[0] < bound < span[-1]]
+        inside = [bound for bound in (*wanted, *part.bounds) if span[0] < bound < span[-1]]
         changes.append(cut(dispatch, dispatch.add_workers(sorted({*span, *inside}), defined(part.edges))))
     return changes
 

@@ -16,10 +16,9 @@ from ...brokers.protocol import TopicPartition
 from ...brokers.threads import DaemonThreads
 from ...errors import StateError, StoreError
 from ...keyrange.ranges import KeyRange
-from ...state.changelog import BEACON_KEY, decode_beacon
 from ...state.changes import StateChanges
 from ...state.overlay import Changes, Layer
-from ...state.restore import ChangelogUnfit, check_beacon
+from ...state.restore import Beacons, ChangelogUnfit, Writers, check_table
 from ...state.rocks import RocksError
 from ...state.tables import Change, Copy, Mark, Marker
 from ..handlers.partition_state import PartitionState
@@ -69,12 +68,14 @@ class Storage(Protocol):
     def unwritten_bytes(self) -> int | None:
         """How much committed state waits for ``write``, about; None: none."""
 
-    async def restoring(
-        self, ranges: Sequence[KeyRange], expected: tuple[int, int] | None, *, is_checked: bool = True
-    ) -> Restoring | None:
+    @property
+    def old_beacon(self) -> int | None:
+        """The writer that the beacon of before names, if it was there when this was restored."""
+
+    async def restoring(self, ranges: Sequence[KeyRange], writers: Writers | None) -> Restoring | None:
         """What has to be restored before the state of these ranges is ready; None: nothing, it is ready.
 
-        ``expected`` and ``is_checked``: see ``Restoring``. Raises StateError, StoreError.
+        ``writers``: see ``Restoring``. Raises StateError, StoreError.
         """
 
     def committed(self, changed: StateChanges, position: int | None) -> None:
@@ -94,18 +95,17 @@ class BrokerTable:
 
     def __init__(self, changelog: TopicPartition, state: PartitionState, threads: StateThreads) -> None:
         self.changelog, self.state = changelog, state
+        self.old_beacon: int | None = None
         self._threads = threads
 
-    async def restoring(
-        self, ranges: Sequence[KeyRange], expected: tuple[int, int] | None, *, is_checked: bool = True
-    ) -> None:
+    async def restoring(self, ranges: Sequence[KeyRange], writers: Writers | None) -> None:
         """See ``Storage``."""
-        if is_checked:
-            stored = await self._threads.run(self.state.table.get, BEACON_KEY)
+        if writers is not None:
             try:
-                check_beacon(None if stored is None else decode_beacon(stored), expected)
-            except (ChangelogUnfit, ValueError) as error:
+                beacons = await self._threads.run(check_table, self.state.table, writers)
+            except ChangelogUnfit as error:
                 raise StateError(f"{self.changelog.topic}[{self.changelog.partition}]: {error}") from error
+            self.old_beacon = beacons.old
         self.state.make_ready(ranges)
 
     def committed(self, changed: StateChanges, position: int | None) -> None:  # noqa: ARG002  # a table has no marker
@@ -124,12 +124,14 @@ class Follower:
     """A ``Storage`` in a local copy, which follows the changelog.
 
     ``position``: all changes of the changelog below it are in the copy; None: nothing was restored so far.
+    ``old_beacon``: see ``Storage``.
     """
 
     def __init__(self, changelog: TopicPartition, state: PartitionState, copy: Copy, threads: StateThreads) -> None:
         """``state`` has a ``CopyTable`` of the same copy."""
         self.changelog, self.state, self.copy = changelog, state, copy
         self.position: int | None = None
+        self.old_beacon: int | None = None
         self._threads = threads
         self._committed_to: int | None = None
         """Where committed changes end that are not in the copy yet; None: there are none."""
@@ -144,12 +146,13 @@ class Follower:
 
     # --- what is held ------------------------------------------------------------------------------------------------
 
-    async def restoring(
-        self, ranges: Sequence[KeyRange], expected: tuple[int, int] | None, *, is_checked: bool = True
-    ) -> Restoring:
+    async def restoring(self, ranges: Sequence[KeyRange], writers: Writers | None) -> Restoring:
         """See ``Storage``."""
         held = tuple(ranges)
-        return Restoring(self.changelog, self.copy, held, expected, partial(self.restored, held), is_checked)
+        return Restoring(self.changelog, self.copy, held, writers, partial(self.restored, held), self._find)
+
+    def _find(self, beacons: Beacons) -> None:
+        self.old_beacon = beacons.old
 
     def restored(self, ranges: Sequence[KeyRange]) -> None:
         """The copy of these ranges is whole."""

@@ -7,17 +7,18 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from ...brokers.protocol import Broker, Outgoing, Record, TopicDescription, TopicPartition
 from ...errors import SettingsError, StateNotReady
 from ...keyrange.ranges import WHOLE, KeyRange
-from ...offsets.decide import StoreSpec
+from ...offsets.decide import WRITERS_MAX, StoreSpec
 from ...offsets.events import StateChanged
-from ...offsets.ledger import Ledger, Place, birth
-from ...state.changelog import BEACON_KEY, Beacon, changelog_topic, encode_beacon
+from ...offsets.ledger import Ledger, Place
+from ...state.changelog import OLD_BEACON_KEY, Beacon, beacon_key, changelog_topic, encode_beacon
 from ...state.changes import StateChanges
 from ...state.overlay import Cell
+from ...state.restore import Writers
 from ...state.tables import Copies, Copy, StoreInfo
 from ..handlers.handler import Handler
 from ..handlers.outputs import RECORD_FRAME_BYTES, destination_of
@@ -38,6 +39,18 @@ AHEAD_KEYS_MAX: Final = 2_000
 
 MARKS_EVERY_S: Final = 600.0
 """Markers of partitions that nothing changes are renewed so often: an old one means a restore from the start."""
+
+
+class Succession(NamedTuple):
+    """Fenced writers whose changes this process has seen, and the beacons of them that it deletes with its first change
+    of the partition's state.
+    """
+
+    incarnations: tuple[int, ...]
+    keys: tuple[bytes, ...]
+
+
+_NOBODY: Final = Succession((), ())
 
 
 class Keeper:
@@ -63,6 +76,8 @@ class Keeper:
         self._copies: Copies | None = None
         self._behind: dict[Place, Storage] = {}
         """Those with committed changes that they don't hold yet."""
+        self._successions: dict[Place, Succession] = {}
+        """Those that no committed transaction has named yet."""
         self._written_s = 0.0
         self._marked_s = 0.0
         self._asked_ms = self._in_office_ms = wall_ms()
@@ -100,7 +115,7 @@ class Keeper:
         if not self.handlers:
             return
         numbered = ledger.control.stores
-        infos = [StoreInfo(numbered[w.name].number, *w) for w in self.wanted]
+        infos = [StoreInfo(numbered[w.name].store, *w) for w in self.wanted]
         self.infos = {info.name: info for info in infos}
         for topic in self.handlers:
             changelog = topics[changelog_topic(self.app, topic)]
@@ -121,7 +136,7 @@ class Keeper:
     async def _copy(self, ledger: Ledger, infos: Sequence[StoreInfo], topic: str, partition: int) -> Copy:
         if self._copies is None:
             assert self._open_copies is not None, "that was checked before"
-            self._copies = await self._threads.run(self._open_copies, birth(ledger))
+            self._copies = await self._threads.run(self._open_copies, ledger.control.app_birth)
             await self._threads.run(self._copies.declare, infos)
         return await self._threads.run(self._copies.copy, topic, partition)
 
@@ -131,25 +146,33 @@ class Keeper:
         return self.storages[place].state, bindings
 
     async def restore(self, ledger: Ledger) -> None:
-        """Make the state of all partitions whole. ``ledger``: read to the ends after the grants.
+        """Make the state of all partitions whole.
 
-        Raises StateError when a changelog is not the one that the offset log knows, StoreError, BrokerError.
+        ``ledger``: the offset log was read to its end after the grants were read, and the control log no further.
+        Raises StateError when a changelog is not the one that the logs know, StoreError, BrokerError.
         """
-        restoring = []
+        living = frozenset(member.incarnation for member in ledger.control.unfenced())
+        known = {place: _writers(ledger, place, living) for place in self.storages}  # before a ledger goes on
+        await self._restore([await storage.restoring((WHOLE,), known[at]) for at, storage in self.storages.items()])
         for place, storage in self.storages.items():
-            expected = ledger.partition(place).changed_by
-            restoring.append(await storage.restoring((WHOLE,), expected))
-        await self._restore(restoring)
+            fenced = tuple(i for i in sorted(known[place].required) if known[place].is_fenced(i))
+            if fenced:
+                old = (OLD_BEACON_KEY,) if storage.old_beacon in fenced else ()
+                self._successions[place] = Succession(fenced, (*map(beacon_key, fenced), *old))
         self._marked_s = asyncio.get_running_loop().time()
 
-    async def take_up(self, place: Place, ranges: Sequence[KeyRange]) -> None:
+    async def take_up(self, place: Place, ranges: Sequence[KeyRange], ledger: Ledger, incarnation: int) -> None:
         """Make the state of ranges whole that were granted just now, while others of their partition are worked on.
 
-        What changes there was checked at the start and has been written by this process since.
+        What this process, which is ``incarnation``, wrote itself was checked at the start or written since. The changes
+        of others must be there as far as the ledger knows them: it may lag, and they may go on.
         """
         storage = self.storages.get(place)
-        if storage is not None:
-            await self._restore([await storage.restoring(ranges, None, is_checked=False)])
+        if storage is None:
+            return
+        others = {i: last for i, last in ledger.partition(place).changed.items() if i != incarnation}
+        writers = Writers(others, _newest(others)) if others else None
+        await self._restore([await storage.restoring(ranges, writers)])
 
     def release(self, place: Place, within: KeyRange) -> None:
         """A range was released: its state is somebody else's from here on."""
@@ -208,16 +231,19 @@ class Keeper:
     def records(
         self, changes: Sequence[StateChanges], incarnation: int, transaction: int
     ) -> tuple[list[Outgoing], list[StateChanged]]:
-        """What a transaction carries of the state: changelog records with their beacons, and the events of it."""
+        """What a transaction carries of the state: changelog records with the beacons, and the events of it."""
         self._asked_ms = self.wall_ms()
         records: list[Outgoing] = []
         events: list[StateChanged] = []
-        beacon = encode_beacon(Beacon(incarnation, transaction))
+        key, beacon = encode_beacon(Beacon(incarnation, transaction))
         for changed in changes:
             topic, partition = changelog_topic(self.app, changed.place[0]), changed.place[1]
             records += [Outgoing(topic, partition, cell.key, value) for cell, value in changed.last.items()]
-            records.append(Outgoing(topic, partition, BEACON_KEY, beacon))
-            events.append(StateChanged(incarnation, transaction, *changed.place, len(changed.last)))
+            succession = self._successions.get(changed.place, _NOBODY)
+            records += [Outgoing(topic, partition, succeeded, None) for succeeded in succession.keys]
+            records.append(Outgoing(topic, partition, key, beacon))
+            count = len(changed.last)
+            events.append(StateChanged(incarnation, transaction, *changed.place, count, succession.incarnations))
         return records, events
 
     async def committed(
@@ -230,6 +256,7 @@ class Keeper:
         """
         self.was_in_office(self._asked_ms)
         for changed in changes:
+            self._successions.pop(changed.place, None)
             storage = self.storages[changed.place]
             storage.committed(changed, positions.get(storage.changelog))
             if storage.unwritten_bytes is not None:
@@ -273,6 +300,17 @@ class Keeper:
         self._marked_s = asyncio.get_running_loop().time()
         for storage in self.storages.values():
             storage.renew_marks(self._in_office_ms)
+
+
+def _writers(ledger: Ledger, place: Place, living: frozenset[int]) -> Writers:
+    """Who changed the state of a source partition, by the logs as they are now."""
+    changed = dict(ledger.partition(place).changed)
+    return Writers(changed, _newest(changed), living, ledger.control.incarnation_max)
+
+
+def _newest(changed: Iterable[int]) -> frozenset[int]:
+    """Those whose beacons are looked for."""
+    return frozenset(sorted(changed)[-WRITERS_MAX:])
 
 
 class StateFolder:

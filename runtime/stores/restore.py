@@ -4,8 +4,8 @@ Some partitions at a time, each in one reading pass: while a batch is written in
 more than two are in memory. Each batch goes with its markers, so a restore that was broken off goes on where it was.
 What becomes of a record is decided in ``state.restore``; here is only the fetching, the writing and the telling.
 
-A high watermark counts only when it is taken after whoever wrote the partition's state before was fenced; ``run`` takes
-it. Nor may a transaction have changed the state since ``expected`` was read from the offset log.
+A high watermark counts only when it is taken after whoever wrote the ranges' state before was fenced; ``run`` takes it.
+Others may go on writing other ranges of the partition.
 """
 
 import asyncio
@@ -32,8 +32,7 @@ from ...brokers.threads import DaemonThreads
 from ...brokers.waiting import Patience, closed_within, until_answered
 from ...errors import StateError, StoreError
 from ...keyrange.ranges import KeyRange
-from ...state.changelog import Beacon
-from ...state.restore import ChangelogUnfit, Plan, check_beacon, last_beacon, plan_restore, spans_from_end
+from ...state.restore import Beacons, BeaconSearch, ChangelogUnfit, Plan, Writers, plan_restore
 from ...state.rocks import RocksError
 from ...state.tables import Copy
 from ..settings import Settings
@@ -57,17 +56,16 @@ DELETE_RETENTION_MS_DEFAULT: Final = 86_400_000
 class Restoring(NamedTuple):
     """A copy that shall become whole for the key ranges that are held.
 
-    ``expected``: (incarnation, transaction) that changed the partition's state last, as the offset log has it; None:
-    none did. ``on_ready`` is called on the loop when the copy is whole. ``is_checked`` False: ``expected`` is not
-    looked at, for this process checked the changelog when it started and goes on writing to it.
+    ``writers``: who changed the partition's state, as the logs had it before; None: the changelog is not compared with
+    them. On the loop ``on_found`` is called with the beacons that are there, and later ``on_ready``: the copy is whole.
     """
 
     changelog: TopicPartition
     copy: Copy
     held: Sequence[KeyRange]
-    expected: tuple[int, int] | None
+    writers: Writers | None
     on_ready: Callable[[], None]
-    is_checked: bool = True
+    on_found: Callable[[Beacons], None] = lambda _: None
 
 
 class Restore:
@@ -86,8 +84,8 @@ class Restore:
     async def run(self, sources: Sequence[Restoring]) -> None:
         """Make the copies whole. What it wrote stays when it ends early, and the next one goes on from there.
 
-        Raises StateError (a changelog is missing, lost its head, holds what is no state, or ends at another transaction
-        than the offset log), StoreError (the copy can't be written), BrokerError.
+        Raises StateError (a changelog is missing, lost its head, holds what is no state, or has other beacons
+        than the offset log names), StoreError (the copy can't be written), BrokerError.
         """
         if not sources:
             return
@@ -146,28 +144,26 @@ class Restore:
         return marks, {topic: int(configs.get(topic, {}).get(name, default)) for topic in topics}
 
     async def _check_beacons(self, planned: Sequence[tuple[Restoring, Plan]]) -> None:
-        """Compare the last transactions of all changelogs with those expected, before anything is cleared."""
-        left = {source.changelog: (source, plan) for source, plan in planned if source.is_checked}
-        spans = {changelog: spans_from_end(plan.high) for changelog, (_, plan) in left.items()}
+        """Compare the beacons of all changelogs with the writers that the logs know, before anything is cleared."""
+        left = {
+            source.changelog: (source, BeaconSearch(source.writers, plan.high))
+            for source, plan in planned
+            if source.writers is not None
+        }
         while left:
-            found: dict[TopicPartition, Beacon | None] = {}
             to_read: dict[TopicPartition, tuple[int, int]] = {}
-            for changelog in left:
-                span = next(spans[changelog], None)
-                if span is None:
-                    found[changelog] = None
-                else:
-                    to_read[changelog] = span
+            for changelog, (source, search) in list(left.items()):
+                with _of(changelog):
+                    span = search.span()
+                    if span is not None:
+                        to_read[changelog] = span
+                        continue
+                    search.check()
+                source.on_found(search.beacons)
+                del left[changelog]
             async with contextlib.aclosing(_read(self.broker, self.settings, to_read)) as batches:
                 async for batch in batches:
-                    high = left[batch.source][1].high
-                    with _of(batch.source):
-                        beacon = last_beacon(record for record in batch.records if record.offset < high)
-                    if beacon is not None:
-                        found[batch.source] = beacon
-            for changelog, beacon in found.items():
-                with _of(changelog):
-                    check_beacon(beacon, left.pop(changelog)[0].expected)
+                    left[batch.source][1].read(batch.records)
 
     async def _work(self, plans: deque[tuple[Restoring, Plan]], progress: "_Progress") -> None:
         """Restore one partition after the other, as long as there are some."""

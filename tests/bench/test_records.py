@@ -8,8 +8,8 @@ from pathlib import Path
 from _driver import Spec, Tally
 from comparison.kill import covered, grown
 from comparison.latency import percentiles_ms
-from keylanes.offsets.events import Tile
-from keylanes.state.changelog import BEACON_KEY, Beacon, encode_beacon, encode_stored
+from keylanes.offsets.event_values import Tile
+from keylanes.state.changelog import Beacon, encode_beacon, encode_stored
 from keylanes.state.keys import state_key
 from rig.loader import counts_of, keys_of, records_of, value_of
 from rig.reader import Found, Turns, count_of_keylanes, count_of_quix, count_of_streams, source_of, wrong_keys
@@ -148,7 +148,7 @@ def test_the_last_counts_of_changelogs_are_read() -> None:
     """Each arm's own form; keys that are missing, wrong or too many are counted."""
     ours = state_key(7, 0, b"key-000001"), encode_stored(b"12")
     assert count_of_keylanes(*ours) == (b"key-000001", 12)
-    assert count_of_keylanes(BEACON_KEY, encode_beacon(Beacon(1, 2))) is None
+    assert count_of_keylanes(*encode_beacon(Beacon(1, 2))) is None
     assert count_of_streams(b"key-000001", (12).to_bytes(8, "big")) == (b"key-000001", 12)
     assert count_of_quix(b'key-000001|"seen"', b"12") == (b"key-000001", 12)
     expected = array("I", [5, 0, 7])

@@ -7,7 +7,7 @@ virtual time under several seeds, on the others in real time.
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 
 from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.protocol import (
+    Appender,
     Batch,
     Broker,
     BrokerError,
@@ -32,12 +33,17 @@ from keylanes.brokers.protocol import (
 )
 from keylanes.brokers.simulated.broker import SimulatedBroker, SimulatedReader
 from keylanes.brokers.simulated.cluster import Cluster
+from keylanes.brokers.simulated.connection import SimulatedConnection
 from keylanes.brokers.simulated.log import ClusterState, PartitionLog, SimulatedRecord
+from keylanes.brokers.simulated.network import Fault, Kind
 from keylanes.brokers.simulated.virtual_loop import run_virtual
+
+from ..stage.appending import append
 
 SEEDS = range(6)
 PATIENCE_S = 30.0
 TIMEOUT_MS = 10_000
+AT_ONCE_S = 1.5
 OVERSIZE = random.Random(1).randbytes(5000)  # Kafka's limit is on what compression leaves: zeros would pass
 numbers = itertools.count(1)
 
@@ -46,14 +52,18 @@ Join = Callable[[str, Mapping[TopicPartition, int]], AbstractAsyncContextManager
 """A consumer group of that name has a member, which has committed these offsets; it leaves at the end."""
 
 
+Stuck = Callable[[Coroutine[Any, Any, None]], AbstractAsyncContextManager["asyncio.Task[None]"]]
+"""Inside, an append is under way that is not answered before the end."""
+
+
 class World:
     """A broker, topics of one's own on it, and whatever a case opened, closed at the end. ``join`` None: the broker has
-    no consumer groups.
+    no consumer groups. ``stuck`` None: it answers always, and at once.
     """
 
-    def __init__(self, connect: Callable[[], Broker], join: "Join | None" = None) -> None:
+    def __init__(self, connect: Callable[[], Broker], join: "Join | None" = None, stuck: "Stuck | None" = None) -> None:
         self._connect = connect
-        self.join = join
+        self.join, self.stuck = join, stuck
         self._brokers: list[Broker] = []
         self._broker: Broker | None = None
         self._readers: list[Reader] = []
@@ -152,7 +162,7 @@ async def records_come_back_whole_and_in_order(world: World) -> None:
         Outgoing(topic, 0, None, None, (), 1_234_567_890_124),
         Outgoing(topic, 0, b"", b"", (), 1_234_567_890_125),
     ]
-    await (await world.broker()).append(sent)
+    await append(await world.broker(), sent)
     found = await world.read(at(topic))
     assert [(r.key, r.value, tuple(r.headers), r.timestamp) for r in found] == [
         (s.key, s.value, tuple(s.headers), s.timestamp) for s in sent
@@ -164,7 +174,7 @@ async def records_come_back_whole_and_in_order(world: World) -> None:
 async def a_record_without_a_timestamp_is_stamped(world: World) -> None:
     """Timestamp None becomes a time in milliseconds of this century, in appends and in transactions."""
     topic = await world.topic()
-    await (await world.broker()).append(numbered(topic, 1))
+    await append(await world.broker(), numbered(topic, 1))
     await (await world.producer(world.unique("id"))).transact(numbered(topic, 1))
     for record in await world.read(at(topic)):
         assert 1_500_000_000_000 < record.timestamp < 4_000_000_000_000
@@ -174,7 +184,7 @@ async def a_record_without_a_timestamp_is_stamped(world: World) -> None:
 async def partitions_are_apart(world: World) -> None:
     """Each partition counts its own offsets and hands out its own records."""
     topic = await world.topic(partitions=3)
-    await (await world.broker()).append(numbered(topic, 3, 2) + numbered(topic, 2, 0))
+    await append(await world.broker(), numbered(topic, 3, 2) + numbered(topic, 2, 0))
     assert [len(await world.read(at(topic, partition))) for partition in range(3)] == [2, 0, 3]
 
 
@@ -182,7 +192,7 @@ async def partitions_are_apart(world: World) -> None:
 async def a_fetch_is_bounded_and_the_next_goes_on(world: World) -> None:
     """No fetch exceeds ``records_max`` over all partitions, and together they give every record once, in order."""
     topic = await world.topic(partitions=2)
-    await (await world.broker()).append(numbered(topic, 250, 0) + numbered(topic, 130, 1))
+    await append(await world.broker(), numbered(topic, 250, 0) + numbered(topic, 130, 1))
     sources = [at(topic, 0), at(topic, 1)]
     reader = await world.reader(dict.fromkeys(sources, 0))
     found: dict[TopicPartition, list[bytes | None]] = {source: [] for source in sources}
@@ -201,7 +211,7 @@ async def a_fetch_is_bounded_and_the_next_goes_on(world: World) -> None:
 async def many_records_at_once(world: World) -> None:
     """An append of thousands of records is read back complete and in order."""
     topic = await world.topic(partitions=2)
-    await (await world.broker()).append([r for n in range(3000) for r in numbered(topic, 1, n % 2, n)])
+    await append(await world.broker(), [r for n in range(3000) for r in numbered(topic, 1, n % 2, n)])
     for partition in range(2):
         found = await world.read(at(topic, partition))
         assert values(found) == [b"%d" % number for number in range(partition, 3000, 2)]
@@ -228,7 +238,7 @@ async def a_waiting_fetch_wakes_for_a_record(world: World) -> None:
     reader = await world.reader({source: 0})
     waiting = asyncio.create_task(reader.fetch([source], records_max=10, wait_ms=60_000))
     await asyncio.sleep(0)
-    await (await world.broker()).append(numbered(source.topic, 1))
+    await append(await world.broker(), numbered(source.topic, 1))
     async with asyncio.timeout(PATIENCE_S):
         batches: list[Batch] = await waiting
     assert [values(batch.records) for batch in batches] == [[b"0"]]
@@ -250,7 +260,7 @@ async def a_waiting_fetch_wakes_for_a_transaction(world: World) -> None:
 async def only_named_partitions_are_fetched(world: World) -> None:
     """A fetch hands out named partitions only; the others stay where they are and lose nothing."""
     topic = await world.topic(partitions=2)
-    await (await world.broker()).append(numbered(topic, 20, 0) + numbered(topic, 20, 1))
+    await append(await world.broker(), numbered(topic, 20, 0) + numbered(topic, 20, 1))
     reader = await world.reader({at(topic, 0): 0, at(topic, 1): 0})
     first = await world.read_to(reader, 20, at(topic, 0), records_max=3)
     assert reader.position(at(topic, 1)) == 0
@@ -262,7 +272,7 @@ async def only_named_partitions_are_fetched(world: World) -> None:
 async def an_assignment_replaces_the_one_before(world: World) -> None:
     """After ``assign`` reading goes on at the new place, backwards too; what was prefetched elsewhere is dropped."""
     topic = await world.topic(partitions=2)
-    await (await world.broker()).append(numbered(topic, 50, 0) + numbered(topic, 50, 1))
+    await append(await world.broker(), numbered(topic, 50, 0) + numbered(topic, 50, 1))
     reader = await world.reader({at(topic, 0): 0})
     await world.read_to(reader, 30, at(topic, 0), records_max=10)
     reader.assign({at(topic, 0): 7, at(topic, 1): 48})
@@ -275,7 +285,7 @@ async def an_assignment_replaces_the_one_before(world: World) -> None:
 async def an_assignment_during_a_fetch_drops_what_it_brings(world: World) -> None:
     """A fetch that was under way hands out nothing of the old place: the next record is that of the new place."""
     topic = await world.topic()
-    await (await world.broker()).append(numbered(topic, 50))
+    await append(await world.broker(), numbered(topic, 50))
     reader = await world.reader({at(topic): 0})
     under_way = asyncio.create_task(reader.fetch([at(topic)], records_max=5, wait_ms=1000))
     await asyncio.sleep(0)
@@ -289,7 +299,7 @@ async def an_assignment_during_a_fetch_drops_what_it_brings(world: World) -> Non
 async def a_cancelled_fetch_loses_nothing(world: World) -> None:
     """Fetches that are cancelled at any moment neither skip nor repeat a record."""
     topic = await world.topic()
-    await (await world.broker()).append(numbered(topic, 100))
+    await append(await world.broker(), numbered(topic, 100))
     reader = await world.reader({at(topic): 0})
     records: list[Record] = []
     for passes in range(20):
@@ -309,7 +319,7 @@ async def a_cancelled_fetch_loses_nothing(world: World) -> None:
 async def readers_do_not_disturb_each_other(world: World) -> None:
     """Two readers of one partition each get everything, from where they started."""
     topic = await world.topic()
-    await (await world.broker()).append(numbered(topic, 60))
+    await append(await world.broker(), numbered(topic, 60))
     first, second = await world.reader({at(topic): 0}), await world.reader({at(topic): 30})
     found = await asyncio.gather(world.read_to(first, 60, at(topic), 7), world.read_to(second, 60, at(topic), 11))
     assert [len(records) for records in found] == [60, 30]
@@ -326,7 +336,7 @@ async def reading_outside_the_log_is_an_error(world: World) -> None:
     """Below the start and above the high watermark a fetch raises OffsetOutOfRange with the watermarks."""
     topic = await world.topic()
     broker = await world.broker()
-    await broker.append(numbered(topic, 10))
+    await append(broker, numbered(topic, 10))
     await broker.trim({at(topic): 4})
     for wrong in (3, 11):
         reader = await world.reader({at(topic): wrong})
@@ -340,13 +350,13 @@ async def a_trim_moves_the_start(world: World) -> None:
     """After a trim the start watermark has moved, records above are there, and a trim to the high leaves none."""
     topic = await world.topic()
     broker = await world.broker()
-    await broker.append(numbered(topic, 10))
+    await append(broker, numbered(topic, 10))
     await broker.trim({at(topic): 4})
     assert tuple((await broker.watermarks([at(topic)]))[at(topic)]) == (4, 10)
     assert [record.offset for record in await world.read(at(topic), 4)] == list(range(4, 10))
     await broker.trim({at(topic): 10})
     assert tuple((await broker.watermarks([at(topic)]))[at(topic)]) == (10, 10)
-    await broker.append(numbered(topic, 1))
+    await append(broker, numbered(topic, 1))
     assert [record.offset for record in await world.read(at(topic), 10)] == [10]
 
 
@@ -392,7 +402,7 @@ async def watermarks_count_from_zero(world: World) -> None:
     broker = await world.broker()
     sources = [at(topic, 0), at(topic, 1)]
     assert [tuple(w) for w in (await broker.watermarks(sources)).values()] == [(0, 0), (0, 0)]
-    await broker.append(numbered(topic, 3, 1))
+    await append(broker, numbered(topic, 3, 1))
     assert {s: tuple(w) for s, w in (await broker.watermarks(sources)).items()} == {
         sources[0]: (0, 0),
         sources[1]: (0, 3),
@@ -406,8 +416,8 @@ async def offsets_are_found_by_time(world: World) -> None:
     broker = await world.broker()
     times = (1_700_000_001_000, 1_700_000_004_000, 1_700_000_002_000, 1_700_000_003_000)
     for time in times:
-        await broker.append([Outgoing(topic, 1, b"k", b"v", (), time)])
-    await broker.append([Outgoing(topic, 2, b"k", b"v", (), times[1])])
+        await append(broker, [Outgoing(topic, 1, b"k", b"v", (), time)])
+    await append(broker, [Outgoing(topic, 2, b"k", b"v", (), times[1])])
 
     async def found(time: int) -> list[int | None]:
         asked = {at(topic, partition): time for partition in range(3)}
@@ -429,7 +439,7 @@ async def a_time_below_the_start_is_the_start(world: World) -> None:
     """What was deleted is not found."""
     topic = await world.topic()
     broker = await world.broker()
-    await broker.append([Outgoing(topic, 0, b"k", b"v", (), 1_700_000_000_000 + number) for number in range(5)])
+    await append(broker, [Outgoing(topic, 0, b"k", b"v", (), 1_700_000_000_000 + number) for number in range(5)])
     await broker.trim({at(topic): 3})
     assert await broker.offsets_at({at(topic): 1_700_000_000_001}) == {at(topic): 3}
 
@@ -443,7 +453,7 @@ async def a_group_is_read_without_joining_it(world: World) -> None:
     assert (nothing.is_live, nothing.offsets) == (False, {})
     if world.join is None:
         return
-    await broker.append([*numbered(topic, 9), *numbered(topic, 9, 1)])
+    await append(broker, [*numbered(topic, 9), *numbered(topic, 9, 1)])
     async with world.join(group, {at(topic): 4, at(topic, 1): 0}):
         assert (await broker.group_offsets(group, [at(topic)])).is_live
     told = await broker.group_offsets(group, [at(topic, p) for p in range(3)])
@@ -455,11 +465,58 @@ async def a_group_is_read_without_joining_it(world: World) -> None:
 @case
 async def appends_keep_their_order(world: World) -> None:
     """Appends that follow each other are read in that order, and an acknowledged one is visible at once."""
-    topic = await world.topic()
+    topic, appender = await world.topic(), (await world.broker()).appender()
     for number in range(20):
-        await (await world.broker()).append(numbered(topic, 2, first=2 * number))
+        await appender.append(numbered(topic, 2, first=2 * number))
         assert await world.high(at(topic)) == 2 * number + 2
     assert values(await world.read(at(topic))) == [b"%d" % number for number in range(40)]
+
+
+@case
+async def appends_that_wait_for_each_other_keep_their_order(world: World) -> None:
+    """Those of one appender are written in the order in which they were called, large and small ones."""
+    topic, appender = await world.topic(partitions=2), (await world.broker()).appender()
+    called: list[bytes] = []
+
+    async def write(name: bytes, count: int) -> None:
+        called.extend([name] * count)
+        await appender.append([Outgoing(topic, p, None, name) for p in range(2) for _ in range(count)])
+
+    await asyncio.gather(*(write(b"%d" % number, count) for number, count in enumerate((1, 2000, 1, 3, 1000, 1))))
+    for partition in range(2):
+        assert values(await world.read(at(topic, partition))) == called
+
+
+@case
+async def no_appender_waits_for_another(world: World) -> None:
+    """While one gets no answer, others of its connection write, and what it sent is written all the same."""
+    if world.stuck is None:
+        return
+    topic, broker = await world.topic(partitions=2), await world.broker()
+    one, other = broker.appender(), broker.appender()
+    for number in range(2):
+        await asyncio.gather(*(by.append(numbered(topic, 1, p, number)) for p, by in enumerate((one, other))))
+    async with world.stuck(one.append(numbered(topic, 1, 0, 2))) as running:
+        beside = asyncio.create_task(other.append(numbered(topic, 1, 1, 2)))
+        done, _ = await asyncio.wait({beside}, timeout=AT_ONCE_S)
+        assert done, "it waits for another appender"
+        assert not running.done()
+        assert await world.high(at(topic)) == 2
+    await running
+    for partition in range(2):
+        assert values(await world.read(at(topic, partition))) == [b"0", b"1", b"2"]
+
+
+@case
+async def an_appender_goes_on_after_a_refusal(world: World) -> None:
+    """What is refused is the error of the one who sent it; the same appender writes what comes behind it."""
+    topic = await world.topic(max_message_bytes="2000")
+    appender = (await world.broker()).appender()
+    await appender.append(numbered(topic, 1))
+    with pytest.raises(TransactionRefused):
+        await appender.append([Outgoing(topic, 0, b"k", OVERSIZE)])
+    await appender.append(numbered(topic, 1, first=1))
+    assert values(await world.read(at(topic))) == [b"0", b"1"]
 
 
 @case
@@ -485,7 +542,7 @@ async def a_transaction_tells_where_it_ended(world: World) -> None:
         [*numbered(one, 3, 1), *numbered(other, 1), *numbered(one, 1, 1)],
         [*large, *numbered(other, 1500), *numbered(one, 1)],
     ):
-        await (await world.broker()).append(numbered(other, 1, first=7))
+        await append(await world.broker(), numbered(other, 1, first=7))
         begin = {source: await world.high(source) for source in {at(r.topic, r.partition) for r in records}}
         ends = await producer.transact(records)
         assert dict(ends) == {
@@ -569,7 +626,7 @@ async def an_empty_transaction_writes_nothing(world: World) -> None:
     topic = await world.topic()
     producer = await world.producer(world.unique("id"))
     await producer.transact([])
-    await (await world.broker()).append([])
+    await append(await world.broker(), [])
     assert await world.high(at(topic)) == 0
     await producer.transact(numbered(topic, 1))
     assert len(await world.read(at(topic))) == 1
@@ -682,8 +739,8 @@ async def an_oversize_record_can_not_be_appended(world: World) -> None:
     topic = await world.topic(max_message_bytes="2000")
     broker = await world.broker()
     with pytest.raises(BrokerError):
-        await broker.append([Outgoing(topic, 0, b"k", OVERSIZE)])
-    await broker.append(numbered(topic, 1))
+        await append(broker, [Outgoing(topic, 0, b"k", OVERSIZE)])
+    await append(broker, numbered(topic, 1))
     assert values(await world.read(at(topic))) == [b"0"]
 
 
@@ -693,8 +750,14 @@ async def closed_things_stay_closed(world: World) -> None:
     topic = await world.topic()
     broker = await world.another()
     producer, reader = await world.producer(world.unique("id"), broker), await broker.reader({at(topic): 0})
-    await broker.append(numbered(topic, 1))
-    for closing in (producer, reader, broker):
+    appender, left_open = broker.appender(), broker.appender()
+    for used in (appender, left_open):
+        await used.append(numbered(topic, 1))
+    await appender.close()
+    with pytest.raises(BrokerError):
+        await appender.append(numbered(topic, 1, first=666))
+    await left_open.append(numbered(topic, 1))
+    for closing in (producer, reader, appender, broker):
         await closing.close()
         await closing.close()
     with pytest.raises(BrokerError):
@@ -703,18 +766,20 @@ async def closed_things_stay_closed(world: World) -> None:
         await reader.fetch([at(topic)], records_max=1, wait_ms=10)
     with pytest.raises(BrokerError):
         await broker.watermarks([at(topic)])
-    with pytest.raises(BrokerError):  # whoever stood in line for it: nobody would close what it opened
-        await broker.append(numbered(topic, 1))
+    for appending in (appender, left_open, broker.appender()):  # nobody would close what it opened
+        with pytest.raises(BrokerError):
+            await appending.append(numbered(topic, 1, first=666))
     with pytest.raises(BrokerError):
         await world.producer(world.unique("id"), broker)
-    await (await world.broker()).append(numbered(topic, 1))
+    await append(await world.broker(), numbered(topic, 1))
+    assert values(await world.read(at(topic))) == [b"0"] * 4
 
 
 Run = Callable[[Case], None]
 
 
-async def _run(case: Case, connect: Callable[[], Broker], join: Join | None = None) -> None:
-    world = World(connect, join)
+async def _run(case: Case, connect: Callable[[], Broker], join: Join | None = None, stuck: Stuck | None = None) -> None:
+    world = World(connect, join, stuck)
     try:
         await case(world)
     finally:
@@ -736,7 +801,7 @@ def simulated() -> Run:
             cluster = SimulatedBroker(seed)
             names = itertools.count(1)
             connect = lambda: cluster.connect(f"client-{next(names)}")  # noqa: B023, E731  # at once
-            run_virtual(_run(case, connect, _simulated_join(cluster)), seed=seed)
+            run_virtual(_run(case, connect, _simulated_join(cluster), _simulated_stuck(cluster)), seed=seed)
 
     return run
 
@@ -749,6 +814,18 @@ def _simulated_join(cluster: SimulatedBroker) -> Join:
         cluster.set_group(group, offsets)
 
     return join
+
+
+def _simulated_stuck(cluster: SimulatedBroker) -> Stuck:
+    @asynccontextmanager
+    async def stuck(appending: Coroutine[Any, Any, None]) -> "AsyncIterator[asyncio.Task[None]]":
+        cluster.network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST)
+        running = asyncio.get_running_loop().create_task(appending)
+        await cluster.network.caught()
+        yield running
+        cluster.network.release()
+
+    return stuck
 
 
 def _kafka_join(bootstrap: str) -> Join:
@@ -861,6 +938,12 @@ def _times_are_sorted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClusterState, "offset_at", offset_at)
 
 
+def _appenders_share_a_session(patch: pytest.MonkeyPatch) -> None:
+    whole = SimulatedConnection.appender
+    shared: dict[SimulatedConnection, Appender] = {}
+    patch.setattr(SimulatedConnection, "appender", lambda connection: shared.setdefault(connection, whole(connection)))
+
+
 def _groups_are_always_empty(patch: pytest.MonkeyPatch) -> None:
     whole = ClusterState.group_offsets
     patch.setattr(ClusterState, "group_offsets", lambda *asked: whole(*asked)._replace(is_live=False))
@@ -871,6 +954,7 @@ def _groups_are_always_empty(patch: pytest.MonkeyPatch) -> None:
     [
         _times_are_sorted,
         _groups_are_always_empty,
+        _appenders_share_a_session,
         _stable_is_high,
         _aborted_is_visible,
         _positions_stop_at_holes,

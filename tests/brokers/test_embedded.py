@@ -15,6 +15,8 @@ from keylanes.brokers.protocol import BrokerError, Outgoing, ProducerFenced, Top
 from keylanes.errors import StoreError
 from keylanes.state.tables import TABLE_CONFIG, Table
 
+from ..stage.appending import append
+
 SOURCE = TopicPartition("a", 0)
 OTHER = TopicPartition("b", 0)
 PATIENCE_S = 30.0
@@ -84,11 +86,11 @@ async def test_a_folder_that_is_not_ours_is_refused(tmp_path: Path) -> None:
 async def test_a_process_shares_its_folder(tmp_path: Path) -> None:
     """Brokers on one folder see each other's records at once; the last to close, each at most once, lets go."""
     one, two = await opened(tmp_path / "data"), await opened(tmp_path / "x" / ".." / "data")
-    await one.append(numbered("a", 2))
+    await append(one, numbered("a", 2))
     assert await values_of(two, SOURCE) == [b"0", b"1"]
     await one.close()
     await one.close()
-    await two.append(numbered("a", 1, 2))
+    await append(two, numbered("a", 1, 2))
     assert await values_of(two, SOURCE) == [b"0", b"1", b"2"]
     await two.close()
     assert await asyncio.to_thread(elsewhere, tmp_path / "data") == "opened"
@@ -97,10 +99,10 @@ async def test_a_process_shares_its_folder(tmp_path: Path) -> None:
 async def test_a_broker_may_be_opened_again(tmp_path: Path) -> None:
     """After close everything raises; after another ``open`` everything is there."""
     broker = await opened(tmp_path / "data")
-    await broker.append(numbered("a", 1))
+    await append(broker, numbered("a", 1))
     await broker.close()
     with pytest.raises(BrokerError, match="is not open"):
-        await broker.append(numbered("a", 1))
+        await append(broker, numbered("a", 1))
     await broker.open()
     await broker.open()
     assert await values_of(broker, SOURCE) == [b"0"]
@@ -187,7 +189,7 @@ async def test_a_large_append_leaves_the_loop_its_turns(tmp_path: Path) -> None:
             turns += 1
 
     beside = asyncio.create_task(others())
-    await broker.append(numbered("a", 200_000))
+    await append(broker, numbered("a", 200_000))
     beside.cancel()
     assert turns >= 5
     await broker.close()
@@ -202,7 +204,7 @@ async def test_a_fetch_wakes_across_threads(tmp_path: Path) -> None:
 
     async def write() -> None:
         another = await opened(tmp_path / "data")
-        await another.append(numbered("a", 1))
+        await append(another, numbered("a", 1))
         await another.close()
 
     thread = threading.Thread(target=lambda: asyncio.run(write()))
@@ -231,7 +233,7 @@ async def test_close_ends_a_waiting_fetch(tmp_path: Path) -> None:
 async def test_the_given_clock_stamps(tmp_path: Path) -> None:
     """Records without a timestamp get that of ``clock_ms``."""
     broker = await opened(tmp_path / "data")
-    await broker.append(numbered("a", 1))
+    await append(broker, numbered("a", 1))
     reader = await broker.reader({SOURCE: 0})
     (batch,) = await reader.fetch([SOURCE], records_max=10, wait_ms=0)
     assert [record.timestamp for record in batch.records] == [1_600_000_000_000]
@@ -292,6 +294,7 @@ import asyncio, sys
 from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.protocol import Outgoing, TopicPartition, TopicSpec
 from keylanes.state.tables import TABLE_CONFIG
+
 async def main():
     broker = EmbeddedBroker(sys.argv[1])
     await broker.open()

@@ -27,6 +27,8 @@ from keylanes.brokers.simulated.broker import (
 )
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
+from ..stage.appending import append
+
 SOURCE = TopicPartition("a", 0)
 OTHER = TopicPartition("b", 0)
 SLOW_MARKERS = Latency(marker_ms=(1000.0, 1000.0))
@@ -88,7 +90,7 @@ def test_an_open_transaction_hides_what_comes_after_it() -> None:
         victim.sever()
         with pytest.raises((TransactionAborted, TransactionUnknown)):
             await running
-        await other.append([Outgoing("a", 0, b"k", b"2")])
+        await append(other, [Outgoing("a", 0, b"k", b"2")])
         await asyncio.sleep(50)
         assert await seen_now(other) == ([], 0)
         await asyncio.sleep(15)
@@ -130,7 +132,7 @@ def test_a_severed_connection_has_no_further_effect() -> None:
         with pytest.raises(ConnectionSevered):
             await waiting
         assert asyncio.get_running_loop().time() < 1_002
-        for call in (connection.watermarks([SOURCE]), connection.append(both(1)), producer_of(connection)):
+        for call in (connection.watermarks([SOURCE]), append(connection, both(1)), producer_of(connection)):
             with pytest.raises(ConnectionSevered):
                 await call
         await asyncio.sleep(10)
@@ -145,7 +147,7 @@ def test_what_was_under_way_at_a_crash_may_land_or_not() -> None:
     async def main(seed: int) -> int:
         cluster = cluster_of(seed)
         connection = cluster.connect("victim")
-        running = asyncio.create_task(connection.append([Outgoing("a", 0, b"k", b"v")] * 3))
+        running = asyncio.create_task(append(connection, [Outgoing("a", 0, b"k", b"v")] * 3))
         await asyncio.sleep(0.005)
         connection.sever()
         await asyncio.gather(running, return_exceptions=True)
@@ -224,7 +226,7 @@ def test_holes_are_passed() -> None:
     async def main() -> None:
         cluster = cluster_of()
         connection = cluster.connect("one")
-        await connection.append([Outgoing("a", 0, b"k", b"%d" % number) for number in range(6)])
+        await append(connection, [Outgoing("a", 0, b"k", b"%d" % number) for number in range(6)])
         cluster.make_hole(SOURCE, [0, 2, 5])
         assert await seen_now(connection) == ([b"1", b"3", b"4"], 6)
 
@@ -257,7 +259,7 @@ def test_compaction_keeps_the_newest_of_each_key() -> None:
     async def main() -> None:
         cluster = compacted()
         connection = cluster.connect("one")
-        await connection.append(keyed((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"c", b"1"), (b"b", None)))
+        await append(connection, keyed((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"c", b"1"), (b"b", None)))
         cluster.compact(COMPACTED)
         assert left(cluster) == [(2, b"a", b"2"), (3, b"c", b"1"), (4, b"b", None)]
         assert await seen_now(connection, COMPACTED) == ([b"2", b"1", None], 5)
@@ -276,7 +278,7 @@ def test_compaction_heeds_transactions() -> None:
     async def main() -> None:
         cluster = compacted(faults=Faults(transact_aborted=1.0))
         connection = cluster.connect("one")
-        await connection.append(keyed((b"a", b"1"), (b"b", b"1")))
+        await append(connection, keyed((b"a", b"1"), (b"b", b"1")))
         with pytest.raises(TransactionAborted):
             await (await producer_of(connection)).transact(keyed((b"a", b"2"), (b"b", b"2")))
         await asyncio.sleep(1)
@@ -285,7 +287,7 @@ def test_compaction_heeds_transactions() -> None:
         assert [entry.record is None for entry in cluster.everything(COMPACTED)] == [False, False, True, True, True]
         cluster.faults.transact_aborted, cluster.latency = 0.0, SLOW_MARKERS
         await (await producer_of(connection)).transact(keyed((b"a", b"3")))
-        await connection.append(keyed((b"b", b"3")))
+        await append(connection, keyed((b"b", b"3")))
         cluster.compact(COMPACTED)
         assert len(left(cluster)) == 4
         await asyncio.sleep(2)
@@ -316,7 +318,7 @@ def test_partial_compaction_never_changes_what_a_table_holds(seed: int) -> None:
         written: list[tuple[int, bytes | None, bytes | None]] = []
         for _ in range(12):
             pairs = [(b"%d" % drawn.randrange(5), drawn.choice((None, b"%d" % drawn.randrange(99)))) for _ in range(9)]
-            await connection.append(keyed(*pairs))
+            await append(connection, keyed(*pairs))
             written += [(0, *pair) for pair in pairs]
             cluster.compact(COMPACTED, keep_tombstones=drawn.random() < 0.5, partly=drawn.random() < 0.8)
             assert replay(left(cluster)) == replay(written)
@@ -333,7 +335,7 @@ def test_a_log_that_lost_its_end_is_out_of_range() -> None:
     async def main() -> None:
         cluster = cluster_of()
         connection = cluster.connect("one")
-        await connection.append([Outgoing("a", 0, b"k", b"%d" % number) for number in range(6)])
+        await append(connection, [Outgoing("a", 0, b"k", b"%d" % number) for number in range(6)])
         cluster.truncate(SOURCE, 2)
         assert await seen_now(connection) == ([b"0", b"1"], 2)
         with pytest.raises(OffsetOutOfRange):
@@ -392,7 +394,7 @@ def test_auto_create_makes_topics_on_write() -> None:
     async def main() -> None:
         cluster = SimulatedBroker(auto_create=True, partitions_default=3)
         connection = cluster.connect("one")
-        await connection.append([Outgoing("new", 2, None, b"1")])
+        await append(connection, [Outgoing("new", 2, None, b"1")])
         await (await producer_of(connection)).transact([Outgoing("newer", 0, None, b"1")])
         assert [topic.partitions for topic in cluster.topics().values()] == [3, 3]
 

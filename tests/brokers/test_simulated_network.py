@@ -32,6 +32,8 @@ from keylanes.brokers.simulated.cluster import Cluster
 from keylanes.brokers.simulated.requests import Numbered, SimulatedRequests
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 
+from ..stage.appending import append
+
 T = TypeVar("T")
 
 SOURCE, OTHER = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -176,20 +178,6 @@ def test_a_transaction_that_lost_an_answer_before_its_commit_is_aborted(kind: Ki
     run_virtual(main())
 
 
-@pytest.mark.parametrize("fault", LOST)
-def test_a_lost_append_is_written_once_and_in_order(fault: Fault) -> None:
-    """It is sent again under the same sequence number; appends of one connection wait for each other."""
-
-    async def main() -> None:
-        cluster = cluster_of()
-        connection = cluster.connect("one")
-        cluster.network.arm(Kind.PRODUCE, fault)
-        await asyncio.gather(connection.append(of(1, 2)), connection.append(of(3)))
-        assert committed(cluster) == [1, 2, 3]
-
-    run_virtual(main())
-
-
 @pytest.mark.parametrize("kind", [Kind.METADATA, Kind.OFFSETS, Kind.INIT, Kind.CREATE, Kind.TRIM, Kind.FETCH])
 @pytest.mark.parametrize("fault", LOST)
 def test_what_may_be_asked_twice_is_asked_again(kind: Kind, fault: Fault) -> None:
@@ -198,7 +186,7 @@ def test_what_may_be_asked_twice_is_asked_again(kind: Kind, fault: Fault) -> Non
     async def main() -> None:
         cluster = cluster_of()
         connection = cluster.connect("one")
-        await connection.append(of(1, 2))
+        await append(connection, of(1, 2))
         cluster.network.arm(kind, fault)
         await connection.open()
         await connection.describe(["a"])
@@ -263,41 +251,21 @@ def test_requests_are_late_by_the_seed(seed: int) -> None:
     async def main() -> None:
         faults = Faults(request_late=1.0, request_late_ms=30_000)
         cluster = cluster_of(seed, latency=Latency(timeout_ms=2_000))
-        connection = cluster.connect("one")
-        await connection.append(of(0))
+        appender = cluster.connect("one").appender()
+        await appender.append(of(0))
         cluster.faults.request_late, cluster.faults.request_late_ms = faults.request_late, faults.request_late_ms
         loop = asyncio.get_running_loop()
         began = loop.time()
         with pytest.raises(BrokerTimeout):
-            await connection.append(of(1))
+            await appender.append(of(1))
         assert loop.time() - began == pytest.approx(2.0, abs=0.1)
         cluster.faults.heal()
-        await connection.append(of(2))
+        await appender.append(of(2))
         await asyncio.sleep(40)
         assert sorted(committed(cluster)) == [0, 1, 2]
         assert cluster.met["request_late"] == cluster.met["arrived_late"] == 1
 
     run_virtual(main(), seed=seed)
-
-
-def test_a_late_append_may_come_after_newer_ones() -> None:
-    """Connections do not keep each other's order: what was given up lands behind what was sent after it, or before."""
-
-    async def main(seed: int) -> tuple[int, ...]:
-        cluster = cluster_of(seed, latency=Latency(timeout_ms=1_000))
-        connection = cluster.connect("one")
-        await connection.append([])
-        cluster.faults.request_late, cluster.faults.request_late_ms = 0.5, 3_000
-        for value in (1, 2):
-            try:
-                await connection.append(of(value))
-            except BrokerTimeout:
-                cluster.faults.heal()
-        await asyncio.sleep(5)
-        return tuple(committed(cluster))
-
-    found = Counter(run_virtual(main(seed), seed=seed) for seed in range(60))
-    assert {(1, 2), (2, 1)} <= set(found)
 
 
 def test_late_markers_keep_the_id_busy() -> None:
@@ -367,7 +335,7 @@ def test_a_reader_of_a_silent_cluster_hears_nothing_and_then_an_error() -> None:
         assert 5 <= quiet <= 10
         assert loop.time() - began == pytest.approx(1.0, abs=0.2)
         cluster.faults.away = False
-        await cluster.connect("two").append(of(1))
+        await append(cluster.connect("two"), of(1))
         assert await reader.fetch([SOURCE], records_max=1, wait_ms=100)
 
     run_virtual(main())
@@ -499,7 +467,7 @@ def test_the_cluster_runs_outside_of_its_processes(monkeypatch: pytest.MonkeyPat
     async def work(cluster: SimulatedBroker) -> None:
         process.set("one")
         connection = cluster.connect("one")
-        await connection.append(of(1))
+        await append(connection, of(1))
         await (await producer_of(connection, timeout_ms=1_000)).transact(of(2))
         assert process.get() == "one"
         await asyncio.sleep(5)

@@ -21,6 +21,8 @@ from keylanes import errors as all_errors
 from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.protocol import Outgoing, TopicPartition, TopicSpec
 
+from ..stage.appending import append
+
 APPLICATION = """
     import sys
     from keylanes import App
@@ -78,7 +80,7 @@ def on_broker(folder: Path, orders: list[bytes] | None) -> list[Any]:
         try:
             if orders is not None:
                 await broker.create([TopicSpec("orders", 1, {})])
-                await broker.append([Outgoing("orders", 0, b"k", order) for order in orders])
+                await append(broker, [Outgoing("orders", 0, b"k", order) for order in orders])
                 return []
             reader = await broker.reader({TopicPartition("parcels", 0): 0})
             batches = await reader.fetch([TopicPartition("parcels", 0)], records_max=100, wait_ms=0)

@@ -21,6 +21,8 @@ from keylanes.state.keys import encode_map_key, state_key
 from keylanes.state.rocks import open_rocks
 from keylanes.state.tables import Marker, StoreInfo
 
+from ..stage.appending import append
+
 STORES = [
     StoreInfo(0, "seen", "orders", "value", "", "int", "json"),
     StoreInfo(1, "by_day", "orders", "map", "str", "float", "json"),
@@ -196,7 +198,7 @@ async def fill(folder: Path, first: int) -> None:
     await broker.open()
     await broker.create([TopicSpec("orders", 2, {})])
     values = range(first, first + 10)
-    await broker.append([Outgoing("orders", i % 2, b"c%d" % (i % 2), b"%d" % i, (), 5_000) for i in values])
+    await append(broker, [Outgoing("orders", i % 2, b"c%d" % (i % 2), b"%d" % i, (), 5_000) for i in values])
     await broker.close()
 
 

@@ -16,7 +16,7 @@ from keylanes.demo.figures import counts_expected
 from keylanes.demo.flights import Flight, Totals, source_rows
 from keylanes.demo.logbook import read_topic
 from keylanes.offsets.provenance import HEADER
-from keylanes.state.changelog import decode_stored
+from keylanes.state.changelog import decode_stored, is_beacon_key
 from keylanes.state.keys import parse_key
 from keylanes.state.topics import TopicStore
 
@@ -100,7 +100,9 @@ def totals_of(data: Path, source: str) -> dict[tuple[int, bytes], list[int]]:
     for partition in range(4):
         table = store.table(f"flights-demo.changelog.{source}", partition)
         assert table is not None
-        for key, value in table.page(b"\0\0", None, 100_000):  # behind the beacon
+        for key, value in table.page(b"", None, 100_000):
+            if is_beacon_key(key):
+                continue
             totals = msgspec.json.decode(decode_stored(value).payload, type=Totals)
             found[partition, parse_key(key).key] = list(msgspec.structs.astuple(totals))
     store.close()

@@ -14,6 +14,8 @@ from keylanes.demo.logbook import read_topic
 from keylanes.errors import FencedError, LogError
 from keylanes.runtime.settings import Settings
 
+from ..stage.appending import append
+
 pytestmark = pytest.mark.slow
 
 ROWS = 4 * ROWS_PER_TRANSACTION + 7
@@ -83,6 +85,6 @@ async def test_of_two_loaders_one_goes_on(broker: EmbeddedBroker) -> None:
 async def test_a_foreign_record_among_the_progress_is_refused(broker: EmbeddedBroker) -> None:
     """What no loader of ours wrote stops the loader instead of being taken for zero."""
     await broker.create([TopicSpec(PROGRESS.topic, 1, {})])
-    await broker.append([Outgoing(*PROGRESS, None, b"hello")])
+    await append(broker, [Outgoing(*PROGRESS, None, b"hello")])
     with pytest.raises(LogError, match="no loader of ours"):
         await Loader(broker, ROWS, Settings()).run()

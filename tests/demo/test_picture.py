@@ -7,7 +7,9 @@ import pytest
 from keylanes.demo.logbook import Structure
 from keylanes.demo.tiles import Change, PlaneTile, Stretch, choose_stretch, offset_of, workers_of
 from keylanes.keyrange.ranges import even_bounds
-from keylanes.offsets.events import OffsetEvent, RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
+from keylanes.offsets.events import OffsetEvent, WorkersCut, WorkersMerged, WorkerSplit
+
+from ..stage.log_events import range_released
 
 WORKERS = 64
 
@@ -70,7 +72,7 @@ def test_changes_are_told_by_their_ranges() -> None:
         WorkersCut(1, 1, *place, 0, (0, 100, 200)),
         WorkerSplit(1, 5, *place, 0, 40, 2),
         WorkersMerged(1, 6, *place, 3, 1, 4),
-        RangeReleased(1, 7, *place, 40, 200),
+        range_released(1, 7, *place, 40, 200),
         WorkersCut(1, 8, *place, 5, (40, 100, 200)),
         WorkersCut(2, 1, 2, "t", 0, 0, (0, 100, 200)),
     ]

@@ -14,6 +14,8 @@ import pytest
 from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.protocol import Outgoing, TopicPartition, TopicSpec
 
+from ..stage.appending import append
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -85,7 +87,7 @@ async def test_the_service_processes_in_its_lifespan(service: ModuleType, tmp_pa
     assert (await server.get("/health"))[0] == 503
     assert await server.start() == {"type": "lifespan.startup.complete"}
     orders = [b'{"item": "tea", "pieces": 2}', b'{"item": "air", "pieces": 0}']
-    await broker.append([Outgoing("orders", 0, b"ann", order) for order in orders])
+    await append(broker, [Outgoing("orders", 0, b"ann", order) for order in orders])
     reader = await broker.reader({TopicPartition("parcels", 0): 0, TopicPartition("orders.dead", 0): 0})
     parcels = await reader.fetch([TopicPartition("parcels", 0)], records_max=10, wait_ms=20_000)
     dead = await reader.fetch([TopicPartition("orders.dead", 0)], records_max=10, wait_ms=20_000)

@@ -95,6 +95,28 @@ def test_is_constant_means_the_same_value_at_every_point(first: list[Piece], wit
     assert steps.is_constant(a, b, value) == all(steps.at(point) == value for point in members(a, b))
 
 
+@given(pieces, changes)
+def test_one_function_goes_on_in_another_that_says_the_same_where_it_is_defined(
+    first: list[Piece], then: list[Change]
+) -> None:
+    """Compared with a look at each point; also with one that differs a little."""
+    one, other = Steps(first), Steps(first).replace(then)
+    for a, b in ((one, other), (other, one), (one, one), (one, Steps[int]())):
+        left, right = as_dict(a), as_dict(b)
+        assert a.goes_on_in(b) == all(right[p] == value for p, value in left.items() if value is not None)
+
+
+@given(pieces, changes)
+def test_what_is_put_on_a_copy_is_not_put_on_the_original(first: list[Piece], then: list[Change]) -> None:
+    """And what is put in place is what a new function would have."""
+    steps = Steps(first)
+    copy = steps.copy()
+    for a, b, value in then:
+        copy.put(a, b, value)
+    assert steps == Steps(first)
+    assert copy == steps.replace(then)
+
+
 @given(pieces)
 def test_the_text_of_a_function_shows_its_pieces(first: list[Piece]) -> None:
     """Undefined parts are left out."""

@@ -1,35 +1,49 @@
 """A deliberately dumb ledger: looks at whole logs, point by point, straight from the rule that says what counts.
 
 Epoch e holds, at a point, from the offset of its own grant to that of the next grant over the point. A tile counts iff
-it lies inside its own epoch's part and starts at the edge. Epochs rise; a stale term's grants don't exist.
+it lies inside its own epoch's part and starts at the edge. Epochs rise; what does not count in the control log doesn't
+exist.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from keylanes.offsets.events import (
-    Committed,
+from keylanes.offsets.control_events import (
+    AppCreated,
     ControlEvent,
     CoordinatorElected,
-    OffsetEvent,
+    LevelRaised,
+    MemberFenced,
+    MemberJoined,
     PartitionStarted,
-    RangeReleased,
     RangesGranted,
-    StateChanged,
 )
+from keylanes.offsets.event_values import EVERYBODY
+from keylanes.offsets.events import Committed, OffsetEvent, RangesReleased, StateChanged, TopicsWritten
 
 
 class Judgement(NamedTuple):
     """What the logs say of some points: edges and owners by point, epochs that violate, epochs that wait.
 
-    And which (incarnation, transaction) changed the state last.
+    And of each writer that was not succeeded its last transaction that changed the state, and the destinations.
     """
 
     edges: dict[int, int]
     owners: dict[int, int | None]
     violations: set[int]
     waiting: set[int]
-    changed_by: tuple[int, int] | None
+    changed: dict[int, int]
+    destinations: set[str]
+
+
+class Roll(NamedTuple):
+    """What the control log says of the application and of who took part."""
+
+    app_birth: str
+    level: int
+    term: int
+    used: int
+    fenced: set[int]
 
 
 class _Grants(NamedTuple):
@@ -41,7 +55,8 @@ class _Grants(NamedTuple):
 
 def judge(control: Sequence[ControlEvent], offsets: Sequence[OffsetEvent], points: Sequence[int]) -> Judgement:
     """The judgement of one partition's logs at these points."""
-    started, in_force = _in_force(control)
+    in_force = counting(control)
+    started = next((event.offset for event in in_force if isinstance(event, PartitionStarted)), 0)
     grants = _grants(in_force, points)
     edge = dict(grants.froms)
     released: dict[tuple[int, int], bool] = {}
@@ -53,9 +68,9 @@ def judge(control: Sequence[ControlEvent], offsets: Sequence[OffsetEvent], point
             continue
         if epoch > grants.newest:
             waiting.add(epoch)
-        elif isinstance(event, RangeReleased):
+        elif isinstance(event, RangesReleased):
             for point in points:
-                if event.first <= point < event.end:
+                if any(band.first <= point < band.end for band in event.bands):
                     if (epoch, point) in edge:
                         released[epoch, point] = True
                     elif epoch == grants.newest:
@@ -69,9 +84,17 @@ def judge(control: Sequence[ControlEvent], offsets: Sequence[OffsetEvent], point
         if edge[epoch, point] > until:
             violations.add(epoch)
             edge[epoch, point] = until
-    changes = [(event.incarnation, event.transaction) for event in offsets if isinstance(event, StateChanged)]
-    changed_by = changes[-1] if changes else None
-    return Judgement(*_at_last(started, points, edge, released), violations, waiting, changed_by)
+    written = {name for event in offsets if isinstance(event, TopicsWritten) for name in event.destinations}
+    return Judgement(*_at_last(started, points, edge, released), violations, waiting, _changed(offsets), written)
+
+
+def _changed(offsets: Sequence[OffsetEvent]) -> dict[int, int]:
+    changes = [event for event in offsets if isinstance(event, StateChanged)]
+    return {
+        change.incarnation: change.transaction
+        for i, change in enumerate(changes)
+        if not any({change.incarnation, EVERYBODY} & {*later.succeeded} for later in changes[i + 1 :])
+    }
 
 
 def _commit(
@@ -113,24 +136,64 @@ def _at_last(
     return edges, owners
 
 
-def _in_force(control: Sequence[ControlEvent]) -> tuple[int, list[RangesGranted]]:
-    term = started = 0
-    grants: list[RangesGranted] = []
+def counting(control: Sequence[ControlEvent]) -> list[ControlEvent]:
+    """What counts of a control log, by looking back at all that counted before."""
+    counted: list[ControlEvent] = []
     for event in control:
-        if isinstance(event, CoordinatorElected):
-            term = max(term, event.term)
-        elif isinstance(event, PartitionStarted) and event.term == term:
-            started = event.offset
-        elif isinstance(event, RangesGranted) and event.term == term:
-            same = [g for g in grants if g.epoch == event.epoch]
-            if event.epoch >= max([1, *(g.epoch for g in grants)]) and all(
-                g.incarnation == event.incarnation for g in same
-            ):
-                grants.append(event)
-    return started, grants
+        elections = [at for at, before in enumerate(counted) if isinstance(before, CoordinatorElected)]
+        election = counted[elections[-1]] if elections else None
+        if isinstance(event, AppCreated):
+            counts = not any(isinstance(before, AppCreated) for before in counted)
+        elif isinstance(event, CoordinatorElected):
+            counts = all(event.term > counted[at].term for at in elections)  # type: ignore[union-attr]  # elections
+            if event.app_birth:
+                counts = counts and _app_birth(counted) in ("", event.app_birth)
+            else:
+                counts = counts and not any(isinstance(before, LevelRaised) for before in counted)
+        elif not isinstance(election, CoordinatorElected):
+            counts = (event.term, event.number) == (0, 0)
+        else:
+            decided = [before for before in counted[elections[-1] + 1 :] if not isinstance(before, AppCreated)]
+            counts = (event.term, event.number) == (election.term, len(decided) + 1 if election.app_birth else 0)
+        if counts:
+            counted.append(event)
+    return counted
 
 
-def _grants(in_force: Sequence[RangesGranted], points: Sequence[int]) -> _Grants:
+def _app_birth(counted: Sequence[ControlEvent]) -> str:
+    """The first text that is one: an election's, or on old logs the birth of the first member."""
+    for event in counted:
+        if isinstance(event, CoordinatorElected) and event.app_birth:
+            return event.app_birth
+        if isinstance(event, MemberJoined):
+            return event.birth
+    return ""
+
+
+def roll(control: Sequence[ControlEvent]) -> Roll:
+    """Who took part; an incarnation that was passed over, or is forgotten, is as good as fenced."""
+    counted = counting(control)
+    joined: list[int] = []
+    fenced: set[int] = set()
+    for event in counted:
+        if isinstance(event, MemberJoined) and event.incarnation > max(joined, default=0):
+            fenced |= {*range(max(joined, default=0) + 1, event.incarnation)}
+            joined.append(event.incarnation)
+        elif isinstance(event, MemberFenced) and event.incarnation in joined:
+            fenced.add(event.incarnation)
+    level = max((event.level for event in counted if isinstance(event, LevelRaised)), default=0)
+    term = max((event.term for event in counted if isinstance(event, CoordinatorElected)), default=0)
+    return Roll(_app_birth(counted), level, term, max(joined, default=0), fenced)
+
+
+def _grants(counted: Sequence[ControlEvent], points: Sequence[int]) -> _Grants:
+    in_force: list[RangesGranted] = []
+    for event in counted:
+        if isinstance(event, RangesGranted):
+            same = [g for g in in_force if g.epoch == event.epoch]
+            rises = event.epoch >= max([1, *(g.epoch for g in in_force)])
+            if rises and all(g.incarnation == event.incarnation for g in same):
+                in_force.append(event)
     froms: dict[tuple[int, int], int] = {}
     untils: dict[tuple[int, int], int] = {}
     for grant in in_force:

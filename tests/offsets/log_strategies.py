@@ -1,27 +1,38 @@
 """Control and offset logs for property tests: mostly right, often wrong, on a small grid of points and offsets."""
 
+from dataclasses import dataclass, field
+
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from keylanes.keyrange.hashing import SPACE_END
-from keylanes.offsets.events import (
+from keylanes.offsets.control_events import (
     AppCreated,
-    Band,
-    Committed,
     ControlEvent,
-    CoordinatorElected,
-    MemberExpelled,
-    MemberFenced,
-    MemberJoined,
+    Decision,
+    LevelRaised,
+)
+from keylanes.offsets.event_values import EVERYBODY, NO_MOVE, NUMBERLESS, Band, Edge, Tile
+from keylanes.offsets.events import (
+    Committed,
     OffsetEvent,
-    PartitionStarted,
-    RangeReleased,
-    RangesGranted,
+    RangesReleased,
     StateChanged,
-    StoreDeclared,
-    Tile,
+    TopicsWritten,
     WorkersCut,
     WorkersMerged,
     WorkerSplit,
+)
+
+from ..stage.log_events import (
+    APP_BIRTH,
+    coordinator_elected,
+    member_expelled,
+    member_fenced,
+    member_joined,
+    partition_started,
+    ranges_granted,
+    store_declared,
 )
 
 TOPIC, PARTITION = "source", 0
@@ -44,42 +55,114 @@ def spans(draw: st.DrawFn) -> tuple[int, int]:
     return first, draw(st.integers(first + 1, len(CELLS)))
 
 
+@dataclass
+class Writing:
+    """A control log that is being written: by whom, and what it says so far."""
+
+    app_birth: str
+    """"": by an older version."""
+    term: int = 0
+    number: int = NUMBERLESS
+    joined: int = 0
+    epoch: int = 0
+    is_raised: bool = False
+    log: list[ControlEvent] = field(default_factory=list)
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether the decisions of this term have numbers."""
+        return bool(self.app_birth)
+
+    def elect(self, birth: str) -> None:
+        """A higher term."""
+        self.term, self.number = self.term + 1, NUMBERLESS
+        self.log.append(coordinator_elected(self.term, birth, self.app_birth))
+
+    def decide(self, *events: Decision) -> None:
+        """The next decisions of the term."""
+        for event in events:
+            self.number += self.has_numbers
+            self.log.append(replace(event, term=self.term, number=self.number))
+
+    def join(self) -> None:
+        """One more member."""
+        self.joined += 1
+        self.decide(member_joined(0, self.joined, f"birth {self.joined}", "an id"))
+
+
 @st.composite
 def control_logs(draw: st.DrawFn, grants_max: int, *, wrong: bool) -> list[ControlEvent]:
-    """Elections, stale terms, members, stores, grants at rising epochs in chunks; wrong offsets if asked for."""
-    term, epoch = 1, 0
-    log: list[ControlEvent] = [
-        AppCreated("app", "hash", 1),
-        CoordinatorElected(1, "a"),
-        MemberJoined(1, 1, "a", "app.a"),
-        PartitionStarted(1, TOPIC, PARTITION, 0, "earliest", 1),
-    ]
-    offsets = st.sampled_from((0, 0, 2, 4, 4, 6))
+    """Elections, members, stores, grants at rising epochs in chunks, with and without numbers; wrong offsets if asked
+    for. In between what must not count: stale terms, second copies of anything, numbers out of turn, elections of
+    another application, and those of an older version where the level was raised.
+    """
+    log = Writing(draw(st.sampled_from(("", APP_BIRTH))))
+    log.log.append(AppCreated("app", "hash", 1))
+    log.elect("a")
+    log.join()
+    log.decide(partition_started(0, TOPIC, PARTITION, 0, "earliest", 1))
+    known = log.app_birth or "birth 1"
+    kinds = ("grant",) * 6 + ("chunk", "elect", "upgrade", "join", "expel", "store", "raise", *NOT_COUNTING)
     for _ in range(draw(st.integers(1, grants_max))):
-        kind = draw(st.sampled_from(("grant", "grant", "grant", "chunk", "elect", "stale", "expel", "store")))
-        if kind == "elect":
-            term += 1
-            log.append(CoordinatorElected(term, draw(st.sampled_from("abc"))))
+        kind = draw(st.sampled_from(kinds))
+        if kind in NOT_COUNTING:
+            log.log += draw(not_counting(log, kind))
+        elif kind in ("elect", "upgrade"):
+            if kind == "upgrade":
+                log.app_birth = known if log.is_raised or draw(st.booleans()) else ""
+            log.elect(draw(st.sampled_from("abc")))
+        elif kind == "join":
+            log.join()
+        elif kind == "raise" and log.has_numbers:
+            log.is_raised = True
+            log.decide(LevelRaised(0, 0, 1))
         elif kind == "expel":
-            log += [MemberExpelled(term, 1), MemberFenced(term, 1)]
+            incarnation = draw(st.integers(1, log.joined))
+            log.decide(member_expelled(0, incarnation), member_fenced(0, incarnation))
         elif kind == "store":
-            name, by = draw(st.sampled_from("abc")), term - draw(st.integers(0, 1))
-            log.append(StoreDeclared(by, draw(st.integers(0, 3)), name, TOPIC, "value", "", "int", "json"))
-        elif kind == "stale" and term > 1:
-            first, end = draw(spans())
-            band = Band(BOUNDS[first], BOUNDS[end], draw(offsets))
-            log.append(RangesGranted(term - 1, 1, epoch + draw(st.integers(0, 1)), TOPIC, PARTITION, (band,)))
+            name = draw(st.sampled_from("abc"))
+            log.decide(store_declared(0, draw(st.integers(0, 3)), name, TOPIC, "value", "", "int", "json"))
         else:
-            epoch += 0 if kind == "chunk" and epoch else draw(st.sampled_from((1, 1, 2)))
-            bands: list[Band] = []
-            cell = 0
-            while cell < len(CELLS) and (wrong or not bands):
-                first = draw(st.integers(cell, len(CELLS) - 1))
-                cell = draw(st.integers(first + 1, len(CELLS)))
-                bands.append(Band(BOUNDS[first], BOUNDS[cell], draw(offsets)))
-            incarnation = holder(epoch) if not wrong or draw(st.integers(0, 9)) else 9
-            log.append(RangesGranted(term, incarnation, epoch, TOPIC, PARTITION, tuple(bands)))
-    return log
+            log.epoch += 0 if kind == "chunk" and log.epoch else draw(st.sampled_from((1, 1, 2)))
+            incarnation = holder(log.epoch) if not wrong or draw(st.integers(0, 9)) else 9
+            log.decide(ranges_granted(0, incarnation, log.epoch, TOPIC, PARTITION, draw(bands(wrong=wrong))))
+    return log.log
+
+
+NOT_COUNTING = ("stale", "again", "skip", "behind", "foreign", "older")
+"""Ways for an event not to count: of a term before, a copy, a number too high or used, an election that is refused."""
+
+
+@st.composite
+def bands(draw: st.DrawFn, *, wrong: bool) -> tuple[Band, ...]:
+    """One band, or several in order of points; ``wrong``: also several."""
+    found: list[Band] = []
+    cell = 0
+    while cell < len(CELLS) and (wrong or not found):
+        first = draw(st.integers(cell, len(CELLS) - 1))
+        cell = draw(st.integers(first + 1, len(CELLS)))
+        found.append(Band(BOUNDS[first], BOUNDS[cell], draw(st.sampled_from((0, 0, 2, 4, 4, 6)))))
+    return tuple(found)
+
+
+@st.composite
+def not_counting(draw: st.DrawFn, log: Writing, kind: str) -> list[ControlEvent]:
+    """Events that change nothing at this place, or nothing that was not so already."""
+    grant = ranges_granted(log.term, 1, log.epoch + draw(st.integers(0, 1)), *PLACE, draw(bands(wrong=False)))
+    match kind:
+        case "stale" if log.term > 1:
+            return [replace(grant, term=log.term - 1, number=draw(st.integers(0, 4)))]
+        case "again":
+            return [draw(st.sampled_from(log.log))]
+        case "skip":
+            return [replace(grant, number=log.number + 2)]
+        case "behind" if log.number:
+            return [replace(grant, number=draw(st.integers(0, log.number)))]
+        case "foreign":
+            return [coordinator_elected(log.term + 1, "z", "another application")]
+        case "older" if log.is_raised:
+            return [coordinator_elected(log.term + 1, "z")]
+    return []
 
 
 @st.composite
@@ -92,7 +175,7 @@ def offset_logs(draw: st.DrawFn, events_max: int) -> list[OffsetEvent]:
         incarnation = holder(epoch) if draw(st.integers(0, 19)) else 7
         first, end = draw(spans())
         head = (incarnation, transaction)
-        kind = draw(st.sampled_from(("commit",) * 6 + ("cut", "split", "merge", "release", "state")))
+        kind = draw(st.sampled_from(("commit",) * 6 + ("cut", "split", "merge", "release", "state", "topics")))
         if kind == "commit":
             cells = range(first, end)
             starts = {edges.get((epoch, cell), 0) for cell in cells}
@@ -104,7 +187,10 @@ def offset_logs(draw: st.DrawFn, events_max: int) -> list[OffsetEvent]:
             tiles = (tile,) if draw(st.integers(0, 9)) else draw(st.sampled_from(((), (tile, tile))))
             log.append(Committed(*head, 0, 1, epoch, *PLACE, tiles, 0, 0, 0))
         elif kind == "state":
-            log.append(StateChanged(*head, TOPIC, PARTITION, draw(st.integers(1, 3))))
+            succeeded = draw(st.sampled_from(((), (), (1,), (2, 3), (EVERYBODY,))))
+            log.append(StateChanged(*head, TOPIC, PARTITION, draw(st.integers(1, 3)), succeeded))
+        elif kind == "topics":
+            log.append(TopicsWritten(*head, TOPIC, PARTITION, (draw(st.sampled_from("abc")),)))
         elif kind == "cut":
             log.append(WorkersCut(*head, epoch, *PLACE, transaction * 10, BOUNDS[first : end + 1]))
         elif kind == "split":
@@ -113,5 +199,9 @@ def offset_logs(draw: st.DrawFn, events_max: int) -> list[OffsetEvent]:
             left = draw(st.integers(10, 60))
             log.append(WorkersMerged(*head, epoch, *PLACE, left, left + 1, transaction * 10))
         else:
-            log.append(RangeReleased(*head, epoch, *PLACE, BOUNDS[first], BOUNDS[end]))
+            at = edges.get((epoch, first), 0) if draw(st.booleans()) else draw(st.sampled_from((None, 3)))
+            last = end if draw(st.booleans()) else first + 1
+            released = tuple(Edge(BOUNDS[cell], BOUNDS[cell + 1], at) for cell in range(first, last))
+            bounds = draw(st.sampled_from(((), (BOUNDS[1],), BOUNDS[1:3])))
+            log.append(RangesReleased(*head, epoch, *PLACE, NO_MOVE, released, bounds))
     return log

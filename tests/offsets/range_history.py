@@ -5,17 +5,11 @@ Workers' names and numbers are left out: the ledger's edges, and what it complai
 
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.decide import CommitKey, Move, decide_commits
-from keylanes.offsets.events import (
-    Band,
-    CoordinatorElected,
-    Event,
-    MemberJoined,
-    PartitionStarted,
-    RangeReleased,
-    RangesGranted,
-)
+from keylanes.offsets.event_values import Band
+from keylanes.offsets.events import Event
 from keylanes.offsets.ledger import Ledger, evolve_all
 
+from ..stage.log_events import coordinator_elected, member_joined, partition_started, range_released, ranges_granted
 from .range_model import OPEN, PREPARED, Control, Design, Released, Tile, World
 
 
@@ -30,13 +24,13 @@ def control_events(log_of: tuple[int, ...], before: Control, after: Control, nam
     """What one step appended to the control log, as far as it counts."""
     events: list[Event] = []
     if after.term != before.term:
-        events.append(CoordinatorElected(after.term, names[after.holder]))
+        events.append(coordinator_elected(after.term, names[after.holder]))
     for grant in after.grants[len(before.grants) :]:
         for log in sorted(set(log_of)):
             granted = [(p, edge) for p, edge in enumerate(grant.edges) if edge is not None and log_of[p] == log]
             bands = tuple(Band(*span(log_of, p), edge) for p, edge in granted)
             if bands:
-                events.append(RangesGranted(after.term, grant.member + 1, grant.epoch, "t", log, bands))
+                events.append(ranges_granted(after.term, grant.member + 1, grant.epoch, "t", log, bands))
     return events
 
 
@@ -53,16 +47,16 @@ def offset_events(log_of: tuple[int, ...], before: World, after: World, transact
                 key = CommitKey(entry.owner + 1, transaction, epoch, "t", log)
                 events += decide_commits([(key, moves)])
                 left = [span(log_of, e.point) for e in entry.events if isinstance(e, Released) and e.epoch == epoch]
-                events += [RangeReleased(entry.owner + 1, transaction, epoch, "t", log, a, b) for a, b in left]
+                events += [range_released(entry.owner + 1, transaction, epoch, "t", log, a, b) for a, b in left]
     return events
 
 
 def histories(design: Design, path: tuple[tuple[str, World], ...]) -> tuple[list[Event], list[Event]]:
     """The real events of both logs along a path."""
     log_of, start = design.log_of, design.start
-    control: list[Event] = [CoordinatorElected(start.control.term, design.names[start.control.holder])]
-    control += [MemberJoined(1, me + 1, name, name) for me, name in enumerate(design.names)]
-    control += [PartitionStarted(1, "t", log, 0, "earliest", 1) for log in sorted(set(log_of))]
+    control: list[Event] = [coordinator_elected(start.control.term, design.names[start.control.holder])]
+    control += [member_joined(1, me + 1, name, name) for me, name in enumerate(design.names)]
+    control += [partition_started(1, "t", log, 0, "earliest", 1) for log in sorted(set(log_of))]
     control += control_events(log_of, start.control._replace(grants=()), start.control, design.names)
     offsets: list[Event] = []
     before = start

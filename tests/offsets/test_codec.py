@@ -1,11 +1,12 @@
-"""Events to bytes and back: the golden file of every schema version, and what is refused.
+"""Events and signals to bytes and back: the golden files of every schema version, and what is refused.
 
-``golden/events.txt`` holds an event a block: its tag, its Python text, and its bytes in hexadecimal. It is written by
-``python tests/offsets/test_codec.py``, which appends the kinds that are missing and never changes a block: bytes that
-were written once must be read for ever, as the event that says the same today.
+``golden/events.txt`` and ``golden/signals.txt`` hold an event a block: its tag, its Python text, and its bytes in
+hexadecimal. They are written by ``python -m tests.offsets.test_codec``, which appends the kinds that are missing and
+never changes a block: bytes that were written once must be read for ever, as the event that says the same today.
 """
 
 import typing
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -13,104 +14,53 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylanes.offsets import events
-from keylanes.offsets.codec import EVENT_BYTES_MAX, EventError, decode, encode
+from keylanes.offsets import control_events, event_values, older_events, signals
+from keylanes.offsets import events as offset_events
+from keylanes.offsets.codec import EVENT_BYTES_MAX, EventError, SignalError, decode, decode_signal, encode
+from keylanes.offsets.event_values import EVERYBODY, NUMBERLESS, Band, Edge, Tile, Writer
+from keylanes.offsets.events import Committed, Event, RangesReleased, SnapshotTaken, StateChanged
+from keylanes.offsets.older_events import OlderEvent, SnapshotTaken1, SnapshotTaken2, as_of_today
+from keylanes.offsets.signals import Signal
 
-GOLDEN = Path(__file__).parent / "golden" / "events.txt"
-KINDS: tuple[type[msgspec.Struct], ...] = typing.get_args(events.Event)
-OLDER: tuple[type[msgspec.Struct], ...] = (events.SnapshotTaken1, events.PartitionStarted1)
+from .examples import EVENTS, SIGNALS
+
+KINDS: tuple[type[msgspec.Struct], ...] = typing.get_args(Event)
+OLDER: tuple[type[msgspec.Struct], ...] = typing.get_args(OlderEvent)
 """Kinds that are read and no longer written."""
+SIGNAL_KINDS: tuple[type[msgspec.Struct], ...] = typing.get_args(Signal)
+NAMES = {
+    name: value
+    for module in (event_values, control_events, offset_events, older_events, signals)
+    for name, value in vars(module).items()
+    if isinstance(value, type) and issubclass(value, msgspec.Struct)
+}
+"""What the Python text of a block may use."""
 
-EXAMPLES: tuple[events.Event, ...] = (
-    events.AppCreated(app="flights", hash_name="xxh64-seed42-high32", log_partitions=4),
-    events.CoordinatorElected(term=7, instance="5f0c2b"),
-    events.MemberJoined(term=7, incarnation=3, instance="5f0c2b", transactional_id="flights-3-5f0c2b"),
-    events.MemberExpelled(term=7, incarnation=2),
-    events.MemberFenced(term=7, incarnation=2),
-    events.PartitionStarted(term=7, topic="flüge", partition=2, offset=336_775, start="group:flights", partitions=4),
-    events.RangesGranted(
-        term=7,
-        incarnation=3,
-        epoch=5,
-        topic="flüge",
-        partition=2,
-        bands=(events.Band(0, 2**31, 336_775), events.Band(2**31, 2**32, 2**40)),
-    ),
-    events.SourceIdentified(term=7, topic="flüge", identity="5bcb647a9e52401a8ffcce0dcec26e07"),
-    events.LogOpened(
-        app="flights",
-        hash_name="xxh64-seed42-high32",
-        log_partition=1,
-        log_partitions=4,
-        incarnation=3,
-        transaction=0,
-    ),
-    events.WorkersCut(
-        incarnation=3, transaction=1, epoch=5, topic="flüge", partition=2, worker=0, bounds=(0, 2**31, 2**32)
-    ),
-    events.WorkerSplit(incarnation=3, transaction=2, epoch=5, topic="flüge", partition=2, worker=0, at=2**30, left=2),
-    events.WorkersMerged(incarnation=3, transaction=3, epoch=5, topic="flüge", partition=2, left=2, right=3, worker=4),
-    events.RangeReleased(incarnation=3, transaction=4, epoch=5, topic="flüge", partition=2, first=0, end=2**31),
-    events.Committed(
-        incarnation=3,
-        transaction=5,
-        part=0,
-        parts=1,
-        epoch=5,
-        topic="flüge",
-        partition=2,
-        tiles=(
-            events.Tile(worker=0, count=128, first=0, end=2**31, offset_from=336_775, offset_to=336_776),
-            events.Tile(worker=128, count=1, first=2**31, end=2**32, offset_from=2**40, offset_to=2**63 - 1),
-        ),
-        outputs=2,
-        dead_letters=1,
-        digest=2**64 - 1,
-    ),
-    events.SnapshotTaken(
-        incarnation=3,
-        transaction=6,
-        part=0,
-        parts=2,
-        app="flights",
-        position=1_000_000,
-        topic="flüge",
-        partition=2,
-        epochs_closed=4,
-        epochs=(
-            events.EpochFold(
-                epoch=5,
-                incarnation=3,
-                pieces=(
-                    events.Piece(0, 2**31, 100, 200, None, 4, False),
-                    events.Piece(2**31, 2**32, 100, 150, 150, None, True),
-                ),
-            ),
-        ),
-        violations=(0, 0, 0, 0),
-        changed_incarnation=2,
-        changed_transaction=300,
-    ),
-    events.StoreDeclared(
-        term=7,
-        number=1,
-        name="seen",
-        topic="flüge",
-        kind="map",
-        key_type="str",
-        value_type="struct",
-        codec="json",
-    ),
-    events.StateChanged(incarnation=3, transaction=7, topic="flüge", partition=2, changes=70_000),
-)
+
+class Golden(typing.NamedTuple):
+    """A golden file, and how what is in it is read."""
+
+    path: Path
+    kinds: tuple[type[msgspec.Struct], ...]
+    examples: tuple[Event | Signal, ...]
+    read: Callable[[bytes], Event | Signal]
+    error: type[ValueError]
+    name: str
 
 
 class Block(typing.NamedTuple):
-    """A block of the golden file."""
+    """A block of a golden file."""
 
+    golden: Golden
     tag: str
     text: str
     data: bytes
+
+
+FOLDER = Path(__file__).parent / "golden"
+OF_EVENTS = Golden(FOLDER / "events.txt", (*KINDS, *OLDER), EVENTS, lambda data: decode(data), EventError, "an event")
+OF_SIGNALS = Golden(FOLDER / "signals.txt", SIGNAL_KINDS, SIGNALS, decode_signal, SignalError, "a signal")
+FILES = (OF_EVENTS, OF_SIGNALS)
 
 
 def tag_of(kind: type[msgspec.Struct]) -> str:
@@ -118,27 +68,28 @@ def tag_of(kind: type[msgspec.Struct]) -> str:
     return str(kind.__struct_config__.tag)
 
 
-def golden_blocks() -> list[Block]:
+def golden_blocks(golden: Golden) -> list[Block]:
     """The file, block by block."""
     blocks = []
-    for block in GOLDEN.read_text(encoding="utf-8").split("\n\n"):
-        tag, text, *data = block.strip().split("\n")
-        blocks.append(Block(tag, text, bytes.fromhex("".join(data))))
+    text = golden.path.read_text(encoding="utf-8") if golden.path.exists() else ""
+    for block in text.split("\n\n") if text else ():
+        tag, words, *data = block.strip().split("\n")
+        blocks.append(Block(golden, tag, words, bytes.fromhex("".join(data))))
     return blocks
 
 
-def event_of(block: Block) -> events.Event | events.OlderEvent:
-    """The event that the Python text of a block says; the text uses the names of events.py only."""
-    event: events.Event | events.OlderEvent = eval(block.text, {"__builtins__": {}}, vars(events))  # noqa: S307 - our own committed file
+def event_of(block: Block) -> Event | OlderEvent | Signal:
+    """The event that the Python text of a block says."""
+    event: Event | OlderEvent | Signal = eval(block.text, {"__builtins__": {}}, NAMES)  # noqa: S307 - our own committed file
     return event
 
 
-def write_missing() -> None:
+def write_missing(golden: Golden) -> None:
     """Append a block for every example whose tag has none yet."""
-    GOLDEN.parent.mkdir(exist_ok=True)
-    present = {block.tag for block in golden_blocks()} if GOLDEN.exists() else set()
-    with GOLDEN.open("a", encoding="utf-8") as file:
-        for event in EXAMPLES:
+    golden.path.parent.mkdir(exist_ok=True)
+    present = {block.tag for block in golden_blocks(golden)}
+    with golden.path.open("a", encoding="utf-8") as file:
+        for event in golden.examples:
             tag = tag_of(type(event))
             if tag not in present:
                 data = encode(event).hex(" ").split(" ")
@@ -146,48 +97,108 @@ def write_missing() -> None:
                 file.write("\n".join(["\n" * bool(file.tell()) + tag, repr(event), *lines]) + "\n")
 
 
-BLOCKS = golden_blocks() if GOLDEN.exists() else []
+BLOCKS = [block for golden in FILES for block in golden_blocks(golden)]
 every_block = pytest.mark.parametrize("block", BLOCKS, ids=[block.tag for block in BLOCKS])
 
 
-def test_every_kind_of_event_has_a_golden_block() -> None:
+@pytest.mark.parametrize("golden", FILES, ids=["events", "signals"])
+def test_every_kind_has_a_golden_block(golden: Golden) -> None:
     """A kind that is new, or whose tag changed, needs bytes of its own in the file; no tag has two blocks."""
-    assert sorted(block.tag for block in BLOCKS) == sorted(map(tag_of, (*KINDS, *OLDER)))
+    tags = [block.tag for block in golden_blocks(golden)]
+    assert sorted(tags) == sorted(map(tag_of, golden.kinds))
+
+
+def test_no_event_has_the_tag_of_a_signal() -> None:
+    """So a record in the wrong topic is refused, never taken for something else."""
+    assert not {*map(tag_of, (*KINDS, *OLDER))} & {*map(tag_of, SIGNAL_KINDS)}
+    for event in EVENTS:
+        with pytest.raises(SignalError, match="unknown kind of signal"):
+            decode_signal(encode(event))
+    for signal in SIGNALS:
+        with pytest.raises(EventError, match="unknown kind of event"):
+            decode(encode(signal))
 
 
 @every_block
-def test_the_bytes_of_an_event_are_the_golden_ones(block: Block) -> None:
+def test_the_bytes_are_the_golden_ones(block: Block) -> None:
     """Encoding gives them and decoding them gives the event, for every version that was ever written."""
     event = event_of(block)
     assert tag_of(type(event)) == block.tag
     assert encode(event) == block.data  # type: ignore[arg-type]  # what is no longer written, too
-    assert decode(block.data) == events.as_of_today(event)
+    today = event if block.golden is OF_SIGNALS else as_of_today(event)  # type: ignore[arg-type]  # an event, then
+    assert block.golden.read(block.data) == today
     assert repr(event) == block.text
 
 
-def test_a_snapshot_of_before_is_one_of_today_without_state() -> None:
-    """It says what it said, and that no transaction changed the state; written again it is of today's version."""
-    block = next(block for block in BLOCKS if block.tag == "snapshot_taken/1")
-    older, today = event_of(block), decode(block.data)
-    assert isinstance(today, events.SnapshotTaken)
-    assert msgspec.structs.astuple(today) == (*msgspec.structs.astuple(older), 0, 0)
-    assert decode(encode(today)) == today
-
-
-def test_a_start_of_before_was_from_the_first_record() -> None:
-    """It says what it said; how many partitions the topic had was not written down."""
-    block = next(block for block in BLOCKS if block.tag == "partition_started/1")
+def today_of(tag: str) -> Event:
+    """What the golden bytes of a tag say today; written again they are of today's version."""
+    (block,) = (block for block in BLOCKS if block.tag == tag)
     today = decode(block.data)
-    assert today == events.PartitionStarted(7, "flüge", 2, 0, "earliest", 0)
+    assert isinstance(today, KINDS)
     assert decode(encode(today)) == today
+    return today
+
+
+@pytest.mark.parametrize("tag", ["snapshot_taken/1", "snapshot_taken/2"])
+def test_a_snapshot_of_before_says_what_it_said(tag: str) -> None:
+    """Of the writers of state it names the one that it knew, if any; which epochs are closed follows from those that
+    are not.
+    """
+    older = next(event_of(block) for block in BLOCKS if block.tag == tag)
+    assert isinstance(older, SnapshotTaken1 | SnapshotTaken2)
+    today = today_of(tag)
+    assert isinstance(today, SnapshotTaken)
+    assert msgspec.structs.astuple(today)[:8] == msgspec.structs.astuple(older)[:8]
+    assert [(e.epoch, e.incarnation, e.pieces) for e in today.epochs] == [
+        (e.epoch, e.incarnation, e.pieces) for e in older.epochs
+    ]
+    assert (today.violations, today.destinations) == (older.violations, ())
+    assert today.changed == ((Writer(2, 300),) if isinstance(older, SnapshotTaken2) else ())
+
+
+@pytest.mark.parametrize(
+    ("tag", "today"),
+    [
+        ("coordinator_elected/1", control_events.CoordinatorElected(7, "5f0c2b", "5f0c2b", "")),
+        ("member_expelled/1", control_events.MemberExpelled(7, NUMBERLESS, 2, "", 0)),
+        ("member_fenced/1", control_events.MemberFenced(7, NUMBERLESS, 2)),
+        ("partition_started/1", control_events.PartitionStarted(7, NUMBERLESS, "flüge", 2, 0, "earliest", 0)),
+        (
+            "partition_started/2",
+            control_events.PartitionStarted(7, NUMBERLESS, "flüge", 2, 336_775, "group:flights", 4),
+        ),
+        ("range_released/1", RangesReleased(3, 4, 5, "flüge", 2, 0, (Edge(0, 2**31, None),), ())),
+        ("state_changed/1", StateChanged(3, 7, "flüge", 2, 70_000, (EVERYBODY,))),
+    ],
+)
+def test_an_event_of_before_says_today_what_it_said(tag: str, today: Event) -> None:
+    """It has no number; what was not written down is unknown, and what stood for all of them stands for everybody."""
+    assert today_of(tag) == today
+
+
+def test_a_member_of_before_has_one_id_and_no_name_that_stays() -> None:
+    """What it was called was its birth."""
+    joined = today_of("member_joined/1")
+    assert isinstance(joined, control_events.MemberJoined)
+    assert (joined.number, joined.level, joined.until_level) == (NUMBERLESS, 0, False)
+    assert (joined.instance, joined.birth) == ("5f0c2b", "5f0c2b")
+    assert joined.transactional_ids == ("flights-3-5f0c2b",)
+
+
+def test_a_grant_of_before_belongs_to_no_move() -> None:
+    """It names no bounds, and no writers: whoever wrote it had seen all there was."""
+    grant = today_of("ranges_granted/1")
+    assert isinstance(grant, control_events.RangesGranted)
+    assert (grant.number, grant.move, grant.bounds, grant.writers) == (NUMBERLESS, 0, (), ())
+    assert grant.bands == (Band(0, 2**31, 336_775), Band(2**31, 2**32, 2**40))
 
 
 @every_block
 def test_an_event_cut_off_anywhere_is_refused(block: Block) -> None:
-    """Each shorter prefix of the bytes raises EventError and nothing else."""
+    """Each shorter prefix of the bytes raises EventError, or SignalError, and nothing else."""
     for length in range(len(block.data)):
-        with pytest.raises(EventError):
-            decode(block.data[:length])
+        with pytest.raises(block.golden.error):
+            block.golden.read(block.data[:length])
 
 
 @every_block
@@ -195,10 +206,10 @@ def test_an_event_of_another_length_is_refused(block: Block) -> None:
     """A field more, a field less, and bytes behind the event are damage: nothing is ignored, nothing is filled in."""
     fields = msgspec.msgpack.decode(block.data)
     for changed in ([*fields, 0], [*fields, None], fields[:-1]):
-        with pytest.raises(EventError, match=f"damaged event of kind {block.tag}"):
-            decode(msgspec.msgpack.encode(changed))
-    with pytest.raises(EventError, match="trailing"):
-        decode(block.data + b"\x00")
+        with pytest.raises(block.golden.error, match=f"damaged {block.golden.name[2:].strip()} of kind {block.tag}"):
+            block.golden.read(msgspec.msgpack.encode(changed))
+    with pytest.raises(block.golden.error, match="trailing"):
+        block.golden.read(block.data + b"\x00")
 
 
 @every_block
@@ -207,8 +218,9 @@ def test_an_unknown_version_of_a_known_kind_is_refused(block: Block) -> None:
     fields = msgspec.msgpack.decode(block.data)
     newer = block.tag.rpartition("/")[0] + "/999"
     for rest in (fields[1:], [], [*fields[1:], {"new": b"\x00"}]):
-        with pytest.raises(EventError, match=f"unknown version of an event: seen '{newer}', known .*{block.tag}"):
-            decode(msgspec.msgpack.encode([newer, *rest]))
+        words = f"unknown version of {block.golden.name}: seen '{newer}', known .*{block.tag}"
+        with pytest.raises(block.golden.error, match=words):
+            block.golden.read(msgspec.msgpack.encode([newer, *rest]))
 
 
 @every_block
@@ -219,17 +231,18 @@ def test_a_damaged_event_is_refused_or_another_event(block: Block, data: st.Data
     for _ in range(data.draw(st.integers(1, 3))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     try:
-        event = decode(bytes(damaged))
-    except EventError:
+        event = block.golden.read(bytes(damaged))
+    except block.golden.error:
         return
-    assert isinstance(event, KINDS)
+    assert isinstance(event, SIGNAL_KINDS if block.golden is OF_SIGNALS else KINDS)
 
 
 @given(st.binary(max_size=40))
 def test_foreign_bytes_are_refused(data: bytes) -> None:
-    """Bytes that nobody of ours wrote raise EventError."""
-    with pytest.raises(EventError):
-        decode(data)
+    """Bytes that nobody of ours wrote raise EventError, and SignalError."""
+    for golden in FILES:
+        with pytest.raises(golden.error):
+            golden.read(data)
 
 
 @pytest.mark.parametrize(
@@ -259,8 +272,8 @@ def test_what_is_no_event_is_refused_in_words(data: bytes, words: str) -> None:
         decode(data)
 
 
-@pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: tag_of(type(event)))
-def test_events_are_values(event: events.Event) -> None:
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: tag_of(type(event)))
+def test_events_are_values(event: Event) -> None:
     """Frozen and hashable: nobody changes a fact, and a fold may keep facts in sets."""
     assert len({event, decode(encode(event))}) == 1
     with pytest.raises(AttributeError):
@@ -270,10 +283,11 @@ def test_events_are_values(event: events.Event) -> None:
 def test_an_event_over_a_thousand_tiles_fits_the_limit() -> None:
     """3,000 workers that all moved apart still fit one event, with the largest numbers there are."""
     top = 2**63 - 1
-    tiles = tuple(events.Tile(top, top, 2**32 - 1, 2**32, top - 1, top) for _ in range(3000))
-    size = len(encode(events.Committed(top, top, 0, 1, top, "t", 2**31 - 1, tiles, top, top, 2**64 - 1)))
+    tiles = tuple(Tile(top, top, 2**32 - 1, 2**32, top - 1, top) for _ in range(3000))
+    size = len(encode(Committed(top, top, 0, 1, top, "t", 2**31 - 1, tiles, top, top, 2**64 - 1)))
     assert size < EVENT_BYTES_MAX
 
 
 if __name__ == "__main__":
-    write_missing()
+    for file_of_blocks in FILES:
+        write_missing(file_of_blocks)

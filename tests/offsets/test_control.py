@@ -1,42 +1,283 @@
 """The fold of the control log where events say what can't be, or say it again."""
 
+from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.control import Control, evolve_control
-from keylanes.offsets.events import (
+from keylanes.offsets.control_events import (
+    AnswerAsked,
     AppCreated,
     ControlEvent,
-    CoordinatorElected,
-    MemberExpelled,
-    MemberFenced,
-    MemberJoined,
-    PartitionStarted,
-    SourceIdentified,
+    CopyAsked,
+    CopyEnded,
+    EndsPinned,
+    LevelRaised,
+    MemberRefused,
+    PlanMade,
+    RangesGranted,
+    ReleaseAsked,
+    ReleaseWithdrawn,
+)
+from keylanes.offsets.event_values import Band, PinnedEnd, PlannedMove, Span
+
+from ..stage.log_events import (
+    APP_BIRTH,
+    coordinator_elected,
+    in_turn,
+    member_expelled,
+    member_fenced,
+    member_joined,
+    partition_started,
+    ranges_granted,
+    source_identified,
+)
+
+BEGUN: tuple[ControlEvent, ...] = (
+    AppCreated("app", "hash", 1),
+    coordinator_elected(1, "a"),
+    member_joined(1, 1, "a", "app.a"),
 )
 
 
-def fold(*events: ControlEvent) -> Control:
-    """The fold of a log that begins as every one does."""
+def folded(*events: ControlEvent) -> Control:
+    """The fold of nothing but these events."""
     control = Control()
-    for event in (AppCreated("app", "hash", 1), CoordinatorElected(1, "a"), MemberJoined(1, 1, "a", "app.a"), *events):
-        control = evolve_control(control, event)
+    for event in events:
+        evolve_control(control, event)
     return control
+
+
+def fold(*events: ControlEvent) -> Control:
+    """The fold of a log of an older version that begins as every one does."""
+    return folded(*BEGUN, *events)
+
+
+def numbered(*events: ControlEvent) -> list[ControlEvent]:
+    """A log of today that begins as every one does; what follows is in turn."""
+    return in_turn([*BEGUN, *events])
+
+
+def grant(
+    incarnation: int, epoch: int, *, partition: int = 0, first: int = 0, end: int = SPACE_END, term: int = 1
+) -> RangesGranted:
+    """A grant of one band."""
+    return ranges_granted(term, incarnation, epoch, "t", partition, (Band(first, end, 0),))
 
 
 def test_who_never_joined_is_not_expelled() -> None:
     """The fold never fails on an event: one about nobody changes nothing."""
-    assert fold(MemberExpelled(1, 7), MemberFenced(1, 8)) == fold()
+    assert fold(member_expelled(1, 7), member_fenced(1, 8)) == fold()
 
 
 def test_a_partition_starts_once() -> None:
     """A second start would move the audit's left edge."""
     started = fold(
-        PartitionStarted(1, "t", 0, 5, "earliest", 1),
-        PartitionStarted(1, "t", 0, 9, "earliest", 1),
-        PartitionStarted(1, "t", 1, 9, "earliest", 1),
+        partition_started(1, "t", 0, 5, "earliest", 1),
+        partition_started(1, "t", 0, 9, "earliest", 1),
+        partition_started(1, "t", 1, 9, "earliest", 1),
     )
-    assert dict(started.started) == {("t", 0): 5, ("t", 1): 9}
+    assert started.started == {("t", 0): 5, ("t", 1): 9}
 
 
 def test_a_source_has_one_identity() -> None:
     """The first one stays: the offsets in the logs are those of that topic; a stale one counts for nothing."""
-    events = (SourceIdentified(0, "s", "z"), SourceIdentified(1, "t", "x"), SourceIdentified(1, "t", "y"))
-    assert dict(fold(*events).identities) == {"t": "x"}
+    events = (source_identified(0, "s", "z"), source_identified(1, "t", "x"), source_identified(1, "t", "y"))
+    assert fold(*events).identities == {"t": "x"}
+
+
+# --- what counts ------------------------------------------------------------------------------------------------------
+
+
+def test_the_numbers_of_a_term_count_once_and_in_turn() -> None:
+    """A second copy, one that comes late and one that comes before its turn change nothing."""
+    *begun, one, two = numbered(source_identified(1, "t", "x"), source_identified(1, "u", "y"))
+    wanted = folded(*begun, one, two)
+    assert wanted.identities == {"t": "x", "u": "y"}
+    assert folded(*begun, two, one, two) == folded(*begun, one, one, two, two, one) == wanted
+    assert folded(*begun, two).identities == {}
+
+
+def test_each_term_has_numbers_of_its_own() -> None:
+    """They begin at 1; a decision of a term before is nobody's, whatever its number."""
+    log = numbered(coordinator_elected(2, "b"), source_identified(2, "t", "x"))
+    assert folded(*log).number == 1
+    late = in_turn([source_identified(1, "t", "z"), source_identified(1, "t", "z")])
+    assert folded(*log[:-1], *late, log[-1]).identities == {"t": "x"}
+
+
+def test_a_term_without_numbers_takes_none_with_one() -> None:
+    """Who was elected by an older version writes as it does; numbered decisions of that term are somebody else's."""
+    *_, decision = numbered(source_identified(1, "t", "x"))
+    assert fold(decision) == fold()
+
+
+def test_the_first_election_of_a_term_wins() -> None:
+    """Two stood for it; the second is no coordinator, and what it decides has the numbers that are used."""
+    control = folded(*in_turn([*BEGUN, coordinator_elected(2, "b"), coordinator_elected(2, "c")]))
+    assert (control.term, control.coordinator) == (2, "b")
+
+
+def test_the_first_election_says_which_application_it_is() -> None:
+    """One of another application does not count, whatever its term; the members say nothing of it."""
+    log = numbered()
+    assert folded(*log).app_birth == APP_BIRTH
+    foreign = coordinator_elected(9, "z", "another application")
+    assert folded(*log, foreign) == folded(*log)
+    assert folded(foreign, *log) == folded(foreign, log[0])
+
+
+def test_on_logs_of_before_the_first_member_says_which_application_it_is() -> None:
+    """Its birth, which was its name: that of the lowest incarnation. An upgrade agrees with it and changes nothing."""
+    old = fold(member_expelled(1, 1), member_joined(1, 2, "b", "app.b"))
+    assert (fold().app_birth, old.app_birth) == ("a", "a")
+    upgraded = evolve_control(old.copy(), coordinator_elected(2, "b", "a"))
+    assert (upgraded.term, upgraded.is_numbered, upgraded.app_birth) == (2, True, "a")
+    assert evolve_control(old.copy(), coordinator_elected(2, "b", "b")) == old
+
+
+def test_an_older_version_is_not_elected_where_the_level_was_raised() -> None:
+    """It can't read this log any more; before the level was raised it may come back."""
+    back = coordinator_elected(2, "b")
+    assert folded(*numbered(), back).coordinator == "b"
+    raised = numbered(LevelRaised(1, 0, 1))
+    assert folded(*raised, back) == folded(*raised)
+    assert folded(*raised).level == 1
+
+
+def test_the_level_only_rises() -> None:
+    """One that is not above it changes nothing, and is no cause to move anything."""
+    control = folded(*numbered(LevelRaised(1, 0, 2), LevelRaised(1, 0, 1), LevelRaised(1, 0, 2)))
+    assert (control.level, control.group_epoch, control.number) == (2, folded(*numbered()).group_epoch + 1, 4)
+
+
+# --- members ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_member_joins_once() -> None:
+    """A used incarnation, or a birth that is known, joins nothing."""
+    joined = member_joined(1, 2, "b", "app.b")
+    control = folded(*numbered(joined))
+    for again in (joined, member_joined(1, 1, "c", "app.c"), member_joined(1, 3, "b", "app.b")):
+        after = folded(*numbered(joined, again))
+        assert (after.members, after.incarnation_next) == (control.members, control.incarnation_next)
+        assert after.group_epoch == control.group_epoch
+
+
+def test_who_is_fenced_and_owns_nothing_is_forgotten() -> None:
+    """Not before it is fenced, and not while it owns a point anywhere; in whichever order that comes."""
+    owning = (grant(1, 1), grant(1, 1, partition=1, end=9), member_joined(1, 2, "b", "app.b"))
+    out, fenced = member_expelled(1, 1), member_fenced(1, 1)
+    left, right = grant(2, 2), grant(2, 2, partition=1)
+    rest: tuple[ControlEvent, ...]
+    for rest in ((out, fenced), (out, fenced, left), (left, out, fenced), (left, right), (out, left, right)):
+        assert 1 in folded(*numbered(*owning, *rest)).members
+    for rest in ((out, fenced, left, right), (left, right, out, fenced), (out, left, fenced, right)):
+        assert list(folded(*numbered(*owning, *rest)).members) == [2]
+
+
+def test_who_is_forgotten_is_out_for_good() -> None:
+    """It is expelled and fenced, its incarnation is used, and it joins no more; the application is the same."""
+    gone = numbered(member_joined(1, 2, "b", "app.b"), member_expelled(1, 1), member_fenced(1, 1))
+    control = folded(*gone)
+    assert (list(control.members), control.app_birth) == ([2], APP_BIRTH)
+    assert (control.is_expelled(1), control.is_fenced(1)) == (True, True)
+    assert (control.is_expelled(2), control.is_expelled(3), control.is_fenced(3)) == (False, False, False)
+    assert control.incarnation_next == 3
+    again = folded(*in_turn([*gone, member_joined(1, 1, "a", "app.a")]))
+    assert (again.members, again.incarnation_next) == (control.members, 3)
+    last = folded(*in_turn([*gone, member_expelled(1, 2), member_fenced(1, 2)]))
+    assert (last.members, last.incarnation_next, last.app_birth) == ({}, 3, APP_BIRTH)
+
+
+def test_the_first_member_of_an_old_log_may_be_forgotten() -> None:
+    """Its birth is the application's all the same."""
+    control = fold(member_expelled(1, 1), member_fenced(1, 1), member_joined(1, 2, "b", "app.b"))
+    assert (list(control.members), control.app_birth) == ([2], "a")
+
+
+def test_an_incarnation_that_was_passed_over_is_out() -> None:
+    """Nobody bears it, and nobody ever will."""
+    control = folded(*numbered(member_joined(1, 3, "c", "app.c")))
+    assert [control.is_expelled(i) for i in (1, 2, 3, 4)] == [False, True, False, False]
+
+
+def test_the_newest_refusals_are_known() -> None:
+    """So many that each is found by who waits for it; the rest is of no use to anybody."""
+    refused = folded(*numbered(*(MemberRefused(1, 0, f"birth {i}", "name in use") for i in range(100)))).refused
+    assert list(refused) == [f"birth {i}" for i in range(36, 100)]
+
+
+def test_the_first_ends_count_until_nobody_runs_to_them() -> None:
+    """They are forgotten with the last member that ends at its level, for the next one gets its own."""
+    first, second = ((PinnedEnd("t", 0, offset),) for offset in (5, 9))
+    pinned: list[ControlEvent] = [
+        member_joined(1, 2, "b", "app.b", until_level=True),
+        EndsPinned(1, 0, first),
+        EndsPinned(1, 0, second),
+    ]
+    assert folded(*numbered(*pinned)).pinned == first
+    assert folded(*numbered(*pinned, member_expelled(1, 1))).pinned == first
+    gone = folded(*numbered(*pinned, member_expelled(1, 2), EndsPinned(1, 0, second)))
+    assert gone.pinned == second
+
+
+# --- moves ------------------------------------------------------------------------------------------------------------
+
+
+def plan(number: int, part: int, parts: int, *moves: int) -> PlanMade:
+    """A part of a plan."""
+    planned = tuple(PlannedMove(move, "t", 0, 0, 9, 1, 2, 0, 0.5, 0) for move in moves)
+    return PlanMade(1, 0, number, 3, "joined", 0, part, parts, planned)
+
+
+def test_a_plan_takes_effect_with_its_last_part() -> None:
+    """Parts of another one in between, or a part that is missing, make no plan of it."""
+    asked = AnswerAsked(1, 0, 7, 1, 100)
+    half = folded(*numbered(asked, plan(1, 0, 2, 1)))
+    assert (half.moves.plan, half.moves.planned, half.moves.answer is None) == (0, {}, False)
+    whole = folded(*numbered(asked, plan(1, 0, 2, 1), plan(1, 1, 2, 2))).moves
+    assert (whole.plan, whole.group_epoch, list(whole.planned), whole.answer) == (1, 3, [1, 2], None)
+    torn = folded(*numbered(plan(1, 0, 2, 1), plan(2, 0, 2, 3), plan(1, 1, 2, 2), plan(2, 1, 2, 4))).moves
+    assert (torn.plan, torn.planned) == (0, {})
+
+
+def test_a_plan_replaces_what_no_move_has_begun() -> None:
+    """A move of which a copy or a release was asked goes on beside the new ones."""
+    copy = CopyAsked(1, 0, 1, 2, "t", 0, (Span(0, 9),), "learner", 0)
+    ask = ReleaseAsked(1, 0, 2, 1, 1, "t", 0, 0, 9, 100)
+    first = plan(1, 0, 1, 1, 2, 3)
+    assert sorted(folded(*numbered(first, copy, ask, plan(2, 0, 1, 4))).moves.planned) == [1, 2, 4]
+    ended = (CopyEnded(1, 0, 1, "done"), ReleaseWithdrawn(1, 0, 2, "deadline"))
+    assert sorted(folded(*numbered(first, copy, ask, *ended, plan(2, 0, 1, 4))).moves.planned) == [4]
+
+
+def test_what_was_asked_for_is_asked_until_it_was_granted_on() -> None:
+    """All of its points, at the epoch that was asked; other places are other places."""
+    ask = ReleaseAsked(1, 0, 2, 1, 1, "t", 0, 0, 9, 100)
+    held = (grant(1, 1), ask)
+    for rest in ([], [grant(2, 2, end=4)], [grant(2, 2, first=9)], [grant(2, 2, partition=1)]):
+        assert folded(*numbered(*held, *rest)).moves.asked == {2: in_turn([*numbered(*held)])[-1]}
+    assert not folded(*numbered(*held, grant(2, 2))).moves.asked
+    assert not folded(*numbered(*held, grant(2, 2, end=4), grant(2, 3, first=4))).moves.asked
+
+
+def test_a_copy_of_the_fold_changes_by_itself() -> None:
+    """Whatever is folded into one leaves the other as it was."""
+    log = numbered(grant(1, 1), plan(1, 0, 1, 1), ReleaseAsked(1, 0, 2, 1, 1, "t", 0, 0, 9, 100))
+    rest = in_turn(
+        [
+            coordinator_elected(2, "b"),
+            member_joined(2, 2, "b", "app.b"),
+            MemberRefused(2, 0, "c", "name in use"),
+            member_expelled(2, 1),
+            member_fenced(2, 1),
+            grant(2, 2, term=2),
+            partition_started(2, "t", 0, 5, "earliest", 1),
+            source_identified(2, "t", "x"),
+            CopyAsked(2, 0, 1, 2, "t", 0, (Span(0, 9),), "learner", 0),
+        ]
+    )
+    original = folded(*log)
+    copy = original.copy()
+    for event in rest:
+        assert evolve_control(copy, event) is copy
+    assert original == folded(*log)
+    assert copy == folded(*log, *rest) != original

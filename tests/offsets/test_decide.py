@@ -6,16 +6,24 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from keylanes.keyrange.hashing import HASH_NAME, SPACE_END
 from keylanes.offsets.codec import EVENT_BYTES_MAX, encode
 from keylanes.offsets.control import Control, evolve_control
+from keylanes.offsets.control_events import (
+    AppCreated,
+    ControlEvent,
+    StoreDeclared,
+)
 from keylanes.offsets.decide import (
     STORE_NUMBER_MAX,
+    WRITERS_MAX,
     CommitKey,
     Move,
     StoreChanged,
     StoreSpec,
+    Turn,
     decide_commits,
     decide_grant,
     decide_opening,
@@ -23,19 +31,11 @@ from keylanes.offsets.decide import (
     spec_of,
     tiles_of,
 )
-from keylanes.offsets.events import (
-    AppCreated,
-    Band,
-    Committed,
-    ControlEvent,
-    CoordinatorElected,
-    LogOpened,
-    PartitionStarted,
-    RangesGranted,
-    StoreDeclared,
-    Tile,
-)
-from keylanes.offsets.ledger import Ledger, evolve_all
+from keylanes.offsets.event_values import Band, Tile, Writer
+from keylanes.offsets.events import Committed, Event, LogOpened, StateChanged
+from keylanes.offsets.ledger import Ledger, evolve, evolve_all
+
+from ..stage.log_events import coordinator_elected, in_turn, partition_started, ranges_granted, store_declared
 
 PLACE = ("t", 0)
 MASK = (1 << 64) - 1
@@ -131,39 +131,57 @@ def test_no_event_is_larger_than_the_limit() -> None:
     assert sum(len(e.tiles) for e in events) == 60_000
 
 
-def started(*events: Committed | RangesGranted) -> Ledger:
+def started(*events: Event) -> Ledger:
     """A ledger in term 4 of a partition that starts at 10."""
     head: list[ControlEvent] = [
         AppCreated("a", HASH_NAME, 1),
-        CoordinatorElected(4, "x"),
-        PartitionStarted(4, *PLACE, 10, "earliest", 1),
+        coordinator_elected(4, "x"),
+        partition_started(4, *PLACE, 10, "earliest", 1),
     ]
-    return evolve_all(Ledger(), [*head, *events])
+    return evolve_all(Ledger(), [*in_turn(head), *events])
+
+
+def turn(control: Control) -> Turn:
+    """Whose turn it is by the fold."""
+    return Turn(control.term, control.number)
 
 
 def test_a_grant_runs_from_the_edges_at_the_next_epoch() -> None:
-    """First from where the partition started, then from what was committed, band by band."""
-    first = decide_grant(started(), 4, PLACE, 1)
-    assert first == [RangesGranted(4, 1, 1, *PLACE, (Band(0, SPACE_END, 10),))]
+    """First from where the partition started, then from what was committed, band by band; each in turn."""
+    ledger = started()
+    first = decide_grant(ledger, turn(ledger.control), PLACE, 1)
+    assert first == [replace(ranges_granted(4, 1, 1, *PLACE, (Band(0, SPACE_END, 10),)), number=2)]
     middle = SPACE_END // 2
-    moved = Committed(1, 1, 0, 1, 1, *PLACE, (Tile(0, 1, 0, middle, 10, 25),), 0, 0, 0)
-    second = decide_grant(started(first[0], moved), 4, PLACE, 2)  # type: ignore[arg-type]  # a grant, as asserted
-    assert second == [RangesGranted(4, 2, 2, *PLACE, (Band(0, middle, 25), Band(middle, SPACE_END, 10)))]
+    evolve_all(ledger, [*first, Committed(1, 1, 0, 1, 1, *PLACE, (Tile(0, 1, 0, middle, 10, 25),), 0, 0, 0)])
+    second = decide_grant(ledger, turn(ledger.control), PLACE, 2)
+    bands = (Band(0, middle, 25), Band(middle, SPACE_END, 10))
+    assert second == [replace(ranges_granted(4, 2, 2, *PLACE, bands), number=3)]
+
+
+def test_a_grant_names_whose_changes_the_changelog_must_show() -> None:
+    """The newest writers of the partition's state that were not succeeded, in order of incarnations."""
+    changes = [StateChanged(i, i + 100, *PLACE, 1, ()) for i in range(70, 0, -1)]
+    ledger = started(*changes, StateChanged(71, 1, *PLACE, 1, (70, 3)))
+    (grant,) = decide_grant(ledger, turn(ledger.control), PLACE, 72)
+    assert grant.writers == (*(Writer(i, i + 100) for i in range(6, 70)), Writer(71, 1))[-WRITERS_MAX:]
 
 
 def test_a_grant_of_many_bands_comes_in_chunks_of_one_epoch() -> None:
     """Each below the limit, together every band once; the fold takes them as one grant."""
     cut = [SPACE_END * i // 40_000 for i in range(40_001)]
     tiles = tuple(Tile(i, 1, a, b, 10, 1 << 40) for i, (a, b) in enumerate(pairwise(cut)) if i % 2)
-    whole = RangesGranted(4, 1, 1, *PLACE, (Band(0, SPACE_END, 10),))
-    ledger = started(whole, Committed(1, 1, 0, 1, 1, *PLACE, tiles, 0, 0, 0))
-    chunks = decide_grant(ledger, 4, PLACE, 2)
+    ledger = started()
+    evolve_all(ledger, decide_grant(ledger, turn(ledger.control), PLACE, 1))
+    evolve(ledger, Committed(1, 1, 0, 1, 1, *PLACE, tiles, 0, 0, 0))
+    edges = ledger.partition(PLACE).edges(10)
+    chunks = decide_grant(ledger, turn(ledger.control), PLACE, 2)
     assert len(chunks) > 1
+    assert [chunk.number for chunk in chunks] == list(range(3, 3 + len(chunks)))
     assert max(len(encode(chunk)) for chunk in chunks) <= EVENT_BYTES_MAX
-    after = evolve_all(ledger, chunks)
-    assert after.partition(PLACE).edges(10) == ledger.partition(PLACE).edges(10)
-    assert after.partition(PLACE).epoch_next == 3
-    assert not after.violations()
+    evolve_all(ledger, chunks)
+    assert ledger.partition(PLACE).edges(10) == edges
+    assert ledger.partition(PLACE).epoch_next == 3
+    assert not ledger.violations()
 
 
 def test_the_opening_names_the_application_and_the_hash() -> None:
@@ -192,8 +210,8 @@ SPEC = StoreSpec("seen", "flights", "map", "str", "int", "json")
 
 def declared(*stores: StoreDeclared) -> Control:
     """The control log's fold in term 4 with these stores."""
-    control = evolve_control(Control(), CoordinatorElected(4, "x"))
-    for store in stores:
+    control = Control()
+    for store in in_turn([coordinator_elected(4, "x"), *stores]):
         control = evolve_control(control, store)
     return control
 
@@ -210,33 +228,33 @@ def test_stores_keep_their_numbers_whatever_is_asked_for_later(starts: list[list
     control, order = declared(), list[StoreSpec]()
     for wanted in starts:
         before = dict(control.stores)
-        new = decide_stores(control, 4, wanted)
+        new = decide_stores(control, turn(control), wanted)
         assert {store.name for store in new} == {s.name for s in wanted} - before.keys()
         control = declared(*before.values(), *new)
         order += [s for i, s in enumerate(wanted) if s not in order and s not in wanted[:i]]
-        assert [spec_of(store) for store in sorted(control.stores.values(), key=lambda s: s.number)] == order
-        assert sorted(store.number for store in control.stores.values()) == list(range(len(order)))
+        assert [spec_of(store) for store in sorted(control.stores.values(), key=lambda s: s.store)] == order
+        assert sorted(store.store for store in control.stores.values()) == list(range(len(order)))
         assert dict(control.stores).items() >= before.items()
-        assert decide_stores(control, 4, wanted) == []
+        assert decide_stores(control, turn(control), wanted) == []
 
 
 @pytest.mark.parametrize("field", StoreSpec._fields[1:])
 def test_a_store_of_another_kind_under_an_old_name_is_refused(field: str) -> None:
     """The message names the store, what it was, what it is now, and what to do."""
     other = SPEC._replace(**{field: "another"})
-    control = declared(StoreDeclared(4, 0, *SPEC))
+    control = declared(store_declared(4, 0, *SPEC))
     with pytest.raises(StoreChanged, match="store 'seen' was a map of int by str for flights as json") as raised:
-        decide_stores(control, 4, [other])
+        decide_stores(control, turn(control), [other])
     assert "another" in str(raised.value)
     assert "Give the new store another name, or start under a new application name" in str(raised.value)
     with pytest.raises(StoreChanged):
-        decide_stores(declared(), 4, [SPEC, other])
+        decide_stores(declared(), Turn(4), [SPEC, other])
 
 
 def test_the_numbers_of_stores_end() -> None:
     """They are two bytes of every state key; the last number is given, a further one is refused."""
-    last = StoreDeclared(4, STORE_NUMBER_MAX, *spec("last"))
-    before = StoreDeclared(4, STORE_NUMBER_MAX - 1, *spec("before"))
-    assert [store.number for store in decide_stores(declared(before), 4, [SPEC])] == [STORE_NUMBER_MAX]
+    last = store_declared(4, STORE_NUMBER_MAX, *spec("last"))
+    before = store_declared(4, STORE_NUMBER_MAX - 1, *spec("before"))
+    assert [store.store for store in decide_stores(declared(before), Turn(4), [SPEC])] == [STORE_NUMBER_MAX]
     with pytest.raises(ValueError, match="has had 65536 stores"):
-        decide_stores(declared(last), 4, [SPEC])
+        decide_stores(declared(last), Turn(4), [SPEC])

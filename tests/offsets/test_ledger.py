@@ -1,34 +1,32 @@
 """The fold of both logs: independent of how they interleave, and equal to a twin that looks at single points."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keylanes.offsets.events import (
+from keylanes.keyrange.steps import Steps
+from keylanes.offsets.control_events import (
     AppCreated,
-    Band,
-    Committed,
     ControlEvent,
-    CoordinatorElected,
+    RangesGranted,
+)
+from keylanes.offsets.event_values import Band, Tile
+from keylanes.offsets.events import (
+    Committed,
     LogOpened,
     OffsetEvent,
-    PartitionStarted,
-    RangeReleased,
-    RangesGranted,
     StateChanged,
-    StoreDeclared,
-    Tile,
     WorkersCut,
     WorkersMerged,
     WorkerSplit,
 )
 from keylanes.offsets.ledger import Ledger, evolve, evolve_all
 
-from .ledger_twin import judge
+from ..stage.log_events import coordinator_elected, partition_started, range_released, ranges_granted, store_declared
+from .ledger_twin import judge, roll
 from .log_strategies import BOUNDS, PARTITION, PLACE, POINTS, TOPIC, control_logs, offset_logs
 
 END = BOUNDS[-1]
@@ -44,14 +42,19 @@ def merged(
 
 
 def assert_judged_alike(ledger: Ledger, control: Sequence[ControlEvent], offsets: Sequence[OffsetEvent]) -> None:
-    """The ledger says at every point what the twin says."""
+    """The ledger says at every point, and of every member, what the twin says."""
     fold, wanted = ledger.partition(PLACE), judge(control, offsets, POINTS)
     edges, owners = fold.edges(ledger.control.started[PLACE]), fold.owners()
     assert {p: edges.at(p) for p in POINTS} == wanted.edges
     assert {p: owners.at(p) for p in POINTS} == wanted.owners
     assert set(fold.violations) == wanted.violations
     assert set(fold.waiting) == wanted.waiting
-    assert fold.changed_by == wanted.changed_by
+    assert fold.changed == wanted.changed
+    assert fold.destinations == wanted.destinations
+    found, known = ledger.control, roll(control)
+    assert (found.app_birth, found.level, found.term) == (known.app_birth, known.level, known.term)
+    assert found.incarnation_next == known.used + 1
+    assert {i for i in range(1, known.used + 1) if found.is_fenced(i)} == known.fenced
 
 
 @settings(max_examples=120)
@@ -90,15 +93,15 @@ def started(*events: ControlEvent | OffsetEvent) -> Ledger:
     """A ledger in term 1 of a partition that starts at 0, with more events."""
     first: list[ControlEvent] = [
         AppCreated("app", "hash", 1),
-        CoordinatorElected(1, "a"),
-        PartitionStarted(1, TOPIC, PARTITION, 0, "earliest", 1),
+        coordinator_elected(1, "a"),
+        partition_started(1, TOPIC, PARTITION, 0, "earliest", 1),
     ]
     return evolve_all(Ledger(), [*first, *events])
 
 
 def grant(epoch: int, offset: int, *, first: int = 0, end: int = END, term: int = 1, to: int = 1) -> RangesGranted:
     """A grant of one band."""
-    return RangesGranted(term, to, epoch, TOPIC, PARTITION, (Band(first, end, offset),))
+    return ranges_granted(term, to, epoch, TOPIC, PARTITION, (Band(first, end, offset),))
 
 
 def commit(epoch: int, start: int, to: int, *, first: int = 0, end: int = END, by: int = 1, n: int = 1) -> Committed:
@@ -111,7 +114,7 @@ def test_a_commit_of_an_epoch_that_is_not_known_waits_for_its_grant() -> None:
     early = started(commit(1, 0, 5))
     assert early.frontier(PLACE) == 0
     assert early.waiting() == [(PLACE, 1)]
-    late = evolve(early, grant(1, 0))
+    late = evolve(early.copy(), grant(1, 0))
     assert late.frontier(PLACE) == 5
     assert not late.waiting()
     assert not late.violations()
@@ -154,7 +157,7 @@ def test_a_commit_over_points_that_its_epoch_never_held_is_a_violation() -> None
 
 def test_a_stale_term_grants_nothing() -> None:
     """Events of a term that was overtaken change nothing, wherever they stand."""
-    ledger = started(grant(1, 0), CoordinatorElected(2, "b"), grant(2, 3, term=1))
+    ledger = started(grant(1, 0), coordinator_elected(2, "b"), grant(2, 3, term=1))
     assert ledger.partition(PLACE).epoch_next == 2
 
 
@@ -172,7 +175,7 @@ def test_a_tile_that_does_not_continue_its_band_is_a_violation(tile: Tile) -> No
 def test_a_commit_by_another_incarnation_or_after_a_release_is_a_violation() -> None:
     """An epoch belongs to one incarnation, until it gives the range up."""
     assert started(grant(1, 0), commit(1, 0, 5, by=2)).violations() == [(PLACE, 1)]
-    released = RangeReleased(1, 1, 1, TOPIC, PARTITION, 0, BOUNDS[1])
+    released = range_released(1, 1, 1, TOPIC, PARTITION, 0, BOUNDS[1])
     ledger = started(grant(1, 0), released)
     assert ledger.partition(PLACE).owners().at(0) is None
     assert ledger.partition(PLACE).owners().at(BOUNDS[1]) == 1
@@ -198,24 +201,24 @@ def test_the_highest_transaction_of_each_incarnation_is_known() -> None:
     assert ledger.opened == {0}
 
 
-def test_the_last_transaction_that_changed_the_state_is_known() -> None:
+def test_the_last_transaction_of_each_writer_that_changed_the_state_is_known() -> None:
     """Of each partition by itself, whatever is granted and closed meanwhile; it counts as one that was seen."""
-    changed = StateChanged(1, 4, TOPIC, PARTITION, 3)
+    changed = StateChanged(1, 4, TOPIC, PARTITION, 3, ())
     ledger = started(grant(1, 0), commit(1, 0, 5, n=4), changed, grant(2, 5), commit(2, 5, 6, n=5), grant(3, 6))
-    assert ledger.partition(PLACE).epochs_closed == 2
-    assert ledger.partition(PLACE).changed_by == (1, 4)
-    assert ledger.partition((TOPIC, PARTITION + 1)).changed_by is None
-    later = evolve(ledger, StateChanged(2, 1, TOPIC, PARTITION, 1))
-    assert later.partition(PLACE).changed_by == (2, 1)
-    assert dict(later.transactions) == {1: 5, 2: 1}
+    assert list(ledger.partition(PLACE).parts) == [3]
+    assert ledger.partition(PLACE).changed == {1: 4}
+    assert ledger.partition((TOPIC, PARTITION + 1)).changed == {}
+    evolve(ledger, StateChanged(2, 1, TOPIC, PARTITION, 1, ()))
+    assert ledger.partition(PLACE).changed == {1: 4, 2: 1}
+    assert ledger.transactions == {1: 5, 2: 1}
 
 
 def test_a_store_keeps_the_number_that_it_was_given_first() -> None:
     """A declaration of a stale term gives none; a second one of the same name changes nothing."""
-    first = StoreDeclared(1, 0, "seen", TOPIC, "map", "str", "int", "json")
-    again = StoreDeclared(2, 1, "seen", TOPIC, "map", "str", "int", "json")
-    stale = StoreDeclared(1, 1, "other", TOPIC, "value", "", "int", "json")
-    ledger = started(first, CoordinatorElected(2, "b"), again, stale)
+    first = store_declared(1, 0, "seen", TOPIC, "map", "str", "int", "json")
+    again = store_declared(2, 1, "seen", TOPIC, "map", "str", "int", "json")
+    stale = store_declared(1, 1, "other", TOPIC, "value", "", "int", "json")
+    ledger = started(first, coordinator_elected(2, "b"), again, stale)
     assert dict(ledger.control.stores) == {"seen": first}
 
 
@@ -223,7 +226,86 @@ def test_epochs_that_are_complete_take_no_memory() -> None:
     """A hundred restarts leave one part; the next epoch is still one that was never used."""
     ledger = started(grant(1, 0))
     for epoch in range(1, 100):
-        ledger = evolve_all(ledger, [commit(epoch, epoch - 1, epoch, n=epoch), grant(epoch + 1, epoch)])
+        evolve_all(ledger, [commit(epoch, epoch - 1, epoch, n=epoch), grant(epoch + 1, epoch)])
     assert list(ledger.partition(PLACE).parts) == [100]
     assert ledger.partition(PLACE).epoch_next == 101
-    assert replace(ledger).frontier(PLACE) == 99
+    assert ledger.frontier(PLACE) == 99
+
+
+def test_an_epoch_closes_whatever_became_of_those_before() -> None:
+    """One range is held while another moves on and on; nothing of these moves stays, and the held one goes on."""
+    middle = BOUNDS[2]
+    ledger = started(grant(1, 0))
+    moves = 1_000
+    for i in range(moves):
+        evolve_all(ledger, [commit(i + 1, i, i + 1, first=middle, n=i + 1), grant(i + 2, i + 1, first=middle)])
+    partition = ledger.partition(PLACE)
+    assert list(partition.parts) == [1, moves + 1]
+    assert (partition.epoch_next, partition.waiting, ledger.violations()) == (moves + 2, {}, [])
+    assert partition.edges(0) == Steps([(0, middle, 0), (middle, END, moves)])
+    few = started(
+        grant(1, 0), commit(1, 0, 1, first=middle), grant(2, 1, first=middle), commit(2, 1, moves, first=middle)
+    )
+    assert evolve(few, grant(moves + 1, moves, first=middle)).partition(PLACE) == partition
+    evolve(ledger, commit(1, 0, 7, end=middle, n=moves + 1))
+    assert ledger.frontier(PLACE) == 7
+
+
+def test_an_epoch_without_points_is_the_newest_until_a_newer_one_is_granted() -> None:
+    """It was used, also if its grant is read twice; then nothing of it stays."""
+    nothing = ranges_granted(1, 1, 2, TOPIC, PARTITION, ())
+    ledger = started(grant(1, 0), nothing, nothing)
+    assert ledger.partition(PLACE).epoch_next == 3
+    assert list(evolve(ledger, grant(3, 0)).partition(PLACE).parts) == [3]
+
+
+def test_a_commit_of_a_closed_epoch_is_a_violation_and_nothing_else_of_it_is() -> None:
+    """It is below the newest and not known, as one that was never granted; to release what was done is in order."""
+    closed = started(grant(1, 0), commit(1, 0, 5), grant(3, 5))
+    again = range_released(1, 2, 1, TOPIC, PARTITION, 0, END, 5)
+    cut = WorkersCut(1, 2, 1, TOPIC, PARTITION, 0, (0, END))
+    assert evolve_all(closed.copy(), [again, cut, commit(1, 5, 5)]) != closed
+    assert not evolve_all(closed.copy(), [again, cut]).violations()
+    assert evolve(closed.copy(), commit(1, 5, 6)).violations() == [(PLACE, 1)]
+    assert evolve(closed.copy(), commit(2, 5, 6)).violations() == [(PLACE, 2)]
+    assert not evolve_all(closed.copy(), [again, commit(1, 5, 6)]).waiting()
+
+
+# --- the fold is changed in place -------------------------------------------------------------------------------------
+
+
+def test_a_ledger_is_changed_in_place() -> None:
+    """Whoever holds it, or the fold of a partition of it, sees what was folded since."""
+    ledger = started(grant(1, 0))
+    partition, control = ledger.partition(PLACE), ledger.control
+    assert evolve(ledger, commit(1, 0, 5)) is ledger
+    assert evolve(ledger, grant(2, 5)) is ledger
+    assert ledger.partition(PLACE) is partition
+    assert ledger.control is control
+    assert partition.epoch_newest == 2
+
+
+def test_a_partition_of_which_nothing_was_said_is_no_part_of_the_ledger() -> None:
+    """To ask for it says nothing of it."""
+    ledger = Ledger()
+    ledger.partition(PLACE).destinations.add("nowhere")
+    assert ledger == Ledger()
+
+
+@settings(max_examples=100)
+@given(control_logs(10, wrong=True), offset_logs(20), st.data())
+def test_a_copy_and_its_original_change_by_themselves(
+    control: list[ControlEvent], offsets: list[OffsetEvent], data: st.DataObject
+) -> None:
+    """What is folded into one leaves the other as it was; both come to what a fold of all their events comes to."""
+    taken = data.draw(st.permutations(range(len(control) + len(offsets))))[: len(control)]
+    events = list(merged(control, offsets, taken))
+    half = data.draw(st.integers(0, len(events)))
+    original = evolve_all(Ledger(), events[:half])
+    copy = original.copy()
+    assert copy == original
+    evolve_all(copy, events[half:])
+    assert original == evolve_all(Ledger(), events[:half])
+    kept = copy.copy()
+    evolve_all(original, events[half:])
+    assert copy == kept == original

@@ -1,28 +1,29 @@
 """Snapshots: what is folded from one and what follows it equals the fold of everything."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from types import MappingProxyType
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.steps import Steps
 from keylanes.offsets.codec import EventError, decode, encode
-from keylanes.offsets.events import (
-    Committed,
-    ControlEvent,
-    OffsetEvent,
-    SnapshotTaken,
-    WorkersCut,
-    WorkersMerged,
-    WorkerSplit,
-)
+from keylanes.offsets.control_events import ControlEvent, RangesGranted
+from keylanes.offsets.event_values import Band, EpochFold, Tile
+from keylanes.offsets.events import Committed, OffsetEvent, SnapshotTaken, WorkersCut, WorkersMerged, WorkerSplit
 from keylanes.offsets.ledger import Ledger, evolve_all
-from keylanes.offsets.snapshots import newest_snapshot, restore_snapshot, search_starts, take_snapshot
+from keylanes.offsets.snapshots import (
+    newest_snapshot,
+    restore_snapshot,
+    search_starts,
+    take_snapshot,
+    transactions_in,
+)
 
+from ..stage.log_events import coordinator_elected, member_expelled, member_fenced, member_joined, ranges_granted
 from .log_strategies import PLACE, control_logs, offset_logs
 
 OTHER = ("other", 0)
@@ -37,14 +38,12 @@ def through_the_log(parts: Sequence[SnapshotTaken]) -> list[SnapshotTaken]:
 
 def without_foreign_workers(ledger: Ledger) -> Ledger:
     """A snapshot keeps workers where their epoch holds points; elsewhere their names mean nothing."""
-    partitions = {}
-    for place, fold in ledger.partitions.items():
-        parts = {}
-        for epoch, part in fold.parts.items():
+    ledger = ledger.copy()
+    for fold in ledger.partitions.values():
+        for part in fold.parts.values():
             held = [(c, d, n) for a, b, n in part.workers.pieces() for c, d, _ in part.froms.pieces(a, b)]
-            parts[epoch] = replace(part, workers=Steps(held))
-        partitions[place] = replace(fold, parts=MappingProxyType(parts))
-    return replace(ledger, partitions=MappingProxyType(partitions))
+            part.workers = Steps(held)
+    return ledger
 
 
 @settings(max_examples=300)
@@ -57,11 +56,13 @@ def test_a_snapshot_and_what_follows_equal_everything(
     head, tail = offsets[:position], offsets[position:]
     taken = evolve_all(Ledger(), [*control, *head])
     if taken.waiting():
-        return  # the host stops on events that wait when it has read both logs to their ends
+        with pytest.raises(ValueError, match=r"no snapshot of source\[0\]: an event of epoch \d waits for its grant"):
+            take_snapshot(taken, "app", 0, [PLACE], position, 1, 9)
+        return
     parts = through_the_log(take_snapshot(taken, "app", 0, [PLACE], position, 1, 9))
     structural = (WorkersCut, WorkerSplit, WorkersMerged)
     tail = [event for event in tail if not isinstance(event, structural)]
-    restored = Ledger(partitions=MappingProxyType(restore_snapshot(parts)))
+    restored = Ledger(partitions=restore_snapshot(parts))
     again = evolve_all(restored, [*control, *tail])
     wanted = without_foreign_workers(evolve_all(taken, tail))
     assert again.partition(PLACE) == wanted.partition(PLACE)
@@ -77,14 +78,57 @@ def test_structure_goes_on_from_a_snapshot(control: list[ControlEvent], offsets:
     if taken.waiting() or without_foreign_workers(taken) != taken:
         return
     parts = through_the_log(take_snapshot(taken, "app", 0, [PLACE], half, 1, 9))
-    restored = Ledger(partitions=MappingProxyType(restore_snapshot(parts)))
+    restored = Ledger(partitions=restore_snapshot(parts))
     again = evolve_all(restored, [*control, *offsets[half:]])
     assert again.partition(PLACE) == evolve_all(taken, offsets[half:]).partition(PLACE)
 
 
+def grant(epoch: int, offset: int, first: int = 0) -> RangesGranted:
+    """A grant up to the end of the space, of an older version."""
+    return ranges_granted(0, 1, epoch, *PLACE, (Band(first, SPACE_END, offset),))
+
+
+def commit(epoch: int, offset: int, to: int, first: int = 0) -> Committed:
+    """A commit of the same points."""
+    return Committed(1, to, 0, 1, epoch, *PLACE, (Tile(0, 1, first, SPACE_END, offset, to),), 0, 0, 0)
+
+
+def test_a_snapshot_has_the_epochs_that_are_not_closed() -> None:
+    """A thousand moves of a range beside one that is held leave no trace; it says the same as one without them."""
+    middle, moves = SPACE_END // 2, 1_000
+    ledger = evolve_all(Ledger(), [grant(1, 0)])
+    for i in range(moves):
+        evolve_all(ledger, [commit(i + 1, i, i + 1, middle), grant(i + 2, i + 1, middle)])
+    (part,) = through_the_log(take_snapshot(ledger, "app", 0, [PLACE], 5, 1, 9))
+    assert [epoch.epoch for epoch in part.epochs] == [1, moves + 1]
+    assert len(encode(part)) < 200
+    assert restore_snapshot([part]) == ledger.partitions
+
+
+def test_a_snapshot_of_before_is_restored_as_it_would_be_taken_today() -> None:
+    """Epochs were closed in order then; those that lie behind one that is held are closed when it is restored."""
+    ledger = evolve_all(Ledger(), [grant(1, 0), commit(1, 0, 5, 9), grant(2, 5, 9)])
+    (before,) = take_snapshot(ledger, "app", 0, [PLACE], 5, 1, 9)
+    evolve_all(ledger, [commit(2, 5, 7, 9), grant(3, 7, 9)])
+    (after,) = take_snapshot(ledger, "app", 0, [PLACE], 7, 1, 9)
+    (piece,) = before.epochs[1].pieces
+    done = EpochFold(2, 1, (replace(piece, offset_edge=7, offset_until=7),), ())
+    older = replace(after, epochs=(after.epochs[0], done, after.epochs[1]))
+    assert restore_snapshot([older]) == restore_snapshot([after]) == ledger.partitions
+
+
+def test_no_snapshot_is_taken_while_an_event_of_its_places_waits() -> None:
+    """What waits at another place is of no concern to it."""
+    ledger = evolve_all(Ledger(), [grant(1, 0), commit(3, 0, 5)])
+    with pytest.raises(ValueError, match=r"no snapshot of source\[0\]: an event of epoch 3 waits for its grant"):
+        take_snapshot(ledger, "app", 0, [OTHER, PLACE], 5, 1, 9)
+    assert take_snapshot(ledger, "app", 0, [OTHER], 5, 1, 9)
+    assert take_snapshot(evolve_all(ledger, [grant(3, 0)]), "app", 0, [PLACE], 5, 1, 9)
+
+
 def snapshot(transaction: int, part: int, parts: int, *, incarnation: int = 1, position: int = 0) -> SnapshotTaken:
     """A part of a snapshot with nothing in it."""
-    return SnapshotTaken(incarnation, transaction, part, parts, "app", position, "t", part, 0, (), (), 0, 0)
+    return SnapshotTaken(incarnation, transaction, part, parts, "app", position, "t", part, (), (), (), (), ())
 
 
 COMMIT = Committed(1, 5, 0, 1, 1, "t", 0, (), 0, 0, 0)
@@ -128,11 +172,26 @@ def test_partitions_that_share_a_log_partition_are_parts_of_one_set() -> None:
     assert set(restore_snapshot(parts)) == {OTHER, PLACE}
 
 
+def test_a_snapshot_says_which_transaction_of_each_writer_was_the_last() -> None:
+    """Of those that may go on: whoever is fenced does not ask any more."""
+    members: list[ControlEvent] = [
+        coordinator_elected(1, "one"),
+        *(member_joined(1, i, f"p{i}", f"p{i}") for i in (1, 2)),
+    ]
+    ledger = evolve_all(Ledger(), [grant(1, 0), *members, commit(1, 0, 5), replace(commit(1, 5, 6), incarnation=2)])
+    parts = through_the_log(take_snapshot(ledger, "app", 0, [OTHER, PLACE], 5, 2, 10))
+    assert transactions_in(parts) == {1: 5, 2: 6}
+    assert parts[1].transactions == ()
+    evolve_all(ledger, [member_expelled(1, 1), member_fenced(1, 1)])
+    assert transactions_in(take_snapshot(ledger, "app", 0, [PLACE], 5, 2, 10)) == {2: 6}
+
+
 def test_an_impossible_piece_is_refused() -> None:
     """A damaged snapshot stops the reader; it is not restored in part."""
     whole = take_snapshot(Ledger(), "app", 0, [PLACE], 5, 3, 4)[0]
     damaged = msgspec.convert(
-        [*msgspec.to_builtins(whole)[:-4], [[1, 1, [[9, 3, 0, 0, None, None, False]]]], [], 0, 0], SnapshotTaken
+        [*msgspec.to_builtins(whole)[:-5], [[1, 1, [[9, 3, 0, 0, None, None, False]], []]], [], [], [], []],
+        SnapshotTaken,
     )
     with pytest.raises(EventError, match="damaged snapshot of source"):
         restore_snapshot([damaged])

@@ -3,13 +3,15 @@
 import pytest
 
 from keylanes.offsets.control import Control, evolve_control
-from keylanes.offsets.events import CoordinatorElected, PartitionStarted
+from keylanes.offsets.control_events import PartitionStarted
 from keylanes.offsets.starts import ADDED, StartChanged, check_starts, is_added
+
+from ..stage.log_events import coordinator_elected, partition_started
 
 
 def control(*started: PartitionStarted) -> Control:
     """The fold of these starts."""
-    fold = evolve_control(Control(), CoordinatorElected(1, "one"))
+    fold = evolve_control(Control(), coordinator_elected(1, "one"))
     for event in started:
         fold = evolve_control(fold, event)
     return fold
@@ -17,9 +19,9 @@ def control(*started: PartitionStarted) -> Control:
 
 def test_a_partition_is_added_when_its_topic_did_not_have_it() -> None:
     """Of a start that a crash cut short the rest is no growth: the events say how many partitions there were."""
-    torn = control(PartitionStarted(1, "t", 0, 40, "latest", 3))
+    torn = control(partition_started(1, "t", 0, 40, "latest", 3))
     assert [is_added(torn, "t", p) for p in (1, 2, 3)] == [False, False, True]
-    grown = control(PartitionStarted(1, "t", 0, 40, "latest", 1), PartitionStarted(1, "t", 1, 0, ADDED, 2))
+    grown = control(partition_started(1, "t", 0, 40, "latest", 1), partition_started(1, "t", 1, 0, ADDED, 2))
     assert [is_added(grown, "t", p) for p in (1, 2)] == [False, True]
     assert not is_added(control(), "t", 0)
     assert not is_added(torn, "other", 5)
@@ -27,7 +29,7 @@ def test_a_partition_is_added_when_its_topic_did_not_have_it() -> None:
 
 def test_what_an_older_version_started_was_started_from_its_first_record() -> None:
     """It did not write down how many partitions there were: a new one is read from its first record either way."""
-    older = control(PartitionStarted(1, "t", 0, 0, "earliest", 0))
+    older = control(partition_started(1, "t", 0, 0, "earliest", 0))
     assert is_added(older, "t", 1)
     check_starts(older, {"t": "earliest"})
     with pytest.raises(StartChanged, match="started from 'earliest'"):
@@ -36,7 +38,7 @@ def test_what_an_older_version_started_was_started_from_its_first_record() -> No
 
 def test_a_later_change_is_refused_with_the_way_out() -> None:
     """What it was, what it is now, and both things that can be done; other topics are nobody's business."""
-    begun = control(PartitionStarted(1, "t", 0, 40, "group:orders", 2), PartitionStarted(1, "t", 2, 0, ADDED, 3))
+    begun = control(partition_started(1, "t", 0, 40, "group:orders", 2), partition_started(1, "t", 2, 0, ADDED, 3))
     check_starts(begun, {"t": "group:orders", "new": "latest"})
     check_starts(begun, {})
     with pytest.raises(StartChanged) as refused:

@@ -12,7 +12,8 @@ import msgspec
 
 from keylanes.devkafka.java import java_home
 from keylanes.offsets.codec import decode
-from keylanes.offsets.events import Committed, RangeReleased, RangesGranted, WorkersMerged, WorkerSplit
+from keylanes.offsets.control_events import RangesGranted
+from keylanes.offsets.events import Committed, RangesReleased, WorkersMerged, WorkerSplit
 
 from ..stage.ground import Ground
 from .chaos_process import ChaosError
@@ -32,7 +33,7 @@ KINDS = {
 CHANGES = {
     "splits": WorkerSplit,
     "merges": WorkersMerged,
-    "releases": RangeReleased,
+    "releases": RangesReleased,
     "grants": RangesGranted,
     "transactions": Committed,
 }

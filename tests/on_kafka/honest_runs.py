@@ -14,6 +14,7 @@ from keylanes.brokers.kafka.requests import KafkaRequests
 from keylanes.brokers.kafka.transactions import DescribeTransactionsRequest
 from keylanes.brokers.producer import TransactionalProducer
 from keylanes.brokers.protocol import (
+    Appender,
     Broker,
     BrokerError,
     OffsetOutOfRange,
@@ -52,6 +53,7 @@ class Run(ABC):
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._brokers: dict[str, Broker] = {}
+        self._appenders: dict[str, Appender] = {}
         self._producers: dict[str, tuple[Producer, str, str]] = {}  # with transactional id and connection
         self._readers: dict[str, Reader] = {}
         self._places: dict[Place, None] = {}
@@ -107,6 +109,7 @@ class Run(ABC):
         try:
             for name in CONNECTIONS:
                 self._brokers[name] = await self._connect(name)
+                self._appenders[name] = self._brokers[name].appender()
             for number, step in enumerate(script.steps):
                 async with asyncio.timeout(STEP_SECONDS_MAX):
                     seen.append(await self._do(step, expected[number] if number < len(expected) else None))
@@ -192,7 +195,7 @@ class Run(ABC):
         }
 
     async def append(self, connection: str, items: Sequence[Item]) -> Seen:
-        await self._brokers[connection].append([item.outgoing(f"{self._prefix}{item.topic}") for item in items])
+        await self._appenders[connection].append([item.outgoing(f"{self._prefix}{item.topic}") for item in items])
         return "written"
 
     async def producer(self, connection: str, name: str, id: str, timeout_ms: int) -> Seen:  # noqa: A002  # a script's word

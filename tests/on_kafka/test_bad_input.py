@@ -29,6 +29,7 @@ from keylanes.offsets.events import LogOpened
 from keylanes.runtime.connect import connect
 from keylanes.runtime.settings import Settings
 
+from ..stage.appending import append
 from ..stage.ground import Ground
 
 
@@ -379,7 +380,7 @@ def replace_log(ground: Ground, values: list[bytes]) -> None:
     async def write() -> None:
         broker = ground.connect()
         await broker.open()
-        await broker.append([Outgoing(f"{ground.name}.offsets", 0, None, value) for value in values])
+        await append(broker, [Outgoing(f"{ground.name}.offsets", 0, None, value) for value in values])
         await broker.close()
 
     asyncio.run(write())

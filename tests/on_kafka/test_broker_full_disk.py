@@ -20,8 +20,10 @@ def test_the_brokers_disk_is_full(tmp_path: Path) -> None:
     if shutil.which("unshare") is None:
         pytest.skip("no small disk can be made here: there is no `unshare`")
     command = ["unshare", "--map-root-user", "--mount", "sh", "-c", MOUNT, str(disk)]
-    command += [sys.executable, str(Path(__file__).parents[1] / "stage" / "full_disk.py"), str(disk), str(other)]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    command += [sys.executable, "-m", "tests.stage.full_disk", str(disk), str(other)]
+    answer = subprocess.run(
+        command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=280, check=False
+    )
     if answer.returncode == 77 or answer.stderr.startswith("unshare:"):
         pytest.skip(f"no small disk can be made here: {answer.stderr.strip()}")
     assert answer.returncode == 0, answer.stderr

@@ -33,6 +33,7 @@ from keylanes.devkafka.ports import HOST
 from keylanes.devkafka.server import KafkaServer
 from keylanes.errors import StoreError
 
+from ..stage.appending import append
 from ..stage.proxy import END_TXN, Fault, Proxy, Weather
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
@@ -81,7 +82,7 @@ async def remember(server: KafkaServer, value: bytes) -> list[bytes | None]:
     await broker.open()
     try:
         await broker.create([TopicSpec("memory", MEMORY_PARTITIONS, {})])
-        await broker.append([Outgoing("memory", 0, None, value)])
+        await append(broker, [Outgoing("memory", 0, None, value)])
         end = (await broker.watermarks([place]))[place].high
         reader, found = await broker.reader({place: 0}), []
         async with asyncio.timeout(30):
@@ -225,7 +226,7 @@ async def test_asking_for_a_topic_does_not_create_it(folder: Path) -> None:
         for call in (
             broker.watermarks([place]),
             reader.fetch([place], records_max=1, wait_ms=0),
-            broker.append([Outgoing("nowhere", 0, None, b"x")]),
+            append(broker, [Outgoing("nowhere", 0, None, b"x")]),
             producer.transact([Outgoing("nowhere", 0, None, b"x")]),
         ):
             with pytest.raises(BrokerError, match="nowhere"):

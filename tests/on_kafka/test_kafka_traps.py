@@ -31,6 +31,7 @@ from keylanes.brokers.protocol import (
 )
 from keylanes.devkafka.server import KafkaServer
 
+from ..stage.appending import append
 from ..stage.proxy import END_TXN, PRODUCE, Fault, Proxy
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(90)]
@@ -116,7 +117,7 @@ async def test_a_lowered_limit_is_learnt_from_a_refusal(
     place = TopicPartition(name, 0)
     records = [Outgoing(name, 0, NOISE[at : at + 100], b"%d" % at) for at in range(400)]
     await broker.create([TopicSpec(name, 1, {})])
-    await broker.append(numbers(place, -1))  # the limit is known from here on
+    await append(broker, numbers(place, -1))  # the limit is known from here on
     await lower_limit(kafka_server, name, 2_000)
     producer = await broker.producer(name, transaction_timeout_ms=TIMEOUT_MS)
     with pytest.raises(TransactionRefused):
@@ -168,10 +169,10 @@ async def test_the_reader_waits_at_an_open_transaction(
     broker: KafkaBroker, through: KafkaBroker, proxy: Proxy, name: str, place: TopicPartition
 ) -> None:
     """The high watermark lies beyond an open transaction, where a committed reader waits until it is decided."""
-    await broker.append(numbers(place, 1))
+    await append(broker, numbers(place, 1))
     reader = await broker.reader({place: 0})
     _producer, running = await held_transaction(through, proxy, name, numbers(place, 2, 3))
-    await broker.append(numbers(place, 4))
+    await append(broker, numbers(place, 4))
     assert await high(broker, place) == 4
     assert await read_up_to(reader, place, 1) == [1]
     assert await reader.fetch([place], records_max=10, wait_ms=300) == []
@@ -185,7 +186,7 @@ async def test_positions_pass_markers_and_aborted_records(
     broker: KafkaBroker, through: KafkaBroker, proxy: Proxy, name: str, place: TopicPartition
 ) -> None:
     """At the end of a partition, too, a position passes what is not a record, soon and without a record to carry it."""
-    await broker.append(numbers(place, 1))
+    await append(broker, numbers(place, 1))
     _producer, running = await held_transaction(through, proxy, name, numbers(place, 2, 3))
     await broker.fence(name)
     proxy.release()
@@ -202,23 +203,26 @@ async def test_positions_pass_markers_and_aborted_records(
 
 async def test_what_was_read_is_freed_at_once(broker: KafkaBroker, place: TopicPartition) -> None:
     """Nothing of a batch waits for the garbage collection, which stands still for the longer the more there is."""
-    reader = await broker.reader({place: 0})
+    reader, appender = await broker.reader({place: 0}), broker.appender()
+    await appender.append(numbers(place, 0))
+    assert await read_up_to(reader, place, 1) == [0]
     gc.collect()
     gc.disable()
     try:
-        for i in range(100):
-            await broker.append(numbers(place, i))
+        for i in range(1, 100):
+            await appender.append(numbers(place, i))
             assert await read_up_to(reader, place, i + 1) == [i]
         assert gc.collect() < 100, "something of each batch is in a circle"
     finally:
         gc.enable()
+        await appender.close()
         await reader.close()
 
 
 async def test_what_was_fetched_ahead_is_freed_at_once(broker: KafkaBroker, place: TopicPartition) -> None:
     """Whoever reads elsewhere, or reads no more, gives back what the client holds of what comes next: some MiB."""
     values = [b"%d " % i + NOISE for i in range(400)]
-    await broker.append([Outgoing(place.topic, place.partition, b"k", value) for value in values])
+    await append(broker, [Outgoing(place.topic, place.partition, b"k", value) for value in values])
     gc.collect()
     gc.disable()
     tracemalloc.start()
@@ -284,7 +288,7 @@ async def test_a_dead_client_frees_its_readers(
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await producer.close()
-    await broker.append(numbers(place, 2))
+    await append(broker, numbers(place, 2))
     assert await visible(broker, place) == [2]
 
 
@@ -387,9 +391,10 @@ async def test_a_lost_append_is_written_once_and_in_order(
     broker: KafkaBroker, through: KafkaBroker, proxy: Proxy, place: TopicPartition, fault: Fault
 ) -> None:
     """An append whose answer is lost is sent again under the same sequence number: no double, no change of order."""
-    await through.append(numbers(place, 1))
+    appender = through.appender()
+    await appender.append(numbers(place, 1))
     proxy.arm(PRODUCE, fault)
-    await asyncio.gather(through.append(numbers(place, 2, 3)), through.append(numbers(place, 4)))
+    await asyncio.gather(appender.append(numbers(place, 2, 3)), appender.append(numbers(place, 4)))
     assert await visible(broker, place) == [1, 2, 3, 4]
 
 
@@ -408,7 +413,7 @@ async def test_a_silent_broker_is_an_error_everywhere(
     with pytest.raises(TransactionAborted):
         await producer.transact(numbers(place, 1))
     calls = (
-        through.append(numbers(place, 1)),
+        append(through, numbers(place, 1)),
         through.watermarks([place]),
         through.describe([place.topic]),
         through.fence(name),
@@ -437,7 +442,7 @@ async def test_retention_that_passes_a_reader_is_an_error(broker: KafkaBroker, p
     reader = await broker.reader({place: 0})
     await reader.fetch([place], records_max=1, wait_ms=0)
     reader.assign({place: 0})
-    await broker.append(numbers(place, *range(5)))
+    await append(broker, numbers(place, *range(5)))
     await broker.trim({place: 3})
     for _ in range(2):
         with pytest.raises(OffsetOutOfRange) as caught:
@@ -455,7 +460,7 @@ async def test_every_codec_is_written_and_read(
     writer = KafkaBroker(kafka_server.bootstrap, compression_type=codec)
     await writer.open()
     try:
-        await writer.append(numbers(place, *range(100)))
+        await append(writer, numbers(place, *range(100)))
         producer = await writer.producer(name, transaction_timeout_ms=TIMEOUT_MS)
         await producer.transact(numbers(place, *range(100, 200)))
     finally:
@@ -469,7 +474,7 @@ async def test_a_damaged_batch_is_an_error_and_loses_no_neighbour(
     """A flipped byte on disk raises CorruptRecord each time, and other partitions' records are still handed out."""
     sound, damaged = [TopicPartition(name, index) for index in range(7)], TopicPartition(name, 7)
     await broker.create([TopicSpec(name, 8, {})])
-    await broker.append([record for place in (*sound, damaged) for record in numbers(place, *range(50))])
+    await append(broker, [record for place in (*sound, damaged) for record in numbers(place, *range(50))])
     flip_byte(kafka_server.folder / "data" / f"{name}-7" / f"{0:020}.log", 100)
     reader = await broker.reader(dict.fromkeys((*sound, damaged), 0))
     found: dict[TopicPartition, list[int]] = {place: [] for place in sound}
@@ -512,7 +517,7 @@ async def test_damage_that_passed_is_left_behind(
     kafka_server: KafkaServer, broker: KafkaBroker, place: TopicPartition, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where damage was met records come one by one, which is logged; after enough good ones many come again."""
-    await broker.append(numbers(place, *range(20)))
+    await append(broker, numbers(place, *range(20)))
     file = kafka_server.folder / "data" / f"{place.topic}-0" / f"{0:020}.log"
     reader = await broker.reader({place: 0})
     flip_byte(file, 100)
@@ -533,7 +538,7 @@ async def test_a_process_that_stood_still_calls_nothing_damaged(
 ) -> None:
     """While this process stands still no broker answers it: that calls for a new reader, not for a mended source."""
     for value in range(2):  # batches of their own
-        await broker.append(numbers(place, value))
+        await append(broker, numbers(place, value))
     hasty = KafkaBroker(kafka_server.bootstrap, default_api_timeout_ms=2 * SHORT_MS)
     await hasty.open()
     try:
@@ -553,13 +558,13 @@ async def test_a_new_reader_knows_the_topic_that_the_old_one_read(
     kafka_server: KafkaServer, broker: KafkaBroker, place: TopicPartition
 ) -> None:
     """A topic that was created anew between two readers is no more the one that was read than within one."""
-    await broker.append(numbers(place, 1, 2))
+    await append(broker, numbers(place, 1, 2))
     reader = await broker.reader({place: 0})
     assert await read_up_to(reader, place, 2) == [1, 2]
     await reader.close()
     await delete_topic(kafka_server, place.topic)
     await broker.create([TopicSpec(place.topic, 1, {})])
-    await broker.append(numbers(place, 3, 4, 5))
+    await append(broker, numbers(place, 3, 4, 5))
     reader = await broker.reader({place: 2})
     with pytest.raises(UnknownTopic, match="created anew"):
         await reader.fetch([place], records_max=10, wait_ms=500)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from keylanes.brokers.delivery import Session
+from keylanes.brokers.delivery import Appends, Session
 from keylanes.brokers.kafka.broker import KafkaBroker
 from keylanes.brokers.kafka.reader import KafkaReader
 from keylanes.brokers.producer import TransactionalProducer
@@ -19,7 +19,7 @@ from keylanes.brokers.protocol import BrokerError, TopicPartition, TopicSpec, Tr
 
 from ..stage.planting import Planting, Put, change, finding
 from ..stage.proxy import Proxy
-from . import test_kafka_traps
+from . import test_kafka_appends, test_kafka_traps
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
 
@@ -95,6 +95,17 @@ def told_once_to_end(patch: Planting) -> None:
     change(patch, KafkaReader, "_ended", ("for task in going_on:", "for task in ():"))
 
 
+def appenders_share_a_session(patch: Planting) -> None:
+    """All appenders of a connection are one."""
+    appender = KafkaBroker.appender
+    shared: dict[KafkaBroker, Appends[bytes]] = {}
+
+    def the_same(self: KafkaBroker) -> Appends[bytes]:
+        return shared.setdefault(self, appender(self))
+
+    patch.setattr(KafkaBroker, "appender", the_same)
+
+
 TRAPPED = [
     Trapped(
         "future not awaited, on a real broker",
@@ -123,6 +134,13 @@ TRAPPED = [
         lost_write_is_sent_again,
         test_kafka_traps.test_a_lost_append_is_written_once_and_in_order,
         r"== \[1, 2, 3, 4\]|Kafka error 45",
+    ),
+    Trapped(
+        "appenders share one session, on a real broker",
+        "whoever appends waits for as long as another append gets no answer",
+        appenders_share_a_session,
+        test_kafka_appends.test_no_appender_waits_for_another,
+        "it waits for another appender",
     ),
     Trapped(
         "batches larger than their topic takes",

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from keylanes import App, Context, KeylanesError, MsgpackCodec, OutputRefused, Record, SendUnknown, State, StoreError
-from keylanes.brokers.embedded import EmbeddedBroker
+from keylanes.brokers.embedded import EmbeddedAppender, EmbeddedBroker
 from keylanes.brokers.partitioner import partition_by_crc32, partition_of_key
-from keylanes.brokers.protocol import BrokerError, TopicPartition, TopicSpec
+from keylanes.brokers.protocol import Appender, BrokerError, Outgoing, TopicPartition, TopicSpec
 from keylanes.brokers.simulated.broker import SimulatedBroker
 from keylanes.brokers.simulated.network import Kind
 from keylanes.brokers.simulated.virtual_loop import run_virtual
@@ -194,4 +194,35 @@ async def test_a_broker_that_is_the_users_own_stays_open(tmp_path: Path) -> None
     app = shop(broker)
     await app.send("orders", 1, key="a")
     assert "orders" in await broker.describe(["orders"])
+    await broker.close()
+
+
+class Noting(EmbeddedBroker):
+    """Knows the appenders that were made of it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.appenders: list[Appender] = []
+
+    def appender(self) -> EmbeddedAppender:
+        """See the protocol."""
+        made = super().appender()
+        self.appenders.append(made)
+        return made
+
+
+async def test_what_writes_to_the_users_own_broker_is_closed(tmp_path: Path) -> None:
+    """What sends, and what writes to the control log: no appender is left open when that is over."""
+    broker = Noting(tmp_path / "data")
+    await broker.open()
+    await broker.create([TopicSpec("orders", 2, {})])
+    app = shop(broker)
+    await app.send("orders", 1, key="a")
+    assert len(broker.appenders) == 1
+    async with app:
+        await app.send("orders", 1, key="a")
+        assert len(broker.appenders) == 3, "the control log has one of its own"
+    for appender in broker.appenders:
+        with pytest.raises(BrokerError, match="the appender was closed"):
+            await appender.append([Outgoing("orders", 0, b"k", b"\x01")])
     await broker.close()

@@ -14,6 +14,7 @@ from keylanes.brokers.simulated.broker import EPOCH_MS
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import FatalError
 
+from ..stage.appending import append
 from ..stage.engine import OUT, SOURCE, Engine, application
 
 PARTITIONS = 2
@@ -49,7 +50,7 @@ async def write(engine: Engine, first: int, end: int, partitions: int = PARTITIO
     for p in range(partitions):
         for number in range(first, end):
             at = EPOCH_MS + 1000 * number
-            await connection.append([Outgoing(SOURCE, p, b"k%d" % number, b"%d" % (100 * p + number), (), at)])
+            await append(connection, [Outgoing(SOURCE, p, b"k%d" % number, b"%d" % (100 * p + number), (), at)])
 
 
 def seen(engine: Engine) -> list[int]:
@@ -207,7 +208,7 @@ def test_a_partition_that_is_added_is_read_from_its_first_record(grows: str) -> 
         if grows == "while it is down":
             await engine.stop()
         engine.cluster.grow_topic(SOURCE)
-        await engine.cluster.connect("writer").append([Outgoing(SOURCE, 2, b"k", b"200")])
+        await append(engine.cluster.connect("writer"), [Outgoing(SOURCE, 2, b"k", b"200")])
         if grows == "while it is down":
             await engine.start()
         await asyncio.sleep(60)

@@ -4,30 +4,35 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from keylanes.brokers.delivery import Session
+from keylanes.brokers.delivery import Appends, Session
 from keylanes.brokers.producer import TransactionalProducer
 from keylanes.brokers.protocol import BrokerError, BrokerTimeout, ProducerFenced, TransactionUnknown
 from keylanes.brokers.simulated.connection import SimulatedConnection
 from keylanes.brokers.simulated.link import ConnectionSevered
 from keylanes.brokers.simulated.network import Kind
+from keylanes.brokers.simulated.requests import Numbered
 from keylanes.brokers.waiting import bounded
-from keylanes.offsets.control import Control, event_counts
-from keylanes.offsets.events import AppCreated
+from keylanes.offsets import control, snapshots
+from keylanes.offsets.control import Control
 from keylanes.offsets.ledger import Ledger, evolve_all
 from keylanes.runtime import member
 from keylanes.runtime.engine.commit import CommitCycle
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.engine.transaction import Transactions
+from keylanes.runtime.logs.grants import Granted
 from keylanes.runtime.logs.office import Identity
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.member import Member
-from keylanes.runtime.membership.coordinator import NO_IDENTITIES, Coordinator
+from keylanes.runtime.membership.coordinator import NO_IDENTITIES, NO_OFFER, Coordinator
+from keylanes.runtime.membership.decisions import Decisions
 from keylanes.runtime.partition.generation import Generation
 
-from ..brokers import test_simulated_network
+from ..brokers import test_simulated_appends, test_simulated_network
+from ..offsets import test_control, test_counterexamples
 from ..runtime import test_running
+from ..stage.appending import append
 from ..stage.planting import Planting, change, changed, everywhere
-from .plants import DOUBLED, LEFT_OUT, LOST, NO_DEAD_LETTER, OUTSIDE, Plant, on_ground
+from .plants import DOUBLED, LEFT_OUT, LOST, NO_DEAD_LETTER, OUTSIDE, Plant, each, on_ground
 
 TORN = f"{LEFT_OUT}|{DOUBLED}"
 
@@ -45,13 +50,15 @@ def fence_before_expel(patch: Planting) -> None:
     """The fence comes before anything of the new process stands in the control log: neither its term nor EXPELLED."""
     fence, take_office = SimulatedConnection.fence, Coordinator.take_office
 
-    async def fence_first(self: Coordinator, sources: Any, stores: Any = (), identities: Any = NO_IDENTITIES) -> Any:
+    async def fence_first(
+        self: Coordinator, sources: Any, stores: Any = (), identities: Any = NO_IDENTITIES, offer: Any = NO_OFFER
+    ) -> Any:
         ledger = await self.logs.read_control(Ledger())
         self.logs.positions.clear()
-        self.logs._control_events.clear()
+        self.logs._granted = Granted()
         for other in ledger.control.unfenced():
-            await fence(self.broker, other.transactional_id)  # type: ignore[arg-type]  # on a simulated cluster
-        return await take_office(self, sources, stores, identities)
+            await fence(self.broker, *other.transactional_ids)  # type: ignore[arg-type]  # on a simulated cluster
+        return await take_office(self, sources, stores, identities, offer)
 
     no_fence(patch)
     patch.setattr(Coordinator, "take_office", fence_first)
@@ -63,10 +70,10 @@ def read_before_fence(patch: Planting) -> None:
     early: dict[int, Ledger] = {}
 
     async def read_then_fence(self: Coordinator, ledger: Ledger) -> Ledger:
-        early[id(self.logs)] = await begin(self.logs)
+        early[id(self.logs)] = await begin(self.logs, ledger)
         return await fence(self, ledger)
 
-    async def begin_early(self: LogReader) -> Ledger:
+    async def begin_early(self: LogReader, ledger: Ledger) -> Ledger:
         return early[id(self)]
 
     async def read_nothing(self: Coordinator, ledger: Ledger, incarnation: int) -> Ledger:
@@ -117,16 +124,27 @@ def answers_not_looked_at(patch: Planting) -> None:
 
 def append_not_awaited(patch: Planting) -> None:
     """What is written to the control log is taken for written."""
-    append = Coordinator._append
+    append = Decisions.append
     under_way: set[asyncio.Task[Any]] = set()
 
-    async def begin(self: Coordinator, events: Any) -> None:
+    async def begin(self: Decisions, events: Any) -> None:
         task = asyncio.get_running_loop().create_task(append(self, events))
         under_way.add(task)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.sleep(0)
 
-    patch.setattr(Coordinator, "_append", begin)
+    patch.setattr(Decisions, "append", begin)
+
+
+def appenders_share_a_session(patch: Planting) -> None:
+    """All appenders of a connection are one."""
+    appender = SimulatedConnection.appender
+    shared: dict[SimulatedConnection, Appends[Numbered]] = {}
+
+    def the_same(self: SimulatedConnection) -> Appends[Numbered]:
+        return shared.setdefault(self, appender(self))
+
+    patch.setattr(SimulatedConnection, "appender", the_same)
 
 
 def outcome_not_awaited(patch: Planting) -> None:
@@ -263,17 +281,6 @@ def failed_is_committed(patch: Planting) -> None:
     patch.setattr(Transactions, "_transact", trust)
 
 
-def term_not_checked(patch: Planting) -> None:
-    """Whoever was a coordinator once is listened to for ever."""
-    counts = event_counts
-
-    def any_term(control: Control, event: Any) -> bool:
-        return counts(control, event) if isinstance(event, AppCreated) else True
-
-    patch.setattr("keylanes.offsets.control", "event_counts", any_term)
-    patch.setattr("keylanes.offsets.ledger", "event_counts", any_term)
-
-
 def incarnation_comes_back(patch: Planting) -> None:
     """A process takes the number of the one before it."""
     patch.setattr(Control, "incarnation_next", property(lambda self: max(self.members, default=1)))
@@ -285,7 +292,7 @@ def dead_letter_outside(patch: Planting) -> None:
 
     async def write_now(self: Slots, run: Any, record: Any, error: Exception, attempts: int) -> Any:
         done = await give_up(self, run, record, error, attempts)
-        await self.destinations.broker.append(done.outputs)
+        await append(self.destinations.broker, done.outputs)
 
     patch.setattr(Slots, "_fail_record", write_now)
 
@@ -365,6 +372,13 @@ PLANTS = [
         finding="a process was fenced though no other ran",
     ),
     Plant(
+        "appenders share one session",
+        "whoever appends waits for as long as another append gets no answer: a beat behind the control log",
+        appenders_share_a_session,
+        (test_simulated_appends.test_an_append_without_an_answer_holds_up_its_own_appender_only,),
+        finding="it waited for another appender",
+    ),
+    Plant(
         "future not awaited: the outcome",
         "a slow transaction is taken for committed: what it held is lost when it is aborted",
         outcome_not_awaited,
@@ -427,16 +441,41 @@ PLANTS = [
     ),
     Plant(
         "term unchecked",
-        "grants by a coordinator that was replaced count: two owners of a range",
-        term_not_checked,
-        kinds=("rival", "rivals", "slow", "pause"),
-        finding=DOUBLED,
+        "decisions of a coordinator that was replaced count: two owners of a range",
+        changed(control, "event_counts", ("event.term == control.term and event", "event")),
+        (test_counterexamples.test_an_expulsion_that_was_acknowledged_may_not_count,),
+        finding="not lost.is_expelled",
+    ),
+    Plant(
+        "number unchecked",
+        "a grant that arrives late, behind another decision, counts: two owners of a range",
+        changed(control, "event_counts", (" and event.number == number", "")),
+        (
+            test_counterexamples.test_a_grant_that_lands_behind_another_decision_makes_no_second_owner,
+            test_control.test_the_numbers_of_a_term_count_once_and_in_turn,
+        ),
+        finding="is None|== wanted",
+    ),
+    Plant(
+        "a second joining counts",
+        "who was expelled is a member again, and nobody fences it: doubled records",
+        changed(control, "_members", ("event.incarnation > control.incarnation_max and", "")),
+        (each(test_counterexamples.test_a_second_copy_of_a_joining_brings_nobody_back),),
+        finding="after.is_expelled|after.is_fenced",
     ),
     Plant(
         "incarnation that comes back",
         "what a process of before has committed is taken for its own: lost records",
         incarnation_comes_back,
-        finding="transaction .* was committed before",
+        (test_control.test_who_is_forgotten_is_out_for_good,),
+        finding="incarnation_next == 3",
+    ),
+    Plant(
+        "snapshot while an event waits",
+        "progress that its writer was granted a moment ago is forgotten at the next start: doubled records",
+        changed(snapshots, "take_snapshot", ("in sorted(ledger.partition(place).waiting)", "in ()")),
+        (test_counterexamples.test_no_snapshot_is_taken_of_progress_that_waits_for_its_grant,),
+        finding="DID NOT RAISE",
     ),
     Plant(
         "dead letter outside the transaction",

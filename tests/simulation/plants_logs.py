@@ -3,9 +3,8 @@
 from typing import Any
 
 from keylanes.offsets import codec, ledger, snapshots, starts
-from keylanes.offsets.events import MemberFenced
 from keylanes.offsets.provenance import app_id_of
-from keylanes.runtime.logs.office import Office
+from keylanes.runtime.logs.office import Office, Standing
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.logs.trimming import History
 from keylanes.runtime.partition.reshape import Wishes
@@ -13,6 +12,8 @@ from keylanes.runtime.partition.reshape import Wishes
 from ..offsets import test_codec, test_ledger, test_snapshots
 from ..runtime import test_rights_lost, test_starts
 from ..runtime.engine import test_grants
+from ..runtime.logs import test_office
+from ..stage.log_events import member_fenced
 from ..stage.planting import Planting, change, changed, everywhere
 from .plants import DOUBLED, OUTSIDE, Plant, each
 
@@ -54,11 +55,11 @@ def read_to_the_stable_offset(patch: Planting) -> None:
     change(
         patch,
         LogReader,
-        "read_spans",
+        "_stream",
         (
             "            batches = await bounded(_some(reader, wanted), limit, what)\n",
             (
-                "            batches = await reader.fetch(wanted, records_max=READ_RECORDS_MAX, wait_ms=0)\n"
+                "            batches = await reader.fetch(wanted, records_max=FETCH_RECORDS_MAX, wait_ms=0)\n"
                 "            if not batches:\n"
                 "                break\n"
             ),
@@ -75,7 +76,7 @@ def unknown_decoded(patch: Planting) -> None:
             return decode(data)
         except codec.EventError as error:
             if "unknown" in str(error):
-                return MemberFenced(0, 0)
+                return member_fenced(0, 0)
             raise
 
     everywhere(patch, decode, leniently)
@@ -83,7 +84,7 @@ def unknown_decoded(patch: Planting) -> None:
 
 def named_anew(patch: Planting) -> None:
     """Whoever joined last says what the application calls itself."""
-    of_last = property(lambda self: app_id_of(self.ledger.control.members[max(self.ledger.control.members)].instance))
+    of_last = property(lambda self: app_id_of(self.ledger.control.members[max(self.ledger.control.members)].birth))
     patch.setattr(Office, "app_id", of_last)
 
 
@@ -119,21 +120,21 @@ PLANTS = [
     Plant(
         "incarnation unchecked",
         "a commit by a process that never held the range counts",
-        changed(ledger, "_commit", ("if event.incarnation != part.incarnation:", "if False:")),
+        changed(ledger, "_commit", ("is_ours = event.incarnation == part.incarnation", "is_ours = True")),
         (test_ledger.test_a_commit_by_another_incarnation_or_after_a_release_is_a_violation,),
         finding=r"by=2\)\)\.violations\(\)",
     ),
     Plant(
         "tile that does not start at the edge",
         "a commit over records that nobody worked counts: lost records that no start notices",
-        changed(ledger, "_commit", ("if edge != tile.offset_from:", "if edge > tile.offset_from:")),
+        changed(ledger, "_commit_in_pieces", ("or edge != tile.offset_from or", "or edge > tile.offset_from or")),
         (each(test_ledger.test_a_tile_that_does_not_continue_its_band_is_a_violation),),
         finding=r"event\)\.violations\(\)",
     ),
     Plant(
         "grant chunk applied twice",
         "a grant that stands in the log twice takes its edges back: an application that can't start again",
-        changed(ledger, "_grant", ("        if known is None\n", "")),
+        changed(ledger, "_grant", ("if known is None:", "if True:")),
         finding=f"LogError.*{OUTSIDE}|{DOUBLED}",
     ),
     Plant(
@@ -195,6 +196,36 @@ PLANTS = [
         trimmed_below_the_newest,
         kinds=("rivals", "aborted", "crash"),
         finding=TRIMMED,
+    ),
+    Plant(
+        "own commits are read again",
+        "after each lost answer a member reads all that was committed since it last read; in a log that others trimmed "
+        "meanwhile it finds damage",
+        changed(Standing, "fold", ("self.logs.pass_by(ends)", "pass")),
+        (test_office.test_a_log_trimmed_up_to_the_own_last_commit_is_read_on,),
+        finding="LogError: .*is empty although the application has run before",
+    ),
+    Plant(
+        "a log that others trimmed is damage for a healthy member",
+        "the application ends because another of its processes trimmed the log below its snapshots",
+        changed(Standing, "read", ("except HistoryTrimmed as trimmed:", "except ZeroDivisionError as trimmed:")),
+        (
+            test_office.test_an_unknown_transaction_that_others_trimmed_is_found_in_their_snapshot,
+            test_office.test_what_nothing_became_of_is_not_found_in_a_snapshot,
+        ),
+        finding="HistoryTrimmed: .*lost what was to be read",
+    ),
+    Plant(
+        "a snapshot forgets who committed last",
+        "a transaction whose answer was lost and that was trimmed is sent again: doubled records",
+        changed(
+            snapshots, "take_snapshot", ("for i, t in ledger.transactions.items() if not", "for i, t in () if not")
+        ),
+        (
+            test_office.test_what_nothing_became_of_is_not_found_in_a_snapshot,
+            test_snapshots.test_a_snapshot_says_which_transaction_of_each_writer_was_the_last,
+        ),
+        finding=r"assert (False|\{\} == )",
     ),
     Plant(
         "failed trim costs the snapshot",

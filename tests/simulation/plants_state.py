@@ -13,11 +13,13 @@ from keylanes.runtime.stores import restore
 from keylanes.runtime.stores.follower import Follower
 from keylanes.runtime.stores.keeper import Keeper
 from keylanes.state import keys
+from keylanes.state import restore as state_restore
+from keylanes.state.changelog import is_beacon_key
 from keylanes.state.overlay import Absent, Layer, Overlay
-from keylanes.state.restore import Plan
+from keylanes.state.restore import BeaconSearch, Plan
 from keylanes.state.tables import Change
 
-from ..runtime.stores import test_restore, test_state_running
+from ..runtime.stores import test_restore, test_state_running, test_two_writers
 from ..stage.planting import Planting, Put, change, changed
 from ..state import test_copies_folder, test_keys
 from . import plants_rocks
@@ -122,7 +124,7 @@ def no_tombstones(patch: Planting) -> None:
 
     def without(self: Keeper, changes: Any, incarnation: int, transaction: int) -> Any:
         outgoing, events = records(self, changes, incarnation, transaction)
-        return [record for record in outgoing if record.value is not None], events
+        return [row for row in outgoing if row.value is not None or is_beacon_key(row.key or b"")], events
 
     patch.setattr(Keeper, "records", without)
 
@@ -134,34 +136,57 @@ def one_beacon(patch: Planting) -> None:
         Keeper,
         "records",
         (
-            "records.append(Outgoing(topic, partition, BEACON_KEY, beacon))",
-            "records.append(Outgoing(topic, changes[0].place[1], BEACON_KEY, beacon))",
+            "records.append(Outgoing(topic, partition, key, beacon))",
+            "records.append(Outgoing(topic, changes[0].place[1], key, beacon))",
         ),
     )
 
 
 def beacon_of_another(patch: Planting) -> None:
-    """A changelog is compared with the transaction that changed the state of another partition last."""
+    """A changelog is compared with the writers that changed the state of another partition."""
     change(
         patch,
         Keeper,
         "restore",
         (
-            "expected = ledger.partition(place).changed_by",
-            "expected = ledger.partition((place[0], 0)).changed_by",
+            "_writers(ledger, place, living)",
+            "_writers(ledger, (place[0], 0), living)",
         ),
     )
 
 
 def beacon_not_checked(patch: Planting) -> None:
     """A changelog is taken for the state without asking who changed it last."""
-    patch.setattr(restore, "check_beacon", lambda found, expected: None)
+    patch.setattr(state_restore, "check_beacons", lambda found, writers: None)
+
+
+def one_beacon_for_all(patch: Planting) -> None:
+    """All writers write to one key: the last one in the changelog stays."""
+    change(
+        patch,
+        Keeper,
+        "records",
+        (
+            "encode_beacon(Beacon(incarnation, transaction))",
+            "OLD_BEACON_KEY, incarnation.to_bytes(8, 'big') + transaction.to_bytes(8, 'big')",
+        ),
+    )
+
+
+def succession_before_the_commit(patch: Planting) -> None:
+    """Whom a transaction succeeds is forgotten when it is sent, also if it is aborted."""
+    change(
+        patch,
+        Keeper,
+        "records",
+        ("self._successions.get(changed.place, _NOBODY)", "self._successions.pop(changed.place, _NOBODY)"),
+    )
 
 
 def copy_trusted_after_a_grant(patch: Planting) -> None:
     """A range that comes back is worked with whatever the copy holds of it."""
 
-    async def trust(self: Keeper, place: Any, ranges: Any) -> None:
+    async def trust(self: Keeper, place: Any, ranges: Any, ledger: Any, incarnation: int) -> None:  # as it is called
         state = self.storages[place].state
         state.ready = state.ready.replace((within.first, within.end, True) for within in ranges)
 
@@ -312,6 +337,52 @@ PLANTS = [
         beacon_not_checked,
         (test_state_running.test_truncated_changelog_is_noticed,),
         finding="DID NOT RAISE .*StateError",
+    ),
+    Plant(
+        "one beacon for all writers",
+        "with two members a start is refused though nothing is wrong",
+        one_beacon_for_all,
+        (test_two_writers.test_transactions_one_in_the_other,),
+        finding="StateError.*no transaction of incarnation [12]",
+    ),
+    Plant(
+        "living writer stands still",
+        "a start beside a member that works is refused though nothing is wrong",
+        changed(
+            state_restore,
+            "check_beacons",
+            ("seen == last if writers.is_fenced(incarnation) else seen >= last", "seen == last"),
+        ),
+        (test_two_writers.test_start_beside_a_writer_that_goes_on,),
+        finding="StateError.*up to transaction 2 of incarnation 2",
+    ),
+    Plant(
+        "living writer succeeded",
+        "a changelog that lost what a member goes on writing is taken for the state",
+        changed(Keeper, "restore", ("if known[place].is_fenced(i)", "")),
+        (test_two_writers.test_start_beside_a_writer_that_goes_on,),
+        finding=r"\(3, \(1, 2\)\)",
+    ),
+    Plant(
+        "deleted beacon missed",
+        "a start is refused though nothing is wrong: a member has succeeded another one meanwhile",
+        changed(state_restore, "check_beacons", ("incarnation in found and is_ahead", "False")),
+        (test_two_writers.test_succeeded_while_another_one_starts,),
+        finding="StateError.*no transaction of incarnation 1",
+    ),
+    Plant(
+        "search ends at the first beacon",
+        "a start is refused though nothing is wrong: another writer has been silent for long",
+        changed(BeaconSearch, "span", ("is_any and self._writers.required <= found.keys()", "is_any")),
+        (test_two_writers.test_long_silent_writer_is_looked_for,),
+        finding="StateError.*no transaction of incarnation 1",
+    ),
+    Plant(
+        "succession forgotten by an abort",
+        "beacons of former members stay, and every start reads farther back",
+        succession_before_the_commit,
+        (test_two_writers.test_aborted_succession_is_made_again,),
+        finding=r"assert \[\] == \[b'",
     ),
     Plant(
         "older read wins",

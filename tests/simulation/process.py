@@ -139,7 +139,8 @@ class Process:
         larger shares of before are still there (seed 533).
         """
         limits, member = self.world.settings, self.member
-        workers = [worker for run in member.runs for worker in run.dispatch.workers]
+        all_workers = (worker for run in member.runs for worker in run.dispatch.workers)
+        workers = [worker for worker in all_workers if worker.queue_bytes or worker.queue or worker.done]
         held = sum(worker.queue_bytes for worker in workers)
         queued = [[bytes_of(record) for record in worker.queue] for worker in workers]
         if held != sum(map(sum, queued)):

@@ -4,8 +4,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from keylanes.brokers.protocol import TopicPartition
-from keylanes.offsets.events import CoordinatorElected, Event, StateChanged, StoreDeclared
-from keylanes.state.changelog import BEACON_KEY, changelog_topic, decode_beacon, decode_stored
+from keylanes.offsets.control_events import CoordinatorElected, StoreDeclared
+from keylanes.offsets.events import Event, StateChanged
+from keylanes.state.changelog import (
+    OLD_BEACON_KEY,
+    beacon_key,
+    changelog_topic,
+    decode_beacon,
+    decode_stored,
+    is_beacon_key,
+)
 from keylanes.state.keys import point_in
 from keylanes.state.memory import MemoryCopies
 
@@ -23,26 +31,33 @@ def numbers_of(control: list[Event]) -> dict[str, int]:
         if isinstance(event, CoordinatorElected):
             term = max(term, event.term)
         elif isinstance(event, StoreDeclared) and event.term == term:
-            numbers.setdefault(event.name, event.number)
+            numbers.setdefault(event.name, event.store)
     return numbers
 
 
 def check_changes(place: TopicPartition, wrote: Writes, rows: Sequence[Row], event: StateChanged | None) -> None:
-    """A transaction has the last value of each key that its records wrote, one beacon, and the event of both."""
+    """A transaction has the last value of each key that its records wrote, its writer's beacon, behind the deletes of
+    those that it succeeds, and the event of all.
+    """
     if not wrote:
         assert not rows, f"{place}: the changelog has {rows}, no record wrote anything"
         assert event is None, f"{place}: {event}, and no record wrote anything"
         return
     assert rows, f"{place}: records wrote {wrote}, the changelog has nothing"
-    *changes, beacon = rows
+    *front, beacon = rows
+    changes = [row for row in front if not is_beacon_key(row.key or b"")]
+    deleted = {row.key: row.value for row in front if is_beacon_key(row.key or b"")}
     seen = {row.key: row.value for row in changes}
     assert len(seen) == len(changes), f"{place}: a key is in a transaction twice"
     lasting = {key: value for key, value in seen.items() if key in wrote and lasts_otherwise(value, wrote[key])}
     assert not lasting, f"{place}: what records wrote lasts until another time: {lasting}, records wrote {wrote}"
     assert seen == wrote, f"{place}: the changelog has {seen}, records wrote {wrote}"
     assert event is not None, f"{place}: the state was changed, and the offset log does not say it"
-    assert beacon.key == BEACON_KEY, f"{place}: a transaction ends with {beacon}"
-    assert decode_beacon(beacon.value) == (event.incarnation, event.transaction), f"{place}: beacon and {event}"
+    assert beacon.key == beacon_key(event.incarnation), f"{place}: a transaction ends with {beacon}"
+    assert decode_beacon(beacon.key, beacon.value) == (event.incarnation, event.transaction), f"{place}: {event}"
+    assert set(deleted.values()) <= {None}, f"{place}: {event} writes beacons of others: {deleted}"
+    succeeded = {beacon_key(incarnation) for incarnation in event.succeeded}
+    assert deleted.keys() - {OLD_BEACON_KEY} == succeeded, f"{place}: {event} deletes {deleted}"
     assert event.changes == len(changes), f"{place}: {event} counts wrongly: {len(changes)}"
 
 
@@ -69,7 +84,7 @@ def folded(rows: list[Row], before: float = float("inf")) -> dict[bytes, bytes]:
     """The state of a changelog, up to a position."""
     state: dict[bytes, bytes] = {}
     for row in rows:
-        if row.key is None or row.key == BEACON_KEY or row.offset >= before:
+        if row.key is None or is_beacon_key(row.key) or row.offset >= before:
             continue
         if row.value is None:
             state.pop(row.key, None)

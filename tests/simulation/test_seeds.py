@@ -38,7 +38,7 @@ MUST_BE_REACHED = (
     "audit",
     "dead",
     "SnapshotTaken",
-    "RangeReleased",
+    "RangesReleased",
     "WorkerSplit",
     "WorkersMerged",
     "StateChanged",

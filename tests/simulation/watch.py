@@ -17,17 +17,21 @@ from typing import NamedTuple
 from keylanes.brokers.protocol import TopicPartition
 from keylanes.keyrange.hashing import SPACE_END, point_of
 from keylanes.offsets.codec import decode
-from keylanes.offsets.events import (
-    Committed,
+from keylanes.offsets.control_events import (
+    AppCreated,
     CoordinatorElected,
-    Event,
+    Decision,
     MemberJoined,
     PartitionStarted,
-    RangeReleased,
     RangesGranted,
+)
+from keylanes.offsets.event_values import Tile
+from keylanes.offsets.events import (
+    Committed,
+    Event,
+    RangesReleased,
     SnapshotTaken,
     StateChanged,
-    Tile,
     WorkersCut,
     WorkersMerged,
     WorkerSplit,
@@ -103,7 +107,7 @@ class Watch:
         self.cluster, self.app, self.sources, self.stateful = cluster, app, sources, stateful
         self.control_topic, self.offsets_topic = f"{app}.control", f"{app}.offsets"
         self.control: list[Event] = []
-        self.term = 0
+        self.term, self.number, self.app_birth = 0, 0, ""
         self.births: dict[int, str] = {}
         """What the process of each incarnation called itself."""
         self.cells: dict[TopicPartition, Cells] = {}
@@ -125,19 +129,31 @@ class Watch:
             event = decode(value or b"")
             self.steps += 1
             self.control.append(event)
+            if isinstance(event, AppCreated):
+                continue
             if isinstance(event, CoordinatorElected):
-                self.term = max(self.term, event.term)
-            elif isinstance(event, MemberJoined) and event.term == self.term:
-                self.births[event.incarnation] = event.instance
-            elif isinstance(event, PartitionStarted) and event.term == self.term:
+                if event.term > self.term:
+                    self.term, self.number = event.term, 0
+                    self.app_birth = self.app_birth or event.app_birth
+                    assert event.app_birth == self.app_birth, f"{event} is of another application"
+                continue
+            assert isinstance(event, Decision), f"{event} in the control log"
+            if event.term != self.term or event.number != self.number + 1:
+                assert event.term < self.term or event.number <= self.number, f"{event} comes before its turn"
+                continue
+            self.number = event.number
+            if isinstance(event, MemberJoined):
+                assert event.incarnation not in self.births, f"{event} comes twice"
+                self.births[event.incarnation] = event.birth
+            elif isinstance(event, PartitionStarted):
                 self.cells.setdefault(TopicPartition(event.topic, event.partition), Cells(edges=[event.offset]))
-            elif isinstance(event, RangesGranted) and event.term == self.term:
+            elif isinstance(event, RangesGranted):
                 self._grant(event)
 
     @property
     def app_id(self) -> bytes | None:
         """What the application calls itself, by its control log."""
-        return app_id_of(self.births[min(self.births)]) if self.births else None
+        return app_id_of(self.app_birth) if self.app_birth else None
 
     def _grant(self, event: RangesGranted) -> None:
         """A grant begins at the edges: what its predecessor had committed when it could commit no more."""
@@ -151,18 +167,20 @@ class Watch:
                 )
                 cells.holders[i] = Holder(event.epoch, event.incarnation)
 
-    def _cells(self, event: RangesGranted | RangeReleased | Committed | WorkersMerged) -> Cells:
+    def _cells(self, event: RangesGranted | RangesReleased | Committed | WorkersMerged) -> Cells:
         place = TopicPartition(event.topic, event.partition)
         assert place in self.cells, f"{event} of a partition that was not started"
         return self.cells[place]
 
-    def _release(self, event: RangeReleased) -> None:
+    def _release(self, event: RangesReleased) -> None:
         """From here on nobody may commit there, until it is granted again."""
         cells = self._cells(event)
-        for i in cells.within(event.first, event.end):
-            by = Holder(event.epoch, event.incarnation)
-            assert cells.holders[i] == by, f"{event} of what {cells.holders[i]} holds"
-            cells.holders[i] = Holder(event.epoch, NOBODY)
+        by = Holder(event.epoch, event.incarnation)
+        for band in event.bands:
+            for i in cells.within(band.first, band.end):
+                assert cells.holders[i] == by, f"{event} of what {cells.holders[i]} holds"
+                assert cells.edges[i] == band.edge, f"{event} where {cells.edges[i]} is the edge"
+                cells.holders[i] = Holder(event.epoch, NOBODY)
 
     # --- transactions ----------------------------------------------------------------------------------------------
 
@@ -190,7 +208,7 @@ class Watch:
                 self._check_counts(event, outputs)
                 tiles[TopicPartition(event.topic, event.partition)] += event.tiles
         for event in events:
-            if isinstance(event, RangeReleased):
+            if isinstance(event, RangesReleased):
                 self._release(event)
             elif isinstance(event, WorkersMerged):
                 self._check_level(event)
@@ -221,7 +239,7 @@ class Watch:
 
     def _check_workers(self, event: Event) -> None:
         """A tile is that of consecutive workers, told of before it, whose ranges together are its points."""
-        if not isinstance(event, WorkersCut | WorkerSplit | WorkersMerged | Committed | RangeReleased):
+        if not isinstance(event, WorkersCut | WorkerSplit | WorkersMerged | Committed | RangesReleased):
             return
         place = TopicPartition(event.topic, event.partition)
         ranges, who = self.workers[place], event.incarnation
@@ -248,9 +266,9 @@ class Watch:
                     assert (bounds[0], bounds[-1]) == (tile.first, tile.end), (
                         f"{place}: {tile} of incarnation {who} is not the range of its workers {held}"
                     )
-            case RangeReleased():
+            case RangesReleased():
                 for key, (first, end) in list(ranges.items()):
-                    if key[0] == who and event.first <= first and end <= event.end:
+                    if key[0] == who and any(band.first < end and first < band.end for band in event.bands):
                         del ranges[key]
 
     def _check_tiles(self, event: Committed) -> None:

@@ -34,6 +34,8 @@ from .watch import Watch
 LEVEL_LIMIT_S = 120.0
 END_LIMIT_S = 60.0
 IDLE_S = 2.0
+LOOK_S = 0.1
+"""So often it is looked whether all is done."""
 MERGES_MAX = 10
 """So often an application without work may merge what is cold, before it writes nothing more."""
 CALM_LOOKS = 12
@@ -203,7 +205,7 @@ class World:
                 ends = {source: self.cluster.watermarks(source).high for source in self.sources}
                 if len(member.runs) == len(self.sources) and member.work.ends_watch.is_level(ends):
                     return alive[0]
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(LOOK_S)
         raise AssertionError(f"not level after {LEVEL_LIMIT_S} s:\n{self.describe()}")
 
     def describe(self) -> str:

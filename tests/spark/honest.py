@@ -14,22 +14,12 @@ import msgspec
 from keylanes.keyrange.hashing import HASH_NAME, point_of
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.codec import encode
-from keylanes.offsets.events import (
+from keylanes.offsets.control_events import (
     AppCreated,
-    Band,
-    Committed,
-    CoordinatorElected,
-    EpochFold,
-    Event,
-    LogOpened,
-    MemberJoined,
-    PartitionStarted,
-    Piece,
-    RangesGranted,
-    SnapshotTaken,
-    Tile,
-    WorkersCut,
+    ControlEvent,
 )
+from keylanes.offsets.event_values import Band, EpochFold, Piece, Tile
+from keylanes.offsets.events import Committed, Event, LogOpened, SnapshotTaken, WorkersCut
 from keylanes.offsets.provenance import (
     DIGEST_MASK,
     HEADER,
@@ -41,9 +31,12 @@ from keylanes.offsets.provenance import (
 from keylanes.state.tables import TABLE_CONFIG
 from keylanes.state.topics import NewRecord, TopicStore
 
+from ..stage.log_events import coordinator_elected, in_turn, member_joined, partition_started, ranges_granted
+
 TABLE = "other.changelog.flights.in"
 APP, SOURCE, LATE, AUDITED, DEAD = "flights", "flights.in", "late", "audit", "flights.dead"
-APP_ID = app_id_of("process 0")
+PROCESS = "process"
+APP_ID = app_id_of(f"{PROCESS} 0")
 
 
 @dataclass
@@ -75,12 +68,18 @@ class Run:
     partitions: int
     log_partitions: int
     records: list[list[tuple[bytes | None, bytes]]]
-    control: list[Event] = field(default_factory=list)
+    control: list[ControlEvent] = field(default_factory=list)
+    """Without numbers: ``control_log`` has them."""
+    birth: str = f"{PROCESS} 0"
     events: list[list[Event]] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
     trims: dict[tuple[str, int], int] = field(default_factory=dict)
     transactions: list[tuple[list[tuple[int, Event]], list[Output]]] = field(default_factory=list)
     app: str = APP
+
+    def control_log(self) -> list[ControlEvent]:
+        """The control log as it is written: each decision has its number."""
+        return in_turn(self.control, self.birth)
 
     def commits(self, log_partition: int = 0) -> list[int]:
         """Where the commit events of a log partition stand."""
@@ -117,7 +116,7 @@ class Run:
         """Its logs and outputs; sources and output topics are there."""
         store.create(f"{self.app}.control", 1, {})
         store.create(f"{self.app}.offsets", self.log_partitions, {})
-        store.append([NewRecord(f"{self.app}.control", 0, None, encode(event), (), 1) for event in self.control])
+        store.append([NewRecord(f"{self.app}.control", 0, None, encode(event), (), 1) for event in self.control_log()])
         store.append(
             [
                 NewRecord(f"{self.app}.offsets", p, None, encode(event), (), 1)
@@ -176,7 +175,7 @@ class Planner:
             [(None if self.random.random() < 0.02 else self._key(p), b"%d" % i) for i in range(self.records)]
             for p in range(self.partitions)
         ]
-        run = Run(self.partitions, self.log_partitions, records, app=self.app)
+        run = Run(self.partitions, self.log_partitions, records, app=self.app, birth=f"{self.process} 0")
         run.control = [AppCreated(self.app, HASH_NAME, self.log_partitions)]
         run.events = [
             [LogOpened(self.app, HASH_NAME, p, self.log_partitions, 1, 0)] for p in range(self.log_partitions)
@@ -200,14 +199,14 @@ class Planner:
     def _life(self, run: Run, life: int, until: int) -> None:
         incarnation, term, epoch = life + 1, life + 1, life + 1
         run.control += [
-            CoordinatorElected(term, f"{self.process} {life}"),
-            MemberJoined(term, incarnation, f"{self.process} {life}", f"{self.app}-{incarnation}"),
+            coordinator_elected(term, f"{self.process} {life}"),
+            member_joined(term, incarnation, f"{self.process} {life}", f"{self.app}-{incarnation}"),
         ]
         for p in range(self.partitions):
             if life == 0:
-                run.control.append(PartitionStarted(term, SOURCE, p, 0, "earliest", 1))
+                run.control.append(partition_started(term, SOURCE, p, 0, "earliest", 1))
             bands = tuple(Band(first, end, at) for first, end, at in self._levels(p))
-            run.control.append(RangesGranted(term, incarnation, epoch, SOURCE, p, bands))
+            run.control.append(ranges_granted(term, incarnation, epoch, SOURCE, p, bands))
         transaction = 1
         for p in range(self.partitions):
             cut = WorkersCut(incarnation, transaction, epoch, SOURCE, p, 0, self.bounds)
@@ -301,11 +300,9 @@ class Planner:
                 Piece(self.bounds[w], self.bounds[w + 1], starts[w], edges[w], None, w, False)
                 for w in range(self.workers)
             )
-            fold = EpochFold(epoch, incarnation, pieces)
+            fold = EpochFold(epoch, incarnation, pieces, ())
             taken.append(
-                SnapshotTaken(
-                    incarnation, 10_000, part, len(owned), APP, position, SOURCE, p, epoch - 1, (fold,), (), 0, 0
-                )
+                SnapshotTaken(incarnation, 10_000, part, len(owned), APP, position, SOURCE, p, (fold,), (), (), (), ())
             )
         return tuple(taken)
 

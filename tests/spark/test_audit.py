@@ -7,19 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from keylanes.offsets.events import (
-    Band,
-    Committed,
-    CoordinatorElected,
-    MemberJoined,
-    PartitionStarted,
-    RangesGranted,
-    Tile,
-    WorkersMerged,
-    WorkerSplit,
-)
+from keylanes.offsets.control_events import ControlEvent, PartitionStarted
+from keylanes.offsets.event_values import Band, Tile
+from keylanes.offsets.events import Committed, WorkersMerged, WorkerSplit
 from keylanes.offsets.provenance import DIGEST_MASK, HEADER
 
+from ..stage.log_events import coordinator_elected, member_joined, partition_started, range_released, ranges_granted
 from .honest import APP, AUDITED, DEAD, LATE, SOURCE, Planner, altered, outputs_of
 
 if TYPE_CHECKING:
@@ -78,7 +71,9 @@ def test_a_run_that_did_not_start_at_the_first_record_is_proven_from_there(audit
     """What lies below the start was never the application's; the report says what it was started from."""
     run = Planner(restarts=0, partitions=1).run()
     run.control = [
-        PartitionStarted(event.term, SOURCE, 0, 0, "group:flights", 1) if isinstance(event, PartitionStarted) else event
+        partition_started(event.term, SOURCE, 0, 0, "group:flights", 1)
+        if isinstance(event, PartitionStarted)
+        else event
         for event in run.control
     ]
     report = audited(run)
@@ -193,9 +188,9 @@ def test_a_stale_commit_is_found(audited: Audited) -> None:
     """After a grant to another, a commit of the old epoch in front of it does not count, and it is seen."""
     run = Planner(restarts=0, partitions=1, log_partitions=1).run()
     run.control += [
-        CoordinatorElected(2, "other"),
-        MemberJoined(2, 2, "other", "flights-2"),
-        RangesGranted(2, 2, 2, SOURCE, 0, (Band(0, 1 << 32, 400),)),
+        coordinator_elected(2, "other"),
+        member_joined(2, 2, "other", "flights-2"),
+        ranges_granted(2, 2, 2, SOURCE, 0, (Band(0, 1 << 32, 400),)),
     ]
     run.records[0] += [(b"key 1", b"1")] * 10
     tile = Tile(0, 16, 0, 1 << 32, 400, 410)
@@ -211,12 +206,47 @@ def test_a_commit_of_a_deposed_coordinators_grant_is_stale(audited: Audited) -> 
     """A grant under a term that a later election ended gives nothing."""
     run = Planner(restarts=0, partitions=1, log_partitions=1).run()
     run.control += [
-        CoordinatorElected(5, "other"),
-        RangesGranted(1, 2, 2, SOURCE, 0, (Band(0, 1 << 32, 400),)),
+        coordinator_elected(5, "other"),
+        ranges_granted(1, 2, 2, SOURCE, 0, (Band(0, 1 << 32, 400),)),
     ]
     run.records[0] += [(b"key 1", b"1")] * 10
     run.events[0].append(Committed(2, 1, 0, 1, 2, SOURCE, 0, (Tile(0, 16, 0, 1 << 32, 400, 410),), 0, 0, 0))
     assert "stale-commit" in audited(run, level=False).violated()
+
+
+def grants_that_do_not_count() -> dict[str, list[ControlEvent]]:
+    """By what is wrong with it: a second term in which incarnation 2 is granted everything, in vain."""
+    grant = ranges_granted(2, 2, 2, SOURCE, 0, (Band(0, 1 << 32, 400),))
+    elected, joined = coordinator_elected(2, "other"), member_joined(2, 2, "other", "flights-2")
+    return {
+        "a number that was used": [elected, joined, msgspec.structs.replace(grant, number=1)],
+        "a number before its turn": [elected, joined, msgspec.structs.replace(grant, number=5)],
+        "elected for another application": [coordinator_elected(2, "other", "of another"), joined, grant],
+    }
+
+
+@pytest.mark.parametrize("control", grants_that_do_not_count().values(), ids=grants_that_do_not_count())
+def test_a_commit_of_a_grant_that_does_not_count_is_stale(audited: Audited, control: list[ControlEvent]) -> None:
+    """Each decision of a term counts once and in turn, and an election only for the same application."""
+    run = Planner(restarts=0, partitions=1, log_partitions=1).run()
+    run.control += control
+    run.records[0] += [(b"key 1", b"1")] * 10
+    run.events[0].append(Committed(2, 1, 0, 1, 2, SOURCE, 0, (Tile(0, 16, 0, 1 << 32, 400, 410),), 0, 0, 0))
+    assert "stale-commit" in audited(run, level=False).violated()
+
+
+def test_ranges_that_go_on_elsewhere_than_they_were_released_are_found(audited: Audited) -> None:
+    """What was released at one offset is granted on from another: records between the two would be lost or doubled."""
+    run = Planner(restarts=0, partitions=1, log_partitions=1).run()
+    run.events[0].append(range_released(1, 999, 1, SOURCE, 0, 0, 1 << 32, 399))
+    run.control += [
+        coordinator_elected(2, "other"),
+        member_joined(2, 2, "other", "flights-2"),
+        ranges_granted(2, 2, 2, SOURCE, 0, (Band(0, 1 << 32, 400),)),
+    ]
+    report = audited(run, level=False)
+    assert report.violated() == ["control"]
+    assert "released at offset 399, granted on from 400" in str(report.check("control").examples)
 
 
 @pytest.mark.parametrize("trimmed", ["offsets", "control"])
@@ -377,7 +407,7 @@ def test_a_worker_number_that_comes_back_is_found(audited: Audited) -> None:
 def test_an_epoch_granted_twice_over_the_same_points_is_found(audited: Audited) -> None:
     """A grant never uses an epoch again over overlapping points."""
     run = Planner(restarts=0).run()
-    run.control.append(RangesGranted(1, 1, 1, SOURCE, 0, (Band(0, 5, 0),)))
+    run.control.append(ranges_granted(1, 1, 1, SOURCE, 0, (Band(0, 5, 0),)))
     assert "control" in audited(run).violated()
 
 

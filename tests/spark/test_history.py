@@ -1,40 +1,34 @@
 """What the witness derives from the control log and the rare events, in small scripts."""
 
+from msgspec.structs import replace
+
 from keylanes.keyrange.hashing import HASH_NAME
 from keylanes.keyrange.steps import Steps
-from keylanes.offsets.events import (
-    AppCreated,
-    Band,
-    CoordinatorElected,
-    EpochFold,
-    Event,
-    PartitionStarted,
-    Piece,
-    RangesGranted,
-    SnapshotTaken,
-    WorkersCut,
-    WorkersMerged,
-    WorkerSplit,
-)
+from keylanes.offsets.control_events import AppCreated, ControlEvent, LevelRaised, RangesGranted
+from keylanes.offsets.event_values import Band, EpochFold, Piece
+from keylanes.offsets.events import Event, SnapshotTaken, WorkersCut, WorkersMerged, WorkerSplit
 from keylanes.spark.history import (
     UNTIL_NEVER,
     fold_control,
+    fold_releases,
     fold_workers,
     left_edges,
     oldest_snapshot,
 )
+
+from ..stage.log_events import coordinator_elected, member_joined, partition_started, range_released, ranges_granted
 
 TOP = 1 << 32
 
 
 def control(*events: Event) -> list[tuple[int, Event]]:
     """A control log that starts with the application and its first coordinator."""
-    return list(enumerate([AppCreated("a", HASH_NAME, 1), CoordinatorElected(1, "x"), *events]))
+    return list(enumerate([AppCreated("a", HASH_NAME, 1), coordinator_elected(1, "x"), *events]))
 
 
 def granted(epoch: int, *bands: tuple[int, int, int], incarnation: int = 1, term: int = 1) -> RangesGranted:
     """A grant of (first, end, offset_from) in ``t[0]``."""
-    return RangesGranted(term, incarnation, epoch, "t", 0, tuple(Band(*band) for band in bands))
+    return ranges_granted(term, incarnation, epoch, "t", 0, tuple(Band(*band) for band in bands))
 
 
 def test_an_epoch_holds_until_the_next_grant_over_the_same_point() -> None:
@@ -53,16 +47,67 @@ def test_events_of_a_lower_term_than_the_highest_elected_do_not_count() -> None:
     """What a deposed coordinator still writes changes nothing; a late election with a lower term neither."""
     grants = fold_control(
         control(
-            CoordinatorElected(3, "y"),
+            coordinator_elected(3, "y"),
             granted(1, (0, TOP, 0), term=1),
-            CoordinatorElected(2, "late"),
+            coordinator_elected(2, "late"),
             granted(2, (0, TOP, 0), term=2),
-            PartitionStarted(3, "t", 0, 7, "earliest", 1),
+            partition_started(3, "t", 0, 7, "earliest", 1),
             granted(3, (0, TOP, 7), term=3),
         )
     )
     assert [(part.epoch, part.offset_from) for part in grants.parts] == [(3, 7)]
     assert grants.starts == {("t", 0): 7}
+
+
+def numbered(*events: ControlEvent) -> list[tuple[int, Event]]:
+    """A control log of level 1, with the numbers that these have."""
+    return list(enumerate([AppCreated("a", HASH_NAME, 1), coordinator_elected(1, "x", "x"), *events]))
+
+
+def test_a_decision_counts_once_and_in_turn() -> None:
+    """What comes late, twice, before its turn, or without a number gives nothing."""
+    first, second = (replace(granted(epoch, (0, TOP, 0), incarnation=epoch), number=epoch) for epoch in (1, 2))
+    late = replace(granted(3, (0, TOP, 0), incarnation=1), number=2)
+    unnumbered, early = granted(4, (0, TOP, 0)), replace(granted(5, (0, TOP, 0)), number=7)
+    grants = fold_control(numbered(first, first, second, late, unnumbered, early))
+    assert [(part.epoch, part.incarnation) for part in grants.parts] == [(2, 2), (1, 1)]
+    assert grants.problems == []
+
+
+def test_the_first_election_says_which_application_it_is() -> None:
+    """On logs of level 0 who joined first says it. One of another application, or of level 0 where the level was
+    raised, does not count.
+    """
+    raised = LevelRaised(1, 1, 1)
+    other, older = coordinator_elected(2, "y", "y"), coordinator_elected(3, "z")
+    late = [granted(1, (0, TOP, 0), term=term) for term in (2, 3)]
+    grants = fold_control(numbered(raised, other, replace(late[0], number=1), older, late[1]))
+    assert (grants.app_birth, grants.parts) == ("x", [])
+    before = control(member_joined(1, 1, "first", "a.first"), coordinator_elected(2, "y"), member_joined(2, 2, "y", ""))
+    assert fold_control(before).app_birth == "first"
+    upgraded = [*before, (9, coordinator_elected(3, "y", "y")), (10, coordinator_elected(4, "z", "first"))]
+    grants = fold_control([*upgraded, (11, replace(granted(1, (0, TOP, 0), term=4), number=1))])
+    assert (grants.app_birth, len(grants.parts)) == ("first", 1)
+
+
+def test_a_member_joins_once() -> None:
+    """A late copy of its joining, under the name of another process, changes nothing."""
+    joined = [replace(member_joined(1, 1, birth, ""), number=number) for number, birth in ((1, "p"), (2, "q"))]
+    assert fold_control(numbered(*joined)).births == {1: "p"}
+
+
+def test_ranges_go_on_where_they_were_released() -> None:
+    """From another offset, or released by somebody who never had them: both contradict the grants."""
+    log = control(granted(1, (0, TOP, 0)), granted(2, (100, 200, 50), incarnation=2))
+    parts = fold_control(log).parts
+
+    def problems(*events: Event) -> list[object]:
+        return [problem["problem"] for problem in fold_releases(enumerate(events), parts)]
+
+    assert problems(range_released(1, 5, 1, "t", 0, 100, 200, 50), range_released(1, 5, 1, "t", 0, 0, 100, 7)) == []
+    assert problems(range_released(1, 5, 1, "t", 0, 100, 200)) == [], "before edges were written down"
+    assert problems(range_released(1, 5, 1, "t", 0, 150, 300, 49)) == ["released at offset 49, granted on from 50"]
+    assert problems(range_released(1, 5, 2, "t", 0, 150, 160, 50)) == ["released by incarnation 1, not granted"]
 
 
 def test_an_epoch_in_several_events_is_one_epoch() -> None:
@@ -132,8 +177,8 @@ def taken(part: int, parts: int, position: int, transaction: int = 5) -> Snapsho
     """A part of a snapshot, of two epochs."""
     pieces = (Piece(0, 10, 0, 40, None, 0, False), Piece(10, TOP, 0, 30, 30, 1, False))
     later = (Piece(10, TOP, 30, 60, None, 7, False),)
-    epochs = (EpochFold(1, 1, pieces), EpochFold(2, 2, later))
-    return SnapshotTaken(1, transaction, part, parts, "a", position, "t", part, 0, epochs, (), 0, 0)
+    epochs = (EpochFold(1, 1, pieces, ()), EpochFold(2, 2, later, ()))
+    return SnapshotTaken(1, transaction, part, parts, "a", position, "t", part, epochs, (), (), (), ())
 
 
 def test_the_oldest_complete_snapshot_that_reaches_the_start_is_taken() -> None:

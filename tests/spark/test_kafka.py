@@ -42,11 +42,11 @@ def send(into: Any, run: Run, *, sources: bool = True, outputs: bool = True) -> 
     for p, own in enumerate(run.records if sources else ()):
         for key, value in own:
             into.produce(SOURCE, value, key, p)
-    for event in run.control:
+    for event in run.control_log():
         into.produce(f"{run.app}.control", encode(event), None, 0)
     for p, log in enumerate(run.events):
-        for event in log:
-            into.produce(f"{run.app}.offsets", encode(event), None, p)
+        for one in log:
+            into.produce(f"{run.app}.offsets", encode(one), None, p)
     for output in run.outputs if outputs else ():
         record = output.record(2)
         into.produce(record.topic, record.value, record.key, record.partition, headers=list(record.headers))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keylanes.offsets.codec import encode
-from keylanes.offsets.events import AppCreated
+from keylanes.offsets.control_events import AppCreated
 from keylanes.spark.brokers import AuditError, EmbeddedWitness, Place, Span
 from keylanes.spark.pins import pin
 from keylanes.state.topics import NewRecord, TopicStore

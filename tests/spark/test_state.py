@@ -10,12 +10,15 @@ import pytest
 
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.offsets.codec import encode
-from keylanes.offsets.events import Committed, Event, SnapshotTaken, StateChanged, StoreDeclared
-from keylanes.state.changelog import BEACON_KEY, Beacon, changelog_topic, encode_beacon, encode_stored
+from keylanes.offsets.control_events import StoreDeclared
+from keylanes.offsets.event_values import EVERYBODY, Writer
+from keylanes.offsets.events import Committed, Event, SnapshotTaken, StateChanged
+from keylanes.state.changelog import OLD_BEACON_KEY, Beacon, beacon_key, changelog_topic, encode_beacon, encode_stored
 from keylanes.state.keys import encode_map_key, state_key
 from keylanes.state.tables import TABLE_CONFIG
 from keylanes.state.topics import NewRecord, TopicStore
 
+from ..stage.log_events import member_joined, store_declared
 from .honest import APP, DEAD, SOURCE, Planner, Run
 from .test_kafka import create, producer
 
@@ -44,17 +47,23 @@ def stateful(run: Run) -> list[Change]:
     How often a key was seen, up to ``ROUND``, where it is deleted; by parity the last value, with a deadline.
     """
     run.control += [
-        StoreDeclared(len(run.control), SEEN, "seen", SOURCE, "value", "", "int", "json"),
-        StoreDeclared(len(run.control), PARITIES, "parities", SOURCE, "map", "str", "int", "json"),
+        store_declared(len(run.control), SEEN, "seen", SOURCE, "value", "", "int", "json"),
+        store_declared(len(run.control), PARITIES, "parities", SOURCE, "map", "str", "int", "json"),
     ]
     term = max(getattr(event, "term", 0) for event in run.control[:-2])
     run.control[-2:] = [altered_term(event, term) for event in run.control[-2:]]
+    writers: dict[int, int] = {}
     for p, events in enumerate(run.events):
         own: list[Event] = []
         for event in events:
             own.append(event)
             if isinstance(event, Committed):
-                own.append(StateChanged(event.incarnation, event.transaction, event.topic, event.partition, 3))
+                writer = event.incarnation
+                before = writers.setdefault(event.partition, writer)
+                writers[event.partition] = writer
+                succeeded = () if before == writer else (before,)
+                changed = StateChanged(writer, event.transaction, event.topic, event.partition, 3, succeeded)
+                own.append(changed)
         run.events[p] = own
     changes: list[Change] = []
     counts: dict[tuple[int, bytes], int] = {}
@@ -74,18 +83,38 @@ def stateful(run: Run) -> list[Change]:
 def altered_term(event: Any, term: int) -> StoreDeclared:
     """The declaration, by the coordinator in office."""
     assert isinstance(event, StoreDeclared)
-    return StoreDeclared(term, *(getattr(event, name) for name in event.__struct_fields__[1:]))
+    return store_declared(term, *(getattr(event, name) for name in event.__struct_fields__[2:]))
 
 
 def beacons(run: Run) -> list[Change]:
-    """The beacon of each partition, as the log wants it."""
-    last = {
-        event.partition: encode_beacon(Beacon(event.incarnation, event.transaction))
-        for log in run.events
-        for event in log
-        if isinstance(event, StateChanged)
-    }
-    return [(p, BEACON_KEY, beacon) for p, beacon in sorted(last.items())]
+    """The beacons of all changes: each transaction has its own, and deletes those that it succeeds."""
+    found: list[Change] = []
+    for event in (event for log in run.events for event in log if isinstance(event, StateChanged)):
+        found += [(event.partition, beacon_key(other), None) for other in event.succeeded]
+        found.append(beacon(event.partition, event.incarnation, event.transaction))
+    return found
+
+
+def beacon(partition: int, incarnation: int, transaction: int) -> Change:
+    """The beacon of a transaction."""
+    return (partition, *encode_beacon(Beacon(incarnation, transaction)))
+
+
+def last_of(run: Run, partition: int) -> StateChanged:
+    """The last change of a partition in the log."""
+    found = [event for log in run.events for event in log if isinstance(event, StateChanged)]
+    return next(event for event in reversed(found) if event.partition == partition)
+
+
+def second_writer(run: Run) -> list[Change]:
+    """Another member writes to partition 0, too: to the changelog behind the last transaction of the first one, and to
+    the offset log in front of it. Returns all beacons.
+    """
+    made, last = beacons(run), last_of(run, 0)
+    run.control.append(member_joined(max(getattr(event, "term", 0) for event in run.control), 2, "second", "id-2"))
+    at = run.events[0].index(last)
+    run.events[0].insert(at, StateChanged(2, 1, SOURCE, 0, 1, ()))
+    return [*made, beacon(0, 2, 1)]
 
 
 def expected_state(_spark: "SparkSession", done: "DataFrame") -> "DataFrame":
@@ -215,30 +244,99 @@ def test_a_changelog_of_another_moment_is_found(judged: "Callable[..., Report]")
     """A beacon that names another transaction, none at all, and keys where the log knows of no change."""
     run = planner(restarts=0, records=120, partitions=3, log_partitions=3).run()
     changes = stateful(run)
-    first, _, last = beacons(run)
+    last = last_of(run, 0).transaction
     run.events[2] = [event for event in run.events[2] if not isinstance(event, StateChanged)]
-    older = encode_beacon(Beacon(1, 1))
-    report = judged(run, [*changes, (0, BEACON_KEY, older), last])
+    report = judged(run, [*changes, beacon(0, 1, 1)])
     assert report.violated() == ["state-beacon"]
-    assert [example["partition"] for example in report.check("state-beacon").examples] == [0, 1, 2]
-    assert first[2] != older
+    assert [
+        (example["partition"], example["incarnation"], example["changed_last"], example["beacon"])
+        for example in report.check("state-beacon").examples
+    ] == [(0, 1, last, 1), (1, 1, last_of(run, 1).transaction, None), (2, None, None, None)]
+    assert last != 1
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+def test_two_writers_in_different_orders(judged: "Callable[..., Report]", by_key: bool) -> None:
+    """Where the two logs have another transaction last, because two members wrote, all is proven."""
+    run = planner(restarts=0, records=120).run()
+    changes = stateful(run)
+    report = judged(run, [*changes, *second_writer(run)], by_key=by_key)
+    assert report.violated() == [], report.to_text()
+    assert report.check("state-beacon").checked == 3
+
+
+@pytest.mark.parametrize(
+    ("fault", "wrong"),
+    [
+        ([(0, beacon_key(2), None)], (0, 2, 1, None)),
+        ([beacon(0, 2, 0)], (0, 2, 1, 0)),
+        ([beacon(0, 2, 2)], (0, 2, 1, 2)),
+        ([(0, beacon_key(2), b"torn")], (0, 2, 1, None)),
+        ([beacon(1, 5, 3)], (1, 5, None, 3)),
+        ([(1, OLD_BEACON_KEY, bytes(7) + b"\5" + bytes(7) + b"\3")], (1, 5, None, 3)),
+        ([(1, OLD_BEACON_KEY, b"torn")], (1, None, None, None)),
+    ],
+)
+def test_wrong_beacons_are_found(
+    judged: "Callable[..., Report]", fault: list[Change], wrong: tuple[int | None, ...]
+) -> None:
+    """One writer's is missing, older, newer or torn while the other one's is right; one is of nobody that the log
+    knows.
+    """
+    run = planner(restarts=0, records=120).run()
+    changes = stateful(run)
+    report = judged(run, [*changes, *second_writer(run), *fault])
+    assert report.violated() == ["state-beacon"], report.to_text()
+    (example,) = report.check("state-beacon").examples
+    assert tuple(example[name] for name in ("partition", "incarnation", "changed_last", "beacon")) == wrong
+
+
+def test_a_writer_that_was_succeeded_came_back(judged: "Callable[..., Report]") -> None:
+    """Its beacon was deleted, and stands there again."""
+    run = planner(restarts=1).run()
+    changes = stateful(run)
+    report = judged(run, [*changes, *beacons(run), beacon(0, 1, 3)])
+    assert report.violated() == ["state-beacon"]
+    (example,) = report.check("state-beacon").examples
+    assert (example["partition"], example["incarnation"], example["changed_last"]) == (0, 1, None)
+
+
+def test_the_beacon_of_before_is_read(judged: "Callable[..., Report]") -> None:
+    """From when one process wrote at a time: each change succeeds everybody, and one key names who was last."""
+    run = planner(restarts=1).run()
+    changes = stateful(run)
+    for p, events in enumerate(run.events):
+        run.events[p] = [
+            StateChanged(e.incarnation, e.transaction, e.topic, e.partition, e.changes, (EVERYBODY,))
+            if isinstance(e, StateChanged)
+            else e
+            for e in events
+        ]
+    last = [last_of(run, p) for p in range(run.partitions)]
+    assert {event.incarnation for event in last} == {2}
+    old = [(e.partition, OLD_BEACON_KEY, (2).to_bytes(8) + e.transaction.to_bytes(8)) for e in last]
+    report = judged(run, [*changes, *old])
+    assert report.violated() == [], report.to_text()
+    assert report.check("state-beacon").checked == 2
 
 
 def test_a_snapshot_says_who_changed_last(judged: "Callable[..., Report]") -> None:
-    """Where the log begins behind the last change, its snapshot names it."""
+    """Where the log begins behind the last changes, its snapshot names their writers; one that was succeeded since is
+    looked for no more.
+    """
     plan = planner(restarts=0, records=120, log_partitions=1, partitions=1)
     run = plan.run()
     changes = stateful(run)
     end = len(run.events[0])
-    last = next(event for event in reversed(run.events[0]) if isinstance(event, StateChanged))
+    last = last_of(run, 0)
     (taken,) = plan.snapshot(run, 0, end)
     fields = {name: getattr(taken, name) for name in taken.__struct_fields__}
-    fields |= {"changed_incarnation": last.incarnation, "changed_transaction": last.transaction}
-    run.events[0].append(SnapshotTaken(**fields))
+    fields["changed"] = (Writer(1, last.transaction), Writer(7, 5), Writer(8, 6))
+    run.events[0] += [SnapshotTaken(**fields), StateChanged(8, 9, SOURCE, 0, 1, (7,))]
     run.trims[f"{APP}.offsets", 0] = end
-    report = judged(run, [*changes, *beacons(run)], state=None)
+    report = judged(run, [*changes, beacon(0, 1, last.transaction), beacon(0, 8, 9)], state=None)
     assert report.check("state-beacon").holds
-    assert report.check("state-beacon").checked == 1
+    assert report.check("state-beacon").checked == 2
 
 
 def test_state_can_be_compared_only_at_rest(spark: "SparkSession", tmp_path: Path) -> None:
@@ -253,7 +351,7 @@ def test_state_can_be_compared_only_at_rest(spark: "SparkSession", tmp_path: Pat
     spec = AuditSpec(app=APP, broker=url, dead_letters=[DEAD], state=expected_state)
     pins = pin_now(spec)
     store = TopicStore.open(tmp_path / "topics")
-    store.append([NewRecord(f"{APP}.offsets", 0, None, encode(StateChanged(1, 99, SOURCE, 0, 1)), (), 1)])
+    store.append([NewRecord(f"{APP}.offsets", 0, None, encode(StateChanged(1, 99, SOURCE, 0, 1, ())), (), 1)])
     store.close()
     with pytest.raises(AuditError, match="went on committing"):
         audit(spark, spec, pins)
@@ -335,7 +433,8 @@ def test_a_changelog_on_kafka(spark: "SparkSession", kafka_server: "KafkaServer"
     into.begin_transaction()
     for name, value in ((b"a", b"1"), (b"b", b"1"), (b"c", b"1"), (b"a", b"2")):
         into.produce(topic, encode_stored(value), key(name), 0)
-    into.produce(topic, encode_beacon(Beacon(1, 1)), BEACON_KEY, 0)
+    key_of_beacon, value_of_beacon = encode_beacon(Beacon(1, 1))
+    into.produce(topic, value_of_beacon, key_of_beacon, 0)
     into.commit_transaction(30)
     into.begin_transaction()
     into.produce(topic, encode_stored(b"aborted"), key(b"b"), 0)

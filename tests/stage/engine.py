@@ -13,7 +13,7 @@ from keylanes.brokers.simulated.broker import EPOCH_MS, Latency
 from keylanes.runtime.engine.partition_run import PartitionRun
 from keylanes.runtime.member import Member
 from keylanes.runtime.stores.view import StoreView
-from keylanes.state.changelog import BEACON_KEY, changelog_topic
+from keylanes.state.changelog import changelog_topic, is_beacon_key
 from keylanes.state.memory import MemoryCopies
 from keylanes.state.tables import Copies
 
@@ -138,7 +138,7 @@ class Engine:
 def fold(rows: Iterable[Any], state: dict[bytes, bytes]) -> dict[bytes, bytes]:
     """Apply a changelog's records to a state."""
     for row in rows:
-        if row.key is None or row.key == BEACON_KEY:
+        if row.key is None or is_beacon_key(row.key):
             continue
         if row.value is None:
             state.pop(row.key, None)

@@ -10,6 +10,7 @@ from keylanes import App, Context, DeadLetter, Record, Retry
 from keylanes.brokers.protocol import Broker, Outgoing, TopicPartition, Watermarks
 from keylanes.errors import KeylanesError
 
+from .appending import append
 from .ground import Ground
 from .raw import Raw, batch, send
 
@@ -46,7 +47,7 @@ def feed(ground: Ground, *records: Raw, **config: str) -> None:
 
 def write(ground: Ground, records: Sequence[Outgoing]) -> None:
     """Write records to topics that exist."""
-    with_broker(ground, lambda broker: broker.append(records))
+    with_broker(ground, lambda broker: append(broker, records))
 
 
 def with_broker(ground: Ground, work: Callable[[Broker], Awaitable[Any]]) -> Any:

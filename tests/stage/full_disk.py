@@ -7,17 +7,13 @@ import asyncio
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from keylanes import App, Context, Settings, State
 from keylanes.devkafka.server import KafkaServer
 
-if TYPE_CHECKING:
-    from .ground import Ground
-else:
-    from ground import Ground  # beside this script
+from .ground import Ground
 
 RECORDS, KEYS = 3_000, 30
 CHUNK = bytes(1 << 20)

@@ -10,9 +10,11 @@ import pytest
 from keylanes import App, Settings
 from keylanes.brokers.protocol import Broker, Outgoing, Record, TopicPartition, TopicSpec
 from keylanes.runtime.connect import connect
-from keylanes.state.changelog import BEACON_KEY, changelog_topic
+from keylanes.state.changelog import changelog_topic, is_beacon_key
 from keylanes.state.copies import open_copies
 from keylanes.state.topics import TopicStore
+
+from .appending import append
 
 _numbers = itertools.count(1)
 
@@ -69,7 +71,7 @@ class Ground:
         self.create(topic)
 
         async def fill(broker: Broker) -> None:
-            await broker.append([Outgoing(topic, 0, key, value) for key, value in records])
+            await append(broker, [Outgoing(topic, 0, key, value) for key, value in records])
 
         self._with(fill, codec)
 
@@ -99,7 +101,7 @@ class Ground:
         self.create(self.source, partitions)
 
         async def scatter(broker: Broker) -> None:
-            await broker.append([Outgoing(self.source, partition, key, value) for partition, key, value in records])
+            await append(broker, [Outgoing(self.source, partition, key, value) for partition, key, value in records])
 
         self._with(scatter)
 
@@ -111,7 +113,7 @@ class Ground:
             for partition in range(partitions):
                 table = store.table(changelog_topic(self.name, self.source), partition)
                 assert table is not None, "the embedded broker keeps changelogs by key"
-                kept |= {(partition, k): v for k, v in table.page(b"", None, 1 << 30) if k != BEACON_KEY}
+                kept |= {(partition, k): v for k, v in table.page(b"", None, 1 << 30) if not is_beacon_key(k)}
             store.close()
             return kept
         assert self.state_folder is not None, "the application has a folder for its state"
@@ -127,8 +129,9 @@ class Ground:
         kept: dict[tuple[int, bytes], bytes | None] = {}
         for partition in range(partitions):
             for record in self.read(changelog_topic(self.name, self.source), partition):
-                if record.key != BEACON_KEY:
-                    kept[partition, record.key or b""] = record.value
+                key = record.key or b""
+                if not is_beacon_key(key):
+                    kept[partition, key] = record.value
         return {place: value for place, value in kept.items() if value is not None}
 
     def values(self, topic: str) -> list[bytes | None]:

@@ -17,6 +17,8 @@ from keylanes.devkafka.asking import Acl
 from keylanes.devkafka.cluster import KafkaCluster
 from keylanes.devkafka.security import ADMIN
 
+from .appending import append
+
 _numbers = itertools.count(1)
 LIMITS = {
     "request_timeout_ms": 4_000,
@@ -87,7 +89,7 @@ class Place:
 
         async def fill(broker: KafkaBroker) -> None:
             await broker.create([TopicSpec(name, 1, {}) for name in (self.source, *make)])
-            await broker.append([Outgoing(self.source, 0, b"k", value) for value in values])
+            await append(broker, [Outgoing(self.source, 0, b"k", value) for value in values])
 
         self.as_admin(fill)
 

@@ -66,7 +66,7 @@ def append(ground: Ground, topic: str, records: Sequence[tuple[bytes | None, byt
     async def write() -> None:
         broker: Broker = ground.connect()
         await broker.open()
-        await broker.append([Outgoing(topic, 0, key, value) for key, value in records])
+        await broker.appender().append([Outgoing(topic, 0, key, value) for key, value in records])
         await broker.close()
 
     asyncio.run(write())

@@ -11,16 +11,13 @@ from hypothesis import strategies as st
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.keyrange.steps import Steps
-from keylanes.state.changelog import BEACON_KEY, Beacon, encode_beacon
+from keylanes.state.changelog import OLD_BEACON_KEY, beacon_key
 from keylanes.state.keys import point_in, state_key
 from keylanes.state.restore import (
     ChangelogUnfit,
     Cleared,
     Plan,
-    check_beacon,
-    last_beacon,
     plan_restore,
-    spans_from_end,
 )
 from keylanes.state.tables import Change, Mark, Marker
 
@@ -146,58 +143,15 @@ def test_changelog_without_its_head() -> None:
 @pytest.mark.parametrize("held", [WHOLE, QUARTERS[1]])
 def test_record_that_is_no_state(key: bytes | None, held: KeyRange) -> None:
     """A record without a state key is refused with its position, whichever ranges are held."""
-    records = [Entry(3, KEYS[0], b"v"), Entry(4, BEACON_KEY, b""), Entry(5, key, b"v")]
+    records = [Entry(3, KEYS[0], b"v"), Entry(4, beacon_key(1), b""), Entry(5, key, b"v")]
     with pytest.raises(ChangelogUnfit, match="position 5"):
         plan(held=[held]).apply(records)
 
 
 def test_beacon_is_no_change() -> None:
     """Beacons don't enter the copy."""
-    assert plan().apply([Entry(0, BEACON_KEY, b""), Entry(1, KEYS[0], None)]) == [(KEYS[0], None)]
-
-
-# --- the beacon ----------------------------------------------------------------------------------------------------
-
-
-@given(st.integers(0, 1 << 40))
-def test_spans_cover_the_changelog(high: int) -> None:
-    """They meet from the end to 0, and are few."""
-    spans = list(spans_from_end(high))
-    assert len(spans) < 12
-    ends = [high, *(first for first, _ in spans)]
-    assert [end for _, end in spans] == ends[:-1]
-    assert ends[-1] == 0
-
-
-def test_last_beacon() -> None:
-    """The one that stands last counts; a damaged one is refused with its position."""
-    first, second = (encode_beacon(Beacon(1, number)) for number in (8, 9))
-    records = [
-        Entry(0, BEACON_KEY, first),
-        Entry(1, KEYS[0], b"v"),
-        Entry(2, BEACON_KEY, second),
-        Entry(3, KEYS[0], None),
-    ]
-    assert last_beacon(records) == (1, 9)
-    assert last_beacon(records[1:2]) is None
-    with pytest.raises(ChangelogUnfit, match="position 4"):
-        last_beacon([*records, Entry(4, BEACON_KEY, b"junk")])
-
-
-@pytest.mark.parametrize(
-    ("found", "expected", "words"),
-    [
-        (None, (2, 7), "up to no transaction.*says that transaction 7 of incarnation 2"),
-        (Beacon(2, 6), (2, 7), "up to transaction 6 of incarnation 2.*says that transaction 7 of incarnation 2"),
-        (Beacon(2, 6), None, "up to transaction 6 of incarnation 2.*says that no transaction"),
-    ],
-)
-def test_beacon_that_differs(found: Beacon | None, expected: tuple[int, int] | None, words: str) -> None:
-    """Both transactions are named."""
-    with pytest.raises(ChangelogUnfit, match=words):
-        check_beacon(found, expected)
-    check_beacon(Beacon(2, 7), (2, 7))
-    check_beacon(None, None)
+    beacons = [Entry(0, OLD_BEACON_KEY, b""), Entry(1, beacon_key(1), b""), Entry(2, beacon_key(2), None)]
+    assert plan().apply([*beacons, Entry(3, KEYS[0], None)]) == [(KEYS[0], None)]
 
 
 # --- against the twin ----------------------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ from keylanes.runtime.partition.worker import Worker
 from keylanes.runtime.settings import Settings
 from keylanes.runtime.watch.statistics import HotKey
 
+from ...stage.appending import append
+
 LIMIT_S = 600.0
 HALF = SPACE_END // 2
 
@@ -112,7 +114,7 @@ class Running:
         assert high == len(self.keys)
         self.keys += keys
         records = [Outgoing("src", 0, key, b"%d" % (high + i)) for i, key in enumerate(keys)]
-        await self.cluster.connect("writer").append(records)
+        await append(self.cluster.connect("writer"), records)
 
     async def reached(self, condition: Callable[[], bool]) -> None:
         """Let virtual time pass until then."""

@@ -29,7 +29,9 @@ def test_a_grant_to_another_process_is_not_taken_up() -> None:
         standing = member.work.standing
         assert standing is not None
         await member.work.requests.release(PLACE, LOWER)
-        (grant,) = decide_grant(standing.ledger, member.coordinator.term, PLACE, standing.incarnation + 7, LOWER)
+        (grant,) = decide_grant(
+            standing.ledger, member.coordinator.decisions.turn, PLACE, standing.incarnation + 7, LOWER
+        )
         engine.cluster.write([Outgoing(f"{app.name}.control", 0, None, encode(grant))], ())
         for epoch in (getattr(grant, "epoch", 0), 99):
             with pytest.raises(ValueError, match=f"epoch {epoch} is no grant to this process"):

@@ -16,6 +16,7 @@ from keylanes.runtime.handlers.handler import declare
 from keylanes.runtime.member import Member
 from keylanes.runtime.settings import Settings
 
+from ...stage.appending import append
 from ...stage.ground import Ground
 
 WAIT_S = 60.0
@@ -143,7 +144,7 @@ def test_hot_keys_of_many_partitions_are_not_idle() -> None:
         for partition in range(partitions):
             ranks = random.Random(partition).choices(range(40), [1 / (rank + 1) for rank in range(40)], k=records)
             hot = b"%d" % partition
-            await writer.append([Outgoing("src", partition, b"%d" % rank, b"" if rank else hot) for rank in ranks])
+            await append(writer, [Outgoing("src", partition, b"%d" % rank, b"" if rank else hot) for rank in ranks])
         # room for thirty records in each queue
         settings = Settings.of(compression_type=None, buffer_bytes_max=partitions * 64 * 30 * 220)
         handler = declare(work, "src", parallelising_factor=64)

@@ -1,11 +1,13 @@
 """The changelogs among the topics of an application: made as their sources are, and refused when state is not safe."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import pytest
 
-from keylanes.brokers.protocol import TopicDescription, TopicSpec
+from keylanes.brokers.protocol import BrokerTimeout, TopicDescription, TopicSpec
 from keylanes.brokers.simulated.broker import SimulatedBroker
+from keylanes.brokers.simulated.connection import SimulatedConnection
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import SettingsError
 from keylanes.runtime.handlers.handler import Handler, declare
@@ -54,6 +56,45 @@ def prepared(
             table_config or {},
         )
     )
+
+
+class Behind:
+    """A connection to a node that hears of topics late: some questions long it knows only of what was there before."""
+
+    def __init__(self, broker: SimulatedConnection, questions: int) -> None:
+        self.broker, self.questions = broker, questions
+        self.new: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.broker, name)
+
+    async def create(self, specs: Sequence[TopicSpec]) -> None:
+        """See the protocol."""
+        await self.broker.create(specs)
+        self.new = {spec.name for spec in specs}
+
+    async def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
+        """See the protocol."""
+        found = await self.broker.describe(topics)
+        self.questions -= bool(self.new)
+        return {name: topic for name, topic in found.items() if self.questions < 0 or name not in self.new}
+
+
+@pytest.mark.parametrize("questions", [0, 1, 7])
+def test_a_node_that_hears_late_of_new_topics_is_waited_for(questions: int) -> None:
+    """The node that made them is another one than the one that is asked for their settings."""
+    node: Any = Behind(made().connect("x"), questions)
+    topics = run_virtual(prepare_topics("x", handlers(), node, Settings(), ["src"]))
+    assert {"x.control", "x.offsets", CHANGELOG, "out"} <= topics.keys()
+
+
+def test_a_node_that_never_hears_of_new_topics_is_given_up() -> None:
+    """Within the time that a call may take; the start tries again."""
+    node: Any = Behind(made().connect("x"), 1_000_000)
+    with pytest.raises(
+        BrokerTimeout, match=r"waiting until all brokers know of x\.control, x\.offsets, .*out took longer than"
+    ):
+        run_virtual(prepare_topics("x", handlers(), node, Settings(), ["src"]))
 
 
 def test_a_changelog_is_made_like_its_source() -> None:

@@ -6,19 +6,21 @@ from typing import Any
 
 import pytest
 
-from keylanes.brokers.protocol import BrokerError, Outgoing, TopicPartition, Watermarks
+from keylanes.brokers.protocol import Appender, BrokerError, Outgoing, TopicPartition, Watermarks
 from keylanes.brokers.simulated.broker import SimulatedBroker
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import FencedError, SettingsError, SourceError
 from keylanes.keyrange.hashing import HASH_NAME
 from keylanes.offsets.codec import encode
+from keylanes.offsets.control_events import AppCreated, ControlEvent
 from keylanes.offsets.decide import CommitKey, Move, StoreSpec, decide_commits
-from keylanes.offsets.events import AppCreated, ControlEvent, CoordinatorElected, MemberJoined, PartitionStarted
-from keylanes.offsets.ledger import birth
 from keylanes.runtime.logs.office import Identity, Office
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.membership.coordinator import Coordinator
 from keylanes.runtime.settings import Settings
+
+from ...stage.appending import append
+from ...stage.log_events import coordinator_elected, member_joined, partition_started
 
 SOURCES = {TopicPartition("src", 0): Watermarks(0, 10)}
 STORES = [StoreSpec("seen", "src", "map", "str", "int", "json"), StoreSpec("sums", "src", "value", "", "int", "json")]
@@ -38,13 +40,32 @@ class Pausing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.broker, name)
 
-    async def append(self, records: Sequence[Outgoing]) -> None:
-        """Append, or wait first when it is the one."""
+    def appender(self) -> Appender:
+        """One that waits before it appends, when it is the one."""
+        return PausingAppender(self, self.broker.appender())
+
+    async def before_append(self) -> None:
+        """An append begins."""
         self.appends += 1
         if self.appends == self.pause_at:
             self.arrived.set()
             await self.go_on.wait()
-        await self.broker.append(records)
+
+
+class PausingAppender:
+    """An appender of such a connection."""
+
+    def __init__(self, connection: Pausing, appender: Appender) -> None:
+        self.connection, self.appender = connection, appender
+
+    async def append(self, records: Sequence[Outgoing]) -> None:
+        """See the protocol."""
+        await self.connection.before_append()
+        await self.appender.append(records)
+
+    async def close(self) -> None:
+        """See the protocol."""
+        await self.appender.close()
 
 
 async def coordinator(broker: Any, name: str) -> Coordinator:
@@ -69,7 +90,7 @@ def test_a_process_that_was_overtaken_writes_nothing_that_counts(pause_at: int) 
         cluster = SimulatedBroker(pause_at)
         for topic in ("src", "x.control", "x.offsets"):
             cluster.create_topic(topic, 1)
-        await cluster.connect("source").append([Outgoing("src", 0, None, b"") for _ in range(10)])
+        await append(cluster.connect("source"), [Outgoing("src", 0, None, b"") for _ in range(10)])
         slow = Pausing(cluster.connect("P"), pause_at)
         first = asyncio.get_running_loop().create_task(
             (await coordinator(slow, "P")).take_office(SOURCES, STORES, TOLD)
@@ -83,7 +104,7 @@ def test_a_process_that_was_overtaken_writes_nothing_that_counts(pause_at: int) 
         third = await (await coordinator(cluster.connect("R"), "R")).take_office(SOURCES, STORES, TOLD)
         assert third.ledger.violations() == []
         assert third.ledger.frontier(("src", 0)) == 5
-        assert {s.name: s.number for s in third.ledger.control.stores.values()} == {"seen": 0, "sums": 1}
+        assert {s.name: s.store for s in third.ledger.control.stores.values()} == {"seen": 0, "sums": 1}
 
     run_virtual(story(), seed=pause_at)
 
@@ -102,7 +123,7 @@ def made(partitions: int = 1) -> SimulatedBroker:
 
 async def fill(cluster: SimulatedBroker) -> None:
     """Ten records of the source's first partition."""
-    await cluster.connect("source").append([Outgoing("src", 0, None, b"") for _ in range(10)])
+    await append(cluster.connect("source"), [Outgoing("src", 0, None, b"") for _ in range(10)])
 
 
 async def started(cluster: SimulatedBroker, name: str, stores: Sequence[StoreSpec], partitions: int = 1) -> Office:
@@ -119,7 +140,7 @@ def test_stores_keep_their_numbers_from_start_to_start() -> None:
         await started(cluster, "P", STORES[1:])
         await started(cluster, "Q", STORES[:1])
         office = await started(cluster, "R", STORES)
-        assert {s.name: s.number for s in office.ledger.control.stores.values()} == {"sums": 0, "seen": 1}
+        assert {s.name: s.store for s in office.ledger.control.stores.values()} == {"sums": 0, "seen": 1}
 
     run_virtual(story())
 
@@ -173,10 +194,10 @@ def test_a_start_that_ended_between_two_partitions_stands_in_nobodys_way() -> No
         cluster = made(2)
         log: list[ControlEvent] = [
             AppCreated("x", HASH_NAME, 1),
-            CoordinatorElected(1, "P"),
-            PartitionStarted(1, "src", 0, 0, "earliest", 1),
+            coordinator_elected(1, "P"),
+            partition_started(1, "src", 0, 0, "earliest", 1),
         ]
-        await cluster.connect("P").append([Outgoing("x.control", 0, None, encode(event)) for event in log])
+        await append(cluster.connect("P"), [Outgoing("x.control", 0, None, encode(event)) for event in log])
         office = await started(cluster, "Q", STORES, 2)
         assert set(office.ledger.control.started) == {("src", 0), ("src", 1)}
 
@@ -188,9 +209,9 @@ def test_logs_are_told_apart_by_their_birth() -> None:
 
     async def story() -> None:
         cluster, other = made(), made()
-        born = {birth((await started(cluster, name, STORES)).ledger) for name in "PQ"}
+        born = {(await started(cluster, name, STORES)).app_id for name in "PQ"}
         assert len(born) == 1
-        assert birth((await started(other, "R", STORES)).ledger) not in born
+        assert (await started(other, "R", STORES)).app_id not in born
 
     run_virtual(story())
 
@@ -242,8 +263,8 @@ def test_a_fence_that_fails_leaves_no_other_behind() -> None:
         cluster = made()
         log: list[ControlEvent] = [AppCreated("x", HASH_NAME, 1)]
         for term, name in enumerate("PQ", 1):
-            log += [CoordinatorElected(term, name), MemberJoined(term, term, name, f"x.{name}")]
-        await cluster.connect("P").append([Outgoing("x.control", 0, None, encode(event)) for event in log])
+            log += [coordinator_elected(term, name), member_joined(term, term, name, f"x.{name}")]
+        await append(cluster.connect("P"), [Outgoing("x.control", 0, None, encode(event)) for event in log])
         broker = OneFenceFails(cluster.connect("R"))
         with pytest.raises(BrokerError, match="refused"):
             await (await coordinator(broker, "R")).take_office(SOURCES)

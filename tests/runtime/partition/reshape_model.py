@@ -12,11 +12,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from keylanes.brokers.protocol import Record
 from keylanes.keyrange.hashing import SPACE_END
-from keylanes.keyrange.ranges import KeyRange, even_bounds
-from keylanes.offsets.decide import CommitKey, Move, decide_commits, decide_grant
-from keylanes.offsets.events import Band, PartitionStarted, RangesGranted, WorkersCut
+from keylanes.keyrange.ranges import WHOLE, KeyRange, even_bounds
+from keylanes.offsets.control_events import ControlEvent
+from keylanes.offsets.decide import CommitKey, Move, Turn, decide_commits, decide_grant
+from keylanes.offsets.event_values import NUMBERLESS, Band
+from keylanes.offsets.events import WorkersCut
 from keylanes.offsets.ledger import Ledger, evolve_all
 from keylanes.runtime.partition import generation
 from keylanes.runtime.partition.cut import Cut, Merged, Released, Split
@@ -24,6 +28,7 @@ from keylanes.runtime.partition.generation import Generation
 from keylanes.runtime.partition.reshape import MergeWish, ReleaseWish, Reshaped, SplitWish, TakeUpWish, Wish, Wishes
 from keylanes.runtime.partition.worker import Worker
 
+from ...stage.log_events import partition_started, ranges_granted
 from .dispatch_model import PASSES_MAX, SOURCE, Drive, Parts
 
 BEFORE, WE, ANOTHER = 1, 2, 7
@@ -81,7 +86,7 @@ class Owners:
                 self.merged.append(left | right)
                 self._begin(change.worker, left | right)
             case Released():
-                gone = self.within(change.first, change.end)
+                gone = frozenset[int]().union(*(self.within(band.first, band.end) for band in change.bands))
                 assert all(self.of(p) is not None for p in gone), "released, and not held"
                 self.points = {n: points for n, points in self.points.items() if not points <= gone}
                 assert all(self.of(p) is None for p in gone), "a worker is released in part"
@@ -123,9 +128,9 @@ class WishDrive(Drive):
         self.dispatch.incarnation, self.dispatch.epoch = WE, 2
         bands = tuple(Band(a, b, edges[a]) for a, b in pairwise(bounds))
         cut = [WorkersCut(BEFORE, 1, 1, *SOURCE, 0, bounds)] if rng.random() < 0.5 else []
-        started = PartitionStarted(0, *SOURCE, 0, "earliest", 1)
-        before = evolve_all(Ledger(), [started, RangesGranted(0, BEFORE, 1, *SOURCE, bands), *cut])
-        self.ledger = evolve_all(before, decide_grant(before, 0, SOURCE, WE))
+        started = partition_started(0, *SOURCE, 0, "earliest", 1)
+        before = evolve_all(Ledger(), [started, ranges_granted(0, BEFORE, 1, *SOURCE, bands), *cut])
+        self.ledger = evolve_all(before, self._granted(before, WE))
         self.cut = even_bounds(rng.choice((1, 2, 3, 4)))
         self.wanted = set(self.cut)
         changes = self.wishes.begin(self.dispatch, self.cut, before)
@@ -194,21 +199,23 @@ class WishDrive(Drive):
         is_asked = any(isinstance(wish, TakeUpWish) for wish in self.open)
         return [] if is_asked else joined
 
+    def _granted(self, ledger: Ledger, owner: int, within: KeyRange = WHOLE) -> list[ControlEvent]:
+        """A grant, as one of level 0: nothing here is about turns."""
+        return [replace(grant, number=NUMBERLESS) for grant in decide_grant(ledger, Turn(0), SOURCE, owner, within)]
+
     def _grant(self, within: KeyRange) -> None:
         if self.rng.random() < 0.5:
             self._let_another_work(within)
         epoch = self.ledger.partition(SOURCE).epoch_next
-        for owner in self.rng.choice(((WE,), (WE,), (ANOTHER, WE))):
-            self.ledger = evolve_all(self.ledger, decide_grant(self.ledger, 0, SOURCE, owner, within))
-            if owner == ANOTHER:
+        for owner in self.rng.choice(((WE,), (WE,), (ANOTHER, WE), (ANOTHER,))):
+            self.ledger = evolve_all(self.ledger, self._granted(self.ledger, owner, within))
+            for _ in range(self.rng.choice((1, 1, 2)) if owner == WE else 1):
                 self._ask(TakeUpWish(self.dispatch, epoch, self.cut), [])
-                epoch += 1
-        for _ in range(self.rng.choice((1, 1, 2))):
-            self._ask(TakeUpWish(self.dispatch, epoch, self.cut), [])
+            epoch += 1
 
     def _let_another_work(self, within: KeyRange) -> None:
         """Somebody else had the range, and did some of its records."""
-        self.ledger = evolve_all(self.ledger, decide_grant(self.ledger, 0, SOURCE, ANOTHER, within))
+        self.ledger = evolve_all(self.ledger, self._granted(self.ledger, ANOTHER, within))
         epoch = self.ledger.partition(SOURCE).epoch_newest
         for first, end, edge in self.ledger.partition(SOURCE).parts[epoch].edges.pieces():
             if edge < self.end:
@@ -301,7 +308,9 @@ class WishDrive(Drive):
             undone = [b for b in self.wanted - {0, SPACE_END} if min(points) < b <= max(points)]
             assert points in merges or not undone, "merged where nobody asked for it"
         self.wanted |= set(asked)
-        gone = [self.owners.within(c.first, c.end) for c in reshaped.changes if isinstance(c, Released)]
+        gone = [
+            self.owners.within(b.first, b.end) for c in reshaped.changes if isinstance(c, Released) for b in c.bands
+        ]
         away = [self.owners.within(w.within.first, w.within.end) for w in self.fulfilled if isinstance(w, ReleaseWish)]
         assert frozenset().union(*gone) == frozenset().union(*away), "released what nobody gave up, or not all"
 

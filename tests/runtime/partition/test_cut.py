@@ -8,7 +8,8 @@ from keylanes.brokers.protocol import Batch, TopicPartition
 from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import SPACE_END, point_of
 from keylanes.keyrange.ranges import KeyRange, even_bounds
-from keylanes.offsets.events import RangeReleased, WorkersCut, WorkersMerged, WorkerSplit
+from keylanes.offsets.event_values import NO_MOVE, Edge
+from keylanes.offsets.events import RangesReleased, WorkersCut, WorkersMerged, WorkerSplit
 from keylanes.runtime.handlers.produced import Produced
 from keylanes.runtime.partition.cut import (
     are_level,
@@ -28,6 +29,8 @@ from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
 from keylanes.runtime.partition.generation import take
 from keylanes.runtime.partition.load import Points
 from keylanes.runtime.partition.worker import Worker
+
+from ...stage.log_events import range_released
 
 HALF = SPACE_END // 2
 KEYS = [b"k%d" % i for i in range(40)]
@@ -208,9 +211,10 @@ def test_a_release_ends_behind_what_is_done_and_names_ranges_by_grant() -> None:
     take_all(dispatch)
     assert are_through(leaving)
     bounds = even_bounds(3)
+    idle, ran = (Edge(bounds[1], bounds[2], 0), Edge(0, bounds[1], 2))
     assert [change.event(6) for change in release(dispatch, leaving)] == [
-        RangeReleased(9, 6, 3, "t", 0, 0, bounds[2]),
-        RangeReleased(9, 6, 4, "t", 0, bounds[2], SPACE_END),
+        RangesReleased(9, 6, 3, "t", 0, NO_MOVE, (ran, idle), (bounds[1],)),
+        range_released(9, 6, 4, "t", 0, bounds[2], SPACE_END, 2),
     ]
     assert dispatch.workers == []
 

@@ -6,12 +6,15 @@ from keylanes.brokers.protocol import Batch, Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import point_of
 from keylanes.keyrange.ranges import even_bounds
-from keylanes.offsets.events import Committed, OffsetEvent, RangeReleased
+from keylanes.offsets.event_values import Edge
+from keylanes.offsets.events import Committed, OffsetEvent
 from keylanes.runtime.handlers.produced import Produced
 from keylanes.runtime.partition.cut import Cut, Released
 from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
 from keylanes.runtime.partition.generation import Generation, committed, take
 from keylanes.runtime.partition.worker import Worker
+
+from ...stage.log_events import range_released
 
 WORKERS = 4
 KEYS = [next(b"k%d" % i for i in range(1_000) if point_of(b"k%d" % i, 0, 0) >> 30 == w) for w in range(WORKERS)]
@@ -109,9 +112,9 @@ def test_events_count_what_their_tiles_hold() -> None:
     finish(dispatch, dispatch.workers[1], dead=True)
     finish(dispatch, dispatch.workers[1], outputs=2)
     generation = everything(dispatch)
-    generation.add([Released(dispatch, 2, 0, 1), Cut(dispatch, 2, 9, (0, 1))])
+    generation.add([Released(dispatch, 2, (Edge(0, 1, 0),)), Cut(dispatch, 2, 9, (0, 1))])
     events = generation.events(8)
-    assert [type(e).__name__ for e in events] == ["WorkersCut", "Committed", "RangeReleased"]
+    assert [type(e).__name__ for e in events] == ["WorkersCut", "Committed", "RangesReleased"]
     assert all(e.transaction == 8 for e in events)
     commit = events[1]
     assert isinstance(commit, Committed)
@@ -138,7 +141,7 @@ def test_halves_share_the_work_and_structure_rides_with_the_last() -> None:
     for worker in dispatch.workers[:3]:
         finish(dispatch, worker)
     generation = everything(dispatch)
-    generation.add([Released(dispatch, 2, 0, 1)])
+    generation.add([Released(dispatch, 2, (Edge(0, 1, 0),))])
     first, second = generation.halves()
     assert shares(first) + shares(second) == shares(generation)
     assert (len(first.structure), len(second.structure)) == (0, 1)
@@ -154,7 +157,7 @@ def test_culprits_run_one_record_a_transaction() -> None:
     finish(dispatch, dispatch.workers[1], outputs=3)
     finish(dispatch, dispatch.workers[2])
     generation = everything(dispatch)
-    generation.add([Released(dispatch, 2, 0, 1)])
+    generation.add([Released(dispatch, 2, (Edge(0, 1, 0),))])
     parts = generation.isolate([4])  # outputs 0, 1 | 2 | 3, 4, 5 | 6
     assert [shares(part) for part in parts] == [
         [(0, 0, 4, [0]), (2, 0, 4, [3]), (3, 0, 4, [])],
@@ -166,5 +169,5 @@ def test_culprits_run_one_record_a_transaction() -> None:
 
 def test_structure_alone_is_a_generation() -> None:
     """A release of a range in which nothing moved is written, too."""
-    events: list[OffsetEvent] = Generation([], [Released(filled([]), 2, 0, 1)]).events(3)
-    assert events == [RangeReleased(5, 3, 2, "t", 0, 0, 1)]
+    events: list[OffsetEvent] = Generation([], [Released(filled([]), 2, (Edge(0, 1, 0),))]).events(3)
+    assert events == [range_released(5, 3, 2, "t", 0, 0, 1, 0)]

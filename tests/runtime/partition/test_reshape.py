@@ -13,7 +13,7 @@ from .reshape_model import WishParts, drive_wishes
 from .test_dispatch import mutated
 
 STEPS = 150
-PLANT_SEEDS = 200
+PLANT_SEEDS = 400
 
 
 @settings(max_examples=50)

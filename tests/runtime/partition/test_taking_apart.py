@@ -12,6 +12,7 @@ from keylanes.brokers.protocol import Outgoing, TransactionRefused
 from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.ranges import even_bounds
+from keylanes.offsets.event_values import Edge
 from keylanes.offsets.provenance import place_seed
 from keylanes.runtime.handlers.handler import DeadLetter, Stop
 from keylanes.runtime.handlers.outputs import ERROR_HEADER, TIMESTAMP_HEADER, Destination, kept
@@ -28,7 +29,7 @@ KEYS = [next(k for i in range(1_000) if point_of_key(k := b"k%d" % i) >> 30 == w
 """A key for each of four workers."""
 KNOWN = {"dead": Destination(3, 1 << 20, False)}
 POLICIES: dict[str, DeadLetter | Stop] = {"a": DeadLetter("dead"), "b": Stop()}
-RELEASED = Released(PartitionDispatch("a", 0, 0, 1, WorkerNumbers()), 2, 0, 1)
+RELEASED = Released(PartitionDispatch("a", 0, 0, 1, WorkerNumbers()), 2, (Edge(0, 1, 0),))
 
 Step: TypeAlias = tuple[int, str, int]
 """(worker, what its next record does, how many outputs it has)."""

@@ -17,11 +17,14 @@ from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.runtime.stores.restore import Restore, Restoring
 from keylanes.runtime.watch.statistics import Progress
-from keylanes.state.changelog import BEACON_KEY, CHANGELOG_CONFIG, Beacon, encode_beacon
+from keylanes.state.changelog import CHANGELOG_CONFIG, Beacon, beacon_key, decode_beacon, encode_beacon
 from keylanes.state.keys import state_key
 from keylanes.state.memory import MemoryCopies, MemoryCopy
+from keylanes.state.restore import Writers
 from keylanes.state.rocks import RocksError
 from keylanes.state.tables import Change, Mark, Marker
+
+from ...stage.appending import append
 
 TOPIC = "app.changelog.source"
 HOUR_MS = 3_600_000
@@ -55,7 +58,7 @@ class World:
         producer = await connection.producer("app", transaction_timeout_ms=10_000)
         records = [Outgoing(TOPIC, partition, key_of(number), value) for number, value in changes]
         beacon = encode_beacon(Beacon(1, self.transaction))
-        await producer.transact([*records, Outgoing(TOPIC, partition, BEACON_KEY, beacon)])
+        await producer.transact([*records, Outgoing(TOPIC, partition, *beacon)])
         for record in records:
             assert record.key is not None
             if record.value is None:
@@ -78,11 +81,11 @@ class World:
         held: Sequence[KeyRange] = (WHOLE,),
         copy: MemoryCopy | None = None,
     ) -> Restoring:
-        """What is restored; the last transaction of all is expected."""
+        """What is restored; incarnation 1 wrote all transactions, and is fenced."""
         changelog = TopicPartition(TOPIC, partition)
         copy = self.copy(partition) if copy is None else copy
-        expected = (1, self.transaction) if self.transaction else None
-        return Restoring(changelog, copy, held, expected, lambda: self.ready.append(partition))
+        writers = wrote({1: self.transaction} if self.transaction else {})
+        return Restoring(changelog, copy, held, writers, lambda: self.ready.append(partition))
 
     async def restore(self, *sources: Restoring, connection: SimulatedConnection | None = None) -> int:
         """Restore; how many records were read for it."""
@@ -127,6 +130,11 @@ class SlowCopy(MemoryCopy):
         self.written = True
 
 
+def wrote(changed: dict[int, int]) -> Writers:
+    """These incarnations changed the state, with these transactions last, and are fenced."""
+    return Writers(changed, frozenset(changed), incarnation_max=1)
+
+
 def virtual(story: Callable[[World], Coroutine[Any, Any, None]], world: World | None = None, seed: int = 1) -> None:
     """Run a story in virtual time."""
     run_virtual(story(World() if world is None else world), seed=seed)
@@ -152,7 +160,7 @@ def test_nothing_was_ever_written() -> None:
     """With an empty changelog, and no transaction known, a copy is whole at once and marked."""
 
     async def story(world: World) -> None:
-        assert await world.restore(world.source()._replace(expected=None)) == 0
+        assert await world.restore(world.source()) == 0
         assert world.copy().markers().is_constant(0, SPACE_END, Marker(0, world.now_ms))
         assert world.ready == [0]
 
@@ -256,7 +264,7 @@ def test_broker_that_stays_away() -> None:
         await connection.open()
         world.cluster.faults.away = True
         with pytest.raises(BrokerTimeout):
-            await Restore(connection, world.settings).run([world.source()._replace(expected=None)])
+            await Restore(connection, world.settings).run([world.source()])
 
     virtual(story, World(broker_retry_ms=1_000, default_api_timeout_ms=1_000, request_timeout_ms=1_000))
 
@@ -323,7 +331,7 @@ def test_truncated_changelog(warm: bool) -> None:
             world.ready.clear()
         source = TopicPartition(TOPIC, 0)
         world.cluster.truncate(source, world.cluster.watermarks(source).high - 40)
-        await lost(world, warm, "up to transaction 19 of incarnation 1", "transaction 20 of incarnation 1 was the last")
+        await lost(world, warm, "up to transaction 19 of incarnation 1", "transaction 20 was the last of that")
 
     virtual(story)
 
@@ -338,7 +346,7 @@ def test_changelog_made_anew(warm: bool) -> None:
             await world.restore(world.source())
             world.ready.clear()
         world.cluster.recreate_topic(TOPIC)
-        await lost(world, warm, "up to no transaction", "transaction 20 of incarnation 1 was the last")
+        await lost(world, warm, "up to no transaction of incarnation 1", "transaction 20 was the last of that")
 
     virtual(story)
 
@@ -348,18 +356,18 @@ def test_changelog_that_nobody_knows_of() -> None:
 
     async def story(world: World) -> None:
         await world.fill(1)
-        with pytest.raises(StateError, match=r"up to transaction 1 of incarnation 1.*says that no transaction"):
-            await world.restore(world.source()._replace(expected=None))
+        with pytest.raises(StateError, match=r"up to transaction 1 of incarnation 1.*it has changed nothing"):
+            await world.restore(world.source()._replace(writers=wrote({})))
 
     virtual(story)
 
 
 def test_range_that_arrives_while_others_commit() -> None:
-    """Whoever checked the changelog at its start goes on writing to it: then the last transaction is not compared."""
+    """Whoever checked the changelog at its start, and is the only one that writes to it, does not compare it again."""
 
     async def story(world: World) -> None:
         await world.fill(2)
-        source = world.source()._replace(expected=(1, 1), is_checked=False)
+        source = world.source()._replace(writers=None)
         await world.restore(source)
         assert world.entries() == world.truth[0]
 
@@ -396,7 +404,7 @@ def test_record_that_is_no_state() -> None:
         await world.fill(2, 5)
         connection = world.cluster.connect("stranger")
         await connection.open()
-        await connection.append([Outgoing(TOPIC, 0, b"user-7", b"{}")])
+        await append(connection, [Outgoing(TOPIC, 0, b"user-7", b"{}")])
         position = next(record.offset for record in world.cluster.committed(TOPIC) if record.key == b"user-7")
         with pytest.raises(StateError, match=f"record at position {position} is no state.*user-7"):
             await world.restore(world.source())
@@ -413,9 +421,9 @@ def test_many_partitions(at_once: int) -> None:
             await world.fill(1 + (3 * partition) % 8, 20, partition)
         sources = []
         for partition in range(8):
-            found = [r for r in world.cluster.committed(TOPIC) if r.partition == partition and r.key == BEACON_KEY]
-            number = int.from_bytes((found[-1].value or b"")[8:], "big")
-            sources.append(world.source(partition)._replace(expected=(1, number)))
+            found = [r for r in world.cluster.committed(TOPIC) if r.partition == partition and r.key == beacon_key(1)]
+            number = decode_beacon(beacon_key(1), found[-1].value).transaction
+            sources.append(world.source(partition)._replace(writers=wrote({1: number})))
         assert await world.restore(*sources) == 36 * 21
         assert sorted(world.ready) == list(range(8))
         if at_once == 1:

@@ -21,8 +21,9 @@ from keylanes.brokers.protocol import Outgoing
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.runtime.handlers.context import Context
 from keylanes.runtime.handlers.outputs import ERROR_HEADER
-from keylanes.state.changelog import BEACON_KEY
+from keylanes.state.changelog import is_beacon_key
 
+from ...stage.appending import append
 from ...stage.engine import DEAD, OUT, SOURCE, Engine, application
 from ...stage.ground import Ground
 
@@ -76,7 +77,7 @@ def embedded(ground: Ground, declare: Declare, records: Sequence[Source]) -> Pla
         ground.create(topic)
 
     async def fill(broker: Any) -> None:
-        await broker.append([Outgoing(SOURCE, 0, k, encoded(v), (), at[0] if at else None) for k, v, *at in records])
+        await append(broker, [Outgoing(SOURCE, 0, k, encoded(v), (), at[0] if at else None) for k, v, *at in records])
 
     ground._with(fill)
     ground.name = "app"
@@ -456,7 +457,9 @@ def test_what_is_over_its_time_is_deleted_by_its_owner() -> None:
         engine.send(b"k", b"look", 1_100)
         await engine.level()
         assert len(engine.folded()[0]) == 2
-        assert [r.value for r in engine.cluster.committed(engine.changelog()) if r.key != BEACON_KEY][-2:] == [None] * 2
+        assert [r.value for r in engine.cluster.committed(engine.changelog()) if not is_beacon_key(r.key or b"")][
+            -2:
+        ] == [None] * 2
         assert engine.copied() == engine.folded()
         (entry,) = engine.view("kept").scan()
         assert (entry.key, entry.value, entry.deadline_ms) == (b"other", "x", 1_100)

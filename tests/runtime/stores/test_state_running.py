@@ -26,7 +26,7 @@ from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.keyrange.ranges import KeyRange
 from keylanes.runtime.handlers.partition_state import PartitionState, Scope
 from keylanes.runtime.member import unheard
-from keylanes.state.changelog import BEACON_KEY, decode_beacon, decode_stored, encode_stored
+from keylanes.state.changelog import beacon_key, decode_beacon, decode_stored, encode_stored
 from keylanes.state.keys import state_key
 from keylanes.state.memory import MemoryCopies, MemoryCopy
 from keylanes.state.overlay import Layer
@@ -67,13 +67,14 @@ def test_changelog_of_a_transaction() -> None:
             by_transaction.setdefault(row.transaction, []).append(row)
         for rows in by_transaction.values():
             assert len({row.key for row in rows}) == len(rows), "the last value only"
-            assert [row.key == BEACON_KEY for row in rows].count(True) == 1
-            assert rows[-1].key == BEACON_KEY
+            assert [row.key == beacon_key(1) for row in rows].count(True) == 1
+            assert rows[-1].key == beacon_key(1)
         assert len(by_transaction) <= 2
-        (beacon,) = [row for row in changelog if row.key == BEACON_KEY][-1:]
+        (beacon,) = [row for row in changelog if row.key == beacon_key(1)][-1:]
         ledger = engine.member.work.standing.ledger
         assert ledger is not None
-        assert decode_beacon(beacon.value) == ledger.partition((SOURCE, 0)).changed_by
+        last = ledger.partition((SOURCE, 0)).changed
+        assert dict([decode_beacon(beacon_key(1), beacon.value)]) == last
         assert len(fold(changelog, {})) == 2 + 2 * 3
         await engine.stop()
 

@@ -1,0 +1,126 @@
+"""What events of our logs are made of: what they have in common, and the values in them.
+
+Offsets are half-open, ``[offset_from, offset_to)``; points are half-open, ``[first, end)``.
+"""
+
+from typing import Final
+
+import msgspec
+
+LEVEL: Final = 1
+"""The highest level of events that this version reads. Those of level 0 are what older_events.py has of the control
+log; all that are here are of level 1."""
+NUMBERLESS: Final = 0
+"""The number of a control event of level 0, from before events had one. Numbers begin at 1."""
+EVERYBODY: Final = 0
+"""In place of incarnations: all that there were before. No member has it."""
+NO_MOVE: Final = 0
+"""The move of what belongs to none."""
+
+
+class LogEvent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Shared settings: an event is a msgpack array whose first item is its tag."""
+
+
+class Band(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Points ``[first, end)`` that a grant covers from ``offset_from`` on."""
+
+    first: int
+    end: int
+    offset_from: int
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Points ``[first, end)``."""
+
+    first: int
+    end: int
+
+
+class Edge(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Points ``[first, end)`` of which all below offset ``edge`` is committed; None: it was not written down."""
+
+    first: int
+    end: int
+    edge: int | None
+
+
+class Tile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The rectangle ``[offset_from, offset_to) x [first, end)`` that neighbouring workers committed alike.
+
+    ``worker`` is the number of the first of them in order of points, ``count`` how many there are; their numbers are
+    consecutive.
+    """
+
+    worker: int
+    count: int
+    first: int
+    end: int
+    offset_from: int
+    offset_to: int
+
+
+class Writer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The last transaction of an incarnation that changed the state of a source partition."""
+
+    incarnation: int
+    transaction: int
+
+
+class Sourced(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A topic that a member can handle. ``factor``: its ``parallelising_factor``; ``start``: in words (see starts.py);
+    ``stores_hash``: of the stores that its handler declares, 0 for none.
+    """
+
+    topic: str
+    factor: int
+    start: str
+    stores_hash: int
+
+
+class PlannedMove(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Points ``[first, end)`` of a source partition are to go from one incarnation (0: nobody) to another.
+
+    ``move``: its number, never used again. ``state_bytes``: what has to be copied; ``gain``: by how much the plan's
+    objective falls, as a share of a member's mean load; ``cost_us``: of processor time at the target.
+    """
+
+    move: int
+    topic: str
+    partition: int
+    first: int
+    end: int
+    origin: int
+    target: int
+    state_bytes: int
+    gain: float
+    cost_us: int
+
+
+class PinnedEnd(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Where a source partition ends for a run to its level."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A part of the ledger's fold in a snapshot: one run of points with equal values. None: not defined there."""
+
+    first: int
+    end: int
+    offset_from: int
+    offset_edge: int
+    offset_until: int | None
+    worker: int | None
+    released: bool
+
+
+class EpochFold(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a snapshot keeps of one epoch of one source partition. ``bounds``: as they were released with it."""
+
+    epoch: int
+    incarnation: int
+    pieces: tuple[Piece, ...]
+    bounds: tuple[int, ...]

@@ -1,0 +1,174 @@
+"""What members tell each other in ``<app>.signals``: requests and what they see. Nothing here is a fact.
+
+Whoever loses all of it is slow, never wrong. Partition 0 holds what the coordinator tells, the others what members and
+operators tell. The bytes are those of events (see events.py): an array whose first item is the tag.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+from .event_values import Edge, LogEvent, PlannedMove, Sourced
+
+
+class StoreAsked(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A store that a member's handlers need; the fields are those of ``store_declared``."""
+
+    name: str
+    topic: str
+    kind: str
+    key_type: str
+    value_type: str
+    codec: str
+
+
+class JoinAsked(LogEvent, frozen=True, tag="join_asked/1"):
+    """A process wants to take part; the fields are those of ``member_joined``.
+
+    ``producers``: how many transactional ids it needs; ``stores``: what it needs declared; ``expected``: how many
+    processes are being started with it, itself included.
+    """
+
+    instance: str
+    birth: str
+    producers: int
+    host: str
+    endpoint: str
+    capacity: float
+    level: int
+    topics: tuple[Sourced, ...]
+    writes: tuple[str, ...]
+    until_level: bool
+    stores: tuple[StoreAsked, ...]
+    expected: int
+
+
+class MoveAsked(LogEvent, frozen=True, tag="move_asked/1"):
+    """Points ``[first, end)`` of a source partition, held at ``epoch``, shall go to incarnation ``target`` (0: whoever
+    the coordinator finds best). ``request``: text of its own, ``by``: who asks, in words.
+    """
+
+    request: str
+    by: str
+    topic: str
+    partition: int
+    first: int
+    end: int
+    target: int
+    epoch: int
+
+
+class ExpelAsked(LogEvent, frozen=True, tag="expel_asked/1"):
+    """A member shall be expelled. ``cause``: in words, such as that its process has died."""
+
+    request: str
+    by: str
+    incarnation: int
+    cause: str
+
+
+class Beat(LogEvent, frozen=True, tag="beat/1"):
+    """A member lives, and has read the control log up to ``control_position``. ``loop_lag_ms``: how late its event loop
+    was at most since the last beat.
+    """
+
+    incarnation: int
+    birth: str
+    control_position: int
+    loop_lag_ms: int
+
+
+class LeaveAsked(LogEvent, frozen=True, tag="leave_asked/1"):
+    """A member stops in order. ``returns_in_ms``: its name will be back by then; 0: it will not."""
+
+    incarnation: int
+    birth: str
+    returns_in_ms: int
+
+
+class Copy(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """How far the copy of a move has come: it has read the changelog up to ``position`` of ``high``."""
+
+    move: int
+    position: int
+    high: int
+    bytes_per_s: int
+    is_ready: bool
+
+
+class Copies(LogEvent, frozen=True, tag="copies/1"):
+    """How far a member's copies have come."""
+
+    incarnation: int
+    copies: tuple[Copy, ...]
+
+
+class BandLoad(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a band took since the last report: ``busy_us`` of handlers' time and ``records``; what is left of it, and
+    how large its state is. ``points``: where the time was spent, as (first point, busy_us) in rising order; may be ().
+    """
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+    epoch: int
+    busy_us: int
+    records: int
+    backlog: int
+    state_bytes: int
+    points: tuple[tuple[int, int], ...]
+
+
+class Load(LogEvent, frozen=True, tag="load/1"):
+    """What a member's bands took in ``interval_ms``: those that changed by more than a tenth since they were told."""
+
+    incarnation: int
+    interval_ms: int
+    bands: tuple[BandLoad, ...]
+
+
+class ReleaseTold(LogEvent, frozen=True, tag="released/1"):
+    """The member's ``transaction``, which was committed, released these bands: the log will show it."""
+
+    incarnation: int
+    transaction: int
+    move: int
+    topic: str
+    partition: int
+    bands: tuple[Edge, ...]
+
+
+class Answer(LogEvent, frozen=True, tag="answer/1"):
+    """What a member that was asked for a plan (``answer_asked`` with this ``input``) would do."""
+
+    incarnation: int
+    input: int
+    moves: tuple[PlannedMove, ...]
+
+
+class Rate(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """How many records per second each member may handle of a topic whose rate is limited for the whole group."""
+
+    topic: str
+    share_per_s: float
+
+
+class CoordinatorBeat(LogEvent, frozen=True, tag="coordinator_beat/1"):
+    """The coordinator of ``term`` lives; ``number`` rises with each beat.
+
+    ``resigns``: it stops in order, and the next may stand at once. ``interval_ms``: how often beats are due;
+    ``is_level``: all is committed up to the pinned ends.
+    """
+
+    term: int
+    number: int
+    resigns: bool
+    interval_ms: int
+    is_level: bool
+    rates: tuple[Rate, ...]
+
+
+Signal: TypeAlias = (
+    JoinAsked | MoveAsked | ExpelAsked | Beat | LeaveAsked | Copies | Load | ReleaseTold | Answer | CoordinatorBeat
+)
