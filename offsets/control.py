@@ -44,6 +44,8 @@ from .control_events import (
 )
 from .event_values import NUMBERLESS, PinnedEnd, PlannedMove
 
+LOAD: Final = "load"
+"""The cause of a plan that is not an event of the control log."""
 REFUSALS_MAX: Final = 64
 """So many refused births are remembered: each is of interest to the process that asked, and only for a moment."""
 
@@ -222,7 +224,10 @@ def take(control: Control, event: ControlEvent) -> None:
                 control.level = event.level
                 control.group_epoch += 1
         case PlanMade():
+            before = control.moves.plan
             _plan(control.moves, event)
+            if event.cause == LOAD and control.moves.plan != before:  # no other event says that it is one
+                control.group_epoch += 1
         case CopyAsked() | CopyEnded() | ReleaseAsked() | ReleaseWithdrawn() | AnswerAsked():
             _moves(control.moves, event)
 

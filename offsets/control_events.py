@@ -84,8 +84,8 @@ class MemberFenced(_Numbered, frozen=True, tag="member_fenced/2"):
 class PlanMade(_Numbered, frozen=True, tag="plan_made/1"):
     """What shall be: takes effect with the last of its ``parts``, and replaces what no earlier move has begun.
 
-    ``group_epoch``: the causes that it answers; ``cause``: in words; ``input``: the position of the control log that it
-    was made from.
+    ``group_epoch``: the causes that it answers; ``cause``: in words, "load" when it is no event of this log; ``input``:
+    the position of the control log that it was made from.
     """
 
     plan: int

@@ -101,8 +101,9 @@ def decide_grant(
     started = ledger.control.started[place] if started is None else started
     bands = [Band(a, b, edge) for a, b, edge in partition.edges(started).pieces(within.first, within.end)]
     epoch = partition.epoch_next
-    released = [part for part in partition.parts.values() if part.released.at(within.first) is not None]
-    bounds = tuple(sorted({at for part in released for at in part.bounds if within.first < at < within.end}))
+    before = [(partition.parts[epoch], a, b) for a, b, epoch in partition.newest.pieces(within.first, within.end)]
+    hot = {at for part, a, b in before if part.released.pieces(a, b) for at in part.bounds}
+    bounds = tuple(sorted(at for at in hot if within.first < at < within.end))
     writers = tuple(Writer(*writer) for writer in sorted(partition.changed.items())[-WRITERS_MAX:])
     return [
         RangesGranted(*turn.next(), NO_MOVE, incarnation, epoch, *place, tuple(chunk), bounds, writers)

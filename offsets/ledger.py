@@ -60,13 +60,15 @@ class EpochPart:
     """What one epoch holds of a partition, as functions of the point. Only the fold changes them.
 
     ``edges`` is defined where ``froms`` is. ``bounds``: where hot bands that were released had been cut, in rising
-    order.
+    order. ``granted_bounds``: the same of those that came with the grant; no snapshot keeps them, for whoever takes the
+    grant up reads it.
     """
 
-    __slots__ = ("bounds", "edges", "epoch", "froms", "incarnation", "released", "untils", "workers")
+    __slots__ = ("bounds", "edges", "epoch", "froms", "granted_bounds", "incarnation", "released", "untils", "workers")
 
     def __init__(self, epoch: int, incarnation: int, bounds: tuple[int, ...] = ()) -> None:
         self.epoch, self.incarnation, self.bounds = epoch, incarnation, bounds
+        self.granted_bounds: tuple[int, ...] = ()
         self.froms: Steps[int] = Steps()
         self.edges: Steps[int] = Steps()
         self.untils: Steps[int] = Steps()
@@ -94,6 +96,7 @@ class EpochPart:
         new = EpochPart(self.epoch, self.incarnation, self.bounds)
         new.froms, new.edges, new.untils = self.froms.copy(), self.edges.copy(), self.untils.copy()
         new.workers, new.released = self.workers.copy(), self.released.copy()
+        new.granted_bounds = self.granted_bounds
         return new
 
 
@@ -267,6 +270,7 @@ def _grant(partition: PartitionLedger, grant: RangesGranted) -> None:
         return
     if part is None:
         part = partition.parts[grant.epoch] = EpochPart(grant.epoch, grant.incarnation)
+    part.granted_bounds = tuple(sorted({*part.granted_bounds, *grant.bounds}))
     ended = [newest]
     for band in grant.bands:
         if is_span(band.first, band.end):

@@ -156,7 +156,7 @@ def _take(grants: Grants, bands: dict[Source, dict[int, list[tuple[Band, int]]]]
                 grants.app, grants.log_partitions = event.app, event.log_partitions
             if event.hash_name != HASH_NAME:
                 grants.problems.append({"position": position, "problem": f"hash function {event.hash_name!r}"})
-        case MemberJoined() if not grants.births or event.incarnation > max(grants.births):
+        case MemberJoined() if _joins(grants, event):
             grants.births[event.incarnation] = event.birth
         case MemberFenced():
             grants.fenced.add(event.incarnation)
@@ -195,6 +195,11 @@ def _parts(source: Source, by_epoch: dict[int, list[tuple[Band, int]]]) -> tuple
                 parts.append(Part(source, epoch, incarnation, first, end, offset_from, until))
         following = following.replace((first, end, own[1]) for first, end, own in granted.pieces())
     return parts, problems
+
+
+def _joins(grants: Grants, event: MemberJoined) -> bool:
+    """Once for each incarnation, and once for each process."""
+    return event.incarnation > max(grants.births, default=0) and event.birth not in grants.births.values()
 
 
 def fold_releases(events: Iterable[tuple[int, Event]], parts: Sequence[Part]) -> list[Example]:

@@ -181,13 +181,15 @@ class Writers:
 
     ``changed``: of each writer that was not succeeded, the last transaction that did. ``required``: those of them whose
     beacons must be there. ``living``: who joined and was not fenced, so it may have gone on writing.
-    ``incarnation_max``: the highest that ever joined; None: that is not known, so nobody counts as fenced.
+    ``incarnation_max``: the highest that ever joined; None: that is not known, so nobody counts as fenced. ``own``: the
+    process that asks, if it has written: whom it succeeded the logs say.
     """
 
     changed: Mapping[int, int]
     required: frozenset[int]
     living: frozenset[int] = frozenset()
     incarnation_max: int | None = None
+    own: int = 0
 
     def is_fenced(self, incarnation: int) -> bool:
         """Whether all that the incarnation wrote lay in the logs when they were read."""
@@ -294,6 +296,7 @@ def check_beacons(found: Mapping[int, int | None], writers: Writers) -> None:
         and transaction > changed.get(incarnation, 0)
         and not writers.is_fenced(incarnation)
         and not writers.is_unknown(incarnation)
+        and incarnation != writers.own
         for incarnation, transaction in found.items()
     )
     for incarnation in sorted(writers.required | (found.keys() & changed.keys())):

@@ -152,7 +152,7 @@ class Transactions:
             logger.info("transaction %d had been committed after all", transaction)
         else:
             self._on_step("committed")
-            standing.fold(transaction, events, positions)
+            standing.fold(transaction, events)
         # What is given up may be written by others soon, and may come back: nothing of it may be written later.
         gives_up = any(isinstance(change, Released) for change in generation.structure)
         await self.keeper.committed(changes, positions, is_last=gives_up)

@@ -1,10 +1,10 @@
 """What a process is by the logs of its application: who it is there, whether it may work, and what they say."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...brokers.protocol import Broker, Producer, TopicPartition
+from ...brokers.protocol import Broker, Producer
 from ...brokers.waiting import bounded
 from ...errors import FencedError, LogError
 from ...offsets.control import Member
@@ -100,15 +100,14 @@ class Standing:
         self.transaction += 1
         return self.transaction
 
-    def fold(self, transaction: int, events: Sequence[OffsetEvent], ends: Mapping[TopicPartition, int]) -> None:
-        """The own transaction was committed, with these events: they are not read again.
+    def fold(self, transaction: int, events: Sequence[OffsetEvent]) -> None:
+        """The own transaction was committed, with these events: they are passed over when the log is read on.
 
-        ``ends``: behind what it wrote, where that is known. The logs are read on from there: what others wrote in front
-        of it concerns nothing that this process holds.
+        It is read on from where it was read last, not from behind this transaction: what others committed in front of
+        it belongs in the ledger, too.
         """
         self.ledger = evolve_all(self.ledger, events)
         self._folded = transaction
-        self.logs.pass_by(ends)
 
     def has_committed(self, transaction: int) -> bool:
         """Whether the offset log, as it was read, has a transaction of this process."""

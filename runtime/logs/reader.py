@@ -165,24 +165,36 @@ class LogReader:
         ``ledger``: of the control log as far as it was read; it is changed. Raises LogError when a log is foreign, or
         has lost its history although something was granted.
         """
-        folds: dict[Place, PartitionLedger] = {}
-        for source, (snapshot, position) in (await self._find_snapshots()).items():
+        positions, commits_read = self.positions.copy(), self.commits_read
+        while True:
+            begun = Ledger(ledger.control, {}, ledger.opened.copy(), ledger.transactions.copy())
+            try:
+                await self._begin(begun)
+                break
+            except HistoryTrimmed as trimmed:
+                # A trim of the process that was just fenced was on its way: a trim is no part of a transaction. It left
+                # a newer snapshot, so look again; each time the start is higher.
+                logger.info("while it was searched: %s", trimmed)
+            except BaseException:  # what was read goes with the positions: all of it, or nothing
+                self.positions, self.commits_read = positions, commits_read
+                raise
+        ledger.partitions, ledger.opened, ledger.transactions = begun.partitions, begun.opened, begun.transactions
+        self._has_begun = True
+        return ledger
+
+    async def _begin(self, ledger: Ledger) -> None:
+        marks = await self.watermarks(self._offset_logs())
+        for source, (snapshot, position) in (await self._search_snapshots(marks)).items():
             self.positions[source] = position
             if snapshot:
-                folds.update(restore_snapshot(snapshot))
+                ledger.partitions |= restore_snapshot(snapshot)
                 ledger.opened.add(source.partition)
                 for incarnation, transaction in transactions_in(snapshot).items():
                     known = ledger.transactions.get(incarnation, 0)
                     ledger.transactions[incarnation] = max(known, transaction)
-        grants = await self._grants_behind(folds)
-        ledger.partitions = folds
-        for grant in grants:
+        for grant in await self._grants_behind(ledger.partitions):
             fold_grant(ledger, grant)
-        before = self.commits_read
-        ledger = await self.read_offsets(ledger)
-        self.commits_read -= before  # of a try that was cut short
-        self._has_begun = True
-        return ledger
+        await self.read_offsets(ledger)
 
     async def _grants_behind(self, folds: Mapping[Place, PartitionLedger]) -> list[RangesGranted]:
         """The grants that count and that these folds may not hold: read again, for there may be very many others."""
@@ -196,18 +208,8 @@ class LogReader:
             grants += [event for event in wanted if isinstance(event, RangesGranted)]
         return grants
 
-    async def _find_snapshots(self) -> dict[TopicPartition, Found]:
-        """Of each partition of the offset log the newest whole snapshot, and the position to go on reading at."""
-        while True:
-            marks = await self.watermarks(self._offset_logs())
-            try:
-                return await self._search_snapshots(marks)
-            except HistoryTrimmed as trimmed:
-                # A trim of the process that was just fenced was on its way: a trim is no part of a transaction. It left
-                # a newer snapshot, so look again; each time the start is higher.
-                logger.info("while it was searched: %s", trimmed)
-
     async def _search_snapshots(self, marks: Mapping[TopicPartition, Watermarks]) -> dict[TopicPartition, Found]:
+        """Of each partition of the offset log the newest whole snapshot, and the position to go on reading at."""
         self._check_history(marks)
         found: dict[TopicPartition, Found] = {}
         searched = {source: iter(search_starts(mark.start, mark.high)) for source, mark in marks.items()}
@@ -277,12 +279,6 @@ class LogReader:
                 self._check_name(event.app, source)
             evolve(ledger, event)
         return ledger
-
-    def pass_by(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Read on behind what was committed just now, in the partitions of the offset log among these."""
-        for source, end in ends.items():
-            if source.topic == offsets_topic(self.app):
-                self.positions[source] = max(self.positions[source], end)
 
     async def _ends(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The high watermarks of sources, which must not lie below the positions."""

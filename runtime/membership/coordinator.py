@@ -133,13 +133,14 @@ class Coordinator:
 
     async def grant(self, ledger: Ledger, place: Place, incarnation: int, within: KeyRange) -> int:
         """Grant points of a partition that nobody holds; the new epoch. ``ledger``: with all that was committed."""
-        grants = decide_grant(ledger, self.decisions.turn, place, incarnation, within)
-        self.decisions.add(grants)
-        await self._settle(f"granting {within} of {place[0]}[{place[1]}]")
+        async with self.decisions.deciding:
+            grants = decide_grant(ledger, self.decisions.turn, place, incarnation, within)
+            await self._settle(grants, f"granting {within} of {place[0]}[{place[1]}]")
         return grants[0].epoch
 
-    async def _settle(self, what: str) -> None:
+    async def _settle(self, decided: Sequence[Decision], what: str) -> None:
         """Write what is decided while this process works; who acts on it reads it first."""
+        self.decisions.add(decided)
         await until_answered(self.decisions.settle, Patience(self.settings.broker_retry_ms, what))
 
     async def _elect(
@@ -281,13 +282,12 @@ class Coordinator:
         ``partitions``: how many its topic has now.
         """
         started, turn = ledger.control.started.get(place), self.decisions.turn
-        if started is None:
-            started = marks.start
-            self.decisions.add([PartitionStarted(*turn.next(), *place, started, ADDED, partitions)])
-        check_source(ledger, place, marks, started)
-        grants = decide_grant(ledger, turn, place, incarnation, WHOLE, started=started)
-        self.decisions.add(grants)
-        await self._settle(f"starting {place[0]}[{place[1]}]")
+        offset = marks.start if started is None else started
+        check_source(ledger, place, marks, offset)
+        async with self.decisions.deciding:
+            begun = [PartitionStarted(*turn.next(), *place, offset, ADDED, partitions)] if started is None else []
+            grants = decide_grant(ledger, turn, place, incarnation, WHOLE, started=offset)
+            await self._settle([*begun, *grants], f"starting {place[0]}[{place[1]}]")
         return grants[0].epoch
 
     async def _start_partitions(self, ledger: Ledger, sources: Mapping[TopicPartition, Watermarks]) -> Ledger:

@@ -351,7 +351,7 @@ def add_granted(dispatch: PartitionDispatch, part: EpochPart, wanted: Iterable[i
     dispatch.epoch = part.epoch
     changes: list[Change] = []
     for span in _spans(part):
-        inside = [bound for bound in (*wanted, *part.bounds) if span[0] < bound < span[-1]]
+        inside = [bound for bound in (*wanted, *part.granted_bounds) if span[0] < bound < span[-1]]
         changes.append(cut(dispatch, dispatch.add_workers(sorted({*span, *inside}), defined(part.edges))))
     return changes
 

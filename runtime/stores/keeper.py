@@ -171,7 +171,7 @@ class Keeper:
         if storage is None:
             return
         others = {i: last for i, last in ledger.partition(place).changed.items() if i != incarnation}
-        writers = Writers(others, _newest(others)) if others else None
+        writers = Writers(others, _newest(others), own=incarnation) if others else None
         await self._restore([await storage.restoring(ranges, writers)])
 
     def release(self, place: Place, within: KeyRange) -> None:

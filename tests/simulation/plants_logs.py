@@ -1,18 +1,22 @@
 """Defects in what is read of our own logs: the fold, its events, snapshots, and what is deleted of the history."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from keylanes.offsets import codec, ledger, snapshots, starts
+from keylanes.offsets.events import OffsetEvent
 from keylanes.offsets.provenance import app_id_of
 from keylanes.runtime.logs.office import Office, Standing
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.logs.trimming import History
+from keylanes.runtime.membership.coordinator import Coordinator
 from keylanes.runtime.partition.reshape import Wishes
 
 from ..offsets import test_codec, test_ledger, test_snapshots
 from ..runtime import test_rights_lost, test_starts
 from ..runtime.engine import test_grants
 from ..runtime.logs import test_office
+from ..runtime.membership import test_coordinator
 from ..stage.log_events import member_fenced
 from ..stage.planting import Planting, change, changed, everywhere
 from .plants import DOUBLED, OUTSIDE, Plant, each
@@ -65,6 +69,19 @@ def read_to_the_stable_offset(patch: Planting) -> None:
             ),
         ),
     )
+
+
+def passed_over(patch: Planting) -> None:
+    """The log is read on behind the own commit."""
+    fold = Standing.fold
+
+    def skip(self: Standing, transaction: int, events: Sequence[OffsetEvent]) -> None:
+        fold(self, transaction, events)
+        for event in events:
+            source = self.logs.offsets(event.partition)  # type: ignore[union-attr]  # the tests only commit
+            self.logs.positions[source] += 3  # another's commit and its marker, and the own
+
+    patch.setattr(Standing, "fold", skip)
 
 
 def unknown_decoded(patch: Planting) -> None:
@@ -198,12 +215,27 @@ PLANTS = [
         finding=TRIMMED,
     ),
     Plant(
-        "own commits are read again",
-        "after each lost answer a member reads all that was committed since it last read; in a log that others trimmed "
-        "meanwhile it finds damage",
-        changed(Standing, "fold", ("self.logs.pass_by(ends)", "pass")),
-        (test_office.test_a_log_trimmed_up_to_the_own_last_commit_is_read_on,),
-        finding="LogError: .*is empty although the application has run before",
+        "what others committed is passed over",
+        "a member reads the log on behind its own last commit, into a ledger that lacks what others did before: "
+        "it takes their next commit for damage, and writes a snapshot without their progress",
+        passed_over,
+        (test_office.test_what_others_committed_beside_a_member_is_known_to_it,),
+        finding="lies outside what was granted",
+    ),
+    Plant(
+        "a second decision while one is under way",
+        "the first to be settled takes the other off the list: it is never written, and no later one counts",
+        changed(Coordinator, "grant", ("async with self.decisions.deciding:", "if True:")),
+        (each(test_coordinator.test_grants_at_the_same_time_are_decided_one_after_the_other),),
+        finding="epoch .* was never granted",
+    ),
+    Plant(
+        "positions of a search that was cut short",
+        "after a time-out the log is read on from the snapshot, into the folds of before: progress is lost, and the "
+        "next own commit is taken for a violation",
+        changed(LogReader, "begin_offsets", ("self.positions, self.commits_read = positions, commits_read", "pass")),
+        (each(test_office.test_a_search_that_was_cut_short_leaves_nothing_behind),),
+        finding=r"assert (False|\d == 5)",
     ),
     Plant(
         "a log that others trimmed is damage for a healthy member",

@@ -91,9 +91,10 @@ def test_the_first_election_says_which_application_it_is() -> None:
 
 
 def test_a_member_joins_once() -> None:
-    """A late copy of its joining, under the name of another process, changes nothing."""
-    joined = [replace(member_joined(1, 1, birth, ""), number=number) for number, birth in ((1, "p"), (2, "q"))]
-    assert fold_control(numbered(*joined)).births == {1: "p"}
+    """A late copy of its joining, under the name of another process or as another member, changes nothing."""
+    again = ((1, 1, "p"), (2, 1, "q"), (3, 2, "p"), (4, 3, "r"))
+    joined = [replace(member_joined(1, who, birth, ""), number=number) for number, who, birth in again]
+    assert fold_control(numbered(*joined)).births == {1: "p", 3: "r"}
 
 
 def test_ranges_go_on_where_they_were_released() -> None:

@@ -1,13 +1,19 @@
-"""A member reads the offset log on from its own last commit, however the log was trimmed meanwhile."""
+"""What a member knows of the logs while others write and trim them."""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
-from keylanes.brokers.protocol import Outgoing, TopicPartition, Watermarks
+from keylanes.brokers.protocol import Batch, BrokerTimeout, Outgoing, Reader, TopicPartition, Watermarks
 from keylanes.brokers.simulated.broker import SimulatedBroker
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import FencedError
 from keylanes.keyrange.hashing import SPACE_END
+from keylanes.keyrange.ranges import KeyRange
 from keylanes.offsets.codec import encode
+from keylanes.offsets.control_events import MemberJoined
 from keylanes.offsets.decide import CommitKey, Move, decide_commits
 from keylanes.offsets.events import Committed
 from keylanes.offsets.ledger import Ledger
@@ -21,10 +27,42 @@ from ...stage.appending import append
 
 PLACE = ("src", 0)
 LOG = TopicPartition("x.offsets", 0)
+HALF = SPACE_END // 2
+
+
+class Breaking:
+    """A connection whose readers get no answer once: to the fetch after ``left`` more; 0: to all of them they do."""
+
+    def __init__(self, broker: Any) -> None:
+        self.broker, self.left = broker, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.broker, name)
+
+    async def reader(self, positions: Mapping[TopicPartition, int]) -> Any:
+        """One that may break."""
+        return BreakingReader(self, await self.broker.reader(positions))
+
+
+class BreakingReader:
+    """A reader of such a connection."""
+
+    def __init__(self, connection: Breaking, reader: Reader) -> None:
+        self.connection, self.reader = connection, reader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.reader, name)
+
+    async def fetch(self, *of: Any, **limits: Any) -> list[Batch]:
+        """See the protocol."""
+        self.connection.left -= 1
+        if self.connection.left == 0:
+            raise BrokerTimeout("no answer on demand")
+        return await self.reader.fetch(*of, **limits)
 
 
 class Group:
-    """A cluster, a member at work on it, and others who take snapshots and trim."""
+    """A cluster, a member that coordinates, another one, and others who take snapshots and trim."""
 
     def __init__(self) -> None:
         self.cluster = SimulatedBroker(1)
@@ -33,50 +71,77 @@ class Group:
 
     def identity(self, name: str) -> Identity:
         """A process of the application."""
-        broker = self.cluster.connect(name)
+        broker: Any = Breaking(self.cluster.connect(name))
         return Identity("x", name, broker, LogReader("x", broker, Settings(), 1), Settings())
 
     async def begin(self, name: str = "P") -> Standing:
         """A process takes office."""
         await append(self.cluster.connect(name), [Outgoing(*PLACE, None, b"") for _ in range(10)])
         identity = self.identity(name)
-        self.office = await Coordinator(identity).take_office({TopicPartition(*PLACE): Watermarks(0, 10)})
-        return Standing(self.office, identity)
+        self.coordinator = Coordinator(identity)
+        office = await self.coordinator.take_office({TopicPartition(*PLACE): Watermarks(0, 10)})
+        self.producers = {office.incarnation: office.producer}
+        return Standing(office, identity)
 
-    async def commit(self, member: Standing, offset_from: int, to: int, *, is_known: bool = True) -> int:
-        """A transaction of the member, of which it hears unless the answer is lost; its number."""
-        transaction, epoch = member.next_transaction(), max(member.ledger.partition(PLACE).parts)
-        key = CommitKey(member.incarnation, transaction, epoch, *PLACE)
-        events: list[Committed] = decide_commits([(key, [Move(0, 0, SPACE_END, offset_from, to)])])
-        records = [Outgoing(LOG.topic, 0, None, encode(event)) for event in events]
-        ends = await self.office.producer.transact(records)
+    async def join(self, member: Standing, within: KeyRange) -> int:
+        """Another member joins and is granted points of the first one, which did nothing there; its incarnation."""
+        decisions, incarnation = self.coordinator.decisions, member.incarnation + 1
+        ids = ("x.Q",)
+        decisions.add(
+            [
+                MemberJoined(
+                    *decisions.turn.next(), incarnation, "Q", "Q", ids, "", "", 1.0, 1, (), (), until_level=False
+                )
+            ]
+        )
+        await self.coordinator.grant(member.ledger, PLACE, incarnation, within)
+        self.producers[incarnation] = await self.cluster.connect("Q").producer(*ids, transaction_timeout_ms=1_000)
+        await member.read()
+        return incarnation
+
+    async def transact(self, key: CommitKey, move: Move) -> list[Committed]:
+        """A transaction of a member."""
+        events = decide_commits([(key, [move])])
+        await self.producers[key.incarnation].transact(
+            [Outgoing(LOG.topic, 0, None, encode(event)) for event in events]
+        )
+        return events
+
+    async def commit(
+        self, member: Standing, offset_from: int, to: int, *, end: int = SPACE_END, is_known: bool = True
+    ) -> int:
+        """A transaction of the first member, of which it hears unless the answer is lost; its number."""
+        transaction = member.next_transaction()
+        key = CommitKey(member.incarnation, transaction, 1, *PLACE)
+        events = await self.transact(key, Move(0, 0, end, offset_from, to))
         if is_known:
-            member.fold(transaction, events, ends)
+            member.fold(transaction, events)
         return transaction
 
-    async def snapshot(self, *, trims: bool = True) -> int:
-        """Another process reads all, and writes a snapshot of it, below which it trims; the position."""
+    async def snapshot(self) -> None:
+        """Another process reads all, and writes a snapshot of it, below which it trims."""
         logs = self.identity("C").logs
         ledger = await logs.begin_offsets(await logs.read_control(Ledger()))
         position = logs.positions[LOG]
         parts = take_snapshot(ledger, "x", 0, [PLACE], position, 99, 1)
         broker = self.cluster.connect("C")
         await append(broker, [Outgoing(LOG.topic, 0, None, encode(part)) for part in parts])
-        if trims:
-            await broker.trim({LOG: position})
-        return position
+        await broker.trim({LOG: position})
 
 
-def test_a_log_trimmed_up_to_the_own_last_commit_is_read_on() -> None:
-    """What stands in front of it is not asked for again: nothing of this member is there."""
+def test_what_others_committed_beside_a_member_is_known_to_it() -> None:
+    """Two members in one partition of the log. What the other one committed in front of the own commit counts, too."""
 
     async def story() -> None:
         group = Group()
         member = await group.begin()
-        await group.commit(member, 0, 3)
-        await member.identity.broker.trim({LOG: group.cluster.watermarks(LOG).high})
+        other = await group.join(member, KeyRange(HALF, SPACE_END))
+        await group.transact(CommitKey(other, 1, 2, *PLACE), Move(0, HALF, SPACE_END, 0, 3))
+        await group.commit(member, 0, 4, end=HALF)
+        await group.transact(CommitKey(other, 2, 2, *PLACE), Move(0, HALF, SPACE_END, 3, 5))
         await member.read()
-        assert member.ledger.frontier(PLACE) == 3
+        edges = member.ledger.partition(PLACE).edges(0)
+        assert (edges.at(0), edges.at(HALF)) == (4, 5)
 
     run_virtual(story(), seed=1)
 
@@ -114,6 +179,32 @@ def test_an_unknown_transaction_that_others_trimmed_is_found_in_their_snapshot()
         await group.commit(member, 6, 9)
         await member.read()
         assert member.ledger.frontier(PLACE) == 9
+
+    run_virtual(story(), seed=1)
+
+
+@pytest.mark.parametrize("fetch", range(1, 9))
+def test_a_search_that_was_cut_short_leaves_nothing_behind(fetch: int) -> None:
+    """A fetch of the search for the snapshot has no answer: the next one begins anew, and all is as without it."""
+
+    async def story() -> None:
+        group = Group()
+        member = await group.begin()
+        await group.commit(member, 0, 3)
+        unknown = await group.commit(member, 3, 5, is_known=False)
+        await group.snapshot()
+        broker: Any = member.identity.broker
+        broker.left = fetch
+        for _ in range(2):
+            with contextlib.suppress(BrokerTimeout):
+                await member.read()
+        broker.left = 0
+        assert member.has_committed(unknown)
+        assert member.ledger.frontier(PLACE) == 5
+        await group.commit(member, 5, 6)
+        assert member.ledger.violations() == []
+        await member.read()
+        assert member.ledger.frontier(PLACE) == 6
 
     run_virtual(story(), seed=1)
 

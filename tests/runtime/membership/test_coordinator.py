@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from keylanes.brokers.protocol import Appender, BrokerError, Outgoing, TopicPartition, Watermarks
+from keylanes.brokers.protocol import Appender, BrokerError, BrokerTimeout, Outgoing, TopicPartition, Watermarks
 from keylanes.brokers.simulated.broker import SimulatedBroker
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import FencedError, SettingsError, SourceError
 from keylanes.keyrange.hashing import HASH_NAME
+from keylanes.keyrange.ranges import WHOLE
 from keylanes.offsets.codec import encode
 from keylanes.offsets.control_events import AppCreated, ControlEvent
 from keylanes.offsets.decide import CommitKey, Move, StoreSpec, decide_commits
+from keylanes.offsets.ledger import Ledger
 from keylanes.runtime.logs.office import Identity, Office
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.membership.coordinator import Coordinator
@@ -107,6 +109,63 @@ def test_a_process_that_was_overtaken_writes_nothing_that_counts(pause_at: int) 
         assert {s.name: s.store for s in third.ledger.control.stores.values()} == {"seen": 0, "sums": 1}
 
     run_virtual(story(), seed=pause_at)
+
+
+class Slow:
+    """A connection whose appends take their time, and of which those in ``fails`` have no answer. ``sent``: all."""
+
+    def __init__(self, broker: Any) -> None:
+        self.broker = broker
+        self.fails: set[int] = set()
+        self.sent: list[Sequence[Outgoing]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.broker, name)
+
+    def appender(self) -> Appender:
+        """One that is slow."""
+        return SlowAppender(self, self.broker.appender())
+
+
+class SlowAppender:
+    """An appender of such a connection."""
+
+    def __init__(self, connection: Slow, appender: Appender) -> None:
+        self.connection, self.appender = connection, appender
+
+    async def append(self, records: Sequence[Outgoing]) -> None:
+        """See the protocol."""
+        self.connection.sent.append(records)
+        number = len(self.connection.sent)
+        await asyncio.sleep(0.1)
+        if number in self.connection.fails:
+            raise BrokerTimeout("no answer on demand")
+        await self.appender.append(records)
+
+    async def close(self) -> None:
+        """See the protocol."""
+        await self.appender.close()
+
+
+@pytest.mark.parametrize("fails", [(), (1,), (2,), (3,), (1, 2, 3)])
+def test_grants_at_the_same_time_are_decided_one_after_the_other(fails: tuple[int, ...]) -> None:
+    """Each is settled before the next one is decided, however many appends have no answer; each epoch is granted."""
+
+    async def story() -> None:
+        cluster = made(partitions=3)
+        slow = Slow(cluster.connect("P"))
+        deciding = await coordinator(slow, "P")
+        office = await deciding.take_office({TopicPartition("src", p): Watermarks(0, 0) for p in range(3)})
+        slow.fails = {len(slow.sent) + number for number in fails}
+        grants = (deciding.grant(office.ledger, ("src", p), office.incarnation, WHOLE) for p in range(3))
+        epochs = await asyncio.gather(*grants)
+        logs = LogReader("x", cluster.connect("Q"), Settings(), 1)
+        ledger = await logs.begin_offsets(await logs.read_control(Ledger()))
+        for partition, epoch in enumerate(epochs):
+            newest = ledger.partition(("src", partition)).epoch_newest
+            assert newest == epoch, f"epoch {epoch} of partition {partition} was never granted: {newest}"
+
+    run_virtual(story(), seed=1)
 
 
 # --- stores -----------------------------------------------------------------------------------------------------------
