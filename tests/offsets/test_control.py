@@ -1,7 +1,9 @@
 """The fold of the control log where events say what can't be, or say it again."""
 
+from msgspec.structs import replace
+
 from keylanes.keyrange.hashing import SPACE_END
-from keylanes.offsets.control import Control, evolve_control
+from keylanes.offsets.control import LOAD, Control, evolve_control
 from keylanes.offsets.control_events import (
     AnswerAsked,
     AppCreated,
@@ -237,6 +239,17 @@ def test_a_plan_takes_effect_with_its_last_part() -> None:
     assert (whole.plan, whole.group_epoch, list(whole.planned), whole.answer) == (1, 3, [1, 2], None)
     torn = folded(*numbered(plan(1, 0, 2, 1), plan(2, 0, 2, 3), plan(1, 1, 2, 2), plan(2, 1, 2, 4))).moves
     assert (torn.plan, torn.planned) == (0, {})
+
+
+def test_a_plan_is_a_cause_where_no_event_is() -> None:
+    """Each time it takes effect: what is moved because of the load is asked for by nothing else in the log."""
+    before = folded(*numbered())
+    joined, load = plan(1, 0, 1, 1), replace(plan(1, 0, 2, 1), cause=LOAD)
+    assert folded(*numbered(joined)).group_epoch == before.group_epoch
+    assert folded(*numbered(load)).group_epoch == before.group_epoch
+    whole = (load, replace(plan(1, 1, 2, 2), cause=LOAD))
+    assert folded(*numbered(*whole)).group_epoch == before.group_epoch + 1
+    assert folded(*numbered(*whole, replace(joined, cause=LOAD, plan=2))).group_epoch == before.group_epoch + 2
 
 
 def test_a_plan_replaces_what_no_move_has_begun() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from keylanes.keyrange.hashing import HASH_NAME, SPACE_END
+from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.offsets.codec import EVENT_BYTES_MAX, encode
 from keylanes.offsets.control import Control, evolve_control
 from keylanes.offsets.control_events import (
@@ -31,8 +32,8 @@ from keylanes.offsets.decide import (
     spec_of,
     tiles_of,
 )
-from keylanes.offsets.event_values import Band, Tile, Writer
-from keylanes.offsets.events import Committed, Event, LogOpened, StateChanged
+from keylanes.offsets.event_values import NO_MOVE, Band, Edge, Tile, Writer
+from keylanes.offsets.events import Committed, Event, LogOpened, RangesReleased, StateChanged
 from keylanes.offsets.ledger import Ledger, evolve, evolve_all
 
 from ..stage.log_events import coordinator_elected, in_turn, partition_started, ranges_granted, store_declared
@@ -164,6 +165,21 @@ def test_a_grant_names_whose_changes_the_changelog_must_show() -> None:
     ledger = started(*changes, StateChanged(71, 1, *PLACE, 1, (70, 3)))
     (grant,) = decide_grant(ledger, turn(ledger.control), PLACE, 72)
     assert grant.writers == (*(Writer(i, i + 100) for i in range(6, 70)), Writer(71, 1))[-WRITERS_MAX:]
+
+
+def test_a_grant_says_where_hot_ranges_were_cut_that_were_released() -> None:
+    """All of its points that are released, whichever it is granted with; what is granted passes them on to the fold."""
+    half, bounds = SPACE_END // 2, (SPACE_END - 200, SPACE_END - 100)
+    ledger = started()
+    evolve_all(ledger, decide_grant(ledger, turn(ledger.control), PLACE, 1))
+    evolve(ledger, RangesReleased(1, 1, 1, *PLACE, NO_MOVE, (Edge(half, SPACE_END, 10),), bounds))
+    for within in (WHOLE, KeyRange(half, SPACE_END)):
+        assert decide_grant(ledger, turn(ledger.control), PLACE, 2, within)[0].bounds == bounds
+    assert decide_grant(ledger, turn(ledger.control), PLACE, 2, KeyRange(0, half))[0].bounds == ()
+    (grant,) = decide_grant(ledger, turn(ledger.control), PLACE, 2, KeyRange(SPACE_END - 150, SPACE_END))
+    assert grant.bounds == bounds[1:]
+    evolve(ledger, grant)
+    assert ledger.partition(PLACE).parts[2].granted_bounds == bounds[1:]
 
 
 def test_a_grant_of_many_bands_comes_in_chunks_of_one_epoch() -> None:

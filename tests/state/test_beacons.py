@@ -171,6 +171,7 @@ def test_beacons_in_order(found: dict[int, int | None], expected: Writers) -> No
         ({1: 7, 2: 3}, writers({1: 7}), "transaction 3 of incarnation 2.*has changed nothing, or that another writer"),
         ({1: 7, 10: 3}, writers({1: 7}), "transaction 3 of incarnation 10.*only incarnations up to 9 have ever taken"),
         ({1: 6}, Writers({1: 7, 2: 3}, frozenset([2]), frozenset(), 9), "transaction 6 of incarnation 1"),
+        ({1: None, 2: 1}, Writers({1: 7}, frozenset([1]), own=2), "up to no transaction of incarnation 1"),  # not by us
     ],
 )
 def test_beacons_that_differ(found: dict[int, int | None], expected: Writers, words: str) -> None:
