@@ -388,7 +388,7 @@ PLANTS = [
         "same producer after an unknown EndTxn",
         "a late commit ends the producer's next transaction half-way: torn or lost transactions",
         same_producer,
-        kinds=("held request",),
+        kinds=("unknown", "late requests"),
         finding=TORN,
     ),
     Plant(

@@ -278,14 +278,14 @@ PLANTS = [
         "merge of workers that are not level",
         "records of the one that was ahead are worked twice, those of the other are lost",
         merged_when_not_level,
-        kinds=("split", "merge", "release"),
+        kinds=("merge",),
         finding="merges workers that stand at",
     ),
     Plant(
         "merge takes the furthest edge",
         "records of the neighbour that was behind are lost",
         merged_at_the_furthest,
-        kinds=("split", "merge", "release"),
+        kinds=("merge",),
         finding="merges workers that stand at",
     ),
     Plant(

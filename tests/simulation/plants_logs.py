@@ -205,13 +205,14 @@ PLANTS = [
         "log trimmed with its newest snapshot",
         "an application that can't start again, its history lost",
         trimmed_too_far,
+        kinds=("crash", "aborted"),
         finding=TRIMMED,
     ),
     Plant(
         "log trimmed below a snapshot that is not committed",
         "after a crash at that moment the log has lost its head, and no snapshot covers it",
         trimmed_below_the_newest,
-        kinds=("rivals", "aborted", "crash"),
+        kinds=("aborted", "crash"),
         finding=TRIMMED,
     ),
     Plant(
