@@ -167,6 +167,7 @@ class LogReader:
         """
         positions, commits_read = self.positions.copy(), self.commits_read
         while True:
+            self.commits_read = commits_read  # without those of a try that was cut short
             begun = Ledger(ledger.control, {}, ledger.opened.copy(), ledger.transactions.copy())
             try:
                 await self._begin(begun)
