@@ -42,7 +42,7 @@ from .control_events import (
     SourceIdentified,
     StoreDeclared,
 )
-from .event_values import NUMBERLESS, PinnedEnd, PlannedMove
+from .event_values import NO_MOVE, NUMBERLESS, PinnedEnd, PlannedMove
 
 LOAD: Final = "load"
 """The cause of a plan that is not an event of the control log."""
@@ -59,6 +59,8 @@ class Member:
     fenced: bool = False
     hold_ms: int = 0
     """So long after it was expelled its ranges with state wait for its name."""
+    cause: str = ""
+    """Why it was expelled."""
 
     @property
     def incarnation(self) -> int:
@@ -98,6 +100,8 @@ class Moves:
     copies: dict[int, CopyAsked] = field(default_factory=dict)
     asked: dict[int, ReleaseAsked] = field(default_factory=dict)
     answer: AnswerAsked | None = None
+    move_max: int = NO_MOVE
+    """The highest number that a move had."""
 
     def copy(self) -> "Moves":
         """Equal ones that change by themselves."""
@@ -122,6 +126,10 @@ class Control:
     """Whether the events of the term have numbers."""
     number: int = NUMBERLESS
     coordinator: str | None = None
+    coordinator_instance: str = ""
+    """The name of who was elected last; "" for none."""
+    is_vacant: bool = False
+    """Whether who was elected last was expelled as a member since: it decides no more."""
     incarnation_max: int = 0
     members: dict[int, Member] = field(default_factory=dict)
     owners: dict[tuple[str, int], Steps[Owner]] = field(default_factory=dict)
@@ -206,6 +214,7 @@ def take(control: Control, event: ControlEvent) -> None:
         return
     if isinstance(event, CoordinatorElected):
         control.term, control.coordinator = event.term, event.birth
+        control.coordinator_instance, control.is_vacant = event.instance, False
         control.is_numbered, control.number = bool(event.app_birth), NUMBERLESS
         control.app_birth = event.app_birth or control.app_birth
         return
@@ -249,10 +258,11 @@ def _members(control: Control, event: MemberJoined | MemberRefused | MemberExpel
     if member is None:
         return
     if isinstance(event, MemberFenced):
-        control.members[event.incarnation] = Member(member.joined, member.expelled, True, member.hold_ms)
+        control.members[event.incarnation] = replace(member, fenced=True)
         _retire(control, event.incarnation)
     elif not member.expelled:
-        control.members[event.incarnation] = replace(member, expelled=True, hold_ms=event.hold_ms)
+        control.members[event.incarnation] = replace(member, expelled=True, hold_ms=event.hold_ms, cause=event.cause)
+        control.is_vacant = control.is_vacant or member.birth == control.coordinator
         control.group_epoch += 1
         if not any(m.joined.until_level and not m.expelled for m in control.members.values()):
             control.pinned = None
@@ -322,12 +332,14 @@ def _moves(moves: Moves, event: CopyAsked | CopyEnded | ReleaseAsked | ReleaseWi
             moves.copies.pop(event.move, None)
         case ReleaseAsked():
             moves.asked[event.move] = event
-        case ReleaseWithdrawn():
+        case ReleaseWithdrawn():  # only a new plan has it again
             moves.asked.pop(event.move, None)
+            moves.planned.pop(event.move, None)
 
 
 def _plan(moves: Moves, event: PlanMade) -> None:
     """A plan takes effect with its last part; parts of another one, or out of turn, are no part of it."""
+    moves.move_max = max([moves.move_max, *(move.move for move in event.moves)])
     parts = (*moves.parts, event) if event.part and moves.parts and moves.parts[0].plan == event.plan else (event,)
     if [part.part for part in parts] != list(range(len(parts))):
         moves.parts = ()

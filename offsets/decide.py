@@ -90,7 +90,14 @@ def decide_opening(app: str, log_partitions: int, log_partition: int, incarnatio
 
 
 def decide_grant(
-    ledger: Ledger, turn: Turn, place: Place, incarnation: int, within: KeyRange = WHOLE, *, started: int | None = None
+    ledger: Ledger,
+    turn: Turn,
+    place: Place,
+    incarnation: int,
+    within: KeyRange = WHOLE,
+    *,
+    started: int | None = None,
+    move: int = NO_MOVE,
 ) -> list[RangesGranted]:
     """Points of a partition to one incarnation, from the edges that the ledger knows, at the next epoch.
 
@@ -106,7 +113,7 @@ def decide_grant(
     bounds = tuple(sorted(at for at in hot if within.first < at < within.end))
     writers = tuple(Writer(*writer) for writer in sorted(partition.changed.items())[-WRITERS_MAX:])
     return [
-        RangesGranted(*turn.next(), NO_MOVE, incarnation, epoch, *place, tuple(chunk), bounds, writers)
+        RangesGranted(*turn.next(), move, incarnation, epoch, *place, tuple(chunk), bounds, writers)
         for chunk in _chunks(bands, _BANDS_MAX)
     ]
 

@@ -16,8 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("brokers", "cli", "demo", "devkafka", "keyrange", "offsets", "runtime", "spark", "state")
-PURE_ROOMS = ("keyrange/", "offsets/", "runtime/handlers/", "runtime/partition/")
+ROOMS = ("brokers", "cli", "demo", "devkafka", "group", "keyrange", "offsets", "runtime", "spark", "state")
+PURE_ROOMS = ("group/", "keyrange/", "offsets/", "runtime/handlers/", "runtime/partition/")
 AT_THE_TOP = ("__init__.py", "errors.py")
 BESIDE = ("bench", "examples", "tests")
 FUNCTION_LINES_MAX = 60
@@ -30,6 +30,7 @@ TEST_FLOORS = {
     "offsets": 2,
     "state": 2,
     "brokers": 3,
+    "group": 3,
     "devkafka": 4,
     "runtime": 4,
     "spark": 4,

@@ -1,0 +1,126 @@
+"""PURE. What a coordinator decides next, by what it has read and heard.
+
+``decide`` goes down the rows below and returns what the first one that has something says: one batch. The host writes
+it, and asks again when it has read it back. So each row sees the effect of those before it, and a decision is made on
+the folds alone, by whoever coordinates: a successor goes on where this one ended, whatever it had begun.
+
+1. *Fenced.* Who was fenced here is said to be fenced.
+2. *Expelled.* Who is silent, has left, is stuck, was superseded, or shall go by request.
+3. *Answers.* Who asks to join does, or is refused.
+4. *Sources.* Topics get their identity, partitions their start; then stores their numbers.
+5. *Ends* of a run to the level are pinned.
+6. *Granted.* What is free goes where the newest plan has it.
+7. *Withdrawn.* A release whose time is over, or whose target is gone.
+8. *Asked.* What a member is to give up, by the plan.
+9. *Planned.* A cause without an answer, or a request, leads to a plan: all of what shall be, as moves.
+
+What has to be done outside of the logs for one of these is in ``needs``: to fence, to read, to look at topics.
+
+Safety hangs on few of these lines: nothing is granted that is not free (cells.py); FENCED is written only for a fence
+that began after the expulsion was read back, in this term; numbers (offsets/control.py) keep a late append from
+counting. Everything else could be decided wrongly and would only be slow.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias
+
+from ..offsets.control import Member
+from ..offsets.control_events import Decision, EndsPinned, PartitionStarted, SourceIdentified
+from ..offsets.decide import StoreSpec, Turn, decide_stores
+from ..offsets.ledger import Place
+from . import members, moves
+from .cells import Standing
+from .view import Batch, View
+
+
+class Needs(NamedTuple):
+    """What is to be done outside of the logs: members to fence, (place, epoch) to read to the end, source topics to
+    look at, and whether the ends of the sources are wanted.
+    """
+
+    fence: list[Member]
+    read: list[tuple[Place, int]]
+    look: list[str]
+    ends: bool
+
+
+Row: TypeAlias = Callable[[View, Turn], Batch]
+
+
+def decide(view: View, turn: Turn) -> Batch:
+    """What is to be written next, numbered by ``turn``; nothing: an empty batch."""
+    for row in ROWS:
+        batch = row(view, turn)
+        if batch.decisions or batch.answered:
+            return batch
+    return Batch()
+
+
+def needs(view: View) -> Needs:
+    """What is to be done outside of the logs before more can be decided."""
+    control, seat = view.control, view.seat
+    fence = [member for member in control.unfenced() if member.expelled and member.incarnation not in seat.fenced]
+    unread = sorted(
+        {
+            (place, cell.epoch)
+            for place in control.started
+            for cell in view.cells(place)
+            if cell.standing is Standing.UNREAD
+        }
+    )
+    return Needs(fence, unread, view.unseen, _runs_to_level(view) and control.pinned is None and seat.ends is None)
+
+
+def _runs_to_level(view: View) -> bool:
+    return any(member.joined.until_level for member in view.living)
+
+
+def _sources(view: View, turn: Turn) -> Batch:
+    control, found = view.control, sorted(view.seat.found.items())
+    decisions: list[Decision] = [
+        SourceIdentified(*turn.next(), topic, one.identity)
+        for topic, one in found
+        if one.identity and topic not in control.identities
+    ]
+    for topic, one in found:
+        for partition, begun in one.begun:
+            if (topic, partition) not in control.started:
+                offset, start, partitions = begun
+                decisions.append(PartitionStarted(*turn.next(), topic, partition, offset, start, partitions))
+    return Batch(decisions)
+
+
+def _stores(view: View, turn: Turn) -> Batch:
+    """When all partitions of their topics are started: so whoever finds a store and a partition that was not started
+    knows that the partition is new.
+    """
+    wanted: list[StoreSpec] = []
+    for asked in view.heard.asked.values():
+        for store in asked.stores:
+            topic = view.seat.found.get(store.topic)
+            known = sum(place[0] == store.topic for place in view.control.started)
+            if topic is not None and topic.partitions <= known and store.name not in view.control.stores:
+                spec = StoreSpec(store.name, store.topic, store.kind, store.key_type, store.value_type, store.codec)
+                wanted += [spec] if spec not in wanted else []
+    return Batch(decide_stores(view.control, turn, wanted) if wanted else ())
+
+
+def _ends(view: View, turn: Turn) -> Batch:
+    if view.seat.ends is None or view.control.pinned is not None or not _runs_to_level(view):
+        return Batch()
+    return Batch([EndsPinned(*turn.next(), view.seat.ends)])
+
+
+ROWS: Final[tuple[Row, ...]] = (
+    members.fenced,
+    members.expelled,
+    members.answers,
+    _sources,
+    _stores,
+    _ends,
+    moves.granted,
+    moves.withdrawn,
+    moves.asked,
+    moves.planned,
+)
+"""In order of precedence."""

@@ -1,0 +1,87 @@
+"""PURE. When a process stands for coordinator.
+
+It stands when the coordinator has been silent for long enough. How long depends on what is known of it:
+
+    nobody was ever elected, or whoever was is of level 0                      at once: there is nobody to wait for
+    it resigned, or its own member was expelled                                at once
+    the broker proves that there is no other process (embedded)                at once
+    no member is left that could commit (all are fenced)                       two intervals
+    it bore the name that this process bears: the same place, started again    two intervals
+    else                                                                       the session, and a little more by rank
+
+Two intervals, where nobody else can be hurt: of several that start at once one is elected, and the others hear it
+before they would stand in their turn. The rank, 20 ms each, keeps members from standing all at once: it is their order
+by incarnation, and whoever has not joined comes last.
+
+Silence is measured in the time of partition 0 of the signals (silence.py), in which whoever has not heard the
+coordinator for two intervals appends probes: so an outage of that partition elects nobody.
+
+An election that nobody needed does no harm but delay: decisions of the older term count no more, and the new
+coordinator goes on from the same logs.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from ..offsets.control import Control
+from .heard import COORDINATORS, Heard
+
+RANK_MS: Final = 20
+RANK_MS_MAX: Final = 1_000
+SHORT_INTERVALS: Final = 2
+"""So many intervals are waited where nobody else can be hurt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A process that may stand. ``instance``: its name, "" for none; ``is_alone``: the broker proves that there is no
+    other process.
+    """
+
+    instance: str
+    birth: str
+    is_alone: bool = False
+
+
+def wait_ms(control: Control, heard: Heard, candidate: Candidate) -> int:
+    """So long the coordinator must be silent before this process stands."""
+    short_ms = SHORT_INTERVALS * heard.interval_ms
+    if not control.is_numbered or candidate.is_alone or has_resigned(control, heard):
+        return 0
+    if not control.unfenced() or (candidate.instance and candidate.instance == control.coordinator_instance):
+        return short_ms
+    return heard.session_ms + min(rank_of(control, candidate.birth) * RANK_MS, RANK_MS_MAX)
+
+
+def has_resigned(control: Control, heard: Heard) -> bool:
+    """Whether the coordinator has said that it stops, or was expelled as a member: nothing more comes of it."""
+    beat = heard.coordinator
+    return control.is_vacant or (beat is not None and beat.term == control.term and beat.resigns)
+
+
+def rank_of(control: Control, birth: str) -> int:
+    """The place of a process among those that may stand, from 0; who has not joined comes last."""
+    living = [member for _, member in sorted(control.members.items()) if not member.expelled]
+    return next((rank for rank, member in enumerate(living) if member.birth == birth), len(living))
+
+
+def is_coordinator(control: Control, birth: str, term: int) -> bool:
+    """Whether this process decides. ``term``: for which it stood last; 0: for none. A term is not resumed by a process
+    that does not know that it stood for it.
+    """
+    return control.coordinator == birth and control.term == term
+
+
+def stands(control: Control, heard: Heard, candidate: Candidate, term: int) -> bool:
+    """Whether the process is to stand for the next term now. ``term``: for which it stood last."""
+    if is_coordinator(control, candidate.birth, term):
+        return False
+    return heard.silences[COORDINATORS].silent_ms(control.term) >= wait_ms(control, heard, candidate)
+
+
+def probes(control: Control, heard: Heard, candidate: Candidate, term: int) -> bool:
+    """Whether the process is to append to the coordinator's partition, so that its silence can be told."""
+    if is_coordinator(control, candidate.birth, term):
+        return False
+    silence = heard.silences[COORDINATORS]
+    return not silence.was_heard(control.term) or silence.silent_ms(control.term) >= heard.interval_ms

@@ -1,0 +1,111 @@
+"""PURE. The coordinator's rows about members: who is fenced, who is expelled and why, who joins."""
+
+from typing import Final
+
+from ..offsets.control import Member, take
+from ..offsets.control_events import Decision, LevelRaised, MemberExpelled, MemberFenced, MemberJoined, MemberRefused
+from ..offsets.decide import Turn
+from ..offsets.event_values import LEVEL
+from ..offsets.signals import JoinAsked
+from .cells import Standing
+from .features import Joins, Ousts, Refused, judge
+from .view import Batch, View
+
+SILENT: Final = "silent"
+LEFT: Final = "left"
+STUCK: Final = "stuck"
+SUPERSEDED: Final = "superseded"
+OPERATOR: Final = "operator"
+"""Why a member is expelled."""
+
+
+def fenced(view: View, turn: Turn) -> Batch:
+    """Who was fenced here."""
+    done = [m for m in view.control.unfenced() if m.expelled and m.incarnation in view.seat.fenced]
+    return Batch([MemberFenced(*turn.next(), member.incarnation) for member in done])
+
+
+def expelled(view: View, turn: Turn) -> Batch:
+    """Who is to go."""
+    causes: dict[int, str] = {}
+    answered = tuple(view.heard.expels)
+    for asked in view.heard.expels.values():
+        causes.setdefault(asked.incarnation, OPERATOR)
+    for asked_to_join in view.heard.asked.values():
+        if isinstance(verdict := judge(view.control, view.heard, asked_to_join), Ousts):
+            causes.setdefault(verdict.incarnation, SUPERSEDED)
+    for member in view.living:
+        if (cause := _why_it_goes(view, member)) is not None:
+            causes.setdefault(member.incarnation, cause)
+    going = [(member.incarnation, causes[member.incarnation]) for member in view.living if member.incarnation in causes]
+    return Batch([MemberExpelled(*turn.next(), incarnation, cause, 0) for incarnation, cause in going], answered)
+
+
+def _why_it_goes(view: View, member: Member) -> str | None:
+    heard, own = view.heard, view.seat.birth
+    if (view.seat.is_alone and member.birth != own) or member.joined.level == 0:
+        return SUPERSEDED
+    silence = heard.silence_of(member.joined.instance, member.birth)
+    since_ms = heard.leaving.get(member.incarnation)
+    if since_ms is not None and not _holds(view, member.incarnation):
+        return LEFT
+    if since_ms is not None and silence.now_ms - since_ms >= view.rules.leave_ms:
+        return STUCK
+    if member.birth != own and silence.silent_ms(member.birth) >= view.rules.session_ms:
+        return SILENT
+    return None
+
+
+def _holds(view: View, incarnation: int) -> bool:
+    """Whether a member holds something that it has not released."""
+    if incarnation not in view.control.held:
+        return False
+    return any(
+        cell.owner == incarnation and cell.standing is Standing.HELD
+        for place in view.control.started
+        for cell in view.cells(place)
+    )
+
+
+def answers(view: View, turn: Turn) -> Batch:
+    """Each who asks is judged with those before it in the group already."""
+    control, decisions, answered = view.control.copy(), list[Decision](), list[str]()
+    for birth, asked in view.heard.asked.items():
+        if birth in control.refused or control.member_of(birth) is not None:
+            answered += [birth] if all(store.name in control.stores for store in asked.stores) else []
+            continue
+        verdict = judge(control, view.heard, asked)
+        new: list[Decision] = []
+        if isinstance(verdict, Refused):
+            new = [MemberRefused(*turn.next(), birth, verdict.reason)]
+        elif isinstance(verdict, Joins):
+            if control.level < LEVEL:
+                new = [LevelRaised(*turn.next(), min(asked.level, LEVEL))]
+            new.append(_joined(view.seat.app, turn, control.incarnation_next, asked))
+        for decision in new:
+            take(control, decision)
+        decisions += new
+    return Batch(decisions, tuple(answered))
+
+
+def _joined(app: str, turn: Turn, incarnation: int, asked: JoinAsked) -> MemberJoined:
+    ids = tuple(transactional_id(app, incarnation, asked.birth, n) for n in range(asked.producers))
+    return MemberJoined(
+        *turn.next(),
+        incarnation,
+        asked.instance,
+        asked.birth,
+        ids,
+        asked.host,
+        asked.endpoint,
+        asked.capacity,
+        asked.level,
+        asked.topics,
+        asked.writes,
+        until_level=asked.until_level,
+    )
+
+
+def transactional_id(app: str, incarnation: int, birth: str, number: int = 0) -> str:
+    """An id that nobody else ever had, for one producer of a member."""
+    return f"{app}.{incarnation}.{birth}" + (f".{number}" if number else "")

@@ -1,0 +1,67 @@
+"""PURE. Who has fallen silent in one partition of the signals, told by its records alone.
+
+**Silence is time in which the partition could be appended to.** A broker's fail-over takes longer than a session: if
+time just passed, everybody who sends beats there would be silent. So time is that of the log: it passes from the
+timestamp of one record to that of the next, as the broker stamped them, and only where the two are close enough to say
+that the partition was there in between. Whoever wants to know appends *probes* in each interval, so that there is a
+next record when everybody else is silent.
+
+A step that is longer than ``gap_ms`` is an outage: of the partition, or of who probes it. Each session begins anew
+behind it. A clock that goes back stands still.
+
+It follows that a reader that lags is never wrong: what it has not read yet has not passed.
+"""
+
+from typing import Final, TypeAlias
+
+Voice: TypeAlias = str | int
+"""Who is heard: the birth of a process, or the term of a coordinator."""
+GAP_INTERVALS: Final = 3
+"""So many intervals between two probes may pass before it is an outage: one that is late is none."""
+
+
+class Silence:
+    """The fold of one partition of the signals; ``hear`` changes it. Times are in ms."""
+
+    __slots__ = ("_begun_ms", "_heard", "_last_ms", "gap_ms", "now_ms", "outages")
+
+    def __init__(self, gap_ms: int) -> None:
+        self.gap_ms = gap_ms
+        self.now_ms = 0
+        """The time that has passed in the partition since it was begun to be read."""
+        self.outages = 0
+        self._begun_ms = 0
+        """When all sessions began anew last."""
+        self._last_ms: int | None = None
+        self._heard: dict[Voice, int] = {}
+
+    def hear(self, append_ms: int, *voices: Voice) -> None:
+        """A record with this timestamp, which shows that these live; none: it only shows that the partition is there.
+        Records come in the order of the log.
+        """
+        step = 0 if self._last_ms is None else max(0, append_ms - self._last_ms)
+        self._last_ms = append_ms
+        if step > self.gap_ms:
+            self.outages += 1
+            self._begun_ms = self.now_ms
+            self._heard.clear()
+        else:
+            self.now_ms += step
+        for voice in voices:
+            self._heard[voice] = self.now_ms
+
+    def silent_ms(self, voice: Voice) -> int:
+        """So long nothing was heard of somebody: since the last record, or since sessions began."""
+        return self.now_ms - self._heard.get(voice, self._begun_ms)
+
+    def was_heard(self, voice: Voice) -> bool:
+        """Whether there was a record of somebody since sessions began."""
+        return voice in self._heard
+
+    def heard_ms(self, voice: Voice) -> int:
+        """When somebody was heard last, by the time of the partition; -1: not since sessions began."""
+        return self._heard.get(voice, -1)
+
+    def forget(self, voice: Voice) -> None:
+        """Nobody asks for it any more."""
+        self._heard.pop(voice, None)

@@ -1,0 +1,334 @@
+"""A group in small, told by a script: what a coordinator is told in, what it decides out. No broker, no loop.
+
+The process ``a`` coordinates first; it beats when it has asked to join, as all do.
+
+A script is text: paragraphs of commands, a line ``----``, and what came of them. Commands:
+
+    topic orders 4 [stateful]        a source topic with so many partitions; the broker says so from here on
+    ask a orders [as NAME] [level 0] [factor 2] [until level]    a process asks to join, and beats from here on
+    ask again a                      the same request once more
+    silent a ...                     they beat no more; ``beats a``: again
+    leave a                          it says that it leaves
+    release a orders 0 [half]        it has released this partition, or its lower half: that was committed
+    gives a                          it releases all that it is asked for, in time: that was committed
+    move orders 0 to a               somebody asks that a partition goes to a member (to -: to whom is best)
+    expel a                          an operator asks for it
+    pass 3s                          time passes, second by second; all who beat do
+    coordinator is b                 that process is elected: it knows only the logs and what is said from now on
+    outage 20s                       the signals can't be appended to for so long
+
+After each command the coordinator decides until it has nothing more to say; each fence and read that it asks for is
+done at once, unless ``hold fences`` or ``hold reads`` was said. After ``hold decisions`` it decides nothing; ``done``
+ends that.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from keylanes.group.coordinator import decide, needs
+from keylanes.group.heard import PARTITIONS, Heard, partition_of
+from keylanes.group.moves import CHANGE
+from keylanes.group.view import Batch, Begun, Found, Rules, Seat, View
+from keylanes.keyrange.hashing import SPACE_END
+from keylanes.offsets.control_events import (
+    AppCreated,
+    ControlEvent,
+    CoordinatorElected,
+    EndsPinned,
+    LevelRaised,
+    MemberExpelled,
+    MemberFenced,
+    MemberJoined,
+    MemberRefused,
+    PartitionStarted,
+    PlanMade,
+    RangesGranted,
+    ReleaseAsked,
+    ReleaseWithdrawn,
+    SourceIdentified,
+    StoreDeclared,
+)
+from keylanes.offsets.decide import StoreSpec, Turn, stores_hash
+from keylanes.offsets.event_values import LEVEL, Edge, Sourced
+from keylanes.offsets.events import RangesReleased
+from keylanes.offsets.ledger import Ledger, evolve
+from keylanes.offsets.signals import Beat, CoordinatorBeat, ExpelAsked, JoinAsked, LeaveAsked, MoveAsked, StoreAsked
+
+SECOND_MS = 1_000
+ROUNDS_MAX = 200
+"""So many batches in a row at most: a coordinator that never comes to rest is wrong."""
+HALF = SPACE_END // 2
+
+
+class Group:
+    """The logs, the signals, and whoever coordinates."""
+
+    def __init__(self) -> None:
+        self.ledger, self.rules = Ledger(), Rules()
+        self.now_ms = self.position = self.requests = self.transactions = 0
+        self.topics: dict[str, tuple[int, bool]] = {}
+        self.asks: dict[str, JoinAsked] = {}
+        self.beating: set[str] = set()
+        self.said: list[str] = []
+        self.holds: set[str] = set()
+        self.is_out = False
+        evolve(self.ledger, AppCreated("app", "hash", 1))
+        self._seats(1, "a")
+
+    def _seats(self, term: int, name: str) -> None:
+        birth = self.asks[name].birth if name in self.asks else f"{name}1"
+        evolve(self.ledger, CoordinatorElected(term, "", birth, "app"))
+        self.turn, self.seat = Turn(term), Seat("app", birth, self.now_ms)
+        self.heard = Heard(self.rules.session_ms, self.rules.interval_ms)
+        self._beat()
+
+    def view(self) -> View:
+        """What the coordinator sees."""
+        return View(self.ledger, self.heard, self.seat, self.rules, self.position, self.now_ms)
+
+    def run(self, command: str) -> list[str]:
+        """Do what a command says; what was decided, a line each."""
+        self.said = []
+        words = command.split()
+        getattr(self, "_do_" + words[0])(*words[1:])
+        self.settle()
+        return self.said
+
+    def settle(self) -> None:
+        """The coordinator decides, and is read back, until it is at rest."""
+        for _ in range(0 if "decisions" in self.holds else ROUNDS_MAX):
+            batch = self._next()
+            if not (batch.decisions or batch.answered) and not self._do_needs():
+                return
+        if "decisions" in self.holds:
+            return
+        raise AssertionError(f"no rest after {ROUNDS_MAX} batches: {self.said[-9:]}")
+
+    def _next(self) -> Batch:
+        batch = decide(self.view(), self.turn)
+        for decision in batch.decisions:
+            before = self.ledger.control.number
+            evolve(self.ledger, decision)
+            assert self.ledger.control.number == before + 1, f"it does not count: {decision}"
+            self.position += 1
+            self.said += list(self.told(decision))
+            if isinstance(decision, PlanMade):
+                self.seat.planned_ms = self.now_ms
+            if isinstance(decision, ReleaseAsked):
+                self.seat.asked_ms[decision.move] = self.now_ms
+        for request in batch.answered:
+            self.heard.answered(request)
+        return batch
+
+    def _do_needs(self) -> bool:
+        wanted = needs(self.view())
+        found = {topic: self._found(topic) for topic in wanted.look if topic in self.topics}
+        self.seat.found |= found
+        fences = [] if "fences" in self.holds else wanted.fence
+        reads = [] if "reads" in self.holds else wanted.read
+        for member in fences:
+            self.said.append(f"fences {self.name_of(member.incarnation)}")
+            self.seat.fenced.add(member.incarnation)
+        for place, epoch in reads:
+            self.said.append(f"reads {place[0]}[{place[1]}] at epoch {epoch}")
+            self.seat.read.add((place, epoch))
+        return bool(found or fences or reads)
+
+    def _found(self, topic: str) -> Found:
+        count = self.topics[topic][0]
+        new = tuple(
+            (p, Begun(0, "earliest", count)) for p in range(count) if (topic, p) not in self.ledger.control.started
+        )
+        return Found(f"id of {topic}", count, new)
+
+    # --- names -----------------------------------------------------------------------------------------------------
+
+    def member(self, name: str) -> int:
+        """The newest incarnation of a process of the script."""
+        found = [i for i, m in self.ledger.control.members.items() if bare(m.birth) == name]
+        return max(found, default=0)
+
+    def name_of(self, incarnation: int) -> str:
+        """An incarnation, with the process that it is."""
+        if incarnation == 0:
+            return "nobody"
+        member = self.ledger.control.members.get(incarnation)
+        birth = "gone" if member is None else bare(member.birth)
+        return f"{birth}#{incarnation}"
+
+    def told(self, decision: ControlEvent) -> Iterator[str]:
+        """A decision in a line, a plan in one for each move, too."""
+        name = self.name_of
+        match decision:
+            case MemberJoined():
+                yield f"JOINED {name(decision.incarnation)}"
+            case MemberRefused():
+                yield f"REFUSED {bare(decision.birth)}: {decision.reason}"
+            case MemberExpelled():
+                yield f"EXPELLED {name(decision.incarnation)}: {decision.cause}"
+            case MemberFenced():
+                yield f"FENCED #{decision.incarnation}"
+            case PlanMade() | RangesGranted() | ReleaseAsked() | ReleaseWithdrawn():
+                yield from self._told_of_moves(decision)
+            case PartitionStarted():
+                yield f"STARTED {decision.topic}[{decision.partition}]"
+            case StoreDeclared():
+                yield f"STORE {decision.name} is number {decision.store}"
+            case EndsPinned():
+                yield "ENDS pinned"
+            case LevelRaised() | SourceIdentified():
+                pass
+            case _:
+                yield str(decision)
+
+    def _told_of_moves(self, decision: PlanMade | RangesGranted | ReleaseAsked | ReleaseWithdrawn) -> Iterator[str]:
+        name = self.name_of
+        match decision:
+            case PlanMade(plan=plan, group_epoch=epoch, cause=cause, moves=moves):
+                yield f"PLAN {plan} for group epoch {epoch}" + ("" if cause == CHANGE else f" by {cause}")
+                for m in moves:
+                    what = f"{m.topic}[{m.partition}]{share(m.first, m.end)}"
+                    yield f"  {m.move}: {what} {name(m.origin)} -> {name(m.target)}"
+            case RangesGranted(incarnation=to, epoch=epoch, topic=topic, partition=partition, bands=bands):
+                for band in bands:
+                    what = f"{topic}[{partition}]{share(band.first, band.end)}"
+                    yield f"GRANT {what} to {name(to)} at epoch {epoch} from {band.offset_from}"
+            case ReleaseAsked(move=move, incarnation=of, topic=topic, partition=partition, first=first, end=end):
+                yield f"RELEASE ASKED {topic}[{partition}]{share(first, end)} of {name(of)}, move {move}"
+            case ReleaseWithdrawn(move=move, reason=reason):
+                yield f"WITHDRAWN move {move}: {reason}"
+
+    # --- commands --------------------------------------------------------------------------------------------------
+
+    def _do_topic(self, name: str, partitions: str, *more: str) -> None:
+        self.topics[name] = int(partitions), "stateful" in more
+        self.seat.found.pop(name, None)
+
+    def _do_ask(self, name: str, *words: str) -> None:
+        if name == "again":
+            self._say(words[0], self.asks[words[0]])
+            return
+        given = dict(zip(words[1::2], words[2::2], strict=False))
+        topics = words[0].split(",")
+        stores = tuple(StoreAsked(f"s-{t}", t, "value", "", "int", "json") for t in topics if self.topics[t][1])
+        sourced = tuple(
+            Sourced(
+                topic,
+                int(given.get("factor", 8)),
+                given.get("start", "earliest"),
+                stores_hash(StoreSpec(s.name, s.topic, s.kind, s.key_type, s.value_type, s.codec) for s in stores),
+            )
+            for topic in topics
+        )
+        birth = f"{name}{sum(bare(b) == name for b in self._births()) + 1}"
+        level, instance = int(given.get("level", LEVEL)), given.get("as", "")
+        asked = JoinAsked(
+            instance, birth, 1, f"host-{name}", "", 1.0, level, sourced, (), given.get("until") == "level", stores, 0
+        )
+        self.asks[name] = asked
+        self.beating.add(name)
+        self._say(name, asked)
+
+    def _births(self) -> set[str]:
+        return {asked.birth for asked in self.asks.values()}
+
+    def _do_silent(self, *names: str) -> None:
+        self.beating -= {*names}
+
+    def _do_beats(self, *names: str) -> None:
+        self.beating |= {*names}
+
+    def _do_leave(self, name: str) -> None:
+        self._say(name, LeaveAsked(self.member(name), self.asks[name].birth, 0))
+
+    def _do_release(self, name: str, topic: str, partition: str, half: str = "") -> None:
+        self._releases(self.member(name), topic, int(partition), 0, HALF if half else SPACE_END)
+
+    def _do_gives(self, name: str) -> None:
+        for asked in list(self.ledger.control.moves.asked.values()):
+            if asked.incarnation == self.member(name):
+                self._releases(asked.incarnation, asked.topic, asked.partition, asked.first, asked.end)
+
+    def _releases(self, incarnation: int, topic: str, partition: int, first: int, end: int) -> None:
+        fold = self.ledger.partitions[topic, partition]
+        for a, b, epoch in fold.newest.pieces(first, end):
+            if fold.parts[epoch].incarnation == incarnation:
+                self.transactions += 1
+                edges = tuple(Edge(x, y, edge) for x, y, edge in fold.parts[epoch].edges.pieces(a, b))
+                evolve(
+                    self.ledger,
+                    RangesReleased(incarnation, self.transactions, epoch, topic, partition, 0, edges, ()),
+                )
+
+    def _do_move(self, topic: str, partition: str, _to: str, name: str, half: str = "") -> None:
+        self.requests += 1
+        target = 0 if name == "-" else self.member(name)
+        end = HALF if half else SPACE_END
+        asked = MoveAsked(f"r{self.requests}", "an operator", topic, int(partition), 0, end, target, 0)
+        self.heard.hear(1, self.now_ms, asked)
+
+    def _do_expel(self, name: str) -> None:
+        self.requests += 1
+        self.heard.hear(1, self.now_ms, ExpelAsked(f"r{self.requests}", "an operator", self.member(name), "died"))
+
+    def _do_hold(self, *what: str) -> None:
+        self.holds |= {*what}
+
+    def _do_done(self, *what: str) -> None:
+        self.holds -= {*what}
+
+    def _do_pass(self, how_long: str) -> None:
+        for _ in range(int(how_long.removesuffix("s"))):
+            self.now_ms += SECOND_MS
+            self._beat()
+            self.settle()
+
+    def _do_outage(self, how_long: str) -> None:
+        self.now_ms += SECOND_MS * int(how_long.removesuffix("s"))
+
+    def _do_coordinator(self, _is: str, name: str) -> None:
+        self._seats(self.ledger.control.term + 1, name)
+
+    def _say(self, name: str, signal: JoinAsked | LeaveAsked | Beat) -> None:
+        asked = self.asks[name]
+        self.heard.hear(partition_of(asked.instance, asked.birth), self.now_ms, signal)
+
+    def _beat(self) -> None:
+        beat = CoordinatorBeat(self.ledger.control.term, 1, False, self.rules.interval_ms, False, ())
+        for partition in range(PARTITIONS):
+            self.heard.hear(partition, self.now_ms, beat)
+        for name in sorted(self.beating):
+            member = self.ledger.control.member_of(self.asks[name].birth)
+            if member is None:
+                self._say(name, self.asks[name])
+            else:
+                self._say(name, Beat(member.incarnation, member.birth, self.position, 0))
+
+
+def share(first: int, end: int) -> str:
+    """Part of a partition in percents; nothing for the whole."""
+    return "" if end - first == SPACE_END else f" {first * 100 // SPACE_END}-{end * 100 // SPACE_END} %"
+
+
+def bare(birth: str) -> str:
+    """The process of the script that was born so."""
+    return re.sub(r"\d+$", "", birth)
+
+
+def scripts(folder: Path) -> list[Path]:
+    """All scripts."""
+    return sorted(folder.glob("*.txt"))
+
+
+def played(text: str) -> str:
+    """The script, with what comes of it now in place of what it says."""
+    group, lines = Group(), []
+    for paragraph in re.split(r"\n{2,}", text.strip()):
+        if paragraph.startswith("#"):
+            lines.append(paragraph)
+            continue
+        commands = paragraph.split("\n----")[0].splitlines()
+        said = [line for command in commands for line in group.run(command)]
+        lines.append("\n".join([*commands, "----", *(said or ["(nothing)"])]))
+    return "\n\n".join(lines) + "\n"
