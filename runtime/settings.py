@@ -85,7 +85,7 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     compression_type: str | None = "lz4"  # of written records: gzip, snappy, lz4, zstd or none
     output_bytes_max: Positive | None = None  # a larger output fails its record; None: what the topic allows
     # State
-    state_folder: str | None = None  # local copies of state, a folder for each process; needed with state on Kafka
+    state_folder: str | None = None  # local copies of state, a subfolder for each process; needed with state on Kafka
     state_cache_bytes_max: Positive = 256 * 1024 * 1024  # RocksDB blocks of state in memory, for the whole process
     state_ahead_bytes_max: Positive = 64 * 1024 * 1024  # values read ahead or written lately, for each topic
     state_write_interval_ms: NotNegative = 1_000  # how often committed changes go to the local copies
@@ -110,8 +110,8 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
             )
         if self.state_folder is not None and not self.state_folder.strip():
             raise SettingsError(
-                f"state_folder names a folder; seen {self.state_folder!r}: give a folder of its own for each process, "
-                "or leave it out where no handler keeps state"
+                f"state_folder names a folder; seen {self.state_folder!r}: give a local folder, which the processes of "
+                "one machine may share, or leave it out where no handler keeps state"
             )
         self._check_group()
 
