@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from ..offsets.control import Member
 from ..offsets.control_events import Decision, EndsPinned, PartitionStarted, SourceIdentified
-from ..offsets.decide import StoreSpec, Turn, decide_stores
+from ..offsets.decide import StoreSpec, Turn, decide_stores, spec_of
 from ..offsets.ledger import Place
 from . import members, moves
 from .cells import Standing
@@ -68,11 +68,7 @@ def needs(view: View) -> Needs:
             if cell.standing is Standing.UNREAD
         }
     )
-    return Needs(fence, unread, view.unseen, _runs_to_level(view) and control.pinned is None and seat.ends is None)
-
-
-def _runs_to_level(view: View) -> bool:
-    return any(member.joined.until_level for member in view.living)
+    return Needs(fence, unread, view.unseen, control.runs_to_level and control.pinned is None and seat.ends is None)
 
 
 def _sources(view: View, turn: Turn) -> Batch:
@@ -100,13 +96,13 @@ def _stores(view: View, turn: Turn) -> Batch:
             topic = view.seat.found.get(store.topic)
             known = sum(place[0] == store.topic for place in view.control.started)
             if topic is not None and topic.partitions <= known and store.name not in view.control.stores:
-                spec = StoreSpec(store.name, store.topic, store.kind, store.key_type, store.value_type, store.codec)
+                spec = spec_of(store)
                 wanted += [spec] if spec not in wanted else []
     return Batch(decide_stores(view.control, turn, wanted) if wanted else ())
 
 
 def _ends(view: View, turn: Turn) -> Batch:
-    if view.seat.ends is None or view.control.pinned is not None or not _runs_to_level(view):
+    if view.seat.ends is None or view.control.pinned is not None or not view.control.runs_to_level:
         return Batch()
     return Batch([EndsPinned(*turn.next(), view.seat.ends)])
 

@@ -33,6 +33,7 @@ from ...brokers.protocol import (
 )
 from ...brokers.waiting import Patience, bounded, closed_within, until_answered
 from ...errors import FencedError, LogError, SettingsError, SourceError
+from ...group.view import Begun
 from ...keyrange.hashing import HASH_NAME
 from ...keyrange.ranges import WHOLE, KeyRange
 from ...offsets.codec import encode
@@ -58,7 +59,7 @@ from ..logs.reader import offsets_topic
 from .decisions import Decisions
 from .offer import Offer
 from .patience import StartPatience
-from .starts import Begun, Starts, tell
+from .starts import Starts, tell
 
 logger = logging.getLogger("keylanes")
 
