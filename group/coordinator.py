@@ -34,13 +34,14 @@ from .view import Batch, View
 
 
 class Needs(NamedTuple):
-    """What is to be done outside of the logs: members to fence, (place, epoch) to read to the end, source topics to
-    look at, and whether the ends of the sources are wanted.
+    """What is to be done outside of the control log: members to fence, (place, epoch) to read to the end, source topics
+    to look at, partitions of the offset log to open, and whether the ends of the sources are wanted.
     """
 
     fence: list[Member]
     read: list[tuple[Place, int]]
     look: list[str]
+    open: list[int]
     ends: bool
 
 
@@ -68,11 +69,14 @@ def needs(view: View) -> Needs:
             if cell.standing is Standing.UNREAD
         }
     )
-    return Needs(fence, unread, view.unseen, _runs_to_level(view) and control.pinned is None and seat.ends is None)
-
-
-def _runs_to_level(view: View) -> bool:
-    return any(member.joined.until_level for member in view.living)
+    has_joined = control.member_of(seat.birth) is not None
+    return Needs(
+        fence,
+        unread,
+        view.unseen,
+        view.unopened if has_joined else [],
+        control.runs_to_level and control.pinned is None and seat.ends is None,
+    )
 
 
 def _sources(view: View, turn: Turn) -> Batch:
@@ -106,7 +110,7 @@ def _stores(view: View, turn: Turn) -> Batch:
 
 
 def _ends(view: View, turn: Turn) -> Batch:
-    if view.seat.ends is None or view.control.pinned is not None or not _runs_to_level(view):
+    if view.seat.ends is None or view.control.pinned is not None or not view.control.runs_to_level:
         return Batch()
     return Batch([EndsPinned(*turn.next(), view.seat.ends)])
 

@@ -11,6 +11,8 @@ from .cells import Standing
 from .features import Joins, Ousts, Refused, judge
 from .view import Batch, View
 
+ASKS_INTERVALS: Final = 3
+"""Who asks to join does so in each interval; one that has not for so many is gone."""
 SILENT: Final = "silent"
 LEFT: Final = "left"
 STUCK: Final = "stuck"
@@ -73,6 +75,10 @@ def answers(view: View, turn: Turn) -> Batch:
     for birth, asked in view.heard.asked.items():
         if birth in control.refused or control.member_of(birth) is not None:
             answered += [birth] if all(store.name in control.stores for store in asked.stores) else []
+            continue
+        silent_ms = view.heard.silent_ms(asked.instance, birth)
+        if silent_ms >= ASKS_INTERVALS * view.rules.interval_ms:  # it asks no more
+            answered += [birth] if silent_ms >= view.rules.session_ms else []
             continue
         verdict = judge(control, view.heard, asked)
         new: list[Decision] = []

@@ -61,6 +61,8 @@ class Seat:
     """Topics that the broker was asked for and does not have, or can't tell: nothing waits for these."""
     ends: tuple[PinnedEnd, ...] | None = None
     """Where the sources end, while somebody runs to the level."""
+    log_partitions: int = 0
+    """How many the offset log has: each begins with an event of its own."""
     planned_ms: int | None = None
     asked_ms: dict[int, int] = field(default_factory=dict)
     """When each release was seen to be asked for, by move."""
@@ -98,6 +100,11 @@ class View(NamedTuple):
         """The source topics that somebody can handle, and that were not looked at yet."""
         topics = {source.topic for member in self.living for source in member.joined.topics}
         return sorted(topics - self.seat.found.keys() - self.seat.lost)
+
+    @property
+    def unopened(self) -> list[int]:
+        """The partitions of the offset log that have no first event yet."""
+        return sorted(set(range(self.seat.log_partitions)) - self.ledger.opened)
 
     def cells(self, place: Place) -> list[Cell]:
         """How it stands with a source partition."""

@@ -181,6 +181,11 @@ class Control:
         member = self.members.get(incarnation)
         return incarnation <= self.incarnation_max if member is None else member.fenced
 
+    @property
+    def runs_to_level(self) -> bool:
+        """Whether a member runs to the level: then first writes to sources are written down."""
+        return any(member.joined.until_level and not member.expelled for member in self.members.values())
+
     def member_of(self, birth: str) -> Member | None:
         """The member of that birth; None when it has not joined, or was forgotten."""
         return next((member for member in self.members.values() if member.birth == birth), None)
@@ -264,7 +269,7 @@ def _members(control: Control, event: MemberJoined | MemberRefused | MemberExpel
         control.members[event.incarnation] = replace(member, expelled=True, hold_ms=event.hold_ms, cause=event.cause)
         control.is_vacant = control.is_vacant or member.birth == control.coordinator
         control.group_epoch += 1
-        if not any(m.joined.until_level and not m.expelled for m in control.members.values()):
+        if not control.runs_to_level:
             control.pinned = None
 
 

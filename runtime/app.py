@@ -26,6 +26,7 @@ from .handlers.store_declarations import shape_of
 from .handlers.values import Codec
 from .member import Member, unheard
 from .process import run_in_own_loop
+from .rejoining import Rejoining
 from .sending import Sending
 from .settings import Settings
 from .stores.view import Found, StoreView
@@ -82,6 +83,7 @@ class App:
             connect(self.broker, self.settings, name)  # no I/O: a wrong address is said here and now
         self._sending = Sending(name, self.handlers, self.settings, self.partitioners, self._make_broker)
         self._member: Member | None = None
+        self._runs: Rejoining | None = None
         self._call: Call = _as_it_is
         self._watch: LoopWatch | None = None
         self._block: _Block | None = None
@@ -185,10 +187,10 @@ class App:
         A fatal error cancels the body of the ``async with`` and is raised where it ends, as by asyncio.TaskGroup.
         """
         loop = asyncio.get_running_loop()
-        member = self._begin(unheard)
-        running = loop.create_task(self._run(member, until_level=False))
+        runs = self._begin(unheard)
+        running = loop.create_task(self._run(runs, until_level=False))
         try:
-            await member.started(running)
+            await runs.member.started(running)
         except asyncio.CancelledError:  # nobody will ever leave what was not entered
             running.cancel()
             await asyncio.wait([running])
@@ -206,8 +208,8 @@ class App:
 
     def stop(self) -> None:
         """Stop in order: no more reading, drain to ``drain_timeout_ms``, commit, close."""
-        if self._member is not None:
-            self._member.stop()
+        if self._runs is not None:
+            self._runs.stop()
 
     async def _run_with_signals(self, *, until_level: bool, on_step: Callable[[Step], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -229,13 +231,15 @@ class App:
                 loop.add_signal_handler(number, on_signal, number)
         await self._run(self._begin(on_step), until_level=until_level)
 
-    def _begin(self, on_step: Callable[[Step], None]) -> Member:
+    def _begin(self, on_step: Callable[[Step], None]) -> Rejoining:
         self._check_handlers()
         if self._state in ("starting", "running", "stopping"):
             raise SettingsError(f"application {self.name!r} runs already in this process")
-        member = self._make_member(on_step)
-        self._adopt(member, _as_it_is)
-        return member
+        runs = Rejoining(
+            lambda: self._make_member(on_step), lambda member: self._adopt(member, _as_it_is), self.settings
+        )
+        self._runs = runs
+        return runs
 
     def _check_handlers(self) -> None:
         if not self.handlers:
@@ -244,12 +248,12 @@ class App:
                 '@app.handler("topic"), or import the module that does'
             )
 
-    async def _run(self, member: Member, *, until_level: bool) -> None:
-        self._watch = LoopWatch(self.settings.loop_lag_ms, lambda: str(member.oldest_running() or "none is known"))
+    async def _run(self, runs: Rejoining, *, until_level: bool) -> None:
+        self._watch = LoopWatch(self.settings.loop_lag_ms, lambda: str(runs.member.oldest_running() or "none is known"))
         watching = asyncio.get_running_loop().create_task(self._watch.run())
         self._sending.keep()
         try:
-            await member.run(until_level=until_level)
+            await runs.run(until_level=until_level)
         except Exception as error:
             self._tell(error)
             raise
@@ -275,7 +279,7 @@ class App:
             list(self.handlers.values()),
             broker,
             self.settings,
-            instance=os.urandom(8).hex(),
+            birth=os.urandom(8).hex(),
             wall_ms=lambda: int(time.time() * 1000),
             on_step=on_step,
             closes_broker=is_ours,

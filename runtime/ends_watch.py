@@ -1,19 +1,15 @@
 """How far the source partitions are committed, how far they are from their ends, and whether a run is there."""
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 
 from ..brokers.protocol import Broker, BrokerError, TopicPartition
 from ..brokers.waiting import bounded
 from ..keyrange.hashing import SPACE_END
-from .engine.ends import Ends
-from .engine.partition_run import PartitionRun, run_of
+from .engine.partition_run import PartitionRun
 from .logs.office import Standing
 from .settings import Settings
 from .watch.statistics import ToLevel
-
-logger = logging.getLogger("keylanes")
 
 
 class EndsWatch:
@@ -34,8 +30,6 @@ class EndsWatch:
         self.seen_s = seen_s
         """When the broker was asked for the ends that are known; it has answered."""
         self._seen = dict(ends)
-        self._has_named_released = False
-        self._is_told = False
 
     async def run(self) -> None:
         """Ask for the ends of all source partitions in intervals, until cancelled."""
@@ -87,33 +81,6 @@ class EndsWatch:
             else:
                 area += max(0, end - self.standing.ledger.frontier(source)) * SPACE_END
         return -(-area // SPACE_END)
-
-    async def has_reached(self, level: Ends) -> bool:
-        """Whether all is done, also in sources that this application writes to itself."""
-        wanted = level.to_pin(self.edges())
-        if wanted:
-            try:
-                level.pin(await self._ask(wanted))
-            except BrokerError as error:
-                if not self._is_told:
-                    logger.warning("the ends of the sources can't be read, until they can: %s", error)
-                self._is_told = True
-                return False
-            self._is_told = False
-        edges = self.edges()
-        if level.is_level(edges):
-            return True
-        if not self._has_named_released:
-            self._name_released({source: end for source, end in level.ends.items() if edges[source] < end})
-        return False
-
-    def _name_released(self, behind: dict[TopicPartition, int]) -> None:
-        """Say, once, that nothing but released ranges is waited for. ``behind``: sources before their ends."""
-        runs = {run_of(self.runs, source, self.standing.identity.app): end for source, end in behind.items()}
-        if runs and all(worker.edge >= end for run, end in runs.items() for worker in run.dispatch.workers):
-            self._has_named_released = True
-            labels = ", ".join(run.label for run in runs)
-            logger.warning("all that is held is level; released ranges of %s wait to be granted", labels)
 
 
 class WayToLevel:

@@ -64,6 +64,11 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     start_timeout_ms: Milliseconds = 120_000  # from connecting to the first record
     drain_timeout_ms: Milliseconds = 10_000  # a graceful stop; no record begins in its last fifth
     close_timeout_ms: Milliseconds = 5_000  # each step of closing
+    # The group
+    session_timeout_ms: Milliseconds = 10_000  # a member that is not heard of for so long is expelled
+    heartbeat_interval_ms: Milliseconds = 1_000  # how often a member says that it lives
+    group_instance_id: str | None = None  # the name of this process, which it keeps over restarts
+    exit_on_expulsion: bool = False  # end instead of joining again
     # What is logged of a run
     report_interval_ms: Milliseconds = 60_000  # between two lines about the work; none while it is idle and level
     failure_log_interval_ms: Milliseconds = 10_000  # between two warnings of a handler's failures of one kind

@@ -8,18 +8,18 @@ from .engine.balance import Balance
 from .engine.commit import CommitCycle
 from .engine.partition_run import PartitionRun
 from .engine.readers import CatchUp, MainReader
+from .holding import Holding
 from .logs.office import Standing
 from .requests import Requests
-from .source_watch import SourceWatch
 
 
 @dataclass(slots=True)
 class Work:
-    """Made in one step when the start is through, and there to its end. ``runs`` and ``ends`` grow with the sources."""
+    """Made in one step when the process has joined, and there to its end. ``runs`` come and go with what it holds."""
 
     runs: list[PartitionRun]
     ends: dict[TopicPartition, int]
-    """Where each source partition ended when it was found: where a run to the ends is to come to."""
+    """Where each source partition ended when something of it was taken up first."""
     standing: Standing
     cycle: CommitCycle
     reader: MainReader
@@ -28,4 +28,4 @@ class Work:
     """None: hot ranges are not to be split."""
     requests: Requests
     ends_watch: EndsWatch
-    source_watch: SourceWatch
+    holding: Holding

@@ -37,6 +37,8 @@ PATIENCE_S_MIN: Final = 0.02  # of a fetch that shall not wait: it does not live
 class SimulatedConnection:
     """One process's way to the cluster: a ``Broker``."""
 
+    is_alone: bool = False
+
     def __init__(self, cluster: Cluster, client_name: str) -> None:
         self.client_name = client_name
         self._cluster = cluster

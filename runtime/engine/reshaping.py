@@ -24,11 +24,6 @@ class Reshaping:
         self.wishes = Wishes(settings.merge_hold_ms)
         self._waiting: dict[Wish, asyncio.Future[None]] = {}
 
-    def begin(self, ledger: Ledger) -> list[Change]:
-        """Workers for all points of all partitions. ``ledger`` is that from before the grant."""
-        begun = [self.wishes.begin(run.dispatch, run.cut, ledger) for run in self.runs]
-        return [change for changes in begun for change in changes]
-
     def ask(self, wish: Wish) -> "asyncio.Future[None]":
         """Have a wish fulfilled; the result is there when that is committed, ValueError when it is refused.
 
@@ -51,12 +46,14 @@ class Reshaping:
 
     def change(self, generation: Generation, now: float) -> None:
         """Release what is through, merge what is level, split: all written with this generation."""
-        self._withdraw(self.wishes.splitting)
+        self._withdraw([*self.wishes.splitting, *self.wishes.leaving])
         reshaped = self.wishes.change(now)
         generation.add(reshaped.changes, reshaped.heirs)
         self._refuse(reshaped)
         for dispatch, workers in reshaped.ready:
-            self.slots.activate(next(run for run in self.runs if run.dispatch is dispatch), workers)
+            for run in self.runs:  # none: it has just ended
+                if run.dispatch is dispatch:
+                    self.slots.activate(run, workers)
 
     def begin_holds(self, now: float) -> None:
         """Hold neighbours that shall become one, a bounded time each."""

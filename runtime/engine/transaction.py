@@ -47,7 +47,6 @@ from ..partition.taking_apart import Apart, Failed, Replaced, Unblamed, take_apa
 from ..settings import Settings
 from ..stores.keeper import Keeper
 from ..watch.steps import Step
-from .ends import Ends
 from .slots import Slots
 
 logger = logging.getLogger("keylanes")
@@ -81,13 +80,8 @@ class Transactions:
         self.last_commit_s: float | None = None
         self._refusals = 0
         """In a row."""
-        self._level: Ends | None = None
         self._producer: Producer | None = producer
         self._on_step = on_step
-
-    def tell(self, level: Ends) -> None:
-        """Tell it from here on which topics are written to, before the edges of the records that did move."""
-        self._level = level
 
     async def send(self, generation: Generation) -> None:
         """Make a generation visible, whatever it takes; raises a FatalError when that can't be done."""
@@ -126,12 +120,9 @@ class Transactions:
         assert self._producer is not None, "a producer was made"
         standing = self.standing
         transaction = standing.next_transaction()
-        if self._level is not None:
-            for source, destination in generation.writes():
-                self._level.discover(source, destination)
         changes = generation.changes()
         changelog, changed = self.keeper.records(changes, standing.incarnation, transaction)
-        events = [*generation.events(transaction), *changed]
+        events = [*generation.events(transaction), *changed, *self._first_writes(generation, transaction)]
         snapshot = await self.snapshots.take_when_due(transaction)
         records = [*generation.outputs(), *changelog, *self._log_records([*events, *snapshot])]
         limit = self.settings.transaction_limit_ms
@@ -158,6 +149,22 @@ class Transactions:
         await self.keeper.committed(changes, positions, is_last=gives_up)
         self._finish(generation, has_snapshot=bool(snapshot))
         return None
+
+    def _first_writes(self, generation: Generation, transaction: int) -> list[TopicsWritten]:
+        """To which sources records led for the first time: what a run to the level has to wait for, too."""
+        ledger = self.standing.ledger
+        if not ledger.control.runs_to_level:
+            return []
+        sources = {topic for topic, _ in ledger.control.started}
+        new: dict[tuple[str, int], set[str]] = {}
+        for place, destination in generation.writes():
+            if destination in sources and destination not in ledger.partition(place).destinations:
+                new.setdefault(place, set()).add(destination)
+        incarnation = self.standing.incarnation
+        return [
+            TopicsWritten(incarnation, transaction, *place, tuple(sorted(destinations)))
+            for place, destinations in sorted(new.items())
+        ]
 
     def _say_refusal(self, error: BrokerError) -> bool:
         """Say the first of several refusals in a row; whether the error is one."""
@@ -202,7 +209,7 @@ class Transactions:
     # --- when a transaction failed ---------------------------------------------------------------------------------
 
     async def _replace_producer(self, deadline: float, *, was_fenced: bool = False) -> None:
-        """INIT → READ control log and offset log to their ends; raises FencedError when another process took over.
+        """INIT → READ control log and offset log to their ends; raises Expelled when that is what they say.
 
         After a fence it looks before INIT, too: who was expelled stops there. If nobody was, the broker itself fenced a
         transaction that was open for too long.
@@ -212,9 +219,11 @@ class Transactions:
             try:
                 if was_fenced:
                     await self.standing.read()
+                    self.standing.check()
                 producer = await self.standing.identity.make_producer()
                 try:
                     await self.standing.read()
+                    self.standing.check()
                 except BaseException:
                     limit = self.settings.close_timeout_ms
                     # An error of the close would stand for what is raised, a cancellation too.

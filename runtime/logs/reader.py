@@ -68,11 +68,20 @@ def offsets_topic(app: str) -> str:
     return f"{app}.offsets"
 
 
+def signals_topic(app: str) -> str:
+    """The name of the topic in which an application's processes tell each other what they see."""
+    return f"{app}.signals"
+
+
 class LogReader:
     """Reads one application's logs; positions stay between calls. ``log_partitions``: how many the offset log has.
 
-    ``close`` lets go of the connection, and of all that was fetched ahead of what was asked for (some MiB). Reading may
-    go on after it, over another one.
+    The two logs are read over connections of their own, side by side: what stands behind an open transaction in the
+    offset log keeps nobody from reading the control log, which may say how it is ended. Of each log there is one call
+    at a time.
+
+    ``close`` lets go of the connections, and of all that was fetched ahead of what was asked for (some MiB). Reading
+    may go on after it, over others.
     """
 
     def __init__(self, app: str, broker: Broker, settings: Settings, log_partitions: int = 0) -> None:
@@ -82,22 +91,25 @@ class LogReader:
         self.control = TopicPartition(control_topic(app), 0)
         self.log_partitions = log_partitions
         self.positions: dict[TopicPartition, int] = {}
-        self._reader: Reader | None = None
+        self._readers: dict[str, Reader] = {}
+        """By topic."""
         self.commits_read = 0
         """Transactions that ``begin_offsets`` read behind the snapshots."""
         self._granted = Granted()
-        self._has_begun = False
+        self._granted_meanwhile: list[RangesGranted] = []
+        """While the offset log is begun."""
+        self._has_begun = self._is_beginning = False
 
-    async def open(self) -> Reader:
-        """Connect, unless it is connected."""
-        if self._reader is None:
-            self._reader = await self._bounded(self.broker.reader({}), "opening a reader of the logs")
-        return self._reader
+    async def open(self, topic: str) -> Reader:
+        """Connect to read a topic, unless it is connected."""
+        if topic not in self._readers:
+            self._readers[topic] = await self._bounded(self.broker.reader({}), f"opening a reader of {topic}")
+        return self._readers[topic]
 
     async def close(self) -> None:
-        """Let go of the connection. What goes wrong there is logged: nothing depends on it."""
-        if self._reader is not None:
-            reader, self._reader = self._reader, None
+        """Let go of the connections. What goes wrong there is logged: nothing depends on it."""
+        readers, self._readers = list(self._readers.values()), {}
+        for reader in readers:
             try:
                 await bounded(reader.close(), self.settings.close_timeout_ms, "closing the reader of the logs")
             except BrokerError as error:
@@ -153,6 +165,8 @@ class LogReader:
             return
         if isinstance(event, RangesGranted):
             self._granted.add(event, placed.position)
+            if self._is_beginning:
+                self._granted_meanwhile.append(event)
         if self._has_begun:
             evolve(ledger, event)
         else:
@@ -165,7 +179,9 @@ class LogReader:
         ``ledger``: of the control log as far as it was read; it is changed. Raises LogError when a log is foreign, or
         has lost its history although something was granted.
         """
-        positions, commits_read = self.positions.copy(), self.commits_read
+        positions = {source: at for source, at in self.positions.items() if source != self.control}
+        commits_read = self.commits_read
+        self._granted_meanwhile, self._is_beginning = [], True
         while True:
             self.commits_read = commits_read  # without those of a try that was cut short
             begun = Ledger(ledger.control, {}, ledger.opened.copy(), ledger.transactions.copy())
@@ -177,10 +193,14 @@ class LogReader:
                 # a newer snapshot, so look again; each time the start is higher.
                 logger.info("while it was searched: %s", trimmed)
             except BaseException:  # what was read goes with the positions: all of it, or nothing
-                self.positions, self.commits_read = positions, commits_read
+                control = {source: at for source, at in self.positions.items() if source == self.control}
+                self.positions, self.commits_read = {**positions, **control}, commits_read
+                self._is_beginning = False
                 raise
+        for grant in self._granted_meanwhile:  # what is there already stays as it is
+            fold_grant(begun, grant)
         ledger.partitions, ledger.opened, ledger.transactions = begun.partitions, begun.opened, begun.transactions
-        self._has_begun = True
+        self._has_begun, self._is_beginning, self._granted_meanwhile = True, False, []
         return ledger
 
     async def _begin(self, ledger: Ledger) -> None:
@@ -281,6 +301,11 @@ class LogReader:
             evolve(ledger, event)
         return ledger
 
+    async def behind(self) -> int:
+        """How many positions the offset log has behind where it was read to, in the partition where these are most."""
+        marks = await self.watermarks(self._offset_logs())
+        return max((mark.high - self.positions.get(source, 0) for source, mark in marks.items()), default=0)
+
     async def _ends(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The high watermarks of sources, which must not lie below the positions."""
         marks = await self.watermarks(sources)
@@ -306,7 +331,7 @@ class LogReader:
         wanted = {source: span for source, span in spans.items() if span[0] < span[1]}
         if not wanted:
             return
-        reader = await self.open()
+        reader = await self.open(next(iter(wanted)).topic)
         reader.assign({source: start for source, (start, _) in wanted.items()})
         limit = self.settings.call_limit_ms + self.settings.transaction_timeout_ms
         while wanted:

@@ -5,11 +5,11 @@ Asked before anything is written, so that a start that is refused leaves nothing
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from ...brokers.protocol import Broker, TopicPartition, Watermarks
 from ...brokers.waiting import bounded
 from ...errors import SettingsError, SourceError
+from ...group.view import Begun
 from ...offsets.control import Control
 from ...offsets.starts import ADDED, LATEST, StartChanged, check_starts, is_added
 from ..handlers.start import FROM_EARLIEST, Start
@@ -17,14 +17,6 @@ from ..settings import Settings
 from ..watch.story import places
 
 logger = logging.getLogger("keylanes")
-
-
-class Begun(NamedTuple):
-    """Where a partition is started, what it was told to start from, and how many partitions its topic has."""
-
-    offset: int
-    start: str
-    partitions: int
 
 
 class Starts:

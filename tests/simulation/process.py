@@ -52,7 +52,7 @@ class Process:
             handlers(factors, self, stateful=world.mix.stateful, max_in_flight=world.mix.max_in_flight),
             self.connection,
             world.settings,
-            instance=f"p{number}",
+            birth=f"p{number}",
             wall_ms=lambda: EPOCH_MS + int(self.loop.time() * 1000) + self.clock_ms,
             on_step=self.hears,
             open_copies=lambda _: LivingCopies(self.folder, self.may_write),

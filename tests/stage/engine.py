@@ -54,7 +54,7 @@ class Engine:
             list(self.app.handlers.values()),
             self.connection,
             self.app.settings,
-            instance=f"process-{self.starts}",
+            birth=f"process-{self.starts}",
             wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
             open_copies=lambda _: self.copies,
             now_s=loop.time,

@@ -80,7 +80,7 @@ class Running:
             [handler],
             self.connection,
             Settings.of(**{"compression_type": None, **settings}),
-            instance="one",
+            birth="one",
             wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
             cpu_s=lambda: loop.time() * self.cpu_share,
         )

@@ -1,0 +1,391 @@
+"""The coordinator's work, in each process: it stands when there is none, and decides as long as it is the one.
+
+The host of group/election.py and group/coordinator.py. What they decide is appended, and read back before anything else
+is decided; what they need is done beside that: members are fenced, logs read, topics looked at. A step that fails is
+tried again: what has not come about is decided, or needed, again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from ...brokers.protocol import (
+    BrokerError,
+    NotAuthorized,
+    Outgoing,
+    ProducerFenced,
+    TopicPartition,
+    TransactionAborted,
+    TransactionUnknown,
+)
+from ...brokers.waiting import Patience, bounded, closed_within, fatal_of, until_answered
+from ...errors import LogError
+from ...group.coordinator import decide, needs
+from ...group.election import SHORT_INTERVALS, Candidate, is_coordinator, probes, stands
+from ...group.heard import COORDINATORS, PARTITIONS, Heard
+from ...group.view import Batch, Rules, Seat, View
+from ...keyrange.hashing import HASH_NAME
+from ...offsets.codec import encode
+from ...offsets.control import Member
+from ...offsets.control_events import AppCreated, CoordinatorElected, MemberExpelled, PlanMade, ReleaseAsked
+from ...offsets.decide import decide_opening
+from ...offsets.event_values import PinnedEnd
+from ...offsets.ledger import Place
+from ...offsets.signals import Beat, CoordinatorBeat
+from ..logs.office import Standing
+from ..logs.reader import offsets_topic
+from ..settings import Settings
+from .decisions import Decisions
+from .following import Following
+from .levelling import Levelling
+from .signals import Signals
+from .sources import Sources, tell_begun
+
+logger = logging.getLogger("keylanes")
+
+LOOK_AGAIN_MS = 30_000
+"""How often it is looked whether a source has got more partitions, or is another topic."""
+LEVEL_LOOK_MS = 100
+"""Between two looks whether a group that runs to its level is there."""
+READ_ON_MS = 50
+"""Between two reads of the offset log while a member is to release something."""
+START_WINDOW_MS: Final = 1_000
+PLAN_INTERVAL_MS: Final = 1_000
+RELEASE_MS: Final = 30_000
+OPENS: Final = 0
+"""The number of the transaction that opens the offset log: of no generation."""
+
+
+def rules_of(settings: Settings) -> Rules:
+    """What the settings say of the group."""
+    return Rules(
+        session_ms=settings.session_timeout_ms,
+        interval_ms=settings.heartbeat_interval_ms,
+        start_window_ms=min(START_WINDOW_MS, settings.session_timeout_ms),
+        plan_interval_ms=min(PLAN_INTERVAL_MS, settings.session_timeout_ms),
+        release_ms=RELEASE_MS,
+        leave_ms=settings.drain_timeout_ms + settings.close_timeout_ms,
+    )
+
+
+class Coordinating:
+    """Of one process, from its start to its end; ``run`` is its task."""
+
+    def __init__(
+        self, standing: Standing, heard: Heard, signals: Signals, following: Following, *, is_alone: bool
+    ) -> None:
+        identity = standing.identity
+        self.standing, self.identity, self.heard = standing, identity, heard
+        self.signals, self.following = signals, following
+        self.broker, self.settings = identity.broker, identity.settings
+        self.rules = rules_of(self.settings)
+        self.candidate = Candidate(identity.instance, identity.birth, is_alone=is_alone)
+        self.decisions = Decisions(self.broker, identity.logs.control, self.settings)
+        self.sources = Sources(self.broker, self.settings)
+        self.levelling = Levelling(standing, heard)
+        self.is_level = False
+        """Whether all is committed up to the pinned ends; said in its beat."""
+        self.resigns = False
+        self._term = self._beats = 0
+        self._seat = Seat(identity.app, identity.birth, 0)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._wake = asyncio.Event()
+        self._beat_s = self._looked_s = 0.0
+        self._error: BaseException | None = None
+
+    @property
+    def is_coordinator(self) -> bool:
+        """Whether this process decides, by what it has read."""
+        return is_coordinator(self.standing.ledger.control, self.identity.birth, self._term)
+
+    def wake(self) -> None:
+        """Look again: something was heard or read."""
+        self._wake.set()
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled. Raises LogError, SourceError, SettingsError, AccessRefused."""
+        refused = Patience(self.settings.broker_retry_ms, "coordinating")
+        try:
+            while True:
+                if self._error is not None:
+                    raise self._error
+                self._wake.clear()
+                self._beat_when_due()
+                try:
+                    await self._step()
+                except NotAuthorized as error:
+                    await refused.wait(error)
+                except BrokerError as error:
+                    logger.warning("coordinating waits: %s", error)
+                    await asyncio.sleep(0.1)
+                else:
+                    refused.answered()
+                await self._rest()
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+
+    async def _rest(self) -> None:
+        """Until there is something to look at, or a beat is due."""
+        due_s = self._beat_s + self.settings.heartbeat_interval_ms / 1000 - asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(max(0.0, due_s)):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _step(self) -> None:
+        control = self.standing.ledger.control
+        if self.is_coordinator:
+            await self._coordinate()
+        elif not self.resigns and stands(control, self.heard, self.candidate, self._term):
+            await self._stand()
+
+    def _beat_when_due(self) -> None:
+        """The coordinator says that it lives; whoever does not hear it, that the partition is there."""
+        now_s = asyncio.get_running_loop().time()
+        if self.candidate.is_alone or now_s < self._beat_s + self.settings.heartbeat_interval_ms / 1000:
+            self._beat_s = now_s if self.candidate.is_alone else self._beat_s
+            return
+        self._beat_s = now_s
+        control = self.standing.ledger.control
+        if self.is_coordinator:
+            self.beat()
+        else:
+            is_probing = probes(control, self.heard, self.candidate, self._term)
+            silent_ms = self.heard.silences[COORDINATORS].silent_ms(control.term)
+            is_missed = silent_ms >= SHORT_INTERVALS * self.rules.interval_ms
+            self.signals.listen(to_all=self.identity.incarnation is None or is_missed)
+            if is_probing:
+                self.signals.tell(COORDINATORS, Beat(self.identity.incarnation or 0, self.identity.birth, 0, 0))
+
+    def beat(self) -> None:
+        """Say that it lives, in each partition: so the silence of others can be told there."""
+        self.signals.listen(to_all=True)
+        self._beats += 1
+        interval_ms = self.rules.interval_ms
+        beat = CoordinatorBeat(self._term, self._beats, self.resigns, interval_ms, self.is_level, ())
+        for partition in range(PARTITIONS):
+            self.signals.tell(partition, beat)
+
+    async def resign(self, limit_s: float) -> None:
+        """Say that it decides nothing more: the next may stand at once."""
+        beat = CoordinatorBeat(self._term, self._beats + 1, True, self.rules.interval_ms, self.is_level, ())
+        try:
+            async with asyncio.timeout(limit_s):
+                await self.signals.told(COORDINATORS, beat)
+        except TimeoutError:
+            return
+
+    # --- standing ----------------------------------------------------------------------------------------------------
+
+    async def _stand(self) -> None:
+        """Read the control log to its end; stand, unless somebody else was elected meanwhile."""
+        await self.following_read()
+        control = self.standing.ledger.control
+        if not stands(control, self.heard, self.candidate, self._term):
+            return
+        if control.created is None:
+            await self._check_lost()
+            await self.decisions.append([AppCreated(self.identity.app, HASH_NAME, self.identity.logs.log_partitions)])
+        self._term = control.term + 1
+        identity = self.identity
+        app_birth = control.app_birth or identity.birth
+        self.decisions.stand(self._term)
+        try:
+            elected = CoordinatorElected(self._term, identity.instance, identity.birth, app_birth)
+            await self.decisions.append([elected])
+        finally:
+            await self.following_read()
+        if self.is_coordinator:
+            logger.info("%s: this process coordinates (term %d)", identity.app, self._term)
+            now_ms = int(asyncio.get_running_loop().time() * 1000)
+            self._seat = Seat(identity.app, identity.birth, now_ms, self.candidate.is_alone)
+            self._seat.log_partitions = identity.logs.log_partitions
+            for task in self._tasks.values():
+                task.cancel()
+            self._tasks = {}
+            self.beat()
+            self.wake()
+
+    async def _check_lost(self) -> None:
+        """Raises LogError when the control log of an application that has run is empty."""
+        topic = offsets_topic(self.identity.app)
+        places = [TopicPartition(topic, p) for p in range(self.identity.logs.log_partitions)]
+        marks = await bounded(self.broker.watermarks(places), self.settings.call_limit_ms, "watermarks")
+        await self.following_read()
+        if self.standing.ledger.control.created is None and any(m.high > 0 for m in marks.values()):
+            raise LogError(
+                f"{self.identity.logs.control.topic} is empty, but {topic} is not: the control log of "
+                f"{self.identity.app!r} is lost. Restore it from a copy, or start under a new application name."
+            )
+
+    async def following_read(self) -> None:
+        """Read the control log to its end, for all who follow it."""
+        await self.standing.read_control()
+        self.following.has_read()
+
+    # --- coordinating ------------------------------------------------------------------------------------------------
+
+    def _view(self) -> View:
+        position = self.identity.logs.positions[self.identity.logs.control]
+        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        return View(self.standing.ledger, self.heard, self._seat, self.rules, position, now_ms)
+
+    async def _coordinate(self) -> None:
+        """Decide until there is nothing more to say, or it is coordinator no more; begin what is needed."""
+        while self.is_coordinator and self._error is None:
+            await self.decisions.settle()  # what an earlier step did not bring through
+            await self._read_back()
+            if not self.is_coordinator:
+                return
+            batch = decide(self._view(), self.decisions.turn)
+            self._note(batch)
+            if not batch.decisions and not batch.answered:
+                break
+            self.decisions.add(batch.decisions)
+        self._begin_needs()
+
+    async def _read_back(self) -> None:
+        """Raises LogError when what was acknowledged does not count."""
+        control = self.standing.ledger.control
+        turn = self.decisions.turn
+        if control.number < turn.number or control.term != turn.term:
+            await self.following_read()
+            control = self.standing.ledger.control
+        if self.is_coordinator and control.number < turn.number:
+            raise LogError(
+                f"{self.identity.logs.control.topic}: decision {turn.number} of term {turn.term} was acknowledged and "
+                f"does not count: the log has {control.number} of them. Something else writes to this topic, or "
+                "records of it are lost. Restore it from a copy, or start under a new application name"
+            )
+
+    def _note(self, batch: Batch) -> None:
+        """What the seat keeps of what is decided."""
+        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        for request in batch.answered:
+            self.heard.answered(request)
+        for decision in batch.decisions:
+            match decision:
+                case PlanMade():
+                    self._seat.planned_ms = now_ms
+                case ReleaseAsked():
+                    self._seat.asked_ms[decision.move] = now_ms
+                case MemberExpelled(incarnation=incarnation, cause=cause):
+                    logger.info("%s: incarnation %d is expelled: %s", self.identity.app, incarnation, cause)
+
+    def _begin_needs(self) -> None:
+        wanted = needs(self._view())
+        for member in wanted.fence:
+            self._begin(f"fence {member.incarnation}", lambda member=member: self._fence(member))  # type: ignore[misc]
+        if wanted.read:
+            self._begin("read", lambda: self._read(wanted.read))
+        if wanted.look:
+            self._begin("look", lambda: self._look(wanted.look))
+        if wanted.open:
+            self._begin("open", lambda: self._open(wanted.open))
+        if wanted.ends:
+            self._begin("ends", self._find_ends)
+        if self.levelling.is_wanted():
+            self._begin("level", self._look_level)
+        elif self.is_level:
+            self.is_level = False
+        elif self._expects() and len(self.standing.ledger.control.members) > 1:
+            self._begin("read on", self._read_on)
+        now_s = asyncio.get_running_loop().time()
+        if self._seat.found and now_s - self._looked_s >= LOOK_AGAIN_MS / 1000:
+            self._looked_s = now_s
+            self._begin("look again", self._look_again)
+
+    def _begin(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do it beside the rest, once at a time, and again until it is answered."""
+        if what in self._tasks:
+            return
+        patience = Patience(self.settings.broker_retry_ms, what)
+        task = asyncio.ensure_future(until_answered(work, patience))
+        self._tasks[what] = task
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if self._tasks.get(what) is task:
+                del self._tasks[what]
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._error = fatal_of(error) if isinstance(error, BrokerError) else error
+            self.wake()
+
+        task.add_done_callback(ended)
+
+    async def _fence(self, member: Member) -> None:
+        """Fence all ids of a member whose expulsion was read back; its last transaction's markers may take longer."""
+        seat = self._seat
+        limit = self.settings.call_limit_ms + self.settings.transaction_timeout_ms
+        for one in member.transactional_ids:
+            await bounded(self.broker.fence(one), limit, f"fencing {one}")
+        seat.fenced.add(member.incarnation)
+
+    async def _read(self, wanted: list[tuple[Place, int]]) -> None:
+        """The owners of these are known to be fenced: what is read from here on has all that they committed."""
+        seat = self._seat
+        await self.standing.read()
+        seat.read |= set(wanted)
+
+    async def _look(self, topics: list[str]) -> None:
+        seat = self._seat
+        found = await self.sources.look(self.standing.ledger.control, topics)
+        seat.found |= found
+        seat.lost |= set(topics) - found.keys()
+        tell_begun(found)
+        self._looked_s = asyncio.get_running_loop().time()
+
+    async def _look_again(self) -> None:
+        seat = self._seat
+        grown = await self.sources.look_again(self.standing.ledger.control, seat.found)
+        seat.found |= grown
+        tell_begun(grown)
+
+    async def _find_ends(self) -> None:
+        seat, started = self._seat, sorted(self.standing.ledger.control.started)
+        places = [TopicPartition(*place) for place in started]
+        marks = await bounded(self.broker.watermarks(places), self.settings.call_limit_ms, "ends of the sources")
+        seat.ends = tuple(PinnedEnd(*place, marks[place].high) for place in places)
+
+    async def _look_level(self) -> None:
+        is_level = await self.levelling.look()
+        if is_level != self.is_level:
+            self.is_level = is_level
+            self.beat()
+        await asyncio.sleep(LEVEL_LOOK_MS / 1000)
+
+    def _expects(self) -> bool:
+        """Whether something is about to be released."""
+        return bool(self.standing.ledger.control.moves.asked or self.heard.leaving)
+
+    async def _read_on(self) -> None:
+        await self.standing.read()
+        await asyncio.sleep(READ_ON_MS / 1000)
+
+    async def _open(self, log_partitions: list[int]) -> None:
+        """Write the first event of partitions of the offset log, before anything is granted of what goes there."""
+        identity, topic = self.identity, offsets_topic(self.identity.app)
+        incarnation, all_of_them = self.standing.incarnation, identity.logs.log_partitions
+        events = [decide_opening(identity.app, all_of_them, p, incarnation, OPENS) for p in log_partitions]
+        records = [Outgoing(topic, event.log_partition, None, encode(event)) for event in events]
+        limit = self.settings.transaction_limit_ms
+        opener = f"{identity.app}.{identity.birth}.opens"
+        making = self.broker.producer(opener, transaction_timeout_ms=self.settings.transaction_timeout_ms)
+        producer = await bounded(making, self.settings.call_limit_ms, f"making a producer of {opener}")
+        try:
+            await self.standing.read()
+            if not self.standing.ledger.opened.issuperset(log_partitions):
+                await bounded(producer.transact(records), limit, f"opening {topic}")
+                await self.standing.read()
+        except (ProducerFenced, TransactionAborted, TransactionUnknown) as error:
+            logger.info("opening %s is tried again: %s", topic, error)
+        finally:
+            await closed_within(self.settings.close_timeout_ms, producer.close(), "closing a producer")
+
+    async def close(self) -> None:
+        """Let go of the connections; bounded in time."""
+        await self.decisions.close()
