@@ -79,9 +79,10 @@ def stands(control: Control, heard: Heard, candidate: Candidate, term: int) -> b
     return heard.silences[COORDINATORS].silent_ms(control.term) >= wait_ms(control, heard, candidate)
 
 
-def probes(control: Control, heard: Heard, candidate: Candidate, term: int) -> bool:
-    """Whether the process is to append to the coordinator's partition, so that its silence can be told."""
-    if is_coordinator(control, candidate.birth, term):
-        return False
-    silence = heard.silences[COORDINATORS]
-    return not silence.was_heard(control.term) or silence.silent_ms(control.term) >= heard.interval_ms
+def probes(control: Control, candidate: Candidate, term: int, unheard_ms: int, interval_ms: int) -> bool:
+    """Whether the process is to append to the coordinator's partition, so that its silence can be told there.
+
+    ``unheard_ms``: so long it has heard nothing of the coordinator, by its own clock: in the partition no time passes
+    without probes.
+    """
+    return not is_coordinator(control, candidate.birth, term) and unheard_ms >= SHORT_INTERVALS * interval_ms

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ..brokers.protocol import BrokerError, TopicPartition
 from ..brokers.waiting import Patience, fatal_of, until_answered
 from ..group.member import Works, range_of, state_of
+from ..group.members import LEFT
 from ..keyrange.ranges import KeyRange
 from ..offsets.control_events import ReleaseAsked
 from ..offsets.event_values import Edge
@@ -105,6 +106,8 @@ class Holding:
         try:
             while True:
                 self._changed.clear()
+                if self.has_left():
+                    return
                 self.standing.check()
                 if self._error is not None:
                     raise self._error
@@ -113,6 +116,12 @@ class Holding:
         finally:
             for task in self._tasks:
                 task.cancel()
+
+    def has_left(self) -> bool:
+        """Whether the group goes on without this process, as it asked for."""
+        own, control = self.standing.incarnation, self.standing.ledger.control
+        member = control.members.get(own)
+        return self.taking_part.leaves and control.is_expelled(own) and (member is None or member.cause == LEFT)
 
     def _follow(self) -> None:
         control = self.standing.ledger.control

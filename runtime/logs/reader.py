@@ -291,7 +291,7 @@ class LogReader:
         """The ledger, changed, with the events of one partition of the offset log; see ``read_offsets``."""
         own, known = folded
         for event in events:
-            if event.incarnation == own and event.transaction <= known:
+            if event.incarnation == own and 0 < event.transaction <= known:
                 continue
             if isinstance(event, LogOpened):
                 self._check_app(event.app, event.hash_name, source)

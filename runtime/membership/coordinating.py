@@ -22,7 +22,7 @@ from ...brokers.protocol import (
 from ...brokers.waiting import Patience, bounded, closed_within, fatal_of, until_answered
 from ...errors import LogError
 from ...group.coordinator import decide, needs
-from ...group.election import SHORT_INTERVALS, Candidate, is_coordinator, probes, stands
+from ...group.election import Candidate, is_coordinator, probes, stands
 from ...group.heard import COORDINATORS, PARTITIONS, Heard
 from ...group.view import Batch, Rules, Seat, View
 from ...keyrange.hashing import HASH_NAME
@@ -30,7 +30,7 @@ from ...offsets.codec import encode
 from ...offsets.control import Member
 from ...offsets.control_events import AppCreated, CoordinatorElected, MemberExpelled, PlanMade, ReleaseAsked
 from ...offsets.decide import decide_opening
-from ...offsets.event_values import PinnedEnd
+from ...offsets.event_values import EVERYBODY, PinnedEnd
 from ...offsets.ledger import Place
 from ...offsets.signals import Beat, CoordinatorBeat
 from ..logs.office import Standing
@@ -46,6 +46,8 @@ logger = logging.getLogger("keylanes")
 
 LOOK_AGAIN_MS = 30_000
 """How often it is looked whether a source has got more partitions, or is another topic."""
+SLACK_S: Final = 0.001
+"""A timer may be so early."""
 LEVEL_LOOK_MS = 100
 """Between two looks whether a group that runs to its level is there."""
 READ_ON_MS = 50
@@ -91,7 +93,10 @@ class Coordinating:
         self._seat = Seat(identity.app, identity.birth, 0)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
-        self._beat_s = self._looked_s = 0.0
+        self._due_s = self._looked_s = 0.0
+        self._heard_last: CoordinatorBeat | None = None
+        self._heard_s = 0.0
+        """When the coordinator was heard last, by the loop's time."""
         self._error: BaseException | None = None
 
     @property
@@ -130,9 +135,8 @@ class Coordinating:
 
     async def _rest(self) -> None:
         """Until there is something to look at, or a beat is due."""
-        due_s = self._beat_s + self.settings.heartbeat_interval_ms / 1000 - asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(max(0.0, due_s)):
+            async with asyncio.timeout_at(self._due_s):
                 await self._wake.wait()
         except TimeoutError:
             return
@@ -147,18 +151,20 @@ class Coordinating:
     def _beat_when_due(self) -> None:
         """The coordinator says that it lives; whoever does not hear it, that the partition is there."""
         now_s = asyncio.get_running_loop().time()
-        if self.candidate.is_alone or now_s < self._beat_s + self.settings.heartbeat_interval_ms / 1000:
-            self._beat_s = now_s if self.candidate.is_alone else self._beat_s
+        if now_s + SLACK_S < self._due_s:
             return
-        self._beat_s = now_s
+        self._due_s = now_s + self.settings.heartbeat_interval_ms / 1000
+        if self.candidate.is_alone:  # nobody hears it
+            return
         control = self.standing.ledger.control
         if self.is_coordinator:
             self.beat()
         else:
-            is_probing = probes(control, self.heard, self.candidate, self._term)
-            silent_ms = self.heard.silences[COORDINATORS].silent_ms(control.term)
-            is_missed = silent_ms >= SHORT_INTERVALS * self.rules.interval_ms
-            self.signals.listen(to_all=self.identity.incarnation is None or is_missed)
+            if (beat := self.heard.coordinator) is not self._heard_last:
+                self._heard_last, self._heard_s = beat, now_s
+            unheard_ms = int((now_s - self._heard_s) * 1000)
+            is_probing = probes(control, self.candidate, self._term, unheard_ms, self.rules.interval_ms)
+            self.signals.listen(to_all=self.identity.incarnation is None or is_probing)
             if is_probing:
                 self.signals.tell(COORDINATORS, Beat(self.identity.incarnation or 0, self.identity.birth, 0, 0))
 
@@ -369,7 +375,8 @@ class Coordinating:
     async def _open(self, log_partitions: list[int]) -> None:
         """Write the first event of partitions of the offset log, before anything is granted of what goes there."""
         identity, topic = self.identity, offsets_topic(self.identity.app)
-        incarnation, all_of_them = self.standing.incarnation, identity.logs.log_partitions
+        own, all_of_them = self.standing.ledger.control.member_of(identity.birth), identity.logs.log_partitions
+        incarnation = EVERYBODY if own is None else own.incarnation
         events = [decide_opening(identity.app, all_of_them, p, incarnation, OPENS) for p in log_partitions]
         records = [Outgoing(topic, event.log_partition, None, encode(event)) for event in events]
         limit = self.settings.transaction_limit_ms

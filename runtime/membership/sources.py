@@ -77,7 +77,7 @@ class Sources:
             return {}
 
     async def check_held(self, ledger: Ledger, places: Sequence[Place]) -> Mapping[TopicPartition, Watermarks]:
-        """The watermarks of source partitions now; raises SourceError when one no longer holds what is to be read next."""
+        """Their watermarks now; raises SourceError when one no longer holds what is to be read next."""
         limit, sources = self.settings.call_limit_ms, [TopicPartition(*place) for place in places]
         marks = await bounded(self.broker.watermarks(sources), limit, "watermarks of sources")
         for source in sources:

@@ -36,7 +36,8 @@ class TakingPart:
         self._changed = asyncio.Event()
         self._term = 0
         self._asked: JoinAsked | None = None
-        self._leaves = False
+        self.leaves = False
+        """Whether it has asked to leave."""
         self._is_told = False
 
     def wake(self) -> None:
@@ -80,7 +81,7 @@ class TakingPart:
     def beat(self) -> None:
         """Say that this process lives; before it has joined, that it wants to."""
         identity = self.identity
-        if self._leaves:
+        if self.leaves:
             return
         if identity.incarnation is None:
             if self._asked is not None:
@@ -91,7 +92,7 @@ class TakingPart:
 
     def leave(self) -> None:
         """Say that this process stops in order: it is given nothing more."""
-        self._leaves = True
+        self.leaves = True
         self.signals.tell(self.partition, LeaveAsked(self.standing.incarnation, self.identity.birth, 0))
 
     async def left(self, limit_s: float) -> bool:
