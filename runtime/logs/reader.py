@@ -32,6 +32,8 @@ READ_RECORDS_MAX = 5_000
 """So long a stretch of a log is looked at."""
 FETCH_RECORDS_MAX = 2_000
 """At a time."""
+GRANTS = "the control log again"
+"""A connection over which grants are read that were read before."""
 
 Extent: TypeAlias = tuple[int, int]
 """Positions from the first on and below the second."""
@@ -92,7 +94,7 @@ class LogReader:
         self.log_partitions = log_partitions
         self.positions: dict[TopicPartition, int] = {}
         self._readers: dict[str, Reader] = {}
-        """By topic."""
+        """By topic, or by what is read over it."""
         self.commits_read = 0
         """Transactions that ``begin_offsets`` read behind the snapshots."""
         self._granted = Granted()
@@ -100,11 +102,11 @@ class LogReader:
         """While the offset log is begun."""
         self._has_begun = self._is_beginning = False
 
-    async def open(self, topic: str) -> Reader:
-        """Connect to read a topic, unless it is connected."""
-        if topic not in self._readers:
-            self._readers[topic] = await self._bounded(self.broker.reader({}), f"opening a reader of {topic}")
-        return self._readers[topic]
+    async def open(self, what: str) -> Reader:
+        """Connect to read something, unless it is connected."""
+        if what not in self._readers:
+            self._readers[what] = await self._bounded(self.broker.reader({}), f"opening a reader of {what}")
+        return self._readers[what]
 
     async def close(self) -> None:
         """Let go of the connections. What goes wrong there is logged: nothing depends on it."""
@@ -224,7 +226,7 @@ class LogReader:
             return []
         span = (min(lacking), max(lacking) + 1)
         grants: list[RangesGranted] = []
-        async for placed in self._stream({self.control: span}):
+        async for placed in self._stream({self.control: span}, GRANTS):  # the control log is read on meanwhile
             wanted = [one.event for one in placed.events if one.position in lacking]
             grants += [event for event in wanted if isinstance(event, RangesGranted)]
         return grants
@@ -326,12 +328,14 @@ class LogReader:
             found[placed.source] += placed.events
         return found
 
-    async def _stream(self, spans: Mapping[TopicPartition, Extent]) -> AsyncIterator[Stretch]:
-        """The same as it comes, so that a log of any length is read without being held."""
+    async def _stream(self, spans: Mapping[TopicPartition, Extent], over: str = "") -> AsyncIterator[Stretch]:
+        """The same as it comes, so that a log of any length is read without being held. ``over``: which connection;
+        that of the log unless it is said.
+        """
         wanted = {source: span for source, span in spans.items() if span[0] < span[1]}
         if not wanted:
             return
-        reader = await self.open(next(iter(wanted)).topic)
+        reader = await self.open(over or next(iter(wanted)).topic)
         reader.assign({source: start for source, (start, _) in wanted.items()})
         limit = self.settings.call_limit_ms + self.settings.transaction_timeout_ms
         while wanted:
