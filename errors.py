@@ -11,6 +11,7 @@ KeylanesError
 │   ├── BrokerUnavailable    6  the broker did not answer within the limits: start again when it is back
 │   ├── SourceError          7  a source topic is missing, was re-created, or lost records ahead of us
 │   ├── StoreError           8  the local RocksDB folder is in use, foreign, damaged or full
+│   │   └── EmbeddedInUse    2  another process has the embedded broker's folder, which is for one: more need a Kafka
 │   ├── StateError           9  the state can't be trusted: its changelog is missing, truncated or foreign
 │   ├── InvariantBroken     70  a defect of keylanes itself: report it
 │   └── NotSimulated            app.test() alone: a handler waits for a socket, a host name or a process
@@ -99,6 +100,15 @@ class StoreError(FatalError):
     """The local folder can't be used: held by another process, foreign, damaged, full or not private."""
 
     exit_code = 8
+
+
+class EmbeddedInUse(StoreError):
+    """Another process has the embedded broker's folder open; the message names it where it can be known.
+
+    The embedded broker is for one process. Several processes need a Kafka.
+    """
+
+    exit_code = 2
 
 
 class StateError(FatalError):

@@ -19,8 +19,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
-from ..errors import StoreError
-from ..state.rocks import RocksError
+from ..errors import EmbeddedInUse, StoreError
+from ..state.rocks import RocksError, RocksInUse
 from ..state.tables import Table
 from ..state.topics import EpochStale, Guard, NotALog, OffsetMissing, StoredRecord, TopicMissing, TopicStore
 from .protocol import (
@@ -131,7 +131,7 @@ class EmbeddedBroker:
         self._threads = _threads()
 
     async def open(self) -> None:
-        """Open the folder, make it if there is none. Raises StoreError, above all when another process holds it."""
+        """Open the folder, make it if there is none. Raises StoreError; EmbeddedInUse when another process has it."""
         if self._held is not None:
             return
         opening = asyncio.ensure_future(self._in_thread(functools.partial(_acquire, self.folder)))
@@ -422,6 +422,12 @@ def _translated(step: Callable[[], T]) -> T:
         ) from error
     except EpochStale as error:
         raise ProducerFenced(str(error)) from error
+    except RocksInUse as error:
+        raise EmbeddedInUse(
+            f"{error}. The embedded broker is for one process: stop that one, or give this one a folder of its own. "
+            "Several processes of an application need a Kafka: `keylanes broker` starts one for development, and its "
+            "address is kafka://host:port"
+        ) from error
     except RocksError as error:
         raise StoreError(str(error)) from error
 

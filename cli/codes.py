@@ -5,7 +5,8 @@ from typing import Final
 CODES: Final = {
     0: "done, or stopped in order",
     1: "an error that none of these names",
-    2: "wrong usage, settings, declarations, clock or limits, or the cluster refuses a log-in or a right",
+    2: "wrong usage, settings, declarations, clock or limits; an embedded broker is in use; or the cluster refuses a "
+    "log-in or a right",
     3: "another process of the application took over",
     4: "a log of the application can't be used",
     5: "a record failed for good, and the policy is to stop",

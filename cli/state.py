@@ -1,15 +1,18 @@
 """``keylanes state``: state as a folder holds it, without the application or beside it while it runs.
 
-The folder is that of the local copies (``Settings.state_folder``) or of an embedded broker; its marker says which. What
-is there is committed; of a copy it may be the state of some transactions ago, for it follows the changelog.
+The folder is that of the local copies (``Settings.state_folder``), a subfolder of it, or that of an embedded broker;
+its marker says which. What is there is committed; of a copy it may be the state of some transactions ago, for it
+follows the changelog. What a process left behind that is not at work any more is as old as its end. So where several
+subfolders are looked through, each entry names its own.
 """
 
 import base64
+import contextlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, Protocol
+from typing import Annotated, Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import typer
@@ -21,13 +24,17 @@ from ..offsets.codec import EventError, decode
 from ..offsets.ledger import Ledger, evolve_all
 from ..runtime.logs.reader import control_topic
 from ..state.changelog import changelog_topic
-from ..state.copies import RocksCopies, open_copies
+from ..state.copies import NoStateYet, RocksCopies, open_copies
 from ..state.keys import bounds_of, encode_map_key
 from ..state.lookup import Entry, KeyInSeveral, entries_of_key, entries_of_store, walked
-from ..state.rocks import MARKER, RocksError
+from ..state.rocks import RocksError, kind_in
+from ..state.subfolders import subfolders_in
 from ..state.tables import StoreInfo, Table
+from ..state.topics import KIND as TOPICS
 from ..state.topics import TopicStore
 from .codes import epilog
+
+T = TypeVar("T")
 
 READ_RECORDS_MAX: Final = 10_000
 EXIT_NOTHING: Final = 1
@@ -35,6 +42,10 @@ EXIT_NOTHING: Final = 1
 state = typer.Typer(
     name="state", help="Look into state, as a folder holds it; also beside the application.", no_args_is_help=True
 )
+
+
+class NotHere(SettingsError):
+    """A folder has no such store or partition, or not that key's part of it; another one may."""
 
 
 class Held(NamedTuple):
@@ -58,9 +69,10 @@ class Held(NamedTuple):
 
 
 class Kept(Protocol):
-    """The state of one application in a folder."""
+    """The state of one application in a folder. ``where``: which of several subfolders it is."""
 
     app: str
+    where: str | None
     stores: Mapping[str, StoreInfo]
 
     def partitions(self, topic: str) -> Mapping[int, Held]:
@@ -73,8 +85,8 @@ class Kept(Protocol):
 class KeptCopies:
     """Local copies."""
 
-    def __init__(self, copies: RocksCopies) -> None:
-        self.app = copies.app
+    def __init__(self, copies: RocksCopies, where: str | None = None) -> None:
+        self.app, self.where = copies.app, where
         self._copies = copies
         self.stores: Mapping[str, StoreInfo] = {store.name: store for store in copies.stores()}
 
@@ -94,6 +106,8 @@ class KeptCopies:
 class KeptTopics:
     """Changelogs that an embedded broker keeps by key."""
 
+    where: str | None = None
+
     def __init__(self, topics: TopicStore, app: str | None) -> None:
         self._topics = topics
         self.app = _app_in(topics, app)
@@ -111,19 +125,29 @@ class KeptTopics:
         self._topics.close()
 
 
-def open_kept(folder: Path, app: str | None) -> Kept:
-    """What a folder keeps; raises RocksError, SettingsError, LogError."""
+@contextlib.contextmanager
+def opened(folder: Path, app: str | None) -> Iterator[list[Kept]]:
+    """What a folder keeps, or each of its subfolders. Raises RocksError, SettingsError, LogError."""
     try:
-        kind = (folder / MARKER).read_text(encoding="ascii", errors="replace").split()[1:2]
-    except OSError:
-        kind = []
-    if kind != ["topics"]:
-        copies = open_copies(folder, app=app, mode="beside")  # says what is wrong with any other folder
-        try:
-            return KeptCopies(copies)
-        except BaseException:
-            copies.close()
-            raise
+        subfolders = subfolders_in(folder)
+    except OSError as error:
+        raise RocksError(f"{folder} can't be read: {error}") from error
+    with contextlib.ExitStack() as stack:
+        if subfolders is None:
+            kept = [stack.enter_context(contextlib.closing(_open(folder, app)))]
+        else:
+            every = []
+            for subfolder in subfolders:
+                with contextlib.suppress(NoStateYet):
+                    every.append(stack.enter_context(contextlib.closing(_open_copies(subfolder, None, subfolder.name))))
+            chosen_app = _one_of({one.app for one in every}, app, folder)
+            kept = [one for one in every if one.app == chosen_app]
+        yield kept
+
+
+def _open(folder: Path, app: str | None) -> Kept:
+    if kind_in(folder) != TOPICS:
+        return _open_copies(folder, app)  # says what is wrong with any other folder
     topics = TopicStore.open_read_only(folder)
     try:
         return KeptTopics(topics, app)
@@ -132,23 +156,37 @@ def open_kept(folder: Path, app: str | None) -> Kept:
         raise
 
 
+def _open_copies(folder: Path, app: str | None, where: str | None = None) -> Kept:
+    copies = open_copies(folder, app=app, mode="beside")
+    try:
+        return KeptCopies(copies, where)
+    except BaseException:
+        copies.close()
+        raise
+
+
 def _app_in(topics: TopicStore, app: str | None) -> str:
     """The application that is meant; raises SettingsError."""
     names = topics.topics()
     control = control_topic("")
-    found = sorted(
+    found = {
         candidate
         for name in names
         if (candidate := name.removesuffix(control)) != name
         and any(other.startswith(changelog_topic(candidate, "")) for other in names)
-    )
+    }
+    return _one_of(found, app, topics.folder)
+
+
+def _one_of(found: Collection[str], app: str | None, folder: Path) -> str:
+    """The application that is meant, of those that keep state in a folder; raises SettingsError."""
     if app is None and len(found) == 1:
-        return found[0]
+        return next(iter(found))
     if not found:
-        raise SettingsError(f"{topics.folder}: no application keeps state here")
+        raise SettingsError(f"{folder}: no application keeps state here")
     if app is None or app not in found:
         asked = "name one with --app" if app is None else f"seen --app {app}"
-        raise SettingsError(f"{topics.folder}: the applications that keep state here are {found}; {asked}")
+        raise SettingsError(f"{folder}: the applications that keep state here are {sorted(found)}; {asked}")
     return app
 
 
@@ -171,16 +209,30 @@ def _declared(topics: TopicStore, app: str) -> dict[str, StoreInfo]:
 # --- entries ---------------------------------------------------------------------------------------------------------
 
 
+def of_each(kept: Sequence[Kept], look: Callable[[Kept], T]) -> list[tuple[Kept, T]]:
+    """What is found in each subfolder; raises NotHere only when it is found in none."""
+    found: list[tuple[Kept, T]] = []
+    missed: list[NotHere] = []
+    for one in kept:
+        try:
+            found.append((one, look(one)))
+        except NotHere as error:
+            missed.append(error)
+    if missed and not found:
+        raise missed[0]
+    return found
+
+
 def chosen(kept: Kept, name: str, partition: int | None) -> tuple[StoreInfo, Mapping[int, Held]]:
-    """A store, and its partitions or the one that is asked for; raises SettingsError, RocksError."""
+    """A store, and its partitions or the one that is asked for; raises NotHere, RocksError."""
     store = kept.stores.get(name)
     if store is None:
-        raise SettingsError(f"application {kept.app!r} has no store {name!r} here; it has {sorted(kept.stores)}")
+        raise NotHere(f"application {kept.app!r} has no store {name!r} here; it has {sorted(kept.stores)}")
     found = kept.partitions(store.topic)
     if partition is None:
         return store, found
     if partition not in found:
-        raise SettingsError(f"partition {partition} of {store.topic!r} is not here; there are {sorted(found)}")
+        raise NotHere(f"partition {partition} of {store.topic!r} is not here; there are {sorted(found)}")
     return store, {partition: found[partition]}
 
 
@@ -188,20 +240,20 @@ def entries_of(
     kept: Kept, name: str, key: bytes, map_key: str | None, partition: int | None
 ) -> list[dict[str, object]]:
     """The values of a record's key: one, or the entries of its map. Raises SettingsError when several partitions have
-    the key, or none can have it.
+    the key, NotHere when none can have it.
     """
     store, partitions = chosen(kept, name, partition)
     point = point_of_key(key)
     holding = {p: held for p, held in partitions.items() if any(r.first <= point < r.end for r in held.ranges)}
     if not holding:
-        raise SettingsError(f"no partition of {store.topic!r} here holds the state of this key: it is not restored")
+        raise NotHere(f"no partition of {store.topic!r} here holds the state of this key: it is not restored")
     try:
         entries = entries_of_key(store, key, _map_key_bytes(store, map_key), holding.items())
     except KeyInSeveral as error:
         raise SettingsError(
             f"partitions {error.partitions} of {store.topic!r} have this key; name one with --partition"
         ) from None
-    return [shown(store, entry) for entry in entries]
+    return [shown(store, entry, kept.where) for entry in entries]
 
 
 def _map_key_bytes(store: StoreInfo, map_key: str | None) -> bytes | None:
@@ -224,12 +276,13 @@ def all_entries(kept: Kept, name: str, partition: int | None) -> Iterator[dict[s
     for number, held in partitions.items():
         for within in held.ranges:
             for entry in entries_of_store(store, number, walked(held.table, *bounds_of(within))):
-                yield shown(store, entry)
+                yield shown(store, entry, kept.where)
 
 
-def shown(store: StoreInfo, found: Entry) -> dict[str, object]:
+def shown(store: StoreInfo, found: Entry, where: str | None) -> dict[str, object]:
     """An entry as it is printed; what is no text or can't be decoded is base64."""
-    entry: dict[str, object] = {"partition": found.partition, **_text("key", found.key)}
+    entry: dict[str, object] = {} if where is None else {"folder": where}
+    entry |= {"partition": found.partition, **_text("key", found.key)}
     if found.map_key is not None:
         entry |= _text("map_key", found.map_key) if isinstance(found.map_key, bytes) else {"map_key": found.map_key}
     try:
@@ -264,7 +317,9 @@ def _value(store: StoreInfo, payload: bytes) -> dict[str, object]:
 
 # --- the commands ----------------------------------------------------------------------------------------------------
 
-Folder = Annotated[Path, typer.Argument(help="Settings.state_folder, or the folder of an embedded broker")]
+Folder = Annotated[
+    Path, typer.Argument(help="Settings.state_folder, a subfolder of it, or the folder of an embedded broker")
+]
 StoreName = Annotated[str, typer.Argument(metavar="STORE", help="the store's name")]
 Partition = Annotated[int | None, typer.Option(min=0, help="of the source topic; else all")]
 AppName = Annotated[str | None, typer.Option("--app", help="where a folder has the state of several applications")]
@@ -286,13 +341,11 @@ def get(
     except ValueError as error:
         raise SettingsError(f"--base64: {key!r} is none: {error}") from None
     try:
-        kept = open_kept(folder, app)
-        try:
-            found = entries_of(kept, store, data, map_key, partition)
-        finally:
-            kept.close()
+        with opened(folder, app) as kept:
+            answers = of_each(kept, lambda one: entries_of(one, store, data, map_key, partition))
     except RocksError as error:
         raise StoreError(str(error)) from error
+    found = [entry for _, entries in answers for entry in entries]
     for entry in found:
         _print(entry)
     if not found:
@@ -310,12 +363,11 @@ def scan(
 ) -> None:
     """Print all values of a store as lines of JSON, in order of partitions and points."""
     try:
-        kept = open_kept(folder, app)
-        try:
-            for entry in islice(all_entries(kept, store, partition), limit):
+        with opened(folder, app) as kept:
+            having = [one for one, _ in of_each(kept, lambda one: chosen(one, store, partition))]
+            entries = chain.from_iterable(all_entries(one, store, partition) for one in having)
+            for entry in islice(entries, limit):
                 _print(entry)
-        finally:
-            kept.close()
     except RocksError as error:
         raise StoreError(str(error)) from error
 

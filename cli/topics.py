@@ -7,7 +7,7 @@ import msgspec
 
 from ..brokers.protocol import Broker, BrokerError, TopicDescription, TopicSpec
 from ..brokers.waiting import fatal_of
-from ..errors import SettingsError, StoreError
+from ..errors import EmbeddedInUse, SettingsError
 from ..runtime.app import App
 from ..runtime.connect import connect
 from ..runtime.logs.topics import destinations_of, log_specs, prepare_topics
@@ -19,7 +19,7 @@ def create_topics(app: App, partitions: int, narrower: Mapping[str, int], replic
     """Make the topics of an application that are missing; a line for each: made, or there before.
 
     ``partitions``: of its sources, but for the ``narrower`` ones; ``replicas``: None is the cluster's default. Raises
-    SettingsError, BrokerUnavailable, and StoreError while a process holds the folder of an embedded broker.
+    SettingsError, BrokerUnavailable, StoreError, EmbeddedInUse while a process has the folder of an embedded broker.
     """
     if not app.handlers:
         raise SettingsError(f"application {app.name!r} has no handler: it has no topics to create")
@@ -36,11 +36,8 @@ async def _create(
 ) -> list[str]:
     try:
         await broker.open()
-    except StoreError as error:
-        raise StoreError(
-            f"{error}. An embedded broker belongs to one process at a time: stop the application, create the topics, "
-            "and start it again"
-        ) from error
+    except EmbeddedInUse as error:
+        raise EmbeddedInUse(f"{error}. Or stop the application, create the topics, and start it again") from error
     except BrokerError as error:
         raise fatal_of(error) from error
     try:

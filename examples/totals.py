@@ -1,7 +1,7 @@
 """Running totals of each customer: state beside the handler, exactly once with its outputs and its progress.
 
 ``python totals.py`` shows it across a crash, on a simulated broker. ``BROKER=kafka://localhost:9092 keylanes run
-totals:app`` runs it on a Kafka that has a topic ``orders``; the local copy of the state is in the folder ``totals``.
+totals:app`` runs it on a Kafka that has a topic ``orders``; local copies of the state are in the folder ``totals``.
 """
 
 import asyncio

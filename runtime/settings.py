@@ -6,6 +6,7 @@ default. There is no default broker: it is given to ``App``.
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Final
 
@@ -27,6 +28,9 @@ OTHER_VARIABLES: Final = frozenset(
     ("BROKER", "CACHE", "DEMO_HANDLER_MS", "HYPOTHESIS", "INTERPRETED", "IVY_SETTINGS", "JAVA")
 )
 """Variables with our prefix that are no settings, without the prefix. ``App`` takes ``KEYLANES_BROKER``."""
+
+INSTANCE_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+"""What Kafka allows as a ``group.instance.id``, but for "." and ".."."""
 
 COMPRESSIONS: Final = ("gzip", "snappy", "lz4", "zstd")
 
@@ -56,8 +60,8 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     balance_interval_ms: Milliseconds = 1_000  # between two measurements of the workers' cost
     workers_factor_max: Positive = 4  # splits make at most so many times the declared workers
     # Requests to the broker, starting and stopping
-    transaction_timeout_ms: Milliseconds = 10_000  # then the broker aborts a dead app's transaction; readers wait
-    request_timeout_ms: Milliseconds = 4_000  # one attempt at a request; then a broker that says nothing is passed over
+    transaction_timeout_ms: Milliseconds = 5_000  # then the broker aborts a dead app's transaction; readers wait
+    request_timeout_ms: Milliseconds = 2_500  # one attempt at a request; then a broker that says nothing is passed over
     default_api_timeout_ms: Milliseconds = 30_000  # one call to the brokers, with all its attempts
     ends_interval_ms: Milliseconds = 10_000  # how often the ends of the sources are asked for, which the lag counts to
     broker_retry_ms: Milliseconds = 120_000  # a commit is retried for so long, then the app stops
@@ -66,9 +70,9 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     close_timeout_ms: Milliseconds = 5_000  # each step of closing
     # The group
     session_timeout_ms: Milliseconds = 10_000  # a member that is not heard of for so long is expelled
-    heartbeat_interval_ms: Milliseconds = 1_000  # how often a member says that it lives
-    group_instance_id: str | None = None  # the name of this process, which it keeps over restarts
-    exit_on_expulsion: bool = False  # end instead of joining again
+    heartbeat_interval_ms: Milliseconds = 1_000  # how often a member is heard of; at most a third of the session
+    group_instance_id: str | None = None  # the name of this process alone: a restart has its place and copies again
+    exit_on_expulsion: bool = False  # end (exit code 3) when it is expelled; False: join the group again
     # What is logged of a run
     report_interval_ms: Milliseconds = 60_000  # between two lines about the work; none while it is idle and level
     failure_log_interval_ms: Milliseconds = 10_000  # between two warnings of a handler's failures of one kind
@@ -81,7 +85,7 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     compression_type: str | None = "lz4"  # of written records: gzip, snappy, lz4, zstd or none
     output_bytes_max: Positive | None = None  # a larger output fails its record; None: what the topic allows
     # State
-    state_folder: str | None = None  # local copies of state, a folder for each process; needed with state on Kafka
+    state_folder: str | None = None  # local copies of state, a subfolder for each process; needed with state on Kafka
     state_cache_bytes_max: Positive = 256 * 1024 * 1024  # RocksDB blocks of state in memory, for the whole process
     state_ahead_bytes_max: Positive = 64 * 1024 * 1024  # values read ahead or written lately, for each topic
     state_write_interval_ms: NotNegative = 1_000  # how often committed changes go to the local copies
@@ -106,9 +110,10 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
             )
         if self.state_folder is not None and not self.state_folder.strip():
             raise SettingsError(
-                f"state_folder names a folder; seen {self.state_folder!r}: give a folder of its own for each process, "
-                "or leave it out where no handler keeps state"
+                f"state_folder names a folder; seen {self.state_folder!r}: give a local folder, which the processes of "
+                "one machine may share, or leave it out where no handler keeps state"
             )
+        self._check_group()
 
     def _check_times(self) -> None:
         """Each limit leaves room for those within it: a broker that hangs is given up before what asks it is."""
@@ -119,6 +124,13 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"one broker that says nothing costs a transaction at most half of its time; seen {attempt}: set "
                 f"request_timeout_ms={self.transaction_timeout_ms // 2} or less, or transaction_timeout_ms="
                 f"{2 * attempt} or more"
+            )
+        if self.transaction_timeout_ms > self.session_timeout_ms:
+            raise SettingsError(
+                f"transaction_timeout_ms is at most session_timeout_ms={self.session_timeout_ms}, so that a member's "
+                f"transaction stays open no longer than its group waits for it; seen {self.transaction_timeout_ms}: "
+                f"set transaction_timeout_ms={self.session_timeout_ms} or less, or session_timeout_ms="
+                f"{self.transaction_timeout_ms} or more"
             )
         if attempt > call:
             raise SettingsError(
@@ -131,6 +143,21 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
                     f"{name} is at least default_api_timeout_ms={call}, which one of the calls within it may take; "
                     f"seen {limit}: set default_api_timeout_ms={limit} or less, or raise {name}"
                 )
+
+    def _check_group(self) -> None:
+        beat, session = self.heartbeat_interval_ms, self.session_timeout_ms
+        if 3 * beat > session:
+            raise SettingsError(
+                f"heartbeat_interval_ms is at most a third of session_timeout_ms={session}, so that nobody is expelled "
+                f"for two beats that were lost; seen {beat}: set heartbeat_interval_ms={max(1, session // 3)} or less, "
+                f"or session_timeout_ms={3 * beat} or more"
+            )
+        name = self.group_instance_id
+        if name is not None and (not INSTANCE_ID.fullmatch(name) or name in (".", "..")):
+            raise SettingsError(
+                f"group_instance_id has 1 to 249 of a-z A-Z 0-9 . _ -, and is not . or ..; seen {name!r}: give each "
+                "process a name of its own, or leave it out"
+            )
 
     @property
     def call_limit_ms(self) -> int:

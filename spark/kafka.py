@@ -22,7 +22,7 @@ A = TypeVar("A")
 API_TIMEOUT_MS: Final = 30_000
 """A question with all its attempts; as ``default_api_timeout_ms`` of an application."""
 ATTEMPT_S: Final = 4.0
-"""One attempt; as ``request_timeout_ms`` of an application."""
+"""One attempt; what ``request_timeout_ms`` is in an application. Longer, because nobody waits behind the audit."""
 PAUSE_S_MAX: Final = 1.0
 CONSUME_S: Final = 0.05
 """The client fills a chunk for so long: at the end of a partition it would wait for records that don't come."""

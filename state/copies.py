@@ -45,6 +45,10 @@ _decode_store = msgspec.msgpack.Decoder(StoreInfo).decode
 _decode_markers = msgspec.msgpack.Decoder(list[tuple[int, int, int, int]]).decode
 
 
+class NoStateYet(RocksError):
+    """A folder of copies that its process has not begun to fill."""
+
+
 class RocksCopies:
     """The copies in a folder; made by ``open_copies``. Its methods may be called from several threads."""
 
@@ -238,7 +242,7 @@ def open_copies(
         identity = _identity(rocks)
         if identity is None:
             if app is None or birth is None or mode != "write":
-                raise RocksError(f"{rocks.folder} holds no state yet")
+                raise NoStateYet(f"{rocks.folder} holds no state yet")
             identity = (app, birth)
             writes = Writes()
             writes.put(_IDENTITY, _encode(identity))

@@ -7,6 +7,8 @@ Rules:
   without. All databases of a process share one block cache, as large as the largest that one of them asked for.
 - A folder belongs to us or is refused: it holds a marker file that names kind and format, written before RocksDB
   touches the folder (opening a foreign database changes it). It is not a symbolic link, and only its owner may enter.
+- One process at a time has a folder open, by RocksDB's own lock. Who is refused learns who that is, where it can be
+  known.
 - Every error is a ``RocksError`` in words. After one that was raised by a write the database is of no use any more:
   RocksDB keeps refusing, even when a full disk has room again.
 - No iterator leaves this module alive: an open one keeps the lock after ``close``.
@@ -33,6 +35,9 @@ import rocksdict
 
 MARKER: Final = "KEYLANES"
 _MARKER_BEING_WRITTEN: Final = "KEYLANES.new"
+"""How the names of such files begin: two processes that make a folder at once have one each."""
+LOCK_FILE: Final = ".lock"
+"""A folder of ours may hold one; see ``subfolders.py``."""
 _MARKER_TEXT: Final = re.compile(r"keylanes (?P<kind>[a-z]+) format (?P<format>[0-9]+)\n")
 CACHE_BYTES: Final = 64 * 1024 * 1024
 _WRITE_BUFFER_BYTES: Final = 32 * 1024 * 1024
@@ -49,6 +54,15 @@ Mode = Literal["write", "beside"]
 
 class RocksError(Exception):
     """A folder can't be used: in use, foreign, damaged, full or not private. The message says which and names it."""
+
+
+class RocksInUse(RocksError):
+    """A process has the folder already. ``pid``: which one; None where the system does not tell."""
+
+    def __init__(self, folder: Path, pid: int | None, more: str = "") -> None:
+        holder = "this process" if pid == os.getpid() else "another process" + (f" (pid {pid})" if pid else "")
+        super().__init__(f"{folder} is in use by {holder}{more}")
+        self.folder, self.pid = folder, pid
 
 
 class Writes:
@@ -220,7 +234,7 @@ def open_rocks(
         return Rocks(folder, database, None)
     if not folder.is_dir():
         raise RocksError(f"{folder} does not exist or is not a folder")
-    _check_marker(folder, kind, format_version)
+    check_marker(folder, kind, format_version)
     for attempt in range(1, _OPEN_ATTEMPTS):
         try:
             return _open_beside(folder, cache)
@@ -290,19 +304,59 @@ def _options(cache: rocksdict.Cache) -> rocksdict.Options:
 
 def _prepare(folder: Path, kind: str, format_version: int) -> None:
     """Make the folder ours, or check that it is."""
-    try:
-        if folder.is_symlink():
-            raise RocksError(f"{folder} is a symbolic link; name the folder itself")
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _check_owner(folder)
-        content = {entry.name for entry in os.scandir(folder)} - {_MARKER_BEING_WRITTEN}
-        if content:
-            _check_marker(folder, kind, format_version)
+    with in_words_of_system(folder):
+        own(folder)
+        is_new = is_empty(folder)
+        if not is_new:
+            check_marker(folder, kind, format_version)
         folder.chmod(0o700)
-        if not content:
-            _write_marker(folder, kind, format_version)
+        if is_new:
+            write_marker(folder, kind, format_version)
+
+
+@contextlib.contextmanager
+def in_words_of_system(folder: Path) -> Iterator[None]:
+    """What the system refuses of a folder leaves as RocksError."""
+    try:
+        yield
     except OSError as error:
         raise RocksError(f"{folder} can't be used: {error}") from error
+
+
+def own(folder: Path) -> None:
+    """A folder that is there, made if there is none, and is its owner's. Raises RocksError, OSError."""
+    if folder.is_symlink():
+        raise RocksError(f"{folder} is a symbolic link; name the folder itself")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_owner(folder)
+
+
+def is_empty(folder: Path) -> bool:
+    """Whether a folder holds nothing, or what a process that died while it made the folder left behind."""
+    names = {entry.name for entry in os.scandir(folder)}
+    return all(name == LOCK_FILE or name.startswith(_MARKER_BEING_WRITTEN) for name in names)
+
+
+def kind_in(folder: Path) -> str:
+    """What the marker says that a folder holds; "" without one that can be read."""
+    try:
+        found = _MARKER_TEXT.fullmatch((folder / MARKER).read_text(encoding="ascii", errors="replace"))
+    except OSError:
+        return ""
+    return "" if found is None else found["kind"]
+
+
+def holder_of(file: Path) -> int | None:
+    """The process that has a file locked; None where the system does not tell (it is Linux that does)."""
+    try:
+        found, table = file.stat(), Path("/proc/locks").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    for words in map(str.split, table.splitlines()):  # 1: FLOCK ADVISORY WRITE 4711 fe:00:9977916 0 EOF
+        if len(words) > 5 and words[5] == place and words[4].isdigit() and words[4] != "0":
+            return int(words[4])
+    return None
 
 
 def _manifest(folder: Path) -> tuple[str, int] | None:
@@ -322,16 +376,18 @@ def _check_owner(folder: Path) -> None:
         raise RocksError(f"{folder} belongs to user {found.st_uid}; it has to belong to the one who runs this process")
 
 
-def _write_marker(folder: Path, kind: str, format_version: int) -> None:
-    new = folder / _MARKER_BEING_WRITTEN
-    with new.open("w", encoding="ascii") as file:
+def write_marker(folder: Path, kind: str, format_version: int) -> None:
+    """Make a folder one of this kind, in one step. Raises OSError."""
+    descriptor, new = tempfile.mkstemp(prefix=_MARKER_BEING_WRITTEN, dir=folder)
+    with open(descriptor, "w", encoding="ascii") as file:
         file.write(f"keylanes {kind} format {format_version}\n")
         file.flush()
         os.fsync(file.fileno())
-    new.replace(folder / MARKER)
+    os.replace(new, folder / MARKER)
 
 
-def _check_marker(folder: Path, kind: str, format_version: int) -> None:
+def check_marker(folder: Path, kind: str, format_version: int) -> None:
+    """Raises RocksError when a folder is not one of this kind and format."""
     try:
         text = (folder / MARKER).read_text(encoding="ascii", errors="replace")
     except FileNotFoundError:
@@ -351,10 +407,10 @@ def _check_marker(folder: Path, kind: str, format_version: int) -> None:
         )
 
 
+_HELD_HERE: Final = "lock hold by current process"
 _CAUSES: Final[Sequence[tuple[str, str]]] = (
     # what RocksDB says, and what that means
-    ("lock hold by current process", "{folder} is already open in this process"),
-    ("/LOCK:", "{folder} is in use by another process (RocksDB: {error})"),
+    (_HELD_HERE, "{folder} is already open in this process"),
     ("No space left on device", "the disk that holds {folder} is full; free some space, then start again"),
     ("Disk quota exceeded", "the disk quota for {folder} is used up; free some space, then start again"),
     ("Corruption", "{folder} is damaged (RocksDB: {error})"),
@@ -375,6 +431,8 @@ def _in_words(folder: Path) -> Iterator[None]:
         text = str(error).strip()
         if isinstance(error, rocksdict.DbClosedError):
             raise RocksError(f"{folder} was closed") from error
+        if "/LOCK:" in text and _HELD_HERE not in text:
+            raise RocksInUse(folder, holder_of(folder / "LOCK")) from error
         for sign, words in _CAUSES:
             if sign in text:
                 raise RocksError(words.format(folder=folder, error=text)) from error

@@ -37,8 +37,8 @@ GROUPS: Final = {
     "Tests": ("SimulatedApp", "CommittedRecord"),
     "Settings": ("Settings", "Security", "Secret"),
     "Errors": ("KeylanesError", "SettingsError", "FatalError", "AccessRefused", "MachineError")
-    + ("FencedError", "LogError", "HandlerFailed")
-    + ("BrokerUnavailable", "SourceError", "StoreError", "StateError", "InvariantBroken", "NotSimulated", "SendUnknown")
+    + ("FencedError", "LogError", "HandlerFailed", "BrokerUnavailable", "SourceError", "StoreError")
+    + ("EmbeddedInUse", "StateError", "InvariantBroken", "NotSimulated", "SendUnknown")
     + ("StateNotReady", "HandlerError", "DecodeFailed", "OutputRefused", "NoKey", "StateValueTooLarge")
     + ("HandlerTimeout", "ContextClosed"),
 }

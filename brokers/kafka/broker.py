@@ -70,7 +70,7 @@ class KafkaBroker:
         *,
         security: Security | None = None,
         client_id: str = "keylanes",
-        request_timeout_ms: int = 4_000,
+        request_timeout_ms: int = 2_500,
         default_api_timeout_ms: int = 30_000,
         close_timeout_ms: int = 5_000,
         fetch_bytes_max: int = 16 * 1024 * 1024,

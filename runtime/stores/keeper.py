@@ -4,10 +4,12 @@ How one partition's state is kept is in ``follower.py``; here is when which of t
 """
 
 import asyncio
+import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from ...brokers.protocol import Broker, Outgoing, Record, TopicDescription, TopicPartition
 from ...errors import SettingsError, StateNotReady
@@ -30,6 +32,11 @@ from ..watch.statistics import Progress
 from .follower import BrokerTable, CopyTable, Follower, StateThreads, Storage
 from .restore import Restore, Restoring
 from .view import Found
+
+if TYPE_CHECKING:
+    from ...state.subfolders import Claimed
+
+logger = logging.getLogger("keylanes")
 
 OpenCopies: TypeAlias = Callable[[str], Copies]
 """From the birth of an application's logs to its copies; blocks, raises RocksError."""
@@ -106,7 +113,7 @@ class Keeper:
         if self._open_copies is None:
             raise SettingsError(
                 f"application {self.app!r} keeps state, and this broker can't: give Settings.state_folder, a local "
-                "folder of its own for each process"
+                "folder that the processes of one machine may share"
             )
         if isinstance(self._open_copies, StateFolder):
             await self._threads.run(self._open_copies.check)
@@ -290,8 +297,19 @@ class Keeper:
                 await self._write()
                 self._renew_marks()
             finally:
-                await self._threads.run(copies.close)
+                await self._threads.run(self._let_go, copies)
+        else:
+            self._let_go(None)
         self._threads.shutdown()
+
+    def _let_go(self, copies: Copies | None) -> None:
+        """Of the folder behind its copies, however they end: who has it next would find them open."""
+        try:
+            if copies is not None:
+                copies.close()
+        finally:
+            if isinstance(self._open_copies, StateFolder):
+                self._open_copies.close()
 
     def _renew_marks(self) -> None:
         self._marked_s = asyncio.get_running_loop().time()
@@ -311,25 +329,56 @@ def _newest(changed: Iterable[int]) -> frozenset[int]:
 
 
 class StateFolder:
-    """An ``OpenCopies`` of ``Settings.state_folder``."""
+    """An ``OpenCopies`` of a subfolder of ``Settings.state_folder``, which this process has from the first call on."""
 
-    def __init__(self, app: str, folder: str, cache_bytes: int) -> None:
-        self.app, self.folder, self.cache_bytes = app, Path(folder), cache_bytes
+    def __init__(self, app: str, folder: str, name: str | None, cache_bytes: int) -> None:
+        self.app, self.folder, self.name, self.cache_bytes = app, Path(folder), name, cache_bytes
+        self._claimed: Claimed | None = None
+        self._closed = False
+        self._guard = threading.Lock()
 
     def __call__(self, birth_text: str) -> Copies:
         """The copies; raises RocksError."""
         from ...state.copies import open_copies
 
-        return open_copies(self.folder, app=self.app, birth=birth_text, cache_bytes=self.cache_bytes)
+        return open_copies(self._claim(), app=self.app, birth=birth_text, cache_bytes=self.cache_bytes)
 
     def check(self) -> None:
-        """Raises RocksError when the folder is in use, damaged, or holds something else."""
+        """Raises RocksError when there is no subfolder for this process, or it is damaged or holds something else."""
         from ...state.copies import check_copies
 
-        check_copies(self.folder, app=self.app, cache_bytes=self.cache_bytes)
+        check_copies(self._claim(), app=self.app, cache_bytes=self.cache_bytes)
+
+    def close(self) -> None:
+        """Let go of the subfolder; it is not taken again, also not by a thread that is looking for one meanwhile."""
+        with self._guard:
+            self._closed = True
+            claimed, self._claimed = self._claimed, None
+        if claimed is not None:
+            claimed.lock.close()
+
+    def _claim(self) -> Path:
+        """The subfolder of this process. One call at a time."""
+        from ...state.rocks import RocksError
+        from ...state.subfolders import claim
+
+        if self._claimed is not None:
+            return self._claimed.folder
+        claimed = claim(self.folder, self.app, self.name, cache_bytes=self.cache_bytes)
+        if claimed.was_adopted:
+            moved_to = claimed.folder.with_name("0")
+            logger.info("%s: state that an older version left in %s was moved to %s", self.app, self.folder, moved_to)
+        with self._guard:
+            if not self._closed:
+                self._claimed = claimed
+                return claimed.folder
+        claimed.lock.close()
+        raise RocksError(f"{claimed.folder} is not wanted any more: the application stops")
 
 
 def open_state_folder(app: str, settings: Settings) -> StateFolder | None:
     """How the copies in ``Settings.state_folder`` are opened; None when none is named."""
     folder = settings.state_folder
-    return None if folder is None else StateFolder(app, folder, settings.state_cache_bytes_max)
+    if folder is None:
+        return None
+    return StateFolder(app, folder, settings.group_instance_id, settings.state_cache_bytes_max)

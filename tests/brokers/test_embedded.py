@@ -30,7 +30,7 @@ async def main():
     try:
         await broker.open()
     except StoreError as error:
-        print("refused:", error)
+        print(f"refused with {error.exit_code}:", error)
     else:
         print("opened")
         await broker.close()
@@ -67,12 +67,56 @@ async def values_of(broker: EmbeddedBroker, source: TopicPartition) -> list[byte
 
 
 async def test_a_folder_of_another_process_is_refused(tmp_path: Path) -> None:
-    """A second process gets StoreError that names the folder and the cause; after close it may have it."""
+    """A second process gets EmbeddedInUse: the folder, who has it, what the broker is for, and what more need. After
+    close it may have the folder.
+    """
     broker = await opened(tmp_path / "data")
     answer = await asyncio.to_thread(elsewhere, tmp_path / "data")
-    assert answer.startswith(f"refused: {tmp_path / 'data'} is in use by another process")
+    assert answer.startswith(f"refused with 2: {tmp_path / 'data'} is in use by another process (pid {os.getpid()}). ")
+    assert "The embedded broker is for one process: stop that one, or give this one a folder of its own." in answer
+    assert "Several processes of an application need a Kafka: `keylanes broker` starts one" in answer
     await broker.close()
     assert await asyncio.to_thread(elsewhere, tmp_path / "data") == "opened"
+
+
+OPEN_WHEN_TOLD = """
+import asyncio, sys
+from keylanes.brokers.embedded import EmbeddedBroker
+from keylanes.errors import EmbeddedInUse
+async def main():
+    broker = EmbeddedBroker(sys.argv[1])
+    print("ready", flush=True)
+    sys.stdin.readline()
+    try:
+        await broker.open()
+    except EmbeddedInUse as error:
+        print(error.exit_code, flush=True)
+    else:
+        print("opened", flush=True)
+        sys.stdin.readline()
+asyncio.run(main())
+"""
+
+
+def test_of_processes_that_race_for_a_new_folder_one_has_it(tmp_path: Path) -> None:
+    """The others are refused as by one that has had it for long."""
+    command = [sys.executable, "-c", OPEN_WHEN_TOLD, str(tmp_path / "data")]
+    racing = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) for _ in range(4)
+    ]
+    try:
+        for one in racing:
+            assert one.stdout is not None
+            assert one.stdout.readline() == "ready\n"
+        for one in racing:
+            assert one.stdin is not None
+            one.stdin.write("go\n")
+        answers = [one.stdout.readline() for one in racing if one.stdout is not None]
+    finally:
+        for one in racing:
+            one.kill()
+            one.communicate()
+    assert sorted(answers) == ["2\n", "2\n", "2\n", "opened\n"]
 
 
 async def test_a_folder_that_is_not_ours_is_refused(tmp_path: Path) -> None:

@@ -13,12 +13,14 @@ from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.protocol import Outgoing, TopicSpec
 from keylanes.cli.commands import run_command
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
+from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.runtime.handlers.store_declarations import Store
 from keylanes.runtime.handlers.values import MsgpackCodec
 from keylanes.state.changelog import encode_stored
-from keylanes.state.copies import open_copies
+from keylanes.state.copies import check_copies, open_copies
 from keylanes.state.keys import encode_map_key, state_key
 from keylanes.state.rocks import open_rocks
+from keylanes.state.subfolders import Claimed, claim
 from keylanes.state.tables import Marker, StoreInfo
 
 from ..stage.appending import append
@@ -176,6 +178,90 @@ def test_what_is_no_state_is_told(copies: Path, capsys: pytest.CaptureFixture[st
     opened.close()
     answer = Answer(capsys, ("state", "scan", str(copies), "seen"))
     assert (answer.code, "holds the key b'stray', which is none of a state" in answer.errors) == (9, True)
+
+
+# State folders with several subfolders
+
+
+def one_of(parent: Path, app: str, name: str | None, values: dict[str, int], within: KeyRange = WHOLE) -> Claimed:
+    """A process's subfolder with values of the store ``seen`` and a marker for a range; it is held."""
+    claimed = claim(parent, app, name)
+    opened = open_copies(claimed.folder, app=app, birth="b")
+    opened.declare(STORES[:1])
+    stored = {key.encode(): encode_stored(b"%d" % value) for key, value in values.items()}
+    changes = [(state_key(point_of_key(key), 0, key), value) for key, value in stored.items()]
+    opened.copy("orders", 0).write(changes, [(within.first, within.end, Marker(9, 0))])
+    opened.close()
+    return claimed
+
+
+def test_all_subfolders_are_looked_through(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also while their processes live; each entry names its own, and one of them may be asked for alone."""
+    state = tmp_path / "state"
+    low, high = KeyRange(0, point_of_key(b"both")), KeyRange(point_of_key(b"both"), SPACE_END)
+    below = next(f"k{i}" for i in range(100) if point_of_key(b"k%d" % i) < low.end)
+    held = [
+        one_of(state, "shop", None, {below: 1}, low),
+        one_of(state, "shop", "a", {"both": 2}, high),
+        claim(state, "shop", "starting"),
+        claim(state, "shop", "young"),
+    ]
+    check_copies(held[-1].folder, app="shop")
+    one, two = {"partition": 0, "key": below, "value": 1}, {"partition": 0, "key": "both", "value": 2}
+    for folder, arguments, entries in (
+        (state, ("scan", "seen"), [{"folder": "0", **one}, {"folder": "a", **two}]),
+        (state / "shop", ("scan", "seen", "--limit", "1"), [{"folder": "0", **one}]),
+        (state / "shop", ("get", "seen", "both"), [{"folder": "a", **two}]),
+        (state / "shop" / "a", ("get", "seen", "both"), [two]),
+        (state / "shop" / "0", ("scan", "seen"), [one]),
+    ):
+        answer = Answer(capsys, ("state", arguments[0], str(folder), *arguments[1:]))
+        assert (answer.code, answer.entries) == (0, entries), answer.errors
+    for claimed in held:
+        claimed.lock.close()
+
+
+def test_what_a_process_left_behind_is_told_from_what_another_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A key that is in two subfolders is printed for each; one that is in none is told as before."""
+    for name, value in ((None, 1), ("a", 2)):
+        one_of(tmp_path, "shop", name, {"anna": value}).lock.close()
+    answer = Answer(capsys, ("state", "get", str(tmp_path), "seen", "anna"))
+    assert [(e["folder"], e["value"]) for e in answer.entries] == [("0", 1), ("a", 2)]
+    nothing = Answer(capsys, ("state", "get", str(tmp_path), "seen", "nobody"))
+    assert (nothing.code, nothing.entries) == (1, [])
+    for arguments, says in (
+        (("scan", str(tmp_path), "sen"), "application 'shop' has no store 'sen' here; it has ['seen']"),
+        (("scan", str(tmp_path), "seen", "--partition", "7"), "partition 7 of 'orders' is not here; there are [0]"),
+        (
+            ("get", str(tmp_path), "seen", "anna", "--map-key", "a"),
+            "--map-key: store 'seen' has one value for each key",
+        ),
+    ):
+        answer = Answer(capsys, ("state", *arguments))
+        assert (answer.code, answer.entries) == (2, [])
+        assert says in answer.errors
+
+
+def test_one_of_several_applications_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a state folder has several; one without any says so."""
+    for app, value in (("shop", 1), ("other", 2)):
+        one_of(tmp_path / "state", app, None, {"anna": value}).lock.close()
+    get = ("state", "get", str(tmp_path / "state"), "seen", "anna")
+    answer = Answer(capsys, get)
+    assert answer.code == 2
+    assert "the applications that keep state here are ['other', 'shop']; name one with --app" in answer.errors
+    assert "seen --app none" in Answer(capsys, (*get, "--app", "none")).errors
+    assert Answer(capsys, (*get, "--app", "shop")).entries == [
+        {"folder": "0", "partition": 0, "key": "anna", "value": 1}
+    ]
+    claim(tmp_path / "young", "shop").lock.close()
+    answer = Answer(capsys, ("state", "scan", str(tmp_path / "young"), "seen"))
+    assert (answer.code, "no application keeps state here" in answer.errors) == (2, True)
+
+
+# Embedded brokers
 
 
 def stateful(name: str, folder: Path) -> App:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from keylanes.brokers.protocol import Broker, Outgoing, TopicPartition
 from keylanes.devkafka.server import KafkaServer
 from keylanes.errors import (
     BrokerUnavailable,
+    EmbeddedInUse,
     FencedError,
     HandlerFailed,
     KeylanesError,
@@ -454,7 +456,7 @@ def test_foreign_folder(tmp_path: Path) -> None:
 
 
 def test_two_processes_on_one_folder(tmp_path: Path) -> None:
-    """The second process is refused, naming the folder; the first goes on."""
+    """The second process is refused, naming the folder, who has it, and what more than one need; the first goes on."""
     ground = Ground(f"embedded:{tmp_path / 'data'}")
     ground.fill([(b"a", GOOD)])
     app = ground.app()
@@ -477,8 +479,10 @@ def test_two_processes_on_one_folder(tmp_path: Path) -> None:
             await broker.close()
 
     second = asyncio.run(hold())
-    assert second.returncode == StoreError.exit_code, second.stderr
-    assert str(tmp_path / "data") in second.stderr
+    assert second.returncode == EmbeddedInUse.exit_code == 2, second.stderr
+    assert f"{tmp_path / 'data'} is in use by another process (pid {os.getpid()})" in second.stderr
+    assert "The embedded broker is for one process" in second.stderr
+    assert "`keylanes broker` starts one" in second.stderr
     app.run(until="level")
     assert ground.values(ground.late) == [GOOD]
 

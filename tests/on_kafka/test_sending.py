@@ -15,7 +15,7 @@ from ..stage.proxy import PRODUCE, Fault, Proxy
 
 pytestmark = pytest.mark.broker
 
-TIMEOUT_MS = 3_000
+TIMEOUT_MS = 2_500
 
 
 def through(kafka_server: KafkaServer, name: str) -> App:

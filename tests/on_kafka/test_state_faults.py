@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import shutil
 import subprocess
 import sys
@@ -31,7 +32,7 @@ def test_state_on_kafka_without_a_folder(kafka: Ground) -> None:
     """The start is refused, naming the setting."""
     fill(kafka)
     kafka.state_folder = None
-    stops_with(SettingsError, counting(kafka), "give Settings.state_folder, a local folder of its own for each process")
+    stops_with(SettingsError, counting(kafka), "give Settings.state_folder, a local folder that the processes of one")
 
 
 def changed(ground: Ground, kind: str) -> App:
@@ -161,23 +162,23 @@ def test_a_state_folder_that_is_not_ours(kafka: Ground, tmp_path: Path) -> None:
     """
     fill(kafka)
     counting(kafka).run(until="level")
-    state = kafka.state_folder
-    assert state is not None
     topics, newer, foreign = tmp_path / "topics", tmp_path / "newer", tmp_path / "foreign"
     open_rocks(topics, "topics", 1).close()
     open_rocks(newer, "state", 2).close()
     foreign.mkdir()
     (foreign / "precious").write_text("not a database")
     for folder, says in (
-        (topics, "holds keylanes topics, not state"),
+        (topics, "holds keylanes topics, not subfolders"),
         (newer, "has format 2; this version of keylanes reads format 1"),
         (foreign, "was not made by keylanes"),
     ):
         stops_with(StoreError, counting(kafka, state_folder=str(folder)), says)
     assert [path.name for path in foreign.iterdir()] == ["precious"]
-    first = kafka.name
+    first, mine = kafka.name, kafka.copies().parent
     kafka.name = f"{first}-other"
+    mine.rename(kafka.copies().parent)
     stops_with(StoreError, counting(kafka), f"holds the state of application '{first}', born ")
+    kafka.copies().parent.rename(mine)
     kafka.name = first
     delete_topics(kafka, f"{first}.control", f"{first}.offsets", changelog_of(kafka))
     for says in (f"this is application '{first}', born ", "nothing of what the folder holds can be had from them"):
@@ -187,9 +188,40 @@ def test_a_state_folder_that_is_not_ours(kafka: Ground, tmp_path: Path) -> None:
 
 @pytest.mark.broker
 def test_a_state_folder_in_use(kafka: Ground) -> None:
-    """Held by another process it is refused, naming the folder."""
+    """The subfolder of a name that another process has is refused, naming both; one without a name has another one."""
+    fill(kafka)
+    counting(kafka, group_instance_id="a").run(until="level")
+    code = (
+        "import sys; from keylanes.state.subfolders import claim\n"
+        "claimed = claim(*sys.argv[1:]); print('mine', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(kafka.state_folder), kafka.name, "a"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        says = f"{kafka.copies('a')} is in use by another process (pid {holder.pid}), which has the name 'a', too"
+        stops_with(StoreError, counting(kafka, group_instance_id="a"), says)
+        counting(kafka).run(until="level")
+        assert counts(kafka) == all_at(4)
+    counting(kafka, group_instance_id="a").run(until="level")
+
+
+def move_to_older_layout(ground: Ground) -> None:
+    """Have the copies as an older version left them: right in the state folder."""
+    assert ground.state_folder is not None
+    moved = ground.state_folder.with_name("moved")
+    ground.copies().rename(moved)
+    shutil.rmtree(ground.state_folder)
+    moved.rename(ground.state_folder)
+
+
+@pytest.mark.broker
+def test_a_state_folder_of_an_older_version(kafka: Ground, caplog: pytest.LogCaptureFixture) -> None:
+    """In use by a process of that version it is refused; else its copies are gone on with, in subfolder 0."""
+    caplog.set_level(logging.INFO, "keylanes")
     fill(kafka)
     counting(kafka).run(until="level")
+    move_to_older_layout(kafka)
     code = (
         "import sys; from pathlib import Path; from keylanes.state.rocks import open_rocks\n"
         "rocks = open_rocks(Path(sys.argv[1]), 'state', 1); print('open', flush=True); sys.stdin.read()"
@@ -199,19 +231,27 @@ def test_a_state_folder_in_use(kafka: Ground) -> None:
         assert holder.stdout is not None
         holder.stdout.readline()
         stops_with(StoreError, counting(kafka), f"{kafka.state_folder} is in use by another process")
+    fill(kafka)
     counting(kafka).run(until="level")
+    assert counts(kafka) == all_at(8)
+    said = [record.getMessage() for record in caplog.records if "older version" in record.getMessage()]
+    assert said == [
+        f"{kafka.name}: state that an older version left in {kafka.state_folder} was moved to {kafka.copies()}"
+    ]
 
 
 @pytest.mark.broker
-async def test_a_second_process_takes_over_the_state(kafka: Ground, tmp_path: Path) -> None:
-    """With a folder of its own it has the state that the first one committed; the folder of that is good later on."""
+@pytest.mark.parametrize("names", [("a", "b"), (None, "b")])
+async def test_a_second_process_takes_over_the_state(kafka: Ground, names: tuple[str | None, str]) -> None:
+    """Beside the first one's subfolder it has its own, with the state that the first one committed; that of the first
+    is good later on. With names, and without.
+    """
     records = [(b"k%d" % (i % 3), b"%d" % i) for i in range(900)]
     await asyncio.to_thread(kafka.fill, records)
-    folders = [str(tmp_path / name) for name in ("first", "second")]
     started = asyncio.Event()
 
-    def declared(folder: str) -> App:
-        app = kafka.app(None, state_folder=folder, commit_interval_ms=10, commit_lead_ms=1)
+    def declared(name: str | None) -> App:
+        app = kafka.app(None, group_instance_id=name, commit_interval_ms=10, commit_lead_ms=1)
 
         @app.handler(kafka.source, to=kafka.late, parallelising_factor=4)
         async def slow(value: int, seen: State[int]) -> int:
@@ -229,46 +269,46 @@ async def test_a_second_process_takes_over_the_state(kafka: Ground, tmp_path: Pa
         async with app:
             await ended.wait()
 
-    first, second = declared(folders[0]), declared(folders[1])
+    first, second = declared(names[0]), declared(names[1])
     running = asyncio.get_running_loop().create_task(work_until_expelled(first))
     await started.wait()
     async with second:
         with pytest.raises(FencedError):
             await running
-    for folder in folders:
-        await asyncio.to_thread(declared(folder).run, until="level")
-        kafka.state_folder = Path(folder)
-        assert await asyncio.to_thread(counts, kafka) == all_at(300)
+    for name in names:
+        await asyncio.to_thread(declared(name).run, until="level")
+        assert await asyncio.to_thread(counts, kafka, name or "0") == all_at(300)
     published = [int(value or b"") for value in await asyncio.to_thread(kafka.values, kafka.late)]
     assert sorted(published) == sorted(3 * list(range(1, 301)))
 
 
 @pytest.mark.broker
 async def test_a_start_that_can_not_keep_state_disturbs_nobody(kafka: Ground, tmp_path: Path) -> None:
-    """Without a folder, with that of the running process or with a foreign one, a second process is refused before it
-    takes over: the first goes on.
+    """Without a folder, with the name of the running process or with a foreign folder, a second process is refused
+    before it takes over: the first goes on.
     """
     await asyncio.to_thread(fill, kafka)
     open_rocks(tmp_path / "topics", "topics", 1).close()
-    first = counting(kafka)
+    first = counting(kafka, group_instance_id="0")
     async with first:
         for folder, kind, says in (
             (None, SettingsError, "Settings.state_folder"),
-            (str(kafka.state_folder), StoreError, "is already open in this process"),
-            (str(tmp_path / "topics"), StoreError, "holds keylanes topics, not state"),
+            (str(kafka.state_folder), StoreError, "=0 is in use by this process"),
+            (str(tmp_path / "topics"), StoreError, "holds keylanes topics, not subfolders"),
         ):
-            await asyncio.to_thread(stops_with, kind, counting(kafka, state_folder=folder), says)
+            second = counting(kafka, state_folder=folder, group_instance_id="0")
+            await asyncio.to_thread(stops_with, kind, second, says)
         await asyncio.to_thread(fill, kafka)
         async with asyncio.timeout(30):
             while [first.store("seen").get(b"k%d" % i) for i in range(3)] != [8, 8, 8]:  # noqa: ASYNC110  # no event
                 await asyncio.sleep(0.01)
         assert first.health().is_good
-    assert await asyncio.to_thread(counts, kafka) == all_at(8)
+    assert await asyncio.to_thread(counts, kafka, "=0") == all_at(8)
 
 
 @pytest.mark.broker
 async def test_a_state_folder_is_read_beside_the_application(kafka: Ground, capsys: pytest.CaptureFixture[str]) -> None:
-    """`keylanes state` tells what the running application keeps."""
+    """`keylanes state` tells what the running application keeps, of its subfolder and of all that there are."""
     await asyncio.to_thread(fill, kafka)
     app = counting(kafka)
     async with app:
@@ -277,11 +317,12 @@ async def test_a_state_folder_is_read_beside_the_application(kafka: Ground, caps
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0)
         said = []
-        for command in (["get", str(kafka.state_folder), "seen", "k1"], ["scan", str(kafka.state_folder), "seen"]):
+        for command in (["get", str(kafka.copies()), "seen", "k1"], ["scan", str(kafka.state_folder), "seen"]):
             assert await asyncio.to_thread(run_command, ["state", *command]) == 0
             said.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
     assert said[0] == [{"partition": 0, "key": "k1", "value": 4}]
     assert {entry["key"]: entry["value"] for entry in said[1]} == {f"k{i}": 4 for i in range(3)}
+    assert {entry["folder"] for entry in said[1]} == {"0"}
 
 
 def remembering(ground: Ground) -> App:
@@ -322,8 +363,7 @@ def test_a_damaged_table(either: Ground) -> None:
         damage_tables(Path(either.address.removeprefix("embedded:")))
         stops_with(StoreError, remembering(either), "is damaged")
         return
-    folder = either.state_folder
-    assert folder is not None
+    folder = either.copies()
     damage_tables(folder)
     either.fill(records)
     stops_with(StoreError, remembering(either), f"{folder} is damaged")
@@ -371,10 +411,10 @@ except SystemExit as ended:
 app = build()
 app.run(until="level")
 print("level", app.health().state)
-from keylanes.cli.state import open_kept, entries_of
-kept = open_kept(disk / "state", None)
-sizes = [len(e["value_base64"]) for i in range(1000) for e in entries_of(kept, "kept", b"k%d" % i, None, None)]
-kept.close()
+from keylanes.cli.state import opened, entries_of
+with opened(disk / "state", None) as kept:
+    keys = [b"k%d" % i for i in range(1000)]
+    sizes = [len(e["value_base64"]) for key in keys for e in entries_of(kept[0], "kept", key, None, None)]
 print(sizes == [4 * ((40_000 + i + 2) // 3) for i in range(1000)])
 """
 
@@ -396,5 +436,6 @@ def test_a_full_disk(either: Ground, tmp_path: Path) -> None:
         pytest.skip(f"no small disk can be made here: {answer.stderr.strip()}")
     assert answer.returncode == 0, answer.stderr
     full, level, right = answer.stdout.splitlines()
-    assert full.startswith(f"8 the disk that holds {disk / 'state'} is full")
+    assert full.startswith(f"8 the disk that holds {disk / 'state'}")
+    assert " is full; free some space" in full
     assert (level, right) == ("level stopped", "True")

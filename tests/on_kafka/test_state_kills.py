@@ -153,8 +153,7 @@ async def check_started(ground: Ground) -> Counting:
 
 def marked(ground: Ground) -> dict[int, int]:
     """The position of the marker of each partition in the folder; 0 where there is none."""
-    assert ground.state_folder is not None
-    copies = open_copies(ground.state_folder, mode="beside")
+    copies = open_copies(ground.copies(), mode="beside")
     found = {}
     for partition in range(PARTITIONS):
         positions = {marker.position for _, _, marker in copies.copy(ground.source, partition).markers().pieces()}

@@ -291,6 +291,7 @@ def test_a_wrong_retry_is_refused(options: dict[str, int]) -> None:
         ({"compression_type": "rar"}, "seen 'rar'"),
         ({"threads": 2_000}, "threads"),
         ({"state_folder": " "}, "state_folder names a folder; seen ' '"),
+        ({"session_timeout_ms": 0}, "session_timeout_ms"),
         ({"state_cache_bytes_max": 0}, "state_cache_bytes_max"),
         ({"no_such_setting": 1}, "no_such_setting"),
     ],
@@ -334,6 +335,8 @@ def test_settings_come_from_the_environment() -> None:
         ("KEYLANES_THREADS", ""),
         ("KEYLANES_SPLIT_HOT_RANGES", "nope"),
         ("KEYLANES_ALLOW_PLAINTEXT", "2"),
+        ("KEYLANES_GROUP_INSTANCE_ID", "a b"),
+        ("KEYLANES_EXIT_ON_EXPULSION", "perhaps"),
     ],
 )
 def test_a_wrong_variable_is_refused(name: str, text: str) -> None:

@@ -9,11 +9,23 @@ from keylanes import Settings, SettingsError
     ("values", "says"),
     [
         (
-            {"transaction_timeout_ms": 5_000},
-            "set request_timeout_ms=2500 or less, or transaction_timeout_ms=8000 or more",
+            {"transaction_timeout_ms": 3_000},
+            "set request_timeout_ms=1500 or less, or transaction_timeout_ms=5000 or more",
         ),
-        ({"request_timeout_ms": 5_001}, "at most half of transaction_timeout_ms=10000.*seen 5001"),
-        ({"default_api_timeout_ms": 3_999}, "at least request_timeout_ms=4000; seen 3999"),
+        ({"request_timeout_ms": 2_501}, "at most half of transaction_timeout_ms=5000.*seen 2501"),
+        (
+            {"transaction_timeout_ms": 10_001},
+            "session_timeout_ms=10000.*seen 10001: set transaction_timeout_ms=10000 or less, or .*=10001 or more",
+        ),
+        (
+            {"heartbeat_interval_ms": 3_334},
+            "a third of session_timeout_ms=10000.*3334: set heartbeat_interval_ms=3333 or less, or .*=10002 or more",
+        ),
+        (
+            {"session_timeout_ms": 2_000, "transaction_timeout_ms": 2_000, "request_timeout_ms": 500},
+            "at most a third of session_timeout_ms=2000.*seen 1000",
+        ),
+        ({"default_api_timeout_ms": 2_499}, "at least request_timeout_ms=2500; seen 2499"),
         ({"broker_retry_ms": 10_000}, "broker_retry_ms is at least default_api_timeout_ms=30000.*seen 10000: set"),
         ({"start_timeout_ms": 29_999}, "start_timeout_ms is at least default_api_timeout_ms=30000.*seen 29999"),
     ],
@@ -26,11 +38,19 @@ def test_limits_that_do_not_fit_into_each_other_are_refused(values: dict[str, in
 
 @pytest.mark.parametrize(
     "values",
-    [{}, {"transaction_timeout_ms": 5_000, "request_timeout_ms": 2_500}, {"request_timeout_ms": 5_000}],
+    [
+        {},
+        {"transaction_timeout_ms": 10_000, "request_timeout_ms": 5_000},
+        {"session_timeout_ms": 3_000, "transaction_timeout_ms": 3_000, "request_timeout_ms": 1_500},
+    ],
 )
 def test_limits_leave_room(values: dict[str, int]) -> None:
-    """The defaults do: a transaction of 10 s and one of 5 s bear a broker that says nothing for an attempt."""
+    """The defaults do: a transaction bears a broker that says nothing for an attempt, and a group one open transaction
+    and two beats that were lost.
+    """
     settings = Settings(**values)  # type: ignore[arg-type]  # by name
     assert 2 * settings.request_timeout_ms <= settings.transaction_timeout_ms
+    assert settings.transaction_timeout_ms <= settings.session_timeout_ms
+    assert 3 * settings.heartbeat_interval_ms <= settings.session_timeout_ms
     assert settings.call_limit_ms > settings.default_api_timeout_ms
     assert settings.transaction_limit_ms > settings.transaction_timeout_ms + settings.default_api_timeout_ms

@@ -341,10 +341,15 @@ def test_older_topics_of_an_embedded_broker_are_gone_on_with(version: str, by_ke
 
 @version
 def test_a_state_folder_of_the_old_version_is_taken(version: str, tmp_path: Path) -> None:
-    """It says for which logs it holds state, by their birth; one of other logs is refused as before."""
+    """It says for which logs it holds state, by their birth; one of other logs is refused as before. The copies, which
+    were right in the folder, are in its subfolder 0 then.
+    """
     folder = Folder(version, tmp_path, by_key=False)
     open_copies(folder.state, app=APP, birth=folder.old.birth).close()
     assert folder.run(ORDERS) == folder.old.waiting
+    copies = open_copies(folder.state / APP / "0", app=APP, birth=folder.old.birth, mode="beside")
+    assert copies.topics() == [SOURCE]
+    copies.close()
 
     other = Folder(version, tmp_path / "other", by_key=False)
     open_copies(other.state, app=APP, birth="somebody else").close()

@@ -105,7 +105,7 @@ class Ground:
 
         self._with(scatter)
 
-    def kept(self, partitions: int) -> dict[tuple[int, bytes], bytes]:
+    def kept(self, partitions: int, subfolder: str = "0") -> dict[tuple[int, bytes], bytes]:
         """What is kept of the state while nobody works, as bytes: (partition, state key) → stored value."""
         kept: dict[tuple[int, bytes], bytes] = {}
         if self.is_embedded:
@@ -116,13 +116,17 @@ class Ground:
                 kept |= {(partition, k): v for k, v in table.page(b"", None, 1 << 30) if not is_beacon_key(k)}
             store.close()
             return kept
-        assert self.state_folder is not None, "the application has a folder for its state"
-        copies = open_copies(self.state_folder, app=self.name, mode="beside")
+        copies = open_copies(self.copies(subfolder), app=self.name, mode="beside")
         for partition in range(partitions):
             page = copies.copy(self.source, partition).page(b"", None, 1 << 30)
             kept |= {(partition, key): value for key, value in page}
         copies.close()
         return kept
+
+    def copies(self, subfolder: str = "0") -> Path:
+        """Where the copies of a process are; first of all of one that was alone and had no name."""
+        assert self.state_folder is not None, "the application has a folder for its state"
+        return self.state_folder / self.name / subfolder
 
     def logged(self, partitions: int) -> dict[tuple[int, bytes], bytes]:
         """The same, from the changelog; of a broker that keeps it as a log."""

@@ -21,7 +21,7 @@ from .appending import append
 
 _numbers = itertools.count(1)
 LIMITS = {
-    "request_timeout_ms": 4_000,
+    "request_timeout_ms": 2_500,
     "default_api_timeout_ms": 8_000,
     "start_timeout_ms": 40_000,
     "broker_retry_ms": 10_000,

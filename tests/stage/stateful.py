@@ -35,9 +35,10 @@ def fill(ground: Ground, times: int = 4) -> None:
     ground.fill([(b"k%d" % (i % 3), b"%d" % i) for i in range(3 * times)])
 
 
-def counts(ground: Ground) -> dict[bytes, int]:
+def counts(ground: Ground, subfolder: str = "0") -> dict[bytes, int]:
     """What is kept, of the first store."""
-    kept = [(parse_key(key), json.loads(decode_stored(value).payload)) for (_, key), value in ground.kept(1).items()]
+    found = ground.kept(1, subfolder)
+    kept = [(parse_key(key), json.loads(decode_stored(value).payload)) for (_, key), value in found.items()]
     return {place.key: value for place, value in kept if place.store == 0}
 
 

@@ -1,0 +1,283 @@
+"""Which subfolder of a state folder a process has. Processes of one machine may name the same state folder.
+
+    KEYLANES          "keylanes subfolders format 1"
+    .lock             locked while somebody looks for a subfolder: one process at a time does
+    shop/             those of an application
+        0/, 1/, …     of processes without a name
+        a/            of the process with this name
+            .lock     locked as long as the process has the subfolder, which ends with the process at the latest
+            …         the copies: see copies.py
+
+Rules:
+
+- A process without a name has the lowest number that exists and is free, else the lowest one that does not exist. So a
+  process that is alone finds the copies of the one before it.
+- The folder of a name is the name itself if that begins with a letter and is no file of ours; else "=" stands in front,
+  which no name may hold. So no name is taken for a number, for a path or for a file of ours.
+- Copies that an older version left right in the state folder are moved to the number 0 of their application. Each step
+  of that can be the last one: the next start goes on from there.
+
+Locks are those of ``flock``: the system lets go of them when a process dies. A child that was forked holds none of its
+parent's. Where there is no ``flock`` every subfolder looks free, and RocksDB's own lock refuses a second process.
+"""
+
+import os
+import re
+import weakref
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from .copies import FORMAT, KIND, check_copies
+from .rocks import (
+    CACHE_BYTES,
+    LOCK_FILE,
+    MARKER,
+    RocksInUse,
+    check_marker,
+    holder_of,
+    in_words_of_system,
+    is_empty,
+    kind_in,
+    own,
+    write_marker,
+)
+
+SUBFOLDERS: Final = "subfolders"
+SUBFOLDERS_FORMAT: Final = 1
+ADOPTING: Final = ".adopting"
+"""In an application's folder: what is moved there from the state folder, until all of it is there."""
+_NUMBER: Final = re.compile(r"0|[1-9][0-9]*", re.ASCII)
+
+
+class Claimed(NamedTuple):
+    """What ``claim`` gives. ``lock``: close it to let go. ``was_adopted``: an older version's copies were moved."""
+
+    folder: Path
+    lock: "Lock"
+    was_adopted: bool
+
+
+def claim(parent: Path | str, app: str, name: str | None = None, *, cache_bytes: int = CACHE_BYTES) -> Claimed:
+    """A subfolder for this process alone: that of its name, else of the lowest free number; made if there is none.
+
+    Blocks while another process looks for its own. Raises RocksError: the state folder is no such folder, the name is
+    in use, or an older version's copies are in use, damaged or another application's.
+    """
+    parent = Path(os.path.abspath(parent))
+    with in_words_of_system(parent):
+        own(parent)
+        _check(parent)  # before anything is written to what may be a stranger's
+        looking = Lock(parent)
+        try:
+            looking.wait()
+            _check(parent)
+            folder = parent / folder_of(app)
+            was_adopted = _adopt(parent, folder, app, cache_bytes)
+            if is_empty(parent):
+                write_marker(parent, SUBFOLDERS, SUBFOLDERS_FORMAT)
+            parent.chmod(0o700)
+            _make_private(folder)
+            lock = _lowest_free(folder) if name is None else _of_name(folder, app, name)
+            return Claimed(lock.folder, lock, was_adopted)
+        finally:
+            looking.close()
+
+
+def folder_of(name: str) -> str:
+    """The folder of an application or of a process with a name, which may hold letters, digits and "._-"."""
+    is_plain = name[:1].isalpha() and name.upper() != MARKER and not name.upper().startswith(f"{MARKER}.")
+    return name if is_plain else f"={name}"
+
+
+def subfolders_in(folder: Path) -> list[Path] | None:
+    """The subfolders that have copies, of a state folder or of one application in it; None when it is neither.
+
+    In order: by application; numbers, then names. Raises OSError.
+    """
+    if kind_in(folder) == SUBFOLDERS:
+        apps = sorted(Path(entry) for entry in os.scandir(folder) if entry.is_dir())
+    elif folder.is_dir() and not (folder / MARKER).exists() and kind_in(folder.resolve().parent) == SUBFOLDERS:
+        apps = [folder]
+    else:
+        return None
+    found = []
+    for app in apps:
+        numbers = [app / str(number) for number in _numbers(app)]
+        names = sorted(entry.name for entry in os.scandir(app) if not _NUMBER.fullmatch(entry.name))
+        found += [*numbers, *(app / name for name in names if not name.startswith("."))]
+    return [one for one in found if kind_in(one) == KIND and (one / "CURRENT").exists()]
+
+
+# --- which one -------------------------------------------------------------------------------------------------------
+
+
+def _lowest_free(folder: Path) -> "Lock":
+    there = _numbers(folder)
+    for number in _in_order(there):
+        _make_private(folder / str(number))
+        lock = Lock(folder / str(number))
+        if lock.take():
+            return lock
+    raise AssertionError("numbers do not end")
+
+
+def _in_order(there: list[int]) -> Iterator[int]:
+    yield from there
+    yield from (number for number in count() if number not in there)
+
+
+def _numbers(folder: Path) -> list[int]:
+    return sorted(int(entry.name) for entry in os.scandir(folder) if _NUMBER.fullmatch(entry.name) and entry.is_dir())
+
+
+def _of_name(folder: Path, app: str, name: str) -> "Lock":
+    subfolder = folder / folder_of(name)
+    _make_private(subfolder)
+    lock = Lock(subfolder)
+    if lock.take():
+        return lock
+    raise RocksInUse(
+        subfolder,
+        holder_of(subfolder / LOCK_FILE),
+        f", which has the name {name!r}, too: give each process of application {app!r} a group_instance_id of its "
+        "own, or stop that one",
+    )
+
+
+def _make_private(folder: Path) -> None:
+    own(folder)
+    folder.chmod(0o700)
+
+
+def _check(parent: Path) -> None:
+    """Raises RocksError when a folder is neither new, nor one of subfolders, nor an older version's."""
+    if kind_in(parent) == KIND:
+        check_marker(parent, KIND, FORMAT)
+    elif not is_empty(parent):
+        check_marker(parent, SUBFOLDERS, SUBFOLDERS_FORMAT)
+
+
+# --- what an older version left --------------------------------------------------------------------------------------
+
+
+def _adopt(parent: Path, folder: Path, app: str, cache_bytes: int) -> bool:
+    """Move copies that lie right in the state folder to the application's number 0; whether there were any.
+
+    1. The copies are opened once: they are whole, this application's, and nobody works with them.
+    2. The folder ``ADOPTING`` is made. As long as there is one, a start goes on with step 4.
+    3. The marker is replaced. From here on an older version refuses the state folder.
+    4. All files are moved, each in one step, RocksDB's lock last, which is held from before step 3: an older version
+       that read the marker before it was replaced can't begin to write in the middle.
+    5. The marker is written, and the folder gets its name.
+    """
+    adopting = folder / ADOPTING
+    is_old = kind_in(parent) == KIND
+    if not is_old and not adopting.is_dir():
+        return False
+    if is_old:
+        check_copies(parent, app=app, cache_bytes=cache_bytes)
+    for made in (folder, adopting):
+        _make_private(made)
+    held = _hold_database(parent)
+    try:
+        if is_old:
+            write_marker(parent, SUBFOLDERS, SUBFOLDERS_FORMAT)
+        files = [entry.name for entry in os.scandir(parent) if entry.is_file(follow_symlinks=False)]
+        for name in sorted(files, key=lambda name: (name == "LOCK", name)):
+            if name != LOCK_FILE and not name.startswith(MARKER):
+                os.rename(parent / name, adopting / name)
+        write_marker(adopting, KIND, FORMAT)
+        _sync(adopting)
+        os.rename(adopting, folder / "0")
+        _sync(folder)
+        _sync(parent)
+    finally:
+        if held is not None:
+            os.close(held)
+    return True
+
+
+def _hold_database(parent: Path) -> int | None:
+    """RocksDB's own lock of a database that this process has not open; raises RocksInUse. None: there is no database
+    any more, or no such locks.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    try:
+        descriptor = os.open(parent / "LOCK", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise RocksInUse(parent, holder_of(parent / "LOCK")) from error
+    return descriptor
+
+
+def _sync(folder: Path) -> None:
+    """Have on the disk which files there are."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+# --- locks -----------------------------------------------------------------------------------------------------------
+
+
+class Lock:
+    """The lock of a folder, not yet taken. The end of the process lets go of it, too."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises OSError when the folder is not there."""
+        self.folder = folder
+        self._descriptor: int | None = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        _open_locks.add(self)
+
+    def take(self) -> bool:
+        """Take it if it is free; whether it was. One that was not is closed."""
+        try:
+            _flock(self._descriptor, blocks=False)
+        except BlockingIOError:
+            self.close()
+            return False
+        return True
+
+    def wait(self) -> None:
+        """Take it when it is free."""
+        _flock(self._descriptor, blocks=True)
+
+    def close(self) -> None:
+        """Let go; a second call does nothing."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _flock(descriptor: int | None, *, blocks: bool) -> None:
+    assert descriptor is not None, "a lock that was closed can't be taken"
+    try:
+        import fcntl
+    except ImportError:
+        return
+    fcntl.flock(descriptor, fcntl.LOCK_EX if blocks else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+_open_locks: Final["weakref.WeakSet[Lock]"] = weakref.WeakSet()
+
+
+def _forget() -> None:
+    """In a child: its copies of the descriptors would hold the parent's locks longer than the parent lives."""
+    for lock in list(_open_locks):
+        lock.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
