@@ -142,7 +142,8 @@ class Holding:
         for run in self.runs:
             counts = [event.partitions for place, event in control.begun.items() if place[0] == run.dispatch.topic]
             run.dispatch.partitions = max(counts, default=0)
-        if not self.is_settled.is_set() and self._is_settled(state.incarnation):
+        is_through = not state.take_up and not self._arriving
+        if is_through and not self.is_settled.is_set() and self._is_settled(state.incarnation):
             self.is_settled.set()
         self._tell()
 

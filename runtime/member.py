@@ -114,7 +114,8 @@ class Member:
         self.error: BaseException | None = None
         self._damage: BaseException | None = None
         self._catching_up: dict[TopicPartition, asyncio.Task[None]] = {}
-        self.is_ready = asyncio.Event()
+        self.is_ready = self.holding.is_settled
+        """It works on what it was granted first."""
         self._ended = asyncio.Event()
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -145,7 +146,6 @@ class Member:
         try:
             if await self._has_started(until_level=until_level):
                 self.state = "stopping" if self._stop.is_set() else "running"
-                self.is_ready.set()
                 await self._carry_on(self.work, until_level=until_level)
         except (LogError, SourceError, StateError) as error:
             if self.identity.incarnation is not None:
@@ -174,7 +174,7 @@ class Member:
 
     async def started(self, running: "asyncio.Task[None]") -> None:
         """Wait until it works on what it was granted first. Raises what ended the task of ``run`` before that."""
-        ready = asyncio.get_running_loop().create_task(self.holding.is_settled.wait())
+        ready = asyncio.get_running_loop().create_task(self.is_ready.wait())
         try:
             await asyncio.wait([ready, running], return_when=asyncio.FIRST_COMPLETED)
         finally:
