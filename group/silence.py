@@ -50,6 +50,15 @@ class Silence:
         for voice in voices:
             self._heard[voice] = self.now_ms
 
+    def expect(self, voice: Voice) -> None:
+        """Somebody is to be heard from now on: its silence begins now, unless it was heard before."""
+        self._heard.setdefault(voice, self.now_ms)
+
+    def begin_anew(self) -> None:
+        """The partition was not listened to for some time: each session begins anew."""
+        self._last_ms, self._begun_ms = None, self.now_ms
+        self._heard.clear()
+
     def silent_ms(self, voice: Voice) -> int:
         """So long nothing was heard of somebody: since the last record, or since sessions began."""
         return self.now_ms - self._heard.get(voice, self._begun_ms)

@@ -136,6 +136,7 @@ class Transactions:
         if failure is not None:
             if not self._say_refusal(failure):
                 logger.warning("transaction %d failed: %s: %s", transaction, type(failure).__name__, failure)
+            standing.unknown()
             await self.close()
             await self._replace_producer(deadline, was_fenced=isinstance(failure, ProducerFenced))
             if not standing.has_committed(transaction):

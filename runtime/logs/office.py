@@ -12,7 +12,7 @@ from ...offsets.events import OffsetEvent
 from ...offsets.ledger import Ledger, evolve_all
 from ...offsets.provenance import app_id_of
 from ..settings import Settings
-from .reader import HistoryTrimmed, LogReader
+from .reader import HistoryTrimmed, LogReader, Own
 
 logger = logging.getLogger("keylanes")
 
@@ -71,7 +71,7 @@ class Standing:
         self.identity, self.logs = identity, identity.logs
         self.ledger = Ledger()
         self.transaction = 0
-        self._folded = 0
+        self._own = Own()
         self._has_begun = False
         self._reading_control, self.reading_offsets = asyncio.Lock(), asyncio.Lock()
         """Held by who reads a log."""
@@ -91,6 +91,7 @@ class Standing:
     def next_transaction(self) -> int:
         """A number that no transaction of this process had yet."""
         self.transaction += 1
+        self._own.incarnation, self._own.in_flight = self.incarnation, self.transaction
         return self.transaction
 
     def fold(self, transaction: int, events: Sequence[OffsetEvent]) -> None:
@@ -100,7 +101,16 @@ class Standing:
         it belongs in the ledger, too.
         """
         self.ledger = evolve_all(self.ledger, events)
-        self._folded = transaction
+        self._own.folded = transaction
+        self._own.in_flight = None
+        self._own.held.clear()  # the same
+
+    def unknown(self) -> None:
+        """What became of the own transaction is not known: from here on the log says it."""
+        self._own.in_flight = None
+        held = list(self._own.held)
+        self._own.held.clear()
+        self.ledger = evolve_all(self.ledger, held)
 
     def has_committed(self, transaction: int) -> bool:
         """Whether the offset log, as it was read, has a transaction of this process."""
@@ -135,15 +145,15 @@ class Standing:
 
     async def _read_offsets(self) -> None:
         if not self._has_begun or await self.logs.behind() > BEHIND_MAX:
-            self.ledger = await self.logs.begin_offsets(self.ledger)
+            self.ledger = await self.logs.begin_offsets(self.ledger, self._own)
             self._has_begun = True
             return
         try:
-            self.ledger = await self.logs.read_offsets(self.ledger, (self.identity.incarnation or 0, self._folded))
+            self.ledger = await self.logs.read_offsets(self.ledger, self._own)
         except HistoryTrimmed as trimmed:
             logger.info("%s; read from its newest snapshot on", trimmed)
             await self.read_control()
-            self.ledger = await self.logs.begin_offsets(self.ledger)
+            self.ledger = await self.logs.begin_offsets(self.ledger, self._own)
 
 
 def check_ledger(ledger: Ledger) -> None:

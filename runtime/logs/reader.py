@@ -8,6 +8,7 @@ together: one after the other each would wait for what the consumer has under wa
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from ...brokers.protocol import Batch, Broker, BrokerError, OffsetOutOfRange, Reader, TopicPartition, Watermarks
@@ -54,6 +55,31 @@ class Stretch(NamedTuple):
     source: TopicPartition
     events: list[Placed]
     end: int
+
+
+@dataclass(slots=True)
+class Own:
+    """The own transactions of whoever reads: their events are folded when they are committed, and passed over here.
+
+    ``folded``: the last one whose events went into the ledger so. ``in_flight``: the one that is under way; what is
+    read of it is ``held`` until it is known what becomes of it. Not everything up to the last one that the ledger knows
+    is passed over: a transaction of unknown outcome may be found in one partition while its events in the next one are
+    still to be read.
+    """
+
+    incarnation: int = 0
+    folded: int = 0
+    in_flight: int | None = None
+    held: list[OffsetEvent] = field(default_factory=list)
+
+    def takes(self, event: OffsetEvent) -> bool:
+        """Whether the event is one of these, and needs no folding now."""
+        if event.incarnation != self.incarnation or not event.transaction:
+            return False
+        if self.in_flight is not None and event.transaction >= self.in_flight:
+            self.held.append(event)
+            return True
+        return event.transaction <= self.folded
 
 
 class HistoryTrimmed(LogError):
@@ -174,9 +200,9 @@ class LogReader:
         else:
             take(ledger.control, event)
 
-    async def begin_offsets(self, ledger: Ledger) -> Ledger:
+    async def begin_offsets(self, ledger: Ledger, own: Own | None = None) -> Ledger:
         """The offset log from its newest snapshots on to its ends: the first read, and one after what was to be read
-        next was trimmed.
+        next was trimmed. ``own``: see ``read_offsets``; what of it was folded is read again, too.
 
         ``ledger``: of the control log as far as it was read; it is changed. Raises LogError when a log is foreign, or
         has lost its history although something was granted.
@@ -188,7 +214,7 @@ class LogReader:
             self.commits_read = commits_read  # without those of a try that was cut short
             begun = Ledger(ledger.control, {}, ledger.opened.copy(), ledger.transactions.copy())
             try:
-                await self._begin(begun)
+                await self._begin(begun, None if own is None else replace(own, folded=0))
                 break
             except HistoryTrimmed as trimmed:
                 # A trim of the process that was just fenced was on its way: a trim is no part of a transaction. It left
@@ -205,7 +231,7 @@ class LogReader:
         self._has_begun, self._is_beginning, self._granted_meanwhile = True, False, []
         return ledger
 
-    async def _begin(self, ledger: Ledger) -> None:
+    async def _begin(self, ledger: Ledger, own: Own | None) -> None:
         marks = await self.watermarks(self._offset_logs())
         for source, (snapshot, position) in (await self._search_snapshots(marks)).items():
             self.positions[source] = position
@@ -217,7 +243,7 @@ class LogReader:
                     ledger.transactions[incarnation] = max(known, transaction)
         for grant in await self._grants_behind(ledger.partitions):
             fold_grant(ledger, grant)
-        await self.read_offsets(ledger)
+        await self.read_offsets(ledger, own)
 
     async def _grants_behind(self, folds: Mapping[Place, PartitionLedger]) -> list[RangesGranted]:
         """The grants that count and that these folds may not hold: read again, for there may be very many others."""
@@ -272,28 +298,22 @@ class LogReader:
                     "are lost. Restore the log, or start under a new application name."
                 )
 
-    async def read_offsets(self, ledger: Ledger, folded: tuple[int, int] = (0, 0)) -> Ledger:
-        """Read the offset log from where it was left to the ends of its partitions; raises LogError.
-
-        ``folded``: an incarnation, and its last transaction that went into the ledger when it was committed. Its events
-        are passed up to there. Not up to the last one that the ledger knows: a transaction of unknown outcome may be
-        found in one partition while its events in the next one are still to be read.
+    async def read_offsets(self, ledger: Ledger, own: Own | None = None) -> Ledger:
+        """Read the offset log from where it was left to the ends of its partitions; raises LogError. ``own``: what is
+        not to be folded of it.
         """
         ends = await self._ends(self._offset_logs())
         async for placed in self._stream({source: (self.positions[source], high) for source, high in ends.items()}):
             events = [one.event for one in placed.events]
             self.commits_read += sum(isinstance(event, Committed) and not event.part for event in events)
-            self.fold_offsets(ledger, placed.source, events, folded)  # type: ignore[arg-type]  # of the offset log
+            self.fold_offsets(ledger, placed.source, events, own or Own())  # type: ignore[arg-type]  # of the offset log
             self.positions[placed.source] = placed.end
         return ledger
 
-    def fold_offsets(
-        self, ledger: Ledger, source: TopicPartition, events: Iterable[OffsetEvent], folded: tuple[int, int]
-    ) -> Ledger:
+    def fold_offsets(self, ledger: Ledger, source: TopicPartition, events: Iterable[OffsetEvent], own: Own) -> Ledger:
         """The ledger, changed, with the events of one partition of the offset log; see ``read_offsets``."""
-        own, known = folded
         for event in events:
-            if event.incarnation == own and 0 < event.transaction <= known:
+            if own.takes(event):
                 continue
             if isinstance(event, LogOpened):
                 self._check_app(event.app, event.hash_name, source)

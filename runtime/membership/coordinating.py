@@ -143,6 +143,7 @@ class Coordinating:
 
     async def _step(self) -> None:
         control = self.standing.ledger.control
+        self.heard.expect(control.term)
         if self.is_coordinator:
             await self._coordinate()
         elif not self.resigns and stands(control, self.heard, self.candidate, self._term):
@@ -192,6 +193,7 @@ class Coordinating:
         """Read the control log to its end; stand, unless somebody else was elected meanwhile."""
         await self.following_read()
         control = self.standing.ledger.control
+        self.heard.expect(control.term)
         if not stands(control, self.heard, self.candidate, self._term):
             return
         if control.created is None:
