@@ -14,7 +14,8 @@ before they would stand in their turn. The rank, 20 ms each, keeps members from 
 by incarnation, and whoever has not joined comes last.
 
 Silence is measured in the time of partition 0 of the signals (silence.py), in which whoever has not heard the
-coordinator for two intervals appends probes: so an outage of that partition elects nobody.
+coordinator for two intervals appends probes: so an outage of that partition elects nobody. Who was just elected is
+waited for in full, from when that was read: else all others would stand before its first beat, and so on without end.
 
 An election that nobody needed does no harm but delay: decisions of the older term count no more, and the new
 coordinator goes on from the same logs.
@@ -25,6 +26,7 @@ from typing import Final
 
 from ..offsets.control import Control
 from .heard import COORDINATORS, Heard
+from .silence import Silence
 
 RANK_MS: Final = 20
 RANK_MS_MAX: Final = 1_000
@@ -76,13 +78,25 @@ def stands(control: Control, heard: Heard, candidate: Candidate, term: int) -> b
     """Whether the process is to stand for the next term now. ``term``: for which it stood last."""
     if is_coordinator(control, candidate.birth, term):
         return False
-    return heard.silences[COORDINATORS].silent_ms(control.term) >= wait_ms(control, heard, candidate)
+    return _awaited(control, heard).silent_ms(control.term) >= wait_ms(control, heard, candidate)
 
 
-def probes(control: Control, candidate: Candidate, term: int, unheard_ms: int, interval_ms: int) -> bool:
-    """Whether the process is to append to the coordinator's partition, so that its silence can be told there.
+def probes(control: Control, heard: Heard, candidate: Candidate, term: int, *, quiet_ms: int) -> bool:
+    """Whether the process is to append to the coordinator's partition, so that its silence can be told.
 
-    ``unheard_ms``: so long it has heard nothing of the coordinator, by its own clock: in the partition no time passes
-    without probes.
+    ``quiet_ms``: so long the process has read no record there, by its own clock: while nobody appends no time passes in
+    a partition, and a coordinator that died would be waited for without end.
     """
-    return not is_coordinator(control, candidate.birth, term) and unheard_ms >= SHORT_INTERVALS * interval_ms
+    if is_coordinator(control, candidate.birth, term):
+        return False
+    silence = _awaited(control, heard)
+    if quiet_ms >= SHORT_INTERVALS * heard.interval_ms:
+        return True
+    return not silence.was_heard(control.term) or silence.silent_ms(control.term) >= heard.interval_ms
+
+
+def _awaited(control: Control, heard: Heard) -> Silence:
+    """The coordinator's partition, in which that of the newest term is waited for from the first look at it on."""
+    silence = heard.silences[COORDINATORS]
+    silence.wait_for(control.term)
+    return silence

@@ -98,11 +98,12 @@ def _is_namesake(member: Member, asked: JoinAsked) -> bool:
 
 
 def _in_the_way(control: Control, asked: JoinAsked) -> Iterator[tuple[Member, str]]:
-    """Members that it can't be beside, and why."""
-    for member in control.unfenced():
+    """Members that it can't be beside, and why. It is not in its own way once it has joined."""
+    unfenced = [member for member in control.unfenced() if member.birth != asked.birth]
+    for member in unfenced:
         if _is_namesake(member, asked):
             yield member, f"{NAME_IN_USE}: {_in_use(member)}"
-    for member in control.unfenced():
+    for member in unfenced:
         known = {source.topic: source for source in member.joined.topics}
         for source in asked.topics if not member.expelled else ():
             if (other := known.get(source.topic)) is not None and other != source:

@@ -121,10 +121,6 @@ class Heard:
         since_ms = self.news.unread_since_ms(beat.control_position)
         return since_ms is not None and append_ms - since_ms >= self.session_ms
 
-    def expect(self, term: int) -> None:
-        """The coordinator of a term is to be heard from now on: it was elected just now, as far as is known here."""
-        self.silences[COORDINATORS].expect(term)
-
     def silence_of(self, instance: str, birth: str) -> Silence:
         """The fold of the partition in which a process is heard."""
         return self.silences[partition_of(instance, birth)]

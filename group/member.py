@@ -58,8 +58,10 @@ def state_of(
     member = control.member_of(birth)
     if member is None and incarnation is None:
         return Rejected(control.refused[birth]) if birth in control.refused else Waits()
-    if member is None or member.expelled:
-        return Out("" if member is None else member.cause)
+    if member is None or (incarnation is not None and member.incarnation != incarnation):
+        return Out("")  # forgotten, and perhaps taken in once more by a request of its own that came late
+    if member.expelled:
+        return Out(member.cause)
     own = member.incarnation
     granted = {
         (place, owner.epoch)

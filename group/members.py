@@ -70,9 +70,14 @@ def _holds(view: View, incarnation: int) -> bool:
 
 
 def answers(view: View, turn: Turn) -> Batch:
-    """Each who asks is judged with those before it in the group already."""
+    """Each who asks is judged with those before it in the group already. Who asked and was silent for a session since
+    is gone: it would only hold what others could have.
+    """
     control, decisions, answered = view.control.copy(), list[Decision](), list[str]()
     for birth, asked in view.heard.asked.items():
+        if view.heard.silent_ms(asked.instance, birth) >= view.rules.session_ms:
+            answered.append(birth)
+            continue
         if birth in control.refused or control.member_of(birth) is not None:
             answered += [birth] if all(store.name in control.stores for store in asked.stores) else []
             continue

@@ -80,7 +80,7 @@ def withdrawn(view: View, turn: Turn) -> Batch:
     decisions: list[Decision] = []
     for number, asked in sorted(view.control.moves.asked.items()):
         move = view.control.moves.planned.get(number)
-        since_ms = view.seat.asked_ms.get(number, view.now_ms)
+        since_ms = view.seat.asked_ms.get(number, view.seat.began_ms)  # by a predecessor: it has its time anew
         place, within = (asked.topic, asked.partition), KeyRange(asked.first, asked.end)
         over = [cell for cell in view.cells(place) if cell.first < within.end and within.first < cell.end]
         if not any(cell.standing is Standing.HELD and cell.epoch == asked.epoch for cell in over):
@@ -121,11 +121,13 @@ def asked(view: View, turn: Turn) -> Batch:
 
 
 def planned(view: View, turn: Turn) -> Batch:
-    """A plan, when there is a cause or a request, and somebody to have something."""
+    """A plan, when there is a cause or a request or an orphan, and somebody to have something."""
     control = view.control
-    is_due = control.group_epoch > control.moves.group_epoch and _is_time(view)
     requests = view.heard.moves
-    if not (is_due or requests) or not view.staying or view.unseen:
+    if not view.staying or view.unseen:
+        return Batch()
+    is_due = _is_time(view) and (control.group_epoch > control.moves.group_epoch or _has_orphans(view))
+    if not (is_due or requests):
         return Batch()
     moves = moves_of(view, list(requests.values()), levels=is_due)
     cause = REQUEST if requests else CHANGE
@@ -138,6 +140,22 @@ def planned(view: View, turn: Turn) -> Batch:
             for part, chunk in enumerate(chunks)
         ],
         tuple(requests),
+    )
+
+
+def _has_orphans(view: View) -> bool:
+    """Whether something is free that no move takes anywhere, although somebody can handle it: such as what was released
+    when that had just been withdrawn.
+    """
+    staying = {member.incarnation for member in view.staying}
+    topics = {source.topic for member in view.staying for source in member.joined.topics}
+    planned = _planned(view)
+    return any(
+        cell.standing is Standing.FREE and ((move := _newest(moves, cell)) is None or move.target not in staying)
+        for place in view.control.started
+        if place[0] in topics
+        for moves in (planned.get(place, ()),)
+        for cell in view.cells(place)
     )
 
 
@@ -228,6 +246,6 @@ def _target_of(asked: MoveAsked, share: Share, takers: Sequence[Taker]) -> int:
     if asked.target:
         able = [taker.incarnation for taker in takers if share.topic in taker.topics]
         return asked.target if asked.target in able else NOBODY
-    others = [taker for taker in takers if taker.incarnation != share.owner]
+    others = [taker for taker in takers if taker.incarnation != share.owner and share.topic in taker.topics]
     shifts = solve(others or takers, [share._replace(owner=NOBODY)])
     return shifts[0].target if shifts else NOBODY

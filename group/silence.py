@@ -23,7 +23,7 @@ GAP_INTERVALS: Final = 3
 class Silence:
     """The fold of one partition of the signals; ``hear`` changes it. Times are in ms."""
 
-    __slots__ = ("_begun_ms", "_heard", "_last_ms", "gap_ms", "now_ms", "outages")
+    __slots__ = ("_awaited", "_begun_ms", "_heard", "_last_ms", "gap_ms", "now_ms", "outages")
 
     def __init__(self, gap_ms: int) -> None:
         self.gap_ms = gap_ms
@@ -34,6 +34,7 @@ class Silence:
         """When all sessions began anew last."""
         self._last_ms: int | None = None
         self._heard: dict[Voice, int] = {}
+        self._awaited: tuple[Voice, int] | None = None
 
     def hear(self, append_ms: int, *voices: Voice) -> None:
         """A record with this timestamp, which shows that these live; none: it only shows that the partition is there.
@@ -50,9 +51,12 @@ class Silence:
         for voice in voices:
             self._heard[voice] = self.now_ms
 
-    def expect(self, voice: Voice) -> None:
-        """Somebody is to be heard from now on: its silence begins now, unless it was heard before."""
-        self._heard.setdefault(voice, self.now_ms)
+    def wait_for(self, voice: Voice) -> None:
+        """Somebody is to be heard from now on: who was not heard yet has been silent since the first call for it. One
+        is waited for at a time.
+        """
+        if self._awaited is None or self._awaited[0] != voice:
+            self._awaited = voice, self.now_ms
 
     def begin_anew(self) -> None:
         """The partition was not listened to for some time: each session begins anew."""
@@ -60,8 +64,13 @@ class Silence:
         self._heard.clear()
 
     def silent_ms(self, voice: Voice) -> int:
-        """So long nothing was heard of somebody: since the last record, or since sessions began."""
-        return self.now_ms - self._heard.get(voice, self._begun_ms)
+        """So long nothing was heard of somebody: since the last record, or since sessions began, or since it is waited
+        for.
+        """
+        since_ms = self._begun_ms
+        if self._awaited is not None and self._awaited[0] == voice:
+            since_ms = max(since_ms, self._awaited[1])
+        return self.now_ms - self._heard.get(voice, since_ms)
 
     def was_heard(self, voice: Voice) -> bool:
         """Whether there was a record of somebody since sessions began."""

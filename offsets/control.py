@@ -295,6 +295,7 @@ def _grant(control: Control, grant: RangesGranted) -> None:
         for move, ask in list(control.moves.asked.items()):
             if (ask.topic, ask.partition) == place and not _waits(owners, ask):
                 del control.moves.asked[move]
+                control.moves.planned.pop(move, None)  # it is done: who has the points may be asked by another alone
     for loser in losers:
         if held.get(loser) == 0:
             del held[loser]

@@ -94,9 +94,6 @@ class Coordinating:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self._due_s = self._looked_s = 0.0
-        self._heard_last: CoordinatorBeat | None = None
-        self._heard_s = 0.0
-        """When the coordinator was heard last, by the loop's time."""
         self._error: BaseException | None = None
 
     @property
@@ -143,7 +140,6 @@ class Coordinating:
 
     async def _step(self) -> None:
         control = self.standing.ledger.control
-        self.heard.expect(control.term)
         if self.is_coordinator:
             await self._coordinate()
         elif not self.resigns and stands(control, self.heard, self.candidate, self._term):
@@ -161,10 +157,8 @@ class Coordinating:
         if self.is_coordinator:
             self.beat()
         else:
-            if (beat := self.heard.coordinator) is not self._heard_last:
-                self._heard_last, self._heard_s = beat, now_s
-            unheard_ms = int((now_s - self._heard_s) * 1000)
-            is_probing = probes(control, self.candidate, self._term, unheard_ms, self.rules.interval_ms)
+            quiet_ms = int((now_s - self.signals.read_s[COORDINATORS]) * 1000)
+            is_probing = probes(control, self.heard, self.candidate, self._term, quiet_ms=quiet_ms)
             self.signals.listen(to_all=self.identity.incarnation is None or is_probing)
             if is_probing:
                 self.signals.tell(COORDINATORS, Beat(self.identity.incarnation or 0, self.identity.birth, 0, 0))
@@ -193,7 +187,6 @@ class Coordinating:
         """Read the control log to its end; stand, unless somebody else was elected meanwhile."""
         await self.following_read()
         control = self.standing.ledger.control
-        self.heard.expect(control.term)
         if not stands(control, self.heard, self.candidate, self._term):
             return
         if control.created is None:

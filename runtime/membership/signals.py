@@ -39,6 +39,8 @@ class Signals:
         self._positions: dict[TopicPartition, int] = {}
         self._wanted = set(range(PARTITIONS))
         self._is_told = False
+        self.read_s = [0.0] * PARTITIONS
+        """When a record of each was read last, by the loop's time."""
         self.is_listening = asyncio.Event()
         """From here on nothing that is said is missed."""
 
@@ -116,6 +118,7 @@ class Signals:
     def _hear(self, batches: list[Batch]) -> None:
         for batch in batches:
             self._positions[batch.source] = batch.offset_next
+            self.read_s[batch.source.partition] = asyncio.get_running_loop().time()
             for record in batch.records:
                 with contextlib.suppress(SignalError):  # a newer version's: no fact
                     signal = decode_signal(record.value or b"")

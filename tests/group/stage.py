@@ -11,6 +11,7 @@ A script is text: paragraphs of commands, a line ``----``, and what came of them
     leave a                          it says that it leaves
     release a orders 0 [half]        it has released this partition, or its lower half: that was committed
     gives a                          it releases all that it is asked for, in time: that was committed
+    works a                          it commits one more record of all that it holds, if it still can
     move orders 0 to a               somebody asks that a partition goes to a member (to -: to whom is best)
     expel a                          an operator asks for it
     pass 3s                          time passes, second by second; all who beat do
@@ -35,6 +36,7 @@ from keylanes.offsets.control_events import (
     AppCreated,
     ControlEvent,
     CoordinatorElected,
+    Decision,
     EndsPinned,
     LevelRaised,
     MemberExpelled,
@@ -50,8 +52,8 @@ from keylanes.offsets.control_events import (
     StoreDeclared,
 )
 from keylanes.offsets.decide import StoreSpec, Turn, stores_hash
-from keylanes.offsets.event_values import LEVEL, Edge, Sourced
-from keylanes.offsets.events import RangesReleased
+from keylanes.offsets.event_values import LEVEL, Edge, Sourced, Tile
+from keylanes.offsets.events import Committed, RangesReleased
 from keylanes.offsets.ledger import Ledger, evolve
 from keylanes.offsets.signals import Beat, CoordinatorBeat, ExpelAsked, JoinAsked, LeaveAsked, MoveAsked, StoreAsked
 
@@ -72,7 +74,9 @@ class Group:
         self.beating: set[str] = set()
         self.said: list[str] = []
         self.holds: set[str] = set()
-        self.is_out = False
+        self.births: list[str] = []
+        self.stopped: set[int] = set()
+        """Who was fenced: it commits no more."""
         evolve(self.ledger, AppCreated("app", "hash", 1))
         self._seats(1, "a")
 
@@ -109,6 +113,7 @@ class Group:
         batch = decide(self.view(), self.turn)
         for decision in batch.decisions:
             before = self.ledger.control.number
+            self.judge(decision)
             evolve(self.ledger, decision)
             assert self.ledger.control.number == before + 1, f"it does not count: {decision}"
             self.position += 1
@@ -121,6 +126,9 @@ class Group:
             self.heard.answered(request)
         return batch
 
+    def judge(self, decision: Decision) -> None:
+        """A decision is about to count; nothing is wrong with it here."""
+
     def _do_needs(self) -> bool:
         wanted = needs(self.view())
         found = {topic: self._found(topic) for topic in wanted.look if topic in self.topics}
@@ -130,6 +138,7 @@ class Group:
         for member in fences:
             self.said.append(f"fences {self.name_of(member.incarnation)}")
             self.seat.fenced.add(member.incarnation)
+            self.stopped.add(member.incarnation)
         for place, epoch in reads:
             self.said.append(f"reads {place[0]}[{place[1]}] at epoch {epoch}")
             self.seat.read.add((place, epoch))
@@ -221,7 +230,8 @@ class Group:
             )
             for topic in topics
         )
-        birth = f"{name}{sum(bare(b) == name for b in self._births()) + 1}"
+        birth = f"{name}{sum(bare(b) == name for b in self.births) + 1}"
+        self.births.append(birth)
         level, instance = int(given.get("level", LEVEL)), given.get("as", "")
         asked = JoinAsked(
             instance, birth, 1, f"host-{name}", "", 1.0, level, sourced, (), given.get("until") == "level", stores, 0
@@ -229,9 +239,6 @@ class Group:
         self.asks[name] = asked
         self.beating.add(name)
         self._say(name, asked)
-
-    def _births(self) -> set[str]:
-        return {asked.birth for asked in self.asks.values()}
 
     def _do_silent(self, *names: str) -> None:
         self.beating -= {*names}
@@ -260,6 +267,20 @@ class Group:
                     self.ledger,
                     RangesReleased(incarnation, self.transactions, epoch, topic, partition, 0, edges, ()),
                 )
+
+    def _do_works(self, name: str) -> None:
+        incarnation = self.member(name)
+        for (topic, partition), fold in self.ledger.partitions.items() if incarnation not in self.stopped else ():
+            for a, b, epoch in fold.owners().pieces():
+                part = fold.parts[epoch]
+                if part.incarnation == incarnation:
+                    self.transactions += 1
+                    at = [(x, y, edge) for x, y, edge in part.edges.pieces(a, b)]
+                    tiles = tuple(Tile(n, 1, x, y, edge, edge + 1) for n, (x, y, edge) in enumerate(at))
+                    evolve(
+                        self.ledger,
+                        Committed(incarnation, self.transactions, 0, 1, epoch, topic, partition, tiles, 0, 0, 0),
+                    )
 
     def _do_move(self, topic: str, partition: str, _to: str, name: str, half: str = "") -> None:
         self.requests += 1

@@ -1,0 +1,210 @@
+"""What was heard in the signals, against a twin that looks through all records each time it is asked."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keylanes.group.heard import COORDINATORS, MEMBERS, PARTITIONS, REQUESTS_MAX, Heard, News, partition_of
+from keylanes.offsets.signals import Beat, CoordinatorBeat, ExpelAsked, JoinAsked, LeaveAsked, MoveAsked, Signal
+
+from ..stage.planting import Planting, Put, changed
+from .finding import is_found
+
+SESSION_MS, INTERVAL_MS = 10_000, 1_000
+BIRTHS = ("a", "b", "c")
+NEWS = ((0, 0), (5, 2_000), (9, 20_000))
+"""Positions of the control log that hold an event, and when it was written."""
+
+
+def join_asked(birth: str, instance: str = "") -> JoinAsked:
+    """A request to take part that asks for little."""
+    return JoinAsked(instance, birth, 1, "", "", 1.0, 1, (), (), False, (), 0)
+
+
+class Record(NamedTuple):
+    """One record of the signals."""
+
+    partition: int
+    at_ms: int
+    signal: Signal
+
+
+def of(birth: str) -> int:
+    """The partition of somebody without a name."""
+    return partition_of("", birth)
+
+
+BIRTH = st.sampled_from(BIRTHS)
+SIGNALS = st.one_of(
+    st.builds(join_asked, BIRTH),
+    st.builds(lambda birth, at: Beat(BIRTHS.index(birth) + 1, birth, at, 0), BIRTH, st.integers(0, 10)),
+    st.builds(lambda birth: LeaveAsked(BIRTHS.index(birth) + 1, birth, 0), BIRTH),
+    st.builds(
+        lambda term, resigns: CoordinatorBeat(term, 1, resigns, INTERVAL_MS, False, ()),
+        st.integers(1, 3),
+        st.booleans(),
+    ),
+    st.builds(lambda n: MoveAsked(f"m{n}", "x", "t", 0, 0, 1, 0, 0), st.integers(0, 2)),
+    st.builds(lambda n: ExpelAsked(f"e{n}", "x", n, ""), st.integers(0, 2)),
+)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> list[Record]:
+    """In order of time; who has a partition keeps to it, but the coordinator beats in all."""
+    at_ms, found = 0, list[Record]()
+    for signal in draw(st.lists(SIGNALS, max_size=25)):
+        at_ms += draw(st.sampled_from((0, 400, 1_000, 2_500, 3_001, 15_000)))
+        own = of(signal.birth) if isinstance(signal, JoinAsked | Beat | LeaveAsked) else 1
+        partition = (
+            draw(st.sampled_from((COORDINATORS, COORDINATORS, 1, MEMBERS)))
+            if isinstance(signal, CoordinatorBeat)
+            else own
+        )
+        found.append(Record(partition, at_ms, signal))
+    return found
+
+
+def folded(found: Iterable[Record]) -> Heard:
+    """The production's fold."""
+    heard = Heard(SESSION_MS, INTERVAL_MS)
+    for news in NEWS:
+        heard.news.add(*news)
+    for record in found:
+        heard.hear(*record)
+    return heard
+
+
+def is_deaf(record: Record) -> bool:
+    """Whether who beats here missed news that are older than a session."""
+    beat = record.signal
+    assert isinstance(beat, Beat)
+    missed = [at_ms for position, at_ms in NEWS if position >= beat.control_position]
+    return bool(missed) and record.at_ms - missed[0] >= SESSION_MS
+
+
+def shows(record: Record, birth: str) -> bool:
+    """Whether the record shows that somebody lives and hears."""
+    match record.signal:
+        case Beat(birth=one):
+            return one == birth and not is_deaf(record)
+        case JoinAsked(birth=one) | LeaveAsked(birth=one):
+            return one == birth
+    return False
+
+
+@given(records())
+def test_who_is_silent_is_told_by_the_records_of_its_own_partition(found: list[Record]) -> None:
+    """Steps of more than three intervals are none, and all begin anew behind one; a deaf beat is no life."""
+    heard = folded(found)
+    for birth in BIRTHS:
+        silent_ms, own = 0, [record for record in found if record.partition == of(birth)]
+        for before, record in zip([None, *own], own, strict=False):
+            step_ms = 0 if before is None else record.at_ms - before.at_ms
+            silent_ms = 0 if step_ms > 3 * INTERVAL_MS or shows(record, birth) else silent_ms + step_ms
+        assert heard.silent_ms("", birth) == silent_ms
+
+
+@given(records())
+def test_requests_are_known_until_they_are_answered(found: list[Record]) -> None:
+    """To join, to move, to expel, to leave: the last word of each, in the order in which they came first."""
+    heard, signals = folded(found), [record.signal for record in found]
+    asked = [s for s in signals if isinstance(s, JoinAsked)]
+    assert list(heard.asked) == list(dict.fromkeys(one.birth for one in asked))
+    assert set(heard.moves) == {s.request for s in signals if isinstance(s, MoveAsked)}
+    assert set(heard.expels) == {s.request for s in signals if isinstance(s, ExpelAsked)}
+    assert set(heard.leaving) == {s.incarnation for s in signals if isinstance(s, LeaveAsked)}
+    for request in (*heard.asked, *heard.moves, *heard.expels):
+        heard.answered(request)
+    assert not any((heard.asked, heard.asked_ms, heard.moves, heard.expels))
+
+
+@given(records())
+def test_the_last_beat_of_the_highest_term_is_the_coordinators(found: list[Record]) -> None:
+    """In its own partition alone, and never one of a term before."""
+    wanted: CoordinatorBeat | None = None
+    for record in found:
+        if record.partition == COORDINATORS and isinstance(record.signal, CoordinatorBeat):
+            wanted = record.signal if wanted is None or record.signal.term >= wanted.term else wanted
+    assert folded(found).coordinator == wanted
+
+
+@given(records(), BIRTH, BIRTH)
+def test_whoever_is_heard_behind_a_request_lives_beside_it(found: list[Record], birth: str, other: str) -> None:
+    """By the time of its own partition, from the first request on; before an outage counts for nothing."""
+    first = next((n for n, r in enumerate(found) if r.signal == join_asked(other)), None)
+    if first is None:
+        return
+    own = [r for r in found if r.partition == of(birth)]
+    time_ms, times = 0, {}
+    for before, record in zip([None, *own], own, strict=False):
+        step_ms = 0 if before is None else record.at_ms - before.at_ms
+        time_ms += 0 if step_ms > 3 * INTERVAL_MS else step_ms
+        times[id(record)] = time_ms
+    since_ms = max([times[id(r)] for r in found[: first + 1] if id(r) in times], default=0)
+    gaps = [n for n in range(1, len(own)) if own[n].at_ms - own[n - 1].at_ms > 3 * INTERVAL_MS]
+    behind = own[gaps[-1] :] if gaps else own
+    wanted = any(shows(r, birth) and times[id(r)] > since_ms for r in behind)
+    assert folded(found).beats_since("", birth, other) is wanted
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), max_size=12), st.integers(0, 25))
+def test_news_say_since_when_somebody_has_not_read(steps: list[tuple[int, int]], position: int) -> None:
+    """The first event at or behind where it stands."""
+    news = News()
+    added = sorted({at: 100 * at + n for at, n in steps}.items())
+    for one in added:
+        news.add(*one)
+    assert news.unread_since_ms(position) == next((ms for at, ms in added if at >= position), None)
+
+
+@given(st.text(), st.text(), st.text())
+def test_a_name_keeps_to_its_partition(instance: str, birth: str, later: str) -> None:
+    """Whoever comes back under a name is heard where its predecessor was; nobody in the coordinator's."""
+    assert partition_of(instance or "x", birth) == partition_of(instance or "x", later)
+    assert COORDINATORS < partition_of(instance, birth) < PARTITIONS
+
+
+def test_requests_do_not_pile_up() -> None:
+    """What comes beyond some number is asked for again by who wants it."""
+    heard = Heard(SESSION_MS, INTERVAL_MS)
+    for n in range(REQUESTS_MAX + 5):
+        heard.hear(1, n, ExpelAsked(f"e{n}", "x", n, ""))
+    assert len(heard.expels) == REQUESTS_MAX
+
+
+def test_whoever_is_gone_is_forgotten() -> None:
+    """Nothing of a member that is over stays."""
+    heard = Heard(SESSION_MS, INTERVAL_MS)
+    for signal in (Beat(1, "a", 0, 0), LeaveAsked(1, "a", 0)):
+        heard.hear(of("a"), 0, signal)
+    heard.is_gone(1, "", "a")
+    assert not heard.leaving
+    assert not heard.beats
+    assert not heard.silence_of("", "a").was_heard("a")
+
+
+PLANTED = {
+    "a deaf beat is a life": (
+        changed(Heard, "_voices", ("if self.is_deaf(signal, append_ms):", "if False:")),
+        test_who_is_silent_is_told_by_the_records_of_its_own_partition,
+    ),
+    "the last beat of any term": (
+        changed(Heard, "hear", ("signal.term >= self.coordinator.term", "True")),
+        test_the_last_beat_of_the_highest_term_is_the_coordinators,
+    ),
+    "a request counts from its last word on": (
+        changed(Heard, "hear", ("self.asked_ms.setdefault(signal.birth,", "self.asked_ms.__setitem__(signal.birth,")),
+        test_whoever_is_heard_behind_a_request_lives_beside_it,
+    ),
+}
+
+
+@pytest.mark.parametrize(("put", "found_by"), PLANTED.values(), ids=PLANTED.keys())
+def test_a_planted_defect_is_found(put: Put, found_by: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the property that it breaks."""
+    put(Planting(monkeypatch))
+    is_found(found_by)
