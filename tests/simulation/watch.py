@@ -167,7 +167,7 @@ class Watch:
         match event:
             case MemberJoined():
                 assert event.incarnation == max(self.joined, default=0) + 1, f"{event} is out of turn"
-                known = {joined.birth for joined in self.joined.values()}
+                known = {joined.birth for joined in self._unfenced()}  # who is over may be forgotten, and ask late
                 ids = {one for joined in self.joined.values() for one in joined.transactional_ids}
                 assert event.birth not in known, f"{event} joins twice"
                 assert not ids & set(event.transactional_ids), f"{event} has an id of another one"

@@ -189,7 +189,7 @@ class World:
             elif isinstance(error, Expelled):
                 self._judge_expelled(process, error)
             elif isinstance(error, FencedError | SettingsError):
-                if process.member.birth not in self.watch.refused:
+                if process.member.identity.birth not in self.watch.refused:
                     raise error
             elif isinstance(error, BrokerUnavailable):
                 if not process.was_stopped:  # a stop's last commit has little time
@@ -234,7 +234,7 @@ class World:
         ends = {source: self.cluster.watermarks(source).high for source in self.sources}
         return all(edge == ends[source] for source in self.sources for edge in self.watch.cells[source].edges)
 
-    def describe(self) -> str:
+    def describe(self, *, verbose: bool = False) -> str:
         """Where the processes that are alive stand."""
         lines = []
         for process in self.alive():
@@ -246,7 +246,12 @@ class World:
             )
             for run in member.runs:
                 lines.append(f"{run.label}: front {run.dispatch.front}, {self.cluster.watermarks(run.dispatch.place)}")
-                lines += [f"  {worker}" for worker in run.dispatch.workers]
+                lines += [
+                    f"  [{w.first:08x}, {w.end:08x}) epoch {w.epoch}: edge {w.edge}, {w.running=}, {len(w.queue)=}, "
+                    f"{len(w.done)=}, {w.hold_at=}, {w.dropped_from=}"
+                    for w in run.dispatch.workers
+                    if verbose or w.edge < run.dispatch.front or w.hold_at is not None
+                ]
         lines += [f"{event}" for event in self.watch.control[-12:]]
         return "\n".join(lines)
 
