@@ -28,6 +28,20 @@ TROUBLE_ECHO_S = 4.0
 """So long after its faults ended the cluster may still be called unavailable: requests then under way time out."""
 LASTS_S: Final = (0.05, 0.3, 1.0)
 DAY_MS = 86_400_000
+LOGS: Final = ("control", "offsets", "signals")
+FENCE: Final = "fence"
+ANY: Final = "any step"
+STEPS: Final = (
+    "CoordinatorElected",
+    "MemberJoined",
+    "MemberExpelled",
+    FENCE,
+    "MemberFenced",
+    "PlanMade",
+    "ReleaseAsked",
+    "RangesGranted",
+)
+"""Steps of a coordinator at which something may befall it: an event that it has just written, or a fence."""
 PARTITIONS_MAX = 4
 
 
@@ -39,6 +53,7 @@ class Happenings:
         self.troubles: set[asyncio.Task[None]] = set()
         """Each ends what it began, when its time is over or when it is cancelled."""
         self.passings: list[asyncio.Task[None]] = []
+        self._trap: tuple[str, Callable[[Process], None], float] | None = None
         self._troubled_until_s = -math.inf
 
     async def run(self) -> None:
@@ -152,7 +167,7 @@ class Happenings:
         process = self._some_process(rng)
         if process is not None and not process.is_paused:
             self.world.count_fault("pause")
-            longest_s = rng.choice((None, self.world.settings.session_timeout_ms / 1000))
+            longest_s = rng.choice((None, self.session_s))
             self._for_some_time(rng, process.pause, process.resume, longest_s)
             if rng.random() < 0.6:
                 self._start_beside()
@@ -179,6 +194,123 @@ class Happenings:
     def _some_process(self, rng: random.Random) -> Process | None:
         alive = self.world.alive()
         return rng.choice(alive) if alive else None
+
+    # --- the group -------------------------------------------------------------------------------------------------
+
+    def step(self, step: str) -> None:
+        """The coordinator has come to a step."""
+        if self._trap is not None and self._trap[0] == step and self.world.is_happening:
+            _, befall, after_s = self._trap
+            self._trap = None
+            self.loop.call_later(after_s, self._befall, befall, step)
+
+    def _befall(self, befall: Callable[[Process], None], step: str) -> None:
+        process = self.world.coordinator()
+        if process is not None and not process.is_paused and self.world.is_happening:
+            self.world.tell(f"{process.name} coordinates, and is at {step}")
+            self.world.reached[f"coordinator {befall.__name__.strip('_')} at {step}"] += 1
+            befall(process)
+
+    def _set_trap(self, rng: random.Random, befall: Callable[[Process], None]) -> None:
+        """Something befalls the coordinator at one of its steps, which is brought about, or at once."""
+        step = rng.choice((*STEPS, *STEPS, ANY))
+        self._trap = step, befall, rng.choice((0.0, 0.0, 0.003, 0.02))
+        if step == ANY:
+            self._befall(befall, step)
+        elif step in ("MemberExpelled", FENCE, "MemberFenced") or rng.random() < 0.3:
+            others = [p for p in self.world.alive() if p is not self.world.coordinator()]
+            if others:
+                self._dies(rng.choice(others))
+        self._start_beside()
+
+    async def _coordinator_dies(self, rng: random.Random) -> None:
+        self._set_trap(rng, self._dies)
+
+    def _dies(self, process: Process) -> None:
+        self.world.count_fault("kill")
+        self.passings.append(self.loop.create_task(process.kill()))
+
+    async def _coordinator_pauses(self, rng: random.Random) -> None:
+        def pauses(process: Process) -> None:
+            self.world.count_fault("pause")
+            self._for_some_time(rng, process.pause, process.resume, self.session_s)
+
+        self._set_trap(rng, pauses)
+
+    async def _coordinator_cut(self, rng: random.Random) -> None:
+        def cut(process: Process) -> None:
+            self._cut_off_from(rng, process)
+
+        self._set_trap(rng, cut)
+
+    async def _cut_from_a_log(self, rng: random.Random) -> None:
+        process = self._some_process(rng)
+        if process is not None:
+            self._cut_off_from(rng, process)
+
+    def _cut_off_from(self, rng: random.Random, process: Process) -> None:
+        """One of the logs can't be reached by a process; the others can."""
+        self.world.count_fault("cut from a log")
+        cut, one = self.cluster.faults.cut_from, (process.name, f"{APP}.{rng.choice(LOGS)}")
+        self._for_some_time(rng, lambda: cut.add(one), lambda: cut.discard(one), self.session_s)
+
+    async def _signals_away(self, rng: random.Random) -> None:
+        """Nobody hears anybody."""
+        self.world.count_fault("signals away")
+        cut, numbers = self.cluster.faults.cut_from, range(len(self.world.processes) + 20)
+        everybody = {(f"{APP}-{number}", f"{APP}.signals") for number in numbers}
+        self._for_some_time(
+            rng, lambda: cut.update(everybody), lambda: cut.difference_update(everybody), self.session_s
+        )
+
+    async def _storm(self, rng: random.Random) -> None:  # it has nothing to draw
+        for _ in range(5):
+            self._start_beside()
+
+    async def _flapping(self, rng: random.Random) -> None:
+        self.passings.append(self.loop.create_task(self._flap(rng)))
+
+    async def _flap(self, rng: random.Random) -> None:
+        name = rng.choice(self.world.mix.names) if self.world.mix.names else None
+        for _ in range(3):
+            if len(self.world.alive()) >= self.world.mix.processes_max or not self.world.is_happening:
+                return
+            process = self.world.start(name)
+            await asyncio.sleep(rng.random() * self.session_s)
+            if not process.task.done():
+                self.world.count_fault("kill")
+                await process.kill()
+
+    async def _twin(self, rng: random.Random) -> None:
+        """A process is started under the name of one that is there, which may stand still."""
+        named = [p for p in self.world.alive() if p.settings.group_instance_id]
+        if named:
+            process = rng.choice(named)
+            if rng.random() < 0.5 and not process.is_paused:
+                self._for_some_time(rng, process.pause, process.resume, self.session_s)
+            self.world.count_fault("twin")
+            self.world.start(process.settings.group_instance_id)
+
+    async def _held_decision(self, rng: random.Random) -> None:
+        """What the coordinator writes next waits in the network until others have gone ahead of it."""
+        network = self.cluster.network
+        network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST, f"{APP}.control")
+        caught = self.loop.create_task(network.caught())
+
+        def let_go() -> None:
+            self.world.faults["decision held"] += caught.done()
+            caught.cancel()
+            network.disarm()
+            network.release()
+
+        self._for_some_time(rng, lambda: None, let_go, rng.choice((0.1, self.session_s)))
+        if rng.random() < 0.7:
+            self._start_beside()
+
+    @property
+    def session_s(self) -> float:
+        """After so long a silent member is expelled."""
+        return self.world.settings.session_timeout_ms / 1000
 
     # --- the cluster -----------------------------------------------------------------------------------------------
 

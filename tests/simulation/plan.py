@@ -44,6 +44,16 @@ KINDS: Final = {
     "retention": 2,
     "compact": 3,
     "grow": 2,
+    # the group
+    "coordinator dies": 3,
+    "coordinator pauses": 3,
+    "coordinator cut": 2,
+    "cut from a log": 2,
+    "signals away": 1,
+    "storm": 1,
+    "flapping": 1,
+    "twin": 2,
+    "held decision": 2,
     # the application
     "release": 3,
     "split": 3,
@@ -81,6 +91,8 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
     """How often a process has another factor than the others, which is refused beside them."""
     names: tuple[str, ...] = ()
     """What processes may be called; none: nobody has a name."""
+    members: int = 1
+    """So many processes are there from the beginning."""
     processes_max: int = 4
     """So many are alive at a time, of those that are started beside others."""
     restore_records_max: int = 4_000
@@ -182,7 +194,8 @@ def draw_mix(rng: random.Random) -> Mix:
         sources_check_ms=rng.choice((50, 500)),
         release_ms=rng.choice((200, 2_000, 30_000)),
         differing=rng.choice((0.0, 0.0, 0.0, 0.2)),
-        names=rng.choice(((), (), (), ("a", "b"), ("a", "b", "c", "d", "e", "f", "g", "h"))),
+        names=rng.choice(((), (), ("a", "b"), ("a", "b", "c", "d", "e", "f", "g", "h"))),
+        members=rng.choice((1, 1, 2, 3, 5)),
         processes_max=rng.choice((2, 3, 5)),
         restore_records_max=rng.choice((2, 20, 4_000)),
         offsets_unknown=rng.choice((0.0, 0.0, 0.5)),

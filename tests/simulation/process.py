@@ -36,7 +36,7 @@ STEPS: Final[tuple[Death, ...]] = ("take", "transact", "committed", "applied", "
 class Process:
     """One process of the application, from its start to its end; it takes part once or, expelled, several times."""
 
-    def __init__(self, world: "World", number: int) -> None:
+    def __init__(self, world: "World", number: int, name: str | None = None) -> None:
         self.loop: PausingLoop = world.loop
         self.world = world
         self.name = f"{APP}-{number}"
@@ -55,8 +55,8 @@ class Process:
         self.factors = dict(world.factors)
         if self.rng.random() < world.mix.differing:
             self.factors[self.rng.choice(list(self.factors))] = self.rng.choice(FACTORS)
-        instance = self.rng.choice(world.mix.names) if world.mix.names else None
-        self.settings = msgspec.structs.replace(world.settings, group_instance_id=instance)
+        drawn = self.rng.choice(world.mix.names) if world.mix.names else None
+        self.settings = msgspec.structs.replace(world.settings, group_instance_id=name or drawn)
         self.started_s = self.loop.time()
         self.was_killed = False
         self.was_stopped = False

@@ -112,6 +112,8 @@ class Watch:
         self.control_topic, self.offsets_topic = f"{app}.control", f"{app}.offsets"
         self.control: list[Event] = []
         self.term, self.number, self.app_birth = 0, 0, ""
+        self.coordinator = ""
+        """The birth of who was elected last."""
         self.coordinators: set[str] = set()
         """The births of all that were elected."""
         self.joined: dict[int, MemberJoined] = {}
@@ -144,7 +146,9 @@ class Watch:
             if isinstance(event, CoordinatorElected):
                 if event.term > self.term:
                     self.term, self.number = event.term, 0
+                    self.coordinator = event.birth
                     self.coordinators.add(event.birth)
+                    self.reached["CoordinatorElected"] += 1
                     self.app_birth = self.app_birth or event.app_birth
                     assert event.app_birth == self.app_birth, f"{event} is of another application"
                 continue

@@ -27,7 +27,7 @@ from keylanes.runtime.stores import follower, restore
 
 from ..stage.cluster import Cluster, fold_of
 from .folders import Folders
-from .happenings import Happenings
+from .happenings import FENCE, Happenings
 from .key_order import KeyOrder
 from .loop import PausingLoop
 from .plan import Burst, Mix, Plan, draw_plan
@@ -85,6 +85,7 @@ class World:
         self.sources = [TopicPartition(topic, p) for topic, n in plan.mix.sources.items() for p in range(n)]
         self.watch = Watch(self.cluster, APP, self.sources, stateful=plan.mix.stateful)
         self.cluster.hear(self._appended, self._committed)
+        self.cluster.state.on_fence = self._fenced
         self.factors = {topic: self.rng.choice(FACTORS) for topic in plan.mix.sources}
         self.key_order = KeyOrder(lambda incarnation: incarnation in self.watch.expelled)
         self.folders = Folders()
@@ -122,7 +123,14 @@ class World:
 
     def _appended(self, records: Sequence[Outgoing]) -> None:
         if records[0].topic == self.watch.control_topic:
+            before = len(self.watch.control)
             self._check(lambda: self.watch.hear(record.value for record in records))
+            for event in self.watch.control[before:]:
+                self.happenings.step(type(event).__name__)
+
+    def _fenced(self, transactional_id: str) -> None:
+        if any(transactional_id in self.watch.joined[who].transactional_ids for who in self.watch.expelled):
+            self.happenings.step(FENCE)
 
     def _committed(self, transaction: Transaction) -> None:
         if not transaction.transactional_id.startswith(WRITER):
@@ -163,9 +171,9 @@ class World:
 
     # --- processes -------------------------------------------------------------------------------------------------
 
-    def start(self) -> Process:
-        """Start a process, beside whatever runs."""
-        process = Process(self, len(self.processes))
+    def start(self, name: str | None = None) -> Process:
+        """Start a process, beside whatever runs; with a name, or one that is drawn."""
+        process = Process(self, len(self.processes), name)
         self.processes.append(process)
         self.tell(f"{process.name} starts")
         return process
@@ -173,6 +181,10 @@ class World:
     def alive(self) -> list[Process]:
         """Processes that have not ended."""
         return [p for p in self.processes if not p.task.done()]
+
+    def coordinator(self) -> Process | None:
+        """The process that decides, by the control log, if it is alive."""
+        return next((p for p in self.alive() if p.member.identity.birth == self.watch.coordinator), None)
 
     def workers(self) -> list[Process]:
         """Processes that work and shall go on to."""
@@ -317,7 +329,8 @@ class World:
         whole.result()
 
     async def _run(self) -> None:
-        self.start()
+        for _ in range(self.mix.members):
+            self.start()
         self.is_happening = True
         await asyncio.gather(self.write_all(), self.happenings.run())
         self.is_happening = False
