@@ -42,7 +42,7 @@ class Held(NamedTuple):
 
 
 class MemberShown(NamedTuple):
-    """One member. ``standing``: "member", "expelled: CAUSE" or "fenced"; ``share``: of all points that were started."""
+    """One that is not fenced. ``standing``: "member", or "expelled: CAUSE"; ``share``: of all points that were started."""
 
     incarnation: int
     instance: str
@@ -98,7 +98,8 @@ def shown(control: Control, folds: Mapping[Place, PartitionLedger]) -> GroupShow
         state = GroupState.IN_REBALANCE
     elif uncut:
         state = GroupState.SYNC
-    members = tuple(_member(control, member, held) for _, member in sorted(control.members.items()))
+    there = [member for _, member in sorted(control.members.items()) if not member.fenced]
+    members = tuple(_member(control, member, held) for member in there)
     return GroupShown(
         state,
         control.term,
@@ -114,7 +115,7 @@ def shown(control: Control, folds: Mapping[Place, PartitionLedger]) -> GroupShow
 def _member(control: Control, member: Member, held: Mapping[int, list[Held]]) -> MemberShown:
     own = tuple(held.get(member.incarnation, ()))
     points = sum(one.end - one.first for one in own)
-    standing = "fenced" if member.fenced else (f"expelled: {member.cause}" if member.expelled else "member")
+    standing = f"expelled: {member.cause}" if member.expelled else "member"
     return MemberShown(
         member.incarnation,
         member.joined.instance,
