@@ -149,9 +149,10 @@ class Coordinating:
         if now_s + SLACK_S < self._due_s:
             return
         self._due_s = now_s + self.settings.heartbeat_interval_ms / 1000
+        control = self.standing.ledger.control
+        self.heard.keep({incarnation: member.birth for incarnation, member in control.members.items()})
         if self.candidate.is_alone:  # nobody hears it
             return
-        control = self.standing.ledger.control
         if self.is_coordinator:
             self.beat()
         else:
