@@ -42,7 +42,7 @@ class Held(NamedTuple):
 
 
 class MemberShown(NamedTuple):
-    """One that is not fenced. ``standing``: "member", or "expelled: CAUSE"; ``share``: of all points that were started."""
+    """One that is not fenced. ``standing``: "member", or "expelled: CAUSE"; ``share``: of all points."""
 
     incarnation: int
     instance: str

@@ -149,9 +149,10 @@ class Coordinating:
     def _beat_or_probe(self) -> None:
         """The coordinator says that it lives; whoever does not hear it, that the partition is there."""
         now_s = asyncio.get_running_loop().time()
+        control = self.standing.ledger.control
+        self.heard.keep({incarnation: member.birth for incarnation, member in control.members.items()})
         if self.candidate.is_alone:  # nobody hears it
             return
-        control = self.standing.ledger.control
         if self.is_coordinator:
             self.beat()
         else:
