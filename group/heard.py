@@ -75,6 +75,8 @@ class Heard:
     """When they asked first, by the time of each partition."""
     leaving: dict[int, int] = field(default_factory=dict)
     """Who leaves, by incarnation, and since when by the time of its partition."""
+    done: set[int] = field(default_factory=set)
+    """Who of these commits nothing more: what it was granted last and did not take up stays its own."""
     moves: dict[str, MoveAsked] = field(default_factory=dict)
     expels: dict[str, ExpelAsked] = field(default_factory=dict)
     """What was asked for, by request."""
@@ -98,6 +100,8 @@ class Heard:
             case LeaveAsked():
                 self.answered(signal.birth)
                 self.leaving.setdefault(signal.incarnation, self.silences[partition].now_ms)
+                if signal.is_done:
+                    self.done.add(signal.incarnation)
             case MoveAsked() if len(self.moves) < REQUESTS_MAX:
                 self.moves[signal.request] = signal
             case ExpelAsked() if len(self.expels) < REQUESTS_MAX:
@@ -158,6 +162,7 @@ class Heard:
         if len(self.beats) + len(self.leaving) > 2 * len(members) + FORGOTTEN_MAX:
             self.beats = {i: beat for i, beat in self.beats.items() if i in members}
             self.leaving = {i: since for i, since in self.leaving.items() if i in members}
+            self.done &= self.leaving.keys()
         births = {*members.values(), *self.asked}
         for silence in self.silences[COORDINATORS + 1 :]:
             silence.keep(births, FORGOTTEN_MAX)

@@ -49,7 +49,7 @@ def _why_it_goes(view: View, member: Member) -> str | None:
         return SUPERSEDED
     silence = heard.silence_of(member.joined.instance, member.birth)
     since_ms = heard.leaving.get(member.incarnation)
-    if since_ms is not None and not _holds(view, member.incarnation):
+    if since_ms is not None and (member.incarnation in heard.done or not _holds(view, member.incarnation)):
         return LEFT
     if since_ms is not None and silence.now_ms - since_ms >= view.rules.leave_ms:
         return STUCK

@@ -79,11 +79,14 @@ class Beat(LogEvent, frozen=True, tag="beat/1"):
 
 
 class LeaveAsked(LogEvent, frozen=True, tag="leave_asked/1"):
-    """A member stops in order. ``returns_in_ms``: its name will be back by then; 0: it will not."""
+    """A member stops in order. ``returns_in_ms``: its name will be back by then; 0: it will not. ``is_done``: it has
+    made its last commit.
+    """
 
     incarnation: int
     birth: str
     returns_in_ms: int
+    is_done: bool
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

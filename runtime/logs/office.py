@@ -75,6 +75,8 @@ class Standing:
         self._has_begun = False
         self._reading_control, self.reading_offsets = asyncio.Lock(), asyncio.Lock()
         """Held by who reads a log."""
+        self._begun = self._through = 0
+        """So many reads of the control log were begun; the number of the last one that came to the end."""
 
     @property
     def incarnation(self) -> int:
@@ -124,9 +126,18 @@ class Standing:
             raise Expelled(self.identity.app, own, "" if member is None else member.cause)
 
     async def read_control(self) -> int:
-        """Read the control log to its end; the position there. Raises LogError, BrokerError."""
+        """Read the control log to its end; the position there. Raises LogError, BrokerError.
+
+        Who asks while it is read gets what the next read finds, and shares that with all who asked meanwhile: a process
+        that has much to do would be late with every one of them.
+        """
+        asked = self._begun
         async with self._reading_control:
-            self.ledger = await self.logs.read_control(self.ledger)
+            if self._through <= asked:
+                self._begun += 1
+                number = self._begun
+                self.ledger = await self.logs.read_control(self.ledger)
+                self._through = number
             return self.logs.positions[self.logs.control]
 
     async def read(self) -> None:
@@ -136,12 +147,12 @@ class Standing:
         below its start, or far behind its end, begins with the newest snapshot.
         """
         await self.read_control()
-        async with self.reading_offsets:
+        async with self.reading_offsets:  # to its end: another read would bring what was granted since
             await self._read_offsets()
-        if self.ledger.waiting():
-            # A grant may have been written, and committed under, after the control log was read.
-            await self.read_control()
-        check_ledger(self.ledger)
+            if self.ledger.waiting():
+                # A grant may have been written, and committed under, after the control log was read.
+                await self.read_control()
+            check_ledger(self.ledger)
 
     async def _read_offsets(self) -> None:
         if not self._has_begun or await self.logs.behind() > BEHIND_MAX:

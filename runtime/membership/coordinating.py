@@ -46,8 +46,6 @@ logger = logging.getLogger("keylanes")
 
 LOOK_AGAIN_MS = 30_000
 """How often it is looked whether a source has got more partitions, or is another topic."""
-SLACK_S: Final = 0.001
-"""A timer may be so early."""
 LEVEL_LOOK_MS = 100
 """Between two looks whether a group that runs to its level is there."""
 READ_ON_MS = 50
@@ -91,7 +89,7 @@ class Coordinating:
         self._seat = Seat(identity.app, identity.birth, 0)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
-        self._due_s = self._looked_s = 0.0
+        self._looked_s = 0.0
         self._error: BaseException | None = None
 
     @property
@@ -113,7 +111,6 @@ class Coordinating:
                 if self._error is not None:
                     raise self._error
                 self._wake.clear()
-                self._beat_when_due()
                 try:
                     await self._step()
                 except NotAuthorized as error:
@@ -128,10 +125,16 @@ class Coordinating:
             for task in self._tasks.values():
                 task.cancel()
 
+    async def beat_on(self) -> None:
+        """Beat until cancelled, beside ``run``: a coordinator whose decisions take long is no silent one."""
+        while True:
+            self._beat_or_probe()
+            await asyncio.sleep(self.settings.heartbeat_interval_ms / 1000)
+
     async def _rest(self) -> None:
-        """Until there is something to look at, or a beat is due."""
+        """Until there is something to look at, or time has passed."""
         try:
-            async with asyncio.timeout_at(self._due_s):
+            async with asyncio.timeout(self.settings.heartbeat_interval_ms / 1000):
                 await self._wake.wait()
         except TimeoutError:
             return
@@ -145,12 +148,9 @@ class Coordinating:
         elif not self.resigns and stands(control, self.heard, self.candidate, self._term):
             await self._stand()
 
-    def _beat_when_due(self) -> None:
+    def _beat_or_probe(self) -> None:
         """The coordinator says that it lives; whoever does not hear it, that the partition is there."""
         now_s = asyncio.get_running_loop().time()
-        if now_s + SLACK_S < self._due_s:
-            return
-        self._due_s = now_s + self.settings.heartbeat_interval_ms / 1000
         control = self.standing.ledger.control
         self.heard.keep({incarnation: member.birth for incarnation, member in control.members.items()})
         if self.candidate.is_alone:  # nobody hears it

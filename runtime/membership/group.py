@@ -60,7 +60,14 @@ class Group:
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """What goes on from before it joins to its end."""
-        return [self.following.run(), self.signals.run(), self.coordinating.run(), self.taking_part.run()]
+        coordinating = self.coordinating
+        return [
+            self.following.run(),
+            self.signals.run(),
+            coordinating.run(),
+            coordinating.beat_on(),
+            self.taking_part.run(),
+        ]
 
     async def join(self, offer: Offer) -> Member:
         """Take part; raises FencedError, LogError, SettingsError when the answer is no."""

@@ -38,6 +38,8 @@ class TakingPart:
         self._asked: JoinAsked | None = None
         self.leaves = False
         """Whether it has asked to leave."""
+        self._is_done = False
+        """Whether it commits nothing more."""
         self._is_told = False
 
     def wake(self) -> None:
@@ -79,11 +81,11 @@ class TakingPart:
             await asyncio.sleep(interval_s)
 
     def beat(self) -> None:
-        """Say that this process lives; before it has joined, that it wants to."""
+        """Say that this process lives; before it has joined, that it wants to; when it stops, that it leaves."""
         identity = self.identity
         if self.leaves:
-            return
-        if identity.incarnation is None:
+            self.leave()
+        elif identity.incarnation is None:
             if self._asked is not None:
                 self.signals.tell(self.partition, self._asked)
         elif not self.is_alone:
@@ -93,10 +95,14 @@ class TakingPart:
     def leave(self) -> None:
         """Say that this process stops in order: it is given nothing more."""
         self.leaves = True
-        self.signals.tell(self.partition, LeaveAsked(self.standing.incarnation, self.identity.birth, 0))
+        asked = LeaveAsked(self.standing.incarnation, self.identity.birth, 0, is_done=self._is_done)
+        self.signals.tell(self.partition, asked)
 
     async def left(self, limit_s: float) -> bool:
-        """Wait until the control log says that this process has left; False when that takes longer than the limit."""
+        """Wait until the control log says that this process, which has made its last commit, has left; False when that
+        takes longer than the limit.
+        """
+        self._is_done = True
         loop = asyncio.get_running_loop()
         until = loop.time() + limit_s
         while not self.standing.ledger.control.is_expelled(self.standing.incarnation):

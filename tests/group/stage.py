@@ -250,7 +250,7 @@ class Group:
         self.beating |= {*names}
 
     def _do_leave(self, name: str) -> None:
-        self._say(name, LeaveAsked(self.member(name), self.asks[name].birth, 0))
+        self._say(name, LeaveAsked(self.member(name), self.asks[name].birth, 0, is_done=False))
 
     def _do_release(self, name: str, topic: str, partition: str, half: str = "") -> None:
         self._releases(self.member(name), topic, int(partition), 0, HALF if half else SPACE_END)
