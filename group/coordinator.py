@@ -70,13 +70,8 @@ def needs(view: View) -> Needs:
         }
     )
     has_joined = control.member_of(seat.birth) is not None
-    return Needs(
-        fence,
-        unread,
-        view.unseen,
-        view.unopened if has_joined else [],
-        control.runs_to_level and control.pinned is None and seat.ends is None,
-    )
+    wants_ends = control.runs_to_level and control.pinned is None and seat.ends is None and not view.unseen
+    return Needs(fence, unread, view.unseen, view.unopened if has_joined else [], wants_ends)
 
 
 def _sources(view: View, turn: Turn) -> Batch:

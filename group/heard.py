@@ -9,6 +9,7 @@ one: so a process that comes back under its name is heard in the partition in wh
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,6 +32,8 @@ MEMBERS: Final = 4
 PARTITIONS: Final = 1 + MEMBERS
 REQUESTS_MAX: Final = 1_000
 """So many requests wait at most; who asks does so again."""
+FORGOTTEN_MAX: Final = 256
+"""So many who are over may still be known: they are forgotten together."""
 NEWS_MAX: Final = 10_000
 """Of so many events of the control log it is known when they were written."""
 
@@ -141,8 +144,11 @@ class Heard:
         self.moves.pop(request, None)
         self.expels.pop(request, None)
 
-    def is_gone(self, incarnation: int, instance: str, birth: str) -> None:
-        """A member is over."""
-        self.leaving.pop(incarnation, None)
-        self.beats.pop(incarnation, None)
-        self.silence_of(instance, birth).forget(birth)
+    def keep(self, members: Mapping[int, str]) -> None:
+        """Forget who is over, when many are. ``members``: the births of those that are there, by incarnation."""
+        if len(self.beats) + len(self.leaving) > 2 * len(members) + FORGOTTEN_MAX:
+            self.beats = {i: beat for i, beat in self.beats.items() if i in members}
+            self.leaving = {i: since for i, since in self.leaving.items() if i in members}
+        births = {*members.values(), *self.asked}
+        for silence in self.silences[COORDINATORS + 1 :]:
+            silence.keep(births, FORGOTTEN_MAX)

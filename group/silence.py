@@ -12,6 +12,7 @@ behind it. A clock that goes back stands still.
 It follows that a reader that lags is never wrong: what it has not read yet has not passed.
 """
 
+from collections.abc import Collection
 from typing import Final, TypeAlias
 
 Voice: TypeAlias = str | int
@@ -80,6 +81,7 @@ class Silence:
         """When somebody was heard last, by the time of the partition; -1: not since sessions began."""
         return self._heard.get(voice, -1)
 
-    def forget(self, voice: Voice) -> None:
-        """Nobody asks for it any more."""
-        self._heard.pop(voice, None)
+    def keep(self, voices: Collection[Voice], more: int) -> None:
+        """Forget the others, when there are more than so many."""
+        if len(self._heard) > len(voices) + more:
+            self._heard = {voice: at for voice, at in self._heard.items() if voice in voices}

@@ -282,7 +282,9 @@ class Member:
         )
         for task in self.group.tasks():
             self._spawn(task)
-        joined = await self.group.join(offer)
+        # Who did not leave in order is waited for: the coordinator for a session, and then the member for another one.
+        limit_ms = self.settings.start_timeout_ms + 2 * self.settings.session_timeout_ms
+        joined = await bounded(self.group.join(offer), limit_ms, "joining")
         logger.info("%s: joined as incarnation %d", self.app, joined.incarnation)
         producer = await self.patience.within(self._first_producer())
         await bounded(self._set_up(producer, topics), self.settings.start_timeout_ms, "starting")

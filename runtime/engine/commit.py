@@ -6,10 +6,11 @@ generation becomes visible is in transaction.py.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ..logs.office import Standing
 from ..partition.cut import Change
+from ..partition.dispatch import PartitionDispatch
 from ..partition.generation import Generation, take
 from ..settings import Settings
 from ..stores.keeper import Keeper
@@ -61,7 +62,7 @@ class CommitCycle:
             await self.commit(lines)
             await self.keeper.write_when_due()
 
-    def _lines(self) -> list[int] | None:
+    def _lines(self) -> Mapping[PartitionDispatch, int] | None:
         """The fronts, as the lines that the next generation is cut at. None while so few workers are at work that a
         commit stays small with all that is done then: nothing has to wait for a line.
         """
@@ -69,16 +70,16 @@ class CommitCycle:
         for run in self.runs:
             more -= run.dispatch.count_behind(more + 1)
             if more < 0:
-                return [run.dispatch.line() for run in self.runs]
+                return {run.dispatch: run.dispatch.line() for run in self.runs}
         return None
 
-    async def commit(self, lines: Sequence[int] | None = None) -> bool:
+    async def commit(self, lines: Mapping[PartitionDispatch, int] | None = None) -> bool:
         """One generation: what is done below the lines (None: all that is done). False when there was nothing."""
         arrived = self._arrive()
         self._on_step("take")
-        drawn = lines or []
-        lines = [*drawn, *(run.dispatch.line() for run in self.runs[len(drawn) :])]  # some are added while it runs
-        below = [(run.dispatch, line) for run, line in zip(self.runs, lines, strict=True)]
+        drawn = lines or {}
+        dispatches = [run.dispatch for run in self.runs]  # some came, or went, since the lines were drawn
+        below = [(dispatch, drawn[dispatch] if dispatch in drawn else dispatch.line()) for dispatch in dispatches]
         turn = self.transactions.commits % max(
             1, len(below)
         )  # where the limits are what ends it, the last would never have a turn

@@ -128,12 +128,13 @@ class MainReader:
         await self._until_started()
         await self._until_worked_off()
         wait_ms = BLOCKED_CHECK_MS if self._standing else self.settings.fetch_wait_ms
+        fetched = dict(self.runs)
         batches = await reader.fetch(free, records_max=self.settings.fetch_records_max, wait_ms=wait_ms)
         for batch in batches:
             if self.is_stopped:
                 return
-            run = self.runs.get(batch.source)
-            if run is None:
+            run = fetched[batch.source]
+            if self.runs.get(batch.source) is not run:  # it went, or went and came again: then it begins elsewhere
                 continue
             cells = await self.read_ahead(run, batch.records)
             if self.is_stopped:

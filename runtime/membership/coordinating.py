@@ -86,8 +86,6 @@ class Coordinating:
         self.decisions = Decisions(self.broker, identity.logs.control, self.settings)
         self.sources = Sources(self.broker, self.settings)
         self.levelling = Levelling(standing, heard)
-        self.is_level = False
-        """Whether all is committed up to the pinned ends; said in its beat."""
         self.resigns = False
         self._term = self._beats = 0
         self._seat = Seat(identity.app, identity.birth, 0)
@@ -151,9 +149,10 @@ class Coordinating:
         if now_s + SLACK_S < self._due_s:
             return
         self._due_s = now_s + self.settings.heartbeat_interval_ms / 1000
+        control = self.standing.ledger.control
+        self.heard.keep({incarnation: member.birth for incarnation, member in control.members.items()})
         if self.candidate.is_alone:  # nobody hears it
             return
-        control = self.standing.ledger.control
         if self.is_coordinator:
             self.beat()
         else:
@@ -168,13 +167,13 @@ class Coordinating:
         self.signals.listen(to_all=True)
         self._beats += 1
         interval_ms = self.rules.interval_ms
-        beat = CoordinatorBeat(self._term, self._beats, self.resigns, interval_ms, self.is_level, ())
+        beat = CoordinatorBeat(self._term, self._beats, self.resigns, interval_ms, self.levelling.is_level, ())
         for partition in range(PARTITIONS):
             self.signals.tell(partition, beat)
 
     async def resign(self, limit_s: float) -> None:
         """Say that it decides nothing more: the next may stand at once."""
-        beat = CoordinatorBeat(self._term, self._beats + 1, True, self.rules.interval_ms, self.is_level, ())
+        beat = CoordinatorBeat(self._term, self._beats + 1, True, self.rules.interval_ms, self.levelling.is_level, ())
         try:
             async with asyncio.timeout(limit_s):
                 await self.signals.told(COORDINATORS, beat)
@@ -290,10 +289,8 @@ class Coordinating:
             self._begin("open", lambda: self._open(wanted.open))
         if wanted.ends:
             self._begin("ends", self._find_ends)
-        if self.levelling.is_wanted():
+        if self.levelling.is_wanted:
             self._begin("level", self._look_level)
-        elif self.is_level:
-            self.is_level = False
         elif self._expects() and len(self.standing.ledger.control.members) > 1:
             self._begin("read on", self._read_on)
         now_s = asyncio.get_running_loop().time()
@@ -353,9 +350,9 @@ class Coordinating:
         seat.ends = tuple(PinnedEnd(*place, marks[place].high) for place in places)
 
     async def _look_level(self) -> None:
-        is_level = await self.levelling.look()
-        if is_level != self.is_level:
-            self.is_level = is_level
+        was_level = self.levelling.is_level
+        await self.levelling.look()
+        if self.levelling.is_level and not was_level:
             self.beat()
         await asyncio.sleep(LEVEL_LOOK_MS / 1000)
 

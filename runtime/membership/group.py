@@ -37,7 +37,8 @@ class Group:
         self.coordinating = Coordinating(standing, self.heard, self.signals, self.following, is_alone=is_alone)
         self.sources = Sources(identity.broker, settings)
         self.following.listeners += [self.taking_part.wake, self.coordinating.wake]
-        self._level_after: int | None = None
+        self._heard_before = (0, 0)
+        """The term and number of the last beat that was heard before this process had joined."""
 
     def _on_heard(self) -> None:
         self.coordinating.wake()
@@ -63,19 +64,18 @@ class Group:
 
     async def join(self, offer: Offer) -> Member:
         """Take part; raises FencedError, LogError, SettingsError when the answer is no."""
+        if (beat := self.heard.coordinator) is not None:
+            self._heard_before = (beat.term, beat.number)
         member = await self.taking_part.join(offer)
         self.identity.joined(member)
         return member
 
     def is_level(self) -> bool:
-        """Whether the group that runs to its level is there: a beat says so that was sent after the ends were known."""
+        """Whether the group that runs to its level is there, as the coordinator says since this process has joined."""
         control, beat = self.standing.ledger.control, self.heard.coordinator
         if control.pinned is None or beat is None or beat.term != control.term:
-            self._level_after = None
             return False
-        if self._level_after is None:
-            self._level_after = beat.number
-        return beat.is_level and beat.number > self._level_after
+        return beat.is_level and (beat.term, beat.number) > self._heard_before
 
     async def leave(self, limit_s: float) -> None:
         """Wait until the group goes on without this process, which holds nothing any more, for a bounded time. Who

@@ -9,6 +9,7 @@ from ...brokers.protocol import TopicPartition
 from ...brokers.waiting import bounded
 from ...group.heard import Heard
 from ...offsets.control import Control
+from ...offsets.event_values import PinnedEnd
 from ..engine.ends import Ends
 from ..logs.office import Standing
 
@@ -19,24 +20,32 @@ class Levelling:
     def __init__(self, standing: Standing, heard: Heard) -> None:
         self.standing, self.heard = standing, heard
         self._ends: Ends | None = None
+        self._pinned: tuple[PinnedEnd, ...] | None = None
+        self._level: tuple[PinnedEnd, ...] | None = None
+        """The pinned ends that were reached."""
         self._position = 0
         """Up to which the control log was read when the ends were first seen."""
 
+    @property
     def is_wanted(self) -> bool:
         """Whether somebody runs to the level, and the ends are pinned."""
-        if self.standing.ledger.control.pinned is None:
-            self._ends = None
         return self.standing.ledger.control.pinned is not None
 
-    async def look(self) -> bool:
-        """Whether all is committed up to the ends, and these are final. Raises LogError, BrokerError."""
+    @property
+    def is_level(self) -> bool:
+        """Whether the ends that are pinned now were reached."""
+        return self.is_wanted and self._level is self.standing.ledger.control.pinned
+
+    async def look(self) -> None:
+        """See whether all is committed up to the ends, and these are final. Raises LogError, BrokerError."""
         standing, identity = self.standing, self.standing.identity
         if len(standing.ledger.control.members) > 1:
             await standing.read()  # alone, it knows all that is committed
         ledger, pinned = standing.ledger, standing.ledger.control.pinned
         if pinned is None:
-            return False
-        if self._ends is None:
+            return
+        if self._ends is None or pinned is not self._pinned:
+            self._pinned = pinned
             self._ends = Ends({TopicPartition(end.topic, end.partition): end.offset for end in pinned})
             self._position = identity.logs.positions[identity.logs.control]
         for (topic, _), fold in ledger.partitions.items():
@@ -47,7 +56,8 @@ class Levelling:
             limit = identity.settings.call_limit_ms
             marks = await bounded(identity.broker.watermarks(wanted), limit, "ends of the sources")
             self._ends.pin({source: mark.high for source, mark in marks.items()})
-        return self._ends.is_level(edges) and self._has_everybody_read(ledger.control)
+        if self._ends.is_level(edges) and self._has_everybody_read(ledger.control):
+            self._level = pinned
 
     def _has_everybody_read(self, control: Control) -> bool:
         own = self.standing.identity.birth

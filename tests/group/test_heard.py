@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylanes.group.heard import COORDINATORS, MEMBERS, PARTITIONS, REQUESTS_MAX, Heard, News, partition_of
+from keylanes.group.heard import (
+    COORDINATORS,
+    FORGOTTEN_MAX,
+    MEMBERS,
+    PARTITIONS,
+    REQUESTS_MAX,
+    Heard,
+    News,
+    partition_of,
+)
 from keylanes.offsets.signals import Beat, CoordinatorBeat, ExpelAsked, JoinAsked, LeaveAsked, MoveAsked, Signal
 
 from ..stage.planting import Planting, Put, changed
@@ -176,15 +185,16 @@ def test_requests_do_not_pile_up() -> None:
     assert len(heard.expels) == REQUESTS_MAX
 
 
-def test_whoever_is_gone_is_forgotten() -> None:
-    """Nothing of a member that is over stays."""
+def test_who_is_over_is_forgotten_when_many_are() -> None:
+    """What is kept of those who are over does not grow with their number; who is there stays."""
     heard = Heard(SESSION_MS, INTERVAL_MS)
-    for signal in (Beat(1, "a", 0, 0), LeaveAsked(1, "a", 0)):
-        heard.hear(of("a"), 0, signal)
-    heard.is_gone(1, "", "a")
-    assert not heard.leaving
-    assert not heard.beats
-    assert not heard.silence_of("", "a").was_heard("a")
+    for n in range(1, 10 * FORGOTTEN_MAX):
+        for signal in (Beat(n, f"m{n}", 0, 0), LeaveAsked(n, f"m{n}", 0)):
+            heard.hear(of(f"m{n}"), 0, signal)
+        heard.keep({1: "m1"})
+    assert len(heard.beats) + len(heard.leaving) <= 2 + FORGOTTEN_MAX
+    assert heard.silence_of("", "m1").was_heard("m1")
+    assert not heard.silence_of("", "m2").was_heard("m2")
 
 
 PLANTED = {
