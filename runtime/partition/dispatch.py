@@ -425,6 +425,14 @@ class PartitionDispatch:
         if done is not None:
             worker.keep(done)
 
+    def take_back(self) -> None:
+        """Records whose handlers were cut off count as not begun: whoever works on the range next begins with them."""
+        for worker in self.workers:
+            if (record := worker.running) is not None:
+                worker.running = None
+                worker.queue.appendleft(record)
+                worker.queue_bytes += RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+
     def runnable(self) -> list[Worker]:
         """Idle workers that have something they may run; marked active."""
         ready = []
