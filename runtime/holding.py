@@ -141,7 +141,8 @@ class Holding:
             self._spawn(take_up)
         for run in self.runs:
             counts = [event.partitions for place, event in control.begun.items() if place[0] == run.dispatch.topic]
-            run.dispatch.partitions = max(counts, default=0)
+            # Level 0 does not say how many there are.
+            run.dispatch.partitions = max([*counts, sum(place[0] == run.dispatch.topic for place in control.started)])
         is_through = not state.take_up and not self._arriving
         if is_through and not self.is_settled.is_set() and self._is_settled(state.incarnation):
             self.is_settled.set()
@@ -262,6 +263,7 @@ class Holding:
     def leave(self) -> "list[asyncio.Future[None]]":
         """Give up all that is held, in the last transactions; what was asked for before is among it."""
         self._leaves = True
+        self.cycle.reshape.end()
         futures = [leaving.settled for leaving in self._leaving.values()]
         for run in self.runs:
             leaving = [one.wish.within for one in self._leaving.values() if one.wish.dispatch is run.dispatch]

@@ -518,5 +518,5 @@ class Member:
 
 async def _commit_rest(cycle: CommitCycle, released: Sequence["asyncio.Future[None]"]) -> None:
     """Commit what is done, and that all was given up."""
-    while await cycle.commit() or not all(future.done() for future in released):  # noqa: ASYNC110  # each is a commit
-        await asyncio.sleep(DRAIN_TICK_MS / 1000)
+    while (has_more := await cycle.commit()) or not all(one.done() for one in released):  # noqa: ASYNC110  # commits
+        await asyncio.sleep(0 if has_more else DRAIN_TICK_MS / 1000)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from ...offsets.ledger import Ledger
 from ..partition.cut import Change
 from ..partition.generation import Generation
-from ..partition.reshape import Reshaped, TakeUpWish, Wish, Wishes
+from ..partition.reshape import ReleaseWish, Reshaped, TakeUpWish, Wish, Wishes
 from ..settings import Settings
 from .partition_run import PartitionRun
 from .slots import Slots
@@ -66,6 +66,12 @@ class Reshaping:
             settled = self._waiting.pop(wish)
             if not settled.done():
                 settled.set_result(None)
+
+    def end(self) -> None:
+        """Of what was asked for only what is given up still comes about."""
+        for wish, settled in self._waiting.items():
+            if not isinstance(wish, ReleaseWish):
+                settled.cancel()
 
     def close(self) -> None:
         """Nothing more will be settled."""
