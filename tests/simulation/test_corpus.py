@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from keylanes.brokers.protocol import BrokerError
 from keylanes.runtime.member import Member
 
 from ..stage.planting import Planting, changed
