@@ -70,6 +70,8 @@ class Holding:
         self._cycle: CommitCycle | None = None
         self._numbers = WorkerNumbers()
         self._taken: set[tuple[Place, int]] = set()
+        self._reading: set[PartitionDispatch] = set()
+        """Of the runs that have begun to read."""
         self._arriving: set[tuple[Place, int]] = set()
         """What is being taken up, beside everything else."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -210,8 +212,10 @@ class Holding:
         self.runs += new.values()
         self.cycle.wake()
         await asyncio.gather(*settled)
-        if new:
-            self.begins(list(new.values()))
+        begun = [run for run in new.values() if run in self.runs]  # it may have been given up again meanwhile
+        if begun:
+            self._reading |= {run.dispatch for run in begun}
+            self.begins(begun)
 
     def _make_run(self, place: Place, front: int) -> PartitionRun:
         standing, handler = self.standing, self.handlers[place[0]]
@@ -257,7 +261,9 @@ class Holding:
         is_coming = any(wish.dispatch is run.dispatch for wish in self.cycle.reshape.wishes.arriving)
         if not run.dispatch.workers and not is_coming and run in self.runs:
             self.runs.remove(run)
-            self.ends(run)
+            if run.dispatch in self._reading:
+                self._reading.remove(run.dispatch)
+                self.ends(run)
             share_buffer(self.runs, self.settings.buffer_bytes_max)
 
     def leave(self) -> "list[asyncio.Future[None]]":

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.network import Fault, Kind
-from keylanes.errors import BrokerUnavailable
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import KeyRange
 from keylanes.runtime.partition.worker import Worker

@@ -12,6 +12,7 @@ from keylanes.brokers.simulated.link import ConnectionSevered
 from keylanes.brokers.simulated.network import Kind
 from keylanes.brokers.simulated.requests import Numbered
 from keylanes.brokers.waiting import bounded
+from keylanes.group import cells, members
 from keylanes.offsets import control, snapshots
 from keylanes.offsets.control import Control
 from keylanes.offsets.ledger import Ledger, evolve_all
@@ -19,11 +20,9 @@ from keylanes.runtime import member
 from keylanes.runtime.engine.commit import CommitCycle
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.engine.transaction import Transactions
-from keylanes.runtime.logs.grants import Granted
-from keylanes.runtime.logs.office import Identity
+from keylanes.runtime.logs.office import Standing
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.member import Member
-from keylanes.runtime.membership.coordinator import NO_IDENTITIES, NO_OFFER, Coordinator
 from keylanes.runtime.membership.decisions import Decisions
 from keylanes.runtime.partition.generation import Generation
 
@@ -35,6 +34,8 @@ from ..stage.planting import Planting, change, changed, everywhere
 from .plants import DOUBLED, LEFT_OUT, LOST, NO_DEAD_LETTER, OUTSIDE, Plant, each, on_ground
 
 TORN = f"{LEFT_OUT}|{DOUBLED}"
+NOT_FREE = "neither released nor was fenced at"
+GROUP_KINDS = ("rival", "rivals", "pause", "coordinator pauses", "crash")
 
 
 def no_fence(patch: Planting) -> None:
@@ -44,44 +45,6 @@ def no_fence(patch: Planting) -> None:
         return None
 
     patch.setattr(SimulatedConnection, "fence", fence)
-
-
-def fence_before_expel(patch: Planting) -> None:
-    """The fence comes before anything of the new process stands in the control log: neither its term nor EXPELLED."""
-    fence, take_office = SimulatedConnection.fence, Coordinator.take_office
-
-    async def fence_first(
-        self: Coordinator, sources: Any, stores: Any = (), identities: Any = NO_IDENTITIES, offer: Any = NO_OFFER
-    ) -> Any:
-        ledger = await self.logs.read_control(Ledger())
-        self.logs.positions.clear()
-        self.logs._granted = Granted()
-        for other in ledger.control.unfenced():
-            await fence(self.broker, *other.transactional_ids)  # type: ignore[arg-type]  # on a simulated cluster
-        return await take_office(self, sources, stores, identities, offer)
-
-    no_fence(patch)
-    patch.setattr(Coordinator, "take_office", fence_first)
-
-
-def read_before_fence(patch: Planting) -> None:
-    """The edges of a grant are read before the older process is fenced."""
-    fence, begin = Coordinator._fence_others, LogReader.begin_offsets
-    early: dict[int, Ledger] = {}
-
-    async def read_then_fence(self: Coordinator, ledger: Ledger) -> Ledger:
-        early[id(self.logs)] = await begin(self.logs, ledger)
-        return await fence(self, ledger)
-
-    async def begin_early(self: LogReader, ledger: Ledger) -> Ledger:
-        return early[id(self)]
-
-    async def read_nothing(self: Coordinator, ledger: Ledger, incarnation: int) -> Ledger:
-        return ledger
-
-    patch.setattr(Coordinator, "_fence_others", read_then_fence)
-    patch.setattr(LogReader, "begin_offsets", begin_early)
-    patch.setattr(Coordinator, "_read_all", read_nothing)
 
 
 def fence_does_not_wait(patch: Planting) -> None:
@@ -223,10 +186,10 @@ def fenced_is_aborted(patch: Planting) -> None:
 def office_not_checked(patch: Planting) -> None:
     """A fenced process makes itself a new producer and goes on."""
 
-    def nobody_else(self: Identity, ledger: Ledger, incarnation: int) -> None:
+    def goes_on(self: Standing) -> None:
         return None
 
-    patch.setattr(Identity, "check_in_office", nobody_else)
+    patch.setattr(Standing, "check", goes_on)
 
 
 def read_before_init(patch: Planting) -> None:
@@ -323,21 +286,49 @@ PLANTS = [
         "an expelled process still commits what another one works on: doubled records",
         no_fence,
         kinds=("rival", "rivals", "pause", "slow"),
+        finding=f"{DOUBLED}|is under way",
+    ),
+    Plant(
+        "FENCED without a fence",
+        "who was expelled is said to be fenced, and still commits what another one works on: doubled records",
+        changed(members, "fenced", (" and m.incarnation in view.seat.fenced", "")),
+        kinds=("rival", "pause", "cut from a log", "aborted"),
+        finding=f"{DOUBLED}|is under way",
+    ),
+    Plant(
+        "grant without FENCED",
+        "a range is granted while its owner, who was expelled, can still commit: doubled records",
+        changed(cells, "_standing", ("return Standing.LEAVING", "return Standing.FREE")),
+        kinds=GROUP_KINDS,
+        finding=NOT_FREE,
+    ),
+    Plant(
+        "granted without reading",
+        "a grant begins at the edges that were known before its owner was fenced: doubled records",
+        changed(cells, "_standing", ("Standing.FREE if is_read else Standing.UNREAD", "Standing.FREE")),
+        kinds=(*GROUP_KINDS, "slow"),
         finding=DOUBLED,
     ),
     Plant(
-        "fence before expel",
-        "a fenced process sees no sign of its successor, makes a new producer and goes on: doubled records",
-        fence_before_expel,
-        kinds=("rival", "aborted", "late requests"),
-        finding=DOUBLED,
+        "a release that is only asked for",
+        "a range is granted to another one while its owner works on it: doubled records",
+        changed(
+            cells,
+            "cells",
+            (
+                "if is_released else _standing(",
+                "if is_released or any(a.epoch == epoch for a in control.moves.asked.values()) else _standing(",
+            ),
+        ),
+        kinds=("rival", "storm", "release", "slow"),
+        finding=NOT_FREE,
     ),
     Plant(
-        "read before fence",
-        "a grant begins at edges that the older process still moves: doubled records",
-        read_before_fence,
-        kinds=("rival", "rivals", "pause", "slow"),
-        finding=DOUBLED,
+        "a snapshot by anybody",
+        "who has not read a grant yet writes down what it knows, and the progress under that grant is forgotten",
+        changed(Member, "_set_up", ("lambda: self.group.coordinating.is_coordinator", "lambda: True")),
+        kinds=("rival", "storm"),
+        finding="which never coordinated",
     ),
     Plant(
         "worker read before init",
@@ -351,7 +342,7 @@ PLANTS = [
         "the grant is made while the fenced transaction is still being decided: doubled records",
         fence_does_not_wait,
         kinds=("rival", "rivals", "late markers", "slow"),
-        finding=DOUBLED,
+        finding=f"{DOUBLED}|is under way",
     ),
     Plant(
         "future not awaited",

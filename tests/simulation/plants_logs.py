@@ -6,17 +6,15 @@ from typing import Any
 from keylanes.offsets import codec, ledger, snapshots, starts
 from keylanes.offsets.events import OffsetEvent
 from keylanes.offsets.provenance import app_id_of
-from keylanes.runtime.logs.office import Office, Standing
+from keylanes.runtime.logs.office import Standing
 from keylanes.runtime.logs.reader import LogReader
 from keylanes.runtime.logs.trimming import History
-from keylanes.runtime.membership.coordinator import Coordinator
 from keylanes.runtime.partition.reshape import Wishes
 
 from ..offsets import test_codec, test_ledger, test_snapshots
 from ..runtime import test_rights_lost, test_starts
 from ..runtime.engine import test_grants
 from ..runtime.logs import test_office
-from ..runtime.membership import test_coordinator
 from ..stage.log_events import member_fenced
 from ..stage.planting import Planting, change, changed, everywhere
 from .plants import DOUBLED, OUTSIDE, Plant, each
@@ -102,7 +100,7 @@ def unknown_decoded(patch: Planting) -> None:
 def named_anew(patch: Planting) -> None:
     """Whoever joined last says what the application calls itself."""
     of_last = property(lambda self: app_id_of(self.ledger.control.members[max(self.ledger.control.members)].birth))
-    patch.setattr(Office, "app_id", of_last)
+    patch.setattr(Standing, "app_id", of_last)
 
 
 PLANTS = [
@@ -222,13 +220,6 @@ PLANTS = [
         passed_over,
         (test_office.test_what_others_committed_beside_a_member_is_known_to_it,),
         finding="lies outside what was granted",
-    ),
-    Plant(
-        "a second decision while one is under way",
-        "the first to be settled takes the other off the list: it is never written, and no later one counts",
-        changed(Coordinator, "grant", ("async with self.decisions.deciding:", "if True:")),
-        (each(test_coordinator.test_grants_at_the_same_time_are_decided_one_after_the_other),),
-        finding="epoch .* was never granted",
     ),
     Plant(
         "positions of a search that was cut short",

@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keylanes.brokers.protocol import BrokerError
 from keylanes.runtime.member import Member
-from keylanes.runtime.membership.coordinator import Coordinator
-from keylanes.runtime.requests import Requests
 
 from ..stage.planting import Planting, changed
 from .corpus import FOLDER, load, paths
@@ -52,30 +49,6 @@ MENDED = (
         ),
         finding="pop from an empty deque",
         raised=IndexError,
-    ),
-    Plant(
-        "fencing is tried once",
-        "a start gives up while the markers of the one that it fences are being written",
-        changed(Coordinator, "_fence", ("await until_answered(lambda: ", "await ("), ("what), patience)", "what))")),
-        finding="without trouble: BrokerUnavailable.*fencing",
-    ),
-    Plant(
-        "a grant that is cut off by the end of the run is an error of the broker",
-        "whoever asks an ending process for a grant hears of a closed connection",
-        changed(Requests, "grant", ("raise asyncio.CancelledError from error", "raise")),
-        finding="the connection was closed",
-        raised=BrokerError,
-    ),
-    Plant(
-        "the offset log is looked at after the control log",
-        "a start beside another's first start tells of a lost control log",
-        changed(
-            Coordinator,
-            "_elect",
-            ("had_offsets = await self.patience.ask(self._has_offsets)", "had_offsets = False"),
-            ("if had_offsets:", "if await self._has_offsets():"),
-        ),
-        finding="LogError: .*the control log of 'sim' is lost",
     ),
 )
 """What was mended once, undone."""

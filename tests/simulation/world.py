@@ -244,7 +244,10 @@ class World:
         if held != dict.fromkeys(self.sources, SPACE_END):
             return False
         ends = {source: self.cluster.watermarks(source).high for source in self.sources}
-        return all(edge == ends[source] for source in self.sources for edge in self.watch.cells[source].edges)
+        cells = self.watch.cells
+        if cells.keys() < set(self.sources):  # one has grown, and was not started yet
+            return False
+        return all(edge == ends[source] for source in self.sources for edge in cells[source].edges)
 
     def describe(self, *, verbose: bool = False) -> str:
         """Where the processes that are alive stand."""
