@@ -92,10 +92,13 @@ class Heard:
         """One record of a partition of the signals, with its timestamp."""
         self.silences[partition].hear(append_ms, *self._voices(partition, append_ms, signal))
         match signal:
+            case Beat() if partition != COORDINATORS:
+                self.answered(signal.birth)  # by whoever coordinated then
             case JoinAsked():
                 self.asked[signal.birth] = signal
                 self.asked_ms.setdefault(signal.birth, tuple(silence.now_ms for silence in self.silences))
             case LeaveAsked():
+                self.answered(signal.birth)
                 self.leaving.setdefault(signal.incarnation, self.silences[partition].now_ms)
                 if signal.is_done:
                     self.done.add(signal.incarnation)
@@ -140,6 +143,12 @@ class Heard:
     def silent_ms(self, instance: str, birth: str) -> int:
         """So long nothing was heard of a process."""
         return self.silence_of(instance, birth).silent_ms(birth)
+
+    def begin_anew(self, partition: int) -> None:
+        """It was not listened to for some time: who asked there to join may have joined, and left, meanwhile."""
+        self.silences[partition].begin_anew()
+        for birth in [b for b, asked in self.asked.items() if partition_of(asked.instance, b) == partition]:
+            self.answered(birth)
 
     def answered(self, request: str) -> None:
         """A request was answered: that of a process to join, by its birth, or one for a move or an expulsion."""

@@ -464,6 +464,8 @@ class Member:
         running, done = self.slots.running(), self.slots.records_done
         await self.slots.close(self.settings.close_timeout_ms / 1000)
         self.telling.cut(running - (self.slots.records_done - done))
+        for run in work.runs:
+            run.dispatch.cut_off()
         deadline = loop.time() + max(self.settings.drain_timeout_ms, self.settings.close_timeout_ms) / 1000
         await self._until(lambda: not cycle.is_sending, deadline)
         committing.cancel()
@@ -517,4 +519,4 @@ class Member:
 async def _commit_rest(cycle: CommitCycle, released: Sequence["asyncio.Future[None]"]) -> None:
     """Commit what is done, and that all was given up."""
     while await cycle.commit() or not all(future.done() for future in released):  # noqa: ASYNC110  # each is a commit
-        await asyncio.sleep(0)
+        await asyncio.sleep(DRAIN_TICK_MS / 1000)

@@ -88,12 +88,14 @@ class Requests:
 
     async def _until(self, is_reached: Callable[[], bool], asked: MoveAsked) -> None:
         """Wait until something is held, or not; a request that may have been lost is repeated, which does no harm."""
-        again_s = self.taking_part.identity.settings.session_timeout_ms / 1000
+        loop, again_s = asyncio.get_running_loop(), self.taking_part.identity.settings.session_timeout_ms / 1000
+        again_at = loop.time() + again_s
         while not is_reached():
             try:
-                async with asyncio.timeout(again_s):
+                async with asyncio.timeout_at(again_at):  # not anew with each change: some come in each interval
                     await self.holding.changed()
             except TimeoutError:
+                again_at = loop.time() + again_s
                 self.taking_part.ask_move(asked)
 
     async def _ask(self, wish: Wish) -> None:

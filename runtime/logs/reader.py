@@ -232,7 +232,10 @@ class LogReader:
         return ledger
 
     async def _begin(self, ledger: Ledger, own: Own | None) -> None:
+        # Known before the ends are asked for: meanwhile the control log is read on, to grants of what was opened since.
+        granted = {self.log_partition_of(partition) for _, partition in self._granted.places()}
         marks = await self.watermarks(self._offset_logs())
+        self._check_history(marks, granted)
         for source, (snapshot, position) in (await self._search_snapshots(marks)).items():
             self.positions[source] = position
             if snapshot:
@@ -259,7 +262,6 @@ class LogReader:
 
     async def _search_snapshots(self, marks: Mapping[TopicPartition, Watermarks]) -> dict[TopicPartition, Found]:
         """Of each partition of the offset log the newest whole snapshot, and the position to go on reading at."""
-        self._check_history(marks)
         found: dict[TopicPartition, Found] = {}
         searched = {source: iter(search_starts(mark.start, mark.high)) for source, mark in marks.items()}
         while searched:
@@ -288,9 +290,10 @@ class LogReader:
                     del searched[source]
         return found
 
-    def _check_history(self, marks: Mapping[TopicPartition, Watermarks]) -> None:
-        """Raises LogError when a partition of the offset log is empty that can't be."""
-        granted = {self.log_partition_of(partition) for _, partition in self._granted.places()}
+    def _check_history(self, marks: Mapping[TopicPartition, Watermarks], granted: Collection[int]) -> None:
+        """Raises LogError when a partition of the offset log is empty that can't be. ``granted``: those of which
+        something was granted before the ends were asked for.
+        """
         for source, mark in marks.items():
             if mark.high == mark.start and (source.partition in granted or mark.start > 0):
                 raise LogError(

@@ -87,7 +87,7 @@ class Coordinating:
         self.sources = Sources(self.broker, self.settings)
         self.levelling = Levelling(standing, heard)
         self.resigns = False
-        self._term = self._beats = 0
+        self._term = self._seated = self._beats = 0
         self._seat = Seat(identity.app, identity.birth, 0)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
@@ -145,6 +145,8 @@ class Coordinating:
     async def _step(self) -> None:
         control = self.standing.ledger.control
         if self.is_coordinator:
+            if self._seated != self._term:
+                self._take_seat()
             await self._coordinate()
         elif not self.resigns and stands(control, self.heard, self.candidate, self._term):
             await self._stand()
@@ -210,16 +212,20 @@ class Coordinating:
             await self.decisions.append([elected])
         finally:
             await self.following_read()
-        if self.is_coordinator:
-            logger.info("%s: this process coordinates (term %d)", identity.app, self._term)
-            now_ms = int(asyncio.get_running_loop().time() * 1000)
-            self._seat = Seat(identity.app, identity.birth, now_ms, self.candidate.is_alone)
-            self._seat.log_partitions = identity.logs.log_partitions
-            for task in self._tasks.values():
-                task.cancel()
-            self._tasks = {}
-            self.beat()
-            self.wake()
+        self.wake()
+
+    def _take_seat(self) -> None:
+        """It was elected, by what it has read: the answer to its asking may never have come."""
+        identity = self.identity
+        logger.info("%s: this process coordinates (term %d)", identity.app, self._term)
+        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        self._seat = Seat(identity.app, identity.birth, now_ms, self.candidate.is_alone)
+        self._seat.log_partitions = identity.logs.log_partitions
+        self._seated = self._term
+        for task in self._tasks.values():
+            task.cancel()
+        self._tasks = {}
+        self.beat()
 
     async def _check_lost(self) -> None:
         """Raises LogError when the control log of an application that has run is empty."""

@@ -112,7 +112,7 @@ class Signals:
             marks = await bounded(self.broker.watermarks(missing), limit, f"watermarks of {self.topic}")
             for source in missing:
                 history = HISTORY if source.partition == COORDINATORS else 0
-                self.heard.silences[source.partition].begin_anew()
+                self.heard.begin_anew(source.partition)
                 self._positions[source] = max(marks[source].start, marks[source].high - history)
 
     def _hear(self, batches: list[Batch]) -> None:

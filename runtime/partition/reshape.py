@@ -186,10 +186,9 @@ class Wishes:
             elif (worker := _worker_inside(wish.dispatch, part)) is not None:
                 reshaped.refuse(wish, f"epoch {part.epoch} overlaps worker {worker.number}, which is not released")
             else:
+                before = self._kept_bounds(wish.dispatch)
                 reshaped.changes += add_granted(wish.dispatch, part, wish.wanted)
-                bounds = tuple(sorted({*wish.wanted, *part.granted_bounds}))
-                if len(wish.dispatch.workers) > len(bounds) - 1:  # more than that only because their edges differ
-                    self.wanted[wish.dispatch] = bounds
+                self.wanted[wish.dispatch] = tuple(sorted({*wish.wanted, *part.granted_bounds, *before}))
                 self._fulfilled.append(wish)
         return reshaped
 
@@ -233,6 +232,11 @@ class Wishes:
         """The generation was committed, and with it these wishes."""
         settled, self._fulfilled = self._fulfilled, []
         return settled
+
+    def _kept_bounds(self, dispatch: PartitionDispatch) -> Iterable[int]:
+        """Those of the workers there are that merging to the wanted cut shall not undo."""
+        workers = dispatch.workers
+        return self.wanted.get(dispatch) or {bound for worker in workers for bound in (worker.first, worker.end)}
 
     def _leave(self, wish: ReleaseWish, reshaped: Reshaped) -> None:
         dispatch, within = wish.dispatch, wish.within

@@ -8,13 +8,14 @@ from random import Random
 
 import pytest
 
-from keylanes.group import cells, coordinator, features, members, moves
+from keylanes.group import cells, features, members, moves
 from keylanes.group.cells import Cell, Standing
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets import control
 from keylanes.offsets.control_events import Decision, MemberExpelled, MemberFenced, MemberJoined, RangesGranted
 
-from ..stage.planting import Planting, Put, changed, mutated
+from ..stage.planting import Planting, Put, changed
+from .finding import row
 from .stage import HALF, ROUNDS_MAX, SECOND_MS, Group, bare
 
 NAMES = ("a", "b", "c", "d")
@@ -230,17 +231,6 @@ def test_each_decision_is_safe_and_at_the_end_all_have_what_they_can() -> None:
 def test_each_decision_is_safe_in_many_more_histories() -> None:
     """The same, for an evening's share."""
     plays_all(range(SEEDS, SEEDS_LONG))
-
-
-def row(module: object, name: str, *pieces: tuple[str, str]) -> Put:
-    """A changed row of the coordinator's table."""
-
-    def put(patch: Planting) -> None:
-        before = getattr(module, name)
-        after = mutated(before, *pieces)
-        patch.setattr(coordinator, "ROWS", tuple(after if one is before else one for one in coordinator.ROWS))
-
-    return put
 
 
 PLANTED: dict[str, Put] = {

@@ -1,0 +1,267 @@
+"""What a member does in the model: it acts on what the production says of the control log that it has read.
+
+A generation moves any of its points by one record, and releases any that it was asked for; that is one transaction. A
+producer that fails is made anew: INIT, then both logs are read, then what is unknown is known.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain, combinations
+from typing import TypeAlias, TypeVar
+
+from keylanes.group.member import Out, Rejected, State, Works, state_of
+from keylanes.offsets.snapshots import take_snapshot
+
+from .model_world import (
+    OPEN,
+    PREPARED,
+    Advance,
+    Change,
+    Entry,
+    Folds,
+    GiveUp,
+    Held,
+    Line,
+    MemberProcess,
+    Snap,
+    World,
+    at,
+    decided,
+    fenced,
+    has_entry,
+    place_of,
+    put_member,
+    readable,
+    spent,
+    watermark,
+)
+
+T = TypeVar("T")
+Step: TypeAlias = tuple[str, Callable[[], World]]
+
+
+class Work:
+    """What is to be done. ``records``: of each point; ``comes_back``: a process that is out asks again;
+    ``has_snapshots``: a transaction may hold one.
+    """
+
+    def __init__(self, folds: Folds, records: int, *, comes_back: bool, has_snapshots: bool) -> None:
+        self.folds, self.records, self.comes_back, self.has_snapshots = folds, records, comes_back, has_snapshots
+        self.states: dict[object, State] = {}
+
+
+def subsets(items: Iterable[T]) -> Iterator[tuple[T, ...]]:
+    """All of them."""
+    known = tuple(items)
+    return chain.from_iterable(combinations(known, n) for n in range(len(known) + 1))
+
+
+def birth_of(i: int, life: int) -> str:
+    """Of a process in one of its lives."""
+    return f"m{i}.{life}"
+
+
+def state(work: Work, world: World, i: int) -> State:
+    """How it stands with a process, by what it has read; worked out once."""
+    process = world.members[i]
+    key = (i, process.life, process.control, process.incarnation, process.taken)
+    found = work.states.get(key)
+    if found is None:
+        taken = [(place_of(p), e) for p, newest in enumerate(process.taken) for e in range(1, newest + 1)]
+        known = process.incarnation or None
+        found = state_of(work.folds.control(process.control), birth_of(i, process.life), known, taken)
+        work.states[key] = found
+    return found
+
+
+def blank(control: Line, instance: str, life: int, points: int) -> MemberProcess:
+    """A process that knows nothing yet."""
+    return MemberProcess(control, instance, life=life, held=(None,) * points, taken=(0,) * points)
+
+
+def anew(world: World, i: int) -> World:
+    """Its next life begins: of what it knew nothing is left."""
+    process = world.members[i]
+    fresh = blank(process.control, process.instance, process.life + 1, len(world.edges))
+    return world._replace(members=at(world.members, i, fresh))
+
+
+def gone(work: Work, world: World, i: int, *, for_good: bool) -> World:
+    """It is there no more."""
+    process = world.members[i]
+    nothing = blank(work.folds.root, process.instance, process.life, len(world.edges))
+    return world._replace(members=at(world.members, i, nothing._replace(is_alive=False, has_ended=for_good)))
+
+
+def has_read(work: Work, world: World, i: int) -> World:
+    """The control log to its end; what it says of the process itself holds at once."""
+    world = put_member(world, i, control=world.control)
+    found = state(work, world, i)
+    if isinstance(found, Rejected):
+        return gone(work, world, i, for_good=True)
+    if isinstance(found, Out):
+        comes_back = work.comes_back and found.returns and not world.members[i].leaves
+        return anew(world, i) if comes_back else gone(work, world, i, for_good=True)
+    if isinstance(found, Works):
+        return put_member(world, i, incarnation=found.incarnation)
+    return world
+
+
+def local(work: Work, world: World, i: int) -> World | None:
+    """What it does by itself, and nobody notices when; None: nothing."""
+    process = world.members[i]
+    if not process.is_alive or not process.incarnation:
+        return None
+    if process.producer == "wait" and process.high == 0:
+        return found_out(work, put_member(world, i, high=-1, producer="ready"), i)
+    if process.producer == "ready" and process.is_sent and not process.is_newest:
+        return put_member(world, i, producer="none")
+    if process.pending or not isinstance(found := state(work, world, i), Works):
+        return None
+    for place, epoch in found.take_up:
+        point = place[1]
+        ledger = work.folds.ledger(process.control, work.folds.root)
+        edge = ledger.partition(place).parts[epoch].froms.at(0)
+        assert edge is not None
+        held = (*process.held[:point], Held(epoch, edge), *process.held[point + 1 :])
+        taken = (*process.taken[:point], epoch, *process.taken[point + 1 :])
+        return put_member(world, i, held=held, taken=taken)
+    return None
+
+
+def made(world: World, i: int) -> World:
+    """A producer, after INIT: first the logs are read."""
+    world = fenced(world, world.members[i].incarnation)
+    return put_member(world, i, is_newest=True, producer="look", is_sent=False)
+
+
+def found_out(work: Work, world: World, i: int) -> World:
+    """Both logs were read after INIT: its last transaction is there, or what of it is still its own is sent again."""
+    process = world.members[i]
+    ledger = work.folds.ledger(process.control, readable(world))
+    if process.pending and ledger.transactions.get(process.incarnation, 0) >= process.transactions:
+        return applied(world, i)
+    own = [work.folds.owner(process.control, p) for p in range(len(world.edges))]
+    progress = [one for one in process.pending if not isinstance(one, Snap)]
+    kept = tuple(one for one in progress if own[one.point] == (one.epoch, process.incarnation))
+    return put_member(world, i, pending=kept, is_sent=False)
+
+
+def applied(world: World, i: int) -> World:
+    """It knows that its transaction is committed."""
+    process = world.members[i]
+    held = list(process.held)
+    for one in process.pending:
+        if isinstance(one, Advance) and (now := held[one.point]) is not None and now.epoch == one.epoch:
+            held[one.point] = Held(one.epoch, one.offset + 1)
+    for one in process.pending:
+        if isinstance(one, GiveUp):
+            held[one.point] = None
+    return put_member(world, i, held=tuple(held), pending=(), is_sent=False)
+
+
+def sent(world: World, i: int) -> World:
+    """Its transaction is begun; not with a producer that is not the newest."""
+    process = world.members[i]
+    if not process.is_newest:
+        return put_member(world, i, producer="none")
+    entry = Entry(process.incarnation, process.transactions, OPEN, process.pending)
+    return put_member(world._replace(tail=(*world.tail, entry)), i, is_sent=True)
+
+
+def steps_of(work: Work, world: World, i: int, *, is_quiet: bool) -> Iterator[Step]:
+    """All that may happen to a process next."""
+    process, me = world.members[i], f"m{i}"
+    if process.has_ended:
+        return
+    if not process.is_alive:
+        if process.life == 0 and world.budget.twin and not is_quiet:
+            yield f"{me} starts", lambda: put_member(spent(anew(world, i), "twin"), i, control=world.control)
+        elif process.life > 0:
+            yield f"{me} restarts", lambda: anew(world, i)
+        return
+    if world.budget.crash and not is_quiet:
+        yield f"{me} crashes", lambda: gone(work, spent(world, "crash"), i, for_good=False)
+    if process.control is not world.control:
+        yield f"{me} reads", lambda: has_read(work, world, i)
+    if not process.incarnation:
+        return
+    if world.budget.leave and not is_quiet and not process.leaves:
+        yield f"{me} leaves", lambda: put_member(spent(world, "leave"), i, leaves=True)
+    if process.leaves and not process.pending and not any(process.held) and process.producer in ("ready", "none"):
+        yield f"{me} ends", lambda: gone(work, world, i, for_good=True)
+    yield from _steps_of_producer(work, world, i, is_quiet=is_quiet)
+
+
+def _steps_of_producer(work: Work, world: World, i: int, *, is_quiet: bool) -> Iterator[Step]:
+    process, me = world.members[i], f"m{i}"
+    has_undecided = has_entry(world, process.incarnation, PREPARED)
+    if process.producer == "none" and not has_undecided:
+        yield f"{me} inits", lambda: made(world, i)
+    elif process.producer == "look":
+        yield f"{me} looks", lambda: has_read(work, put_member(world, i, producer="wait", high=watermark(world)), i)
+    elif process.producer == "ready" and process.is_sent:
+        yield f"{me} commits", lambda: applied(decided(work.folds, world, process.incarnation), i)
+        if world.budget.fail and not is_quiet:
+            yield f"{me} commits, unheard", lambda: _unheard(work, world, i)
+            yield f"{me} commits in vain", lambda: spent(put_member(world, i, producer="none"), "fail")
+    elif process.producer == "ready" and not has_undecided:
+        if process.pending:
+            yield f"{me} sends again", lambda: sent(world, i)
+        else:
+            yield from _generations(work, world, i)
+
+
+def _unheard(work: Work, world: World, i: int) -> World:
+    """The commit is decided, and the answer is lost."""
+    after = decided(work.folds, world, world.members[i].incarnation)
+    return put_member(spent(after, "fail"), i, producer="none")
+
+
+def _generations(work: Work, world: World, i: int) -> Iterator[Step]:
+    process = world.members[i]
+    found = state(work, world, i)
+    asked = {one.partition: one for one in found.wind_up} if isinstance(found, Works) else {}
+    working = [p for p, held in enumerate(process.held) if held is not None and held.edge < work.records]
+    leaving = [
+        p
+        for p, held in enumerate(process.held)
+        if held is not None and (process.leaves or (p in asked and asked[p].epoch == held.epoch))
+    ]
+    for ahead in subsets(working):
+        for given in subsets(leaving):
+            changes: list[Change] = [Advance(p, *_held(process, p)) for p in ahead]
+            for p in given:
+                epoch, edge = _held(process, p)
+                changes.append(GiveUp(p, epoch, edge + (p in ahead), asked[p].move if p in asked else 0))
+            if not changes:
+                continue
+            label = f"m{i} takes {ahead}" + (f" and gives up {given}" if given else "")
+            yield label, partial(_begun, world, i, tuple(changes))
+            if work.has_snapshots and (snap := _snap(work, world, i)) is not None:
+                yield f"{label} and a snapshot", partial(_begun, world, i, (*changes, snap))
+
+
+def _snap(work: Work, world: World, i: int) -> Snap | None:
+    """A snapshot of what it has read; None: there can be none yet."""
+    process, offsets = world.members[i], readable(world)
+    places = [place_of(p) for p in range(len(world.edges))]
+    ledger, number = work.folds.ledger(process.control, offsets), process.transactions + 1
+    if offsets is work.folds.root:
+        return None
+    try:
+        parts = take_snapshot(ledger, "app", 0, places, offsets.length, process.incarnation, number)
+    except ValueError:
+        return None
+    return Snap(tuple(parts))
+
+
+def _begun(world: World, i: int, pending: tuple[Change, ...]) -> World:
+    number = world.members[i].transactions + 1
+    return sent(put_member(world, i, pending=pending, transactions=number), i)
+
+
+def _held(process: MemberProcess, point: int) -> Held:
+    held = process.held[point]
+    assert held is not None
+    return held

@@ -1,0 +1,258 @@
+"""What the group model must find: each rule left out, with the world in which that shows and the name under which.
+
+Most are changes of the production. Where a rule is one for its hosts, such as which watermark is taken, the model's own
+function for that step is in its place.
+"""
+
+from typing import NamedTuple
+
+from keylanes.group import cells, coordinator, features, member, members, moves
+from keylanes.group.heard import Heard
+from keylanes.group.silence import Silence
+from keylanes.offsets import control, snapshots
+
+from ..stage.planting import Planting, Put, changed
+from . import model_coordinator, model_member
+from .finding import row
+from .model_world import (
+    BLIND,
+    DOUBLE,
+    EPOCH,
+    GAP,
+    NAMESAKES,
+    NO_END,
+    OUTAGE,
+    OUTSIDE,
+    REVIVED,
+    STUCK,
+    Budget,
+    Line,
+    World,
+    fenced,
+    put_member,
+    written,
+)
+from .model_worlds import LARGE, Design
+
+TWICE = (DOUBLE, OUTSIDE)
+
+
+class Plant(NamedTuple):
+    """A rule that is left out. ``finds``: under which of these names; ``walks``: so many ways by chance at most, 0: the
+    whole world is searched.
+    """
+
+    name: str
+    put: Put
+    finds: tuple[str, ...]
+    design: Design
+    walks: int = 0
+
+
+def both(*puts: Put) -> Put:
+    """Several at once."""
+
+    def put(patch: Planting) -> None:
+        for one in puts:
+            one(patch)
+
+    return put
+
+
+def in_place(owner: object, name: str, new: object) -> Put:
+    """Another function."""
+
+    def put(patch: Planting) -> None:
+        patch.setattr(owner, name, new)
+
+    return put
+
+
+def no_watermark(world: World) -> int:
+    """Whatever is undecided now is not waited for."""
+    return 0
+
+
+def readable_at_once(world: World) -> Line:
+    """What was begun is taken for what was committed."""
+    return world.offsets.then(*(event for entry in world.tail for event in written(entry)))
+
+
+def made_blindly(world: World, i: int) -> World:
+    """INIT, and on."""
+    return put_member(fenced(world, world.members[i].incarnation), i, is_newest=True, producer="ready", is_sent=False)
+
+
+def made_blindly_at_first(world: World, i: int) -> World:
+    """The same, where nothing was sent yet."""
+    return (made_blindly if world.members[i].transactions == 0 else made)(world, i)
+
+
+made = model_member.made
+numberless = changed(control, "event_counts", ("event.number == number", "event.number > 0"))
+ONE_GOES = Design(budget=Budget(expel=1))
+ONE_MOVES = Design(budget=Budget(move=1))
+TWINS = Design("bt", budget=Budget(twin=1), comes_back=True)
+
+PLANTS = (
+    Plant("decisions count in any turn", numberless, (BLIND,), Design(budget=Budget(expel=1, late=1))),
+    Plant(
+        "who waits for an answer decides otherwise",
+        in_place(model_coordinator, "is_waiting", lambda seat: seat.is_out and seat.unknown is None),
+        (BLIND,),
+        LARGE,
+        walks=2_000,
+    ),
+    Plant(
+        "JOINED counts once more",
+        both(
+            numberless,
+            changed(
+                control,
+                "_members",
+                (
+                    "if event.incarnation > control.incarnation_max and control.member_of(event.birth) is None:",
+                    "if True:",
+                ),
+            ),
+        ),
+        (REVIVED,),
+        Design("m", budget=Budget(expel=2, late=1), comes_back=True),
+    ),
+    Plant(
+        "a grant does not wait for FENCED",
+        changed(cells, "_standing", ("if not control.is_fenced(owner):", "if not control.is_expelled(owner):")),
+        TWICE,
+        ONE_GOES,
+    ),
+    Plant("FENCED without a fence", row(members, "fenced", ("in view.seat.fenced", "> 0")), TWICE, ONE_GOES),
+    Plant(
+        "a fence that began before EXPELLED was read back",
+        changed(coordinator, "needs", ("if member.expelled and ", "if ")),
+        TWICE,
+        ONE_GOES,
+    ),
+    Plant(
+        "a successor does not repeat FENCE",
+        row(
+            members,
+            "fenced",
+            ("m.incarnation in view.seat.fenced", "(m.incarnation in view.seat.fenced or not turn.number)"),
+        ),
+        TWICE,
+        Design(coordinators=2, budget=Budget(expel=1, elect=1)),
+    ),
+    Plant(
+        "READ before FENCED",
+        changed(coordinator, "needs", ("is Standing.UNREAD", "in (Standing.UNREAD, Standing.LEAVING)")),
+        TWICE,
+        ONE_GOES,
+    ),
+    Plant(
+        "READ to the last stable offset",
+        in_place(model_coordinator, "watermark", no_watermark),
+        TWICE,
+        Design(points=2, budget=Budget(expel=1)),
+    ),
+    Plant(
+        "READ for an epoch counts for later ones",
+        changed(cells, "cells", ("(place, epoch) in read", "any(one == place for one, _ in read)")),
+        TWICE,
+        Design("mmm", records=2, budget=Budget(expel=2)),
+        walks=4_000,
+    ),
+    Plant(
+        "INIT without READ",
+        in_place(model_member, "made", made_blindly),
+        (*TWICE, EPOCH),
+        Design(budget=Budget(fail=1)),
+    ),
+    Plant(
+        "the first INIT without READ",
+        in_place(model_member, "made", made_blindly_at_first),
+        TWICE,
+        Design("nm", budget=Budget(expel=1)),
+    ),
+    Plant(
+        "who is expelled goes on",
+        changed(member, "state_of", ("if member.expelled:", "if False:")),
+        TWICE,
+        ONE_GOES,
+    ),
+    Plant(
+        "a release that was begun",
+        in_place(model_coordinator, "readable", readable_at_once),
+        (*TWICE, GAP),
+        Design(budget=Budget(move=1, fail=1)),
+    ),
+    Plant(
+        "a release that was asked for, taken for done",
+        changed(
+            cells,
+            "cells",
+            ("if is_released", "if is_released or any(one.epoch == epoch for one in control.moves.asked.values())"),
+        ),
+        TWICE,
+        ONE_MOVES,
+    ),
+    Plant(
+        "one of a name joins beside the other",
+        changed(features, "_in_the_way", ("if _is_namesake(member, asked):", "if False:")),
+        (NAMESAKES,),
+        TWINS,
+    ),
+    Plant(
+        "who was superseded comes back and is not refused",
+        both(
+            in_place(member.Out, "returns", property(lambda self: True)),
+            changed(
+                features,
+                "judge",
+                ("if heard.beats_since(*of, asked.birth):", "if False:"),
+                ("is_silent = heard.silent_ms(*of) >= SHORT_INTERVALS * heard.interval_ms", "is_silent = True"),
+            ),
+        ),
+        (NO_END,),
+        TWINS,
+        walks=20,
+    ),
+    Plant(
+        "who bears a name in use is not refused",
+        changed(features, "judge", ("if heard.beats_since(*of, asked.birth):", "if False:")),
+        (STUCK,),
+        TWINS,
+        walks=20,
+    ),
+    Plant(
+        "a snapshot without what waits",
+        changed(snapshots, "take_snapshot", ("raise ValueError(", "str(")),
+        TWICE,
+        Design(points=2, budget=Budget(expel=1), lags=True, has_snapshots=True),
+    ),
+    Plant(
+        "an idle coordinator's beats are not heard",
+        changed(Heard, "_voices", ("return (signal.term,)", "return ()")),
+        (NO_END,),
+        Design(coordinators=2),
+        walks=20,
+    ),
+    Plant(
+        "an outage is silence",
+        changed(Silence, "hear", ("if step > self.gap_ms:", "if step < 0:")),
+        (OUTAGE,),
+        Design(coordinators=2, budget=Budget(outage=1)),
+    ),
+    Plant(
+        "what was released behind its withdrawal is nobody's",
+        changed(moves, "_has_orphans", ("return any(", "return False and any(")),
+        (STUCK,),
+        Design(budget=Budget(move=1, tired=1)),
+    ),
+    Plant(
+        "a move that is done is asked for again",
+        changed(control, "_grant", ("control.moves.planned.pop(move, None)", "pass")),
+        (NO_END,),
+        Design("m", budget=Budget(move=1)),
+        walks=20,
+    ),
+)

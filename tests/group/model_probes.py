@@ -1,0 +1,138 @@
+"""What is worth having been in: the group model must reach each of these, or it proves little."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
+
+from keylanes.group.members import LEFT, STUCK, SUPERSEDED
+from keylanes.offsets.control_events import (
+    CoordinatorElected,
+    MemberExpelled,
+    MemberJoined,
+    MemberRefused,
+    RangesGranted,
+    ReleaseWithdrawn,
+)
+
+from .model import Model
+from .model_member import birth_of
+from .model_world import OPEN, GiveUp, Line, Snap, World, has_entry
+
+
+class Seen(NamedTuple):
+    """One step."""
+
+    model: Model
+    before: World
+    label: str
+    after: World
+
+    @property
+    def counted(self) -> list[Line]:
+        """What it added to the control log that counts."""
+        new = self.after.control.back_to(self.before.control)
+        return [line for line in new if self.model.folds.counts(line)]
+
+    def has_cause(self, cause: str) -> bool:
+        """Whether somebody was expelled so."""
+        events = [line.event for line in self.counted]
+        return any(isinstance(event, MemberExpelled) and event.cause == cause for event in events)
+
+
+Probe: TypeAlias = Callable[[Seen], bool]
+
+
+def _fenced_at_work(seen: Seen) -> bool:
+    """Its transaction is open when it is fenced."""
+    words = seen.label.split()
+    return words[1] == "fences" and has_entry(seen.before, int(words[2][1:]), OPEN)
+
+
+def _two_coordinate(seen: Seen) -> bool:
+    office = seen.model.office
+    return sum(one.is_alive and office.decides(k, one) for k, one in enumerate(seen.after.coordinators)) > 1
+
+
+def _is_found(seen: Seen) -> bool:
+    """A lost answer: READ says that it is committed."""
+    pairs = zip(seen.before.members, seen.after.members, strict=True)
+    waits = [(was, now) for was, now in pairs if was.producer in ("look", "wait") and was.pending]
+    return any(now.producer == "ready" and not now.pending and now.life == was.life for was, now in waits)
+
+
+def _out_at_first_look(seen: Seen) -> bool:
+    """It made its first producer, and hears only then that it is out."""
+    if not seen.label.endswith(" looks"):
+        return False
+    i = int(seen.label.split()[0][1:])
+    was, now = seen.before.members[i], seen.after.members[i]
+    return was.transactions == 0 and (now.life > was.life or now.has_ended)
+
+
+def _granted(seen: Seen, *, from_expelled: bool) -> bool:
+    for line in seen.counted:
+        if isinstance(line.event, RangesGranted) and line.before is not None:
+            owner = seen.model.folds.owner(line.before, line.event.partition)[1]
+            if owner and seen.model.folds.control(line.before).is_expelled(owner) is from_expelled:
+                return True
+    return False
+
+
+def _expelled_is_decided(seen: Seen) -> bool:
+    """A transaction that was prepared when its owner was expelled becomes visible."""
+    if not seen.label.endswith("is marked"):
+        return False
+    owner = int(seen.label.split("'")[0][1:])
+    return seen.model.folds.control(seen.before.control).is_expelled(owner)
+
+
+def _withdrawn_too_late(seen: Seen) -> bool:
+    """What is withdrawn was released just now."""
+    is_withdrawn = any(isinstance(line.event, ReleaseWithdrawn) for line in seen.counted)
+    return is_withdrawn and any(isinstance(one, GiveUp) for entry in seen.before.tail for one in entry.changes)
+
+
+def _old_life_joins(seen: Seen) -> bool:
+    births = {birth_of(i, process.life) for i, process in enumerate(seen.before.members)}
+    events = [line.event for line in seen.counted]
+    return any(isinstance(event, MemberJoined) and event.birth not in births for event in events)
+
+
+def _counts(seen: Seen, kind: type) -> bool:
+    return any(isinstance(line.event, kind) for line in seen.counted)
+
+
+PROBES: dict[str, Probe] = {
+    "a member is fenced at work": _fenced_at_work,
+    "a transaction of an expelled member is decided": _expelled_is_decided,
+    "READ waits for somebody": lambda seen: seen.label.endswith("begins to READ") and bool(seen.before.tail),
+    "what an expelled member had is granted": lambda seen: _granted(seen, from_expelled=True),
+    "what was released is granted": lambda seen: _granted(seen, from_expelled=False),
+    "two coordinate, as far as they know": _two_coordinate,
+    "a coordinator at work is succeeded": lambda seen: (
+        _counts(seen, CoordinatorElected) and seen.after.budget.elect < seen.before.budget.elect
+    ),
+    "a late append counts": lambda seen: seen.label.endswith("lands late") and bool(seen.counted),
+    "a late append counts for nothing": lambda seen: seen.label.endswith("lands late") and not seen.counted,
+    "a decision is sent again": lambda seen: seen.label[0] == "c" and seen.label.endswith("sends again"),
+    "a transaction is sent again": lambda seen: seen.label[0] == "m" and seen.label.endswith("sends again"),
+    "a lost answer is found": _is_found,
+    "a process comes back": lambda seen: any(
+        isinstance(line.event, MemberJoined) and not line.event.birth.endswith(".1") for line in seen.counted
+    ),
+    "a request of a life that is over is heard": _old_life_joins,
+    "one is refused": lambda seen: _counts(seen, MemberRefused),
+    "one is superseded": lambda seen: seen.has_cause(SUPERSEDED),
+    "one has left": lambda seen: seen.has_cause(LEFT),
+    "one leaves for too long": lambda seen: seen.has_cause(STUCK),
+    "one is out at its first look": _out_at_first_look,
+    "a release is withdrawn that was given": _withdrawn_too_late,
+    "a snapshot is written": lambda seen: any(
+        isinstance(one, Snap) for entry in seen.after.tail for one in entry.changes
+    ),
+}
+
+
+def watch(model: Model, before: World, label: str, after: World) -> Iterator[str]:
+    """The names of what a step reached."""
+    seen = Seen(model, before, label, after)
+    return (name for name, is_there in PROBES.items() if is_there(seen))

@@ -1,0 +1,432 @@
+"""A group in small, as a value: what the broker holds, what each process knows, and the judge.
+
+Points that move are source partitions: all of one topic, in one partition of the offset log. What is decided is decided
+by the production (see model_coordinator.py, model_member.py); the folds of the logs are the production's, too. Here is
+what it can't know: the brokers, which append late, double, mark and abort; and what was committed, visible or not.
+
+The logs are ``Line``s: equal ones are one object, so whatever is worked out of one is worked out once. The offset log
+is a line of what all can read, and behind it the transactions of which at least the first is undecided.
+
+What is not modelled: clocks (the environment says who is silent), several partitions of the offset log and ranges that
+split (see ../offsets/range_model.py), state and its changelog.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeAlias
+
+from keylanes.keyrange.hashing import SPACE_END
+from keylanes.offsets import control, ledger
+from keylanes.offsets.control_events import ControlEvent, MemberJoined, RangesGranted
+from keylanes.offsets.event_values import Edge, Tile
+from keylanes.offsets.events import Committed, Event, OffsetEvent, RangesReleased, SnapshotTaken
+from keylanes.offsets.ledger import Ledger, Place
+from keylanes.offsets.snapshots import newest_snapshot, restore_snapshot
+
+TOPIC = "orders"
+OPEN, PREPARED, DONE = "open", "prepared", "done"
+
+DOUBLE = "two committed tiles over the same offset"
+GAP = "a committed tile with nothing committed before it"
+EPOCH = "a transaction at an epoch that was granted to another or to nobody"
+OUTSIDE = "a committed tile at or beyond the start of a later grant, or behind a release"
+BLIND = "a decision counts that was made without one that counts before it"
+REVIVED = "who was expelled is so no more"
+NAMESAKES = "two of one name, of whom neither is fenced"
+OUTAGE = "who beat all along was expelled by an outage of the signals"
+ANYTHING = (DOUBLE, GAP, EPOCH, OUTSIDE, BLIND, REVIVED, NAMESAKES, OUTAGE)
+STUCK = "nothing can happen any more, and not all is as it should be"
+NO_END = "no rest, long after all faults ended"
+
+
+class Line:
+    """A log; ``then`` makes a longer one. Two that hold the same are one object."""
+
+    __slots__ = ("_next", "before", "event", "length")
+
+    def __init__(self, before: "Line | None" = None, event: Event | None = None) -> None:
+        self.before, self.event = before, event
+        self.length: int = 0 if before is None else before.length + 1
+        self._next: dict[Event, Line] = {}
+
+    def then(self, *events: Event) -> "Line":
+        """The same and more."""
+        line = self
+        for event in events:
+            longer = line._next.get(event)
+            if longer is None:
+                longer = line._next[event] = Line(line, event)
+            line = longer
+        return line
+
+    def back_to(self, start: "Line") -> Iterator["Line"]:
+        """From here back to one that it goes on from, without that one."""
+        line: Line | None = self
+        while line is not start:
+            assert line is not None, "it does not go on from there"
+            yield line
+            line = line.before
+
+
+class Advance(NamedTuple):
+    """One record of a point, at ``offset``."""
+
+    point: int
+    epoch: int
+    offset: int
+
+
+class GiveUp(NamedTuple):
+    """A point is released, at an edge, for a move."""
+
+    point: int
+    epoch: int
+    edge: int
+    move: int
+
+
+class Snap(NamedTuple):
+    """The fold of the offset log as somebody knows it."""
+
+    parts: tuple[SnapshotTaken, ...]
+
+
+Change: TypeAlias = Advance | GiveUp | Snap
+
+
+class Entry(NamedTuple):
+    """A transaction that not everybody can read yet."""
+
+    owner: int
+    number: int
+    status: str
+    changes: tuple[Change, ...]
+
+
+class Held(NamedTuple):
+    """A point that a member works on: all below ``edge`` is done, as far as it knows."""
+
+    epoch: int
+    edge: int
+
+
+class MemberProcess(NamedTuple):
+    """A process with handlers. ``life``: how often it was started, or came back; each is another birth."""
+
+    control: Line
+    """as far as it has read"""
+    instance: str = ""
+    is_alive: bool = True
+    has_ended: bool = False
+    """for good: it was refused, another one has its place, or it left"""
+    leaves: bool = False
+    life: int = 1
+    incarnation: int = 0
+    """0: it has not joined, as far as it knows"""
+    held: tuple[Held | None, ...] = ()
+    taken: tuple[int, ...] = ()
+    """the highest epoch that it took up, by point"""
+    producer: str = "none"
+    """none; look, wait: made, and the logs are to be read; ready"""
+    is_newest: bool = False
+    """whether no other producer of its id was made since"""
+    high: int = -1
+    """so many transactions are undecided below the watermark that it took"""
+    pending: tuple[Change, ...] = ()
+    is_sent: bool = False
+    transactions: int = 0
+
+
+class CoordinatorProcess(NamedTuple):
+    """A process that may be elected. What it read is a prefix of both logs."""
+
+    control: Line
+    offsets: Line
+    is_alive: bool = True
+    term: int = 0
+    """that it stood for last"""
+    is_out: bool = False
+    """whether it has written what it has not read back"""
+    unknown: "tuple[Line, tuple[ControlEvent, ...]] | None" = None
+    """that, with what it had read then, if it was not acknowledged"""
+    fenced: frozenset[int] = frozenset()
+    read: frozenset[tuple[Place, int]] = frozenset()
+    reading: tuple[tuple[Place, int], ...] = ()
+    high: int = -1
+
+
+class Budget(NamedTuple):
+    """How often something may still go wrong, or be wanted."""
+
+    expel: int = 0
+    """somebody is believed silent who is not"""
+    crash: int = 0
+    late: int = 0
+    """an append is under way for long; or comes, and comes once more"""
+    elect: int = 0
+    """a coordinator is believed silent that is not"""
+    move: int = 0
+    fail: int = 0
+    """an answer is lost, a request is lost, a transaction times out"""
+    tired: int = 0
+    """a release or a leave takes too long"""
+    leave: int = 0
+    deaf: int = 0
+    """that somebody leaves was not heard yet"""
+    twin: int = 0
+    echo: int = 0
+    """a request to join is heard once more, of a life that is over"""
+    outage: int = 0
+    """the signals can't be appended to for a while"""
+
+
+class World(NamedTuple):
+    """All there is at one instant. ``late``: appends that are under way, with what their writers had read."""
+
+    control: Line
+    late: tuple[tuple[Line, tuple[ControlEvent, ...]], ...]
+    offsets: Line
+    tail: tuple[Entry, ...]
+    members: tuple[MemberProcess, ...]
+    coordinators: tuple[CoordinatorProcess, ...]
+    edges: tuple[int, ...]
+    """what is committed, visible or not"""
+    released: frozenset[tuple[int, int]]
+    budget: Budget
+    wrong: str = ""
+
+
+def place_of(point: int) -> Place:
+    """The source partition that a point is."""
+    return TOPIC, point
+
+
+class Folds:
+    """What the production makes of lines, worked out once. ``wanted``: what the judge looks for."""
+
+    def __init__(self, wanted: tuple[str, ...] = ANYTHING) -> None:
+        self.root, self.wanted = Line(), wanted
+        self._ledgers: dict[tuple[Line, Line], Ledger] = {(self.root, self.root): Ledger()}
+        self._begun: dict[tuple[Line, Line], Ledger] = {}
+        self._granted: dict[Line, frozenset[tuple[int, int, int]]] = {self.root: frozenset()}
+
+    def ledger(self, line: Line, offsets: Line) -> Ledger:
+        """Of what somebody has read."""
+        found = self._ledgers.get((line, offsets))
+        if found is None:
+            shorter, last = self._shorter(line, offsets)
+            found = ledger.evolve(self.ledger(*shorter).copy(), last)
+            self._ledgers[line, offsets] = found
+        return found
+
+    def _shorter(self, line: Line, offsets: Line) -> tuple[tuple[Line, Line], Event]:
+        one = line if offsets.before is None else offsets
+        assert one.before is not None
+        assert one.event is not None
+        return ((one.before, offsets) if one is line else (line, one.before)), one.event
+
+    def begun(self, line: Line, offsets: Line) -> Ledger:
+        """The same as somebody finds it who begins to read now: from the newest snapshot on."""
+        found = self._begun.get((line, offsets))
+        if found is None:
+            found = self._begun[line, offsets] = self._from_snapshot(line, offsets)
+        return found
+
+    def _from_snapshot(self, line: Line, offsets: Line) -> Ledger:
+        events = [one.event for one in offsets.back_to(self.root)][::-1]
+        parts = newest_snapshot(event for event in events if isinstance(event, SnapshotTaken))
+        if parts is None:
+            return self.ledger(line, offsets)
+        found = Ledger(self.control(line).copy(), restore_snapshot(parts))
+        for one in [*line.back_to(self.root)][::-1]:
+            if isinstance(one.event, RangesGranted) and self.counts(one):
+                ledger.fold_grant(found, one.event)
+        return ledger.evolve_all(found, [event for event in events[parts[0].position :] if event is not None])
+
+    def control(self, line: Line) -> control.Control:
+        """Of the control log alone."""
+        return self.ledger(line, self.root).control
+
+    def counts(self, line: Line) -> bool:
+        """Whether the last event of a control log counts."""
+        assert line.before is not None
+        assert line.event is not None
+        return control.event_counts(self.control(line.before), line.event)  # type: ignore[arg-type]  # of the control log
+
+    def granted(self, line: Line) -> frozenset[tuple[int, int, int]]:
+        """All (point, epoch, incarnation) that were ever granted and count."""
+        found = self._granted.get(line)
+        if found is None:
+            assert line.before is not None
+            found, event = self.granted(line.before), line.event
+            if isinstance(event, RangesGranted) and self.counts(line):
+                owner = self.owner(line, event.partition)
+                if owner == (event.epoch, event.incarnation):
+                    found |= {(event.partition, *owner)}
+            self._granted[line] = found
+        return found
+
+    def owner(self, line: Line, point: int) -> tuple[int, int]:
+        """(epoch, incarnation) of the newest grant; zeros: none."""
+        owners = self.control(line).owners.get(place_of(point))
+        return (0, 0) if owners is None else tuple(owners.at(0) or (0, 0))  # type: ignore[return-value]  # two numbers
+
+
+def written(entry: Entry) -> list[OffsetEvent]:
+    """The events of a transaction, progress first."""
+    tiles = [change for change in entry.changes if isinstance(change, Advance)]
+    events: list[OffsetEvent] = [
+        Committed(
+            *(entry.owner, entry.number, part, len(tiles), one.epoch, *place_of(one.point)),
+            tiles=(Tile(0, 1, 0, SPACE_END, one.offset, one.offset + 1),),
+            outputs=0,
+            dead_letters=0,
+            digest=0,
+        )
+        for part, one in enumerate(tiles)
+    ]
+    for one in entry.changes:
+        if isinstance(one, GiveUp):
+            bands = (Edge(0, SPACE_END, one.edge),)
+            events.append(
+                RangesReleased(entry.owner, entry.number, one.epoch, *place_of(one.point), one.move, bands, ())
+            )
+        elif isinstance(one, Snap):
+            events += one.parts
+    return events
+
+
+# --- the broker -------------------------------------------------------------------------------------------------------
+
+
+def at(items: tuple, i: int, new: object) -> tuple:  # type: ignore[type-arg]  # of any kind
+    """The same with another one at a place."""
+    return (*items[:i], new, *items[i + 1 :])
+
+
+def put_member(world: World, i: int, **changes: object) -> World:
+    """The world with a changed member."""
+    return world._replace(members=at(world.members, i, world.members[i]._replace(**changes)))  # type: ignore[arg-type]  # by name
+
+
+def put_coordinator(world: World, i: int, **changes: object) -> World:
+    """The world with a changed coordinator."""
+    changed = world.coordinators[i]._replace(**changes)  # type: ignore[arg-type]  # by name
+    return world._replace(coordinators=at(world.coordinators, i, changed))
+
+
+def spent(world: World, name: str) -> World:
+    """Once less."""
+    left = getattr(world.budget, name) - 1
+    assert left >= 0
+    return world._replace(budget=world.budget._replace(**{name: left}))
+
+
+def has_entry(world: World, owner: int, status: str) -> bool:
+    """Whether a transaction of a member has that status."""
+    return any(entry.owner == owner and entry.status == status for entry in world.tail)
+
+
+def watermark(world: World) -> int:
+    """So many transactions lie below the high watermark that is taken now, and not everybody can read them."""
+    return len(world.tail)
+
+
+def readable(world: World) -> Line:
+    """What a reader of committed transactions finds."""
+    return world.offsets
+
+
+def dropped(world: World, place: int) -> World:
+    """Without one transaction; whoever took a watermark beyond it waits for one less."""
+    members = tuple(p._replace(high=p.high - 1) if p.high > place else p for p in world.members)
+    coordinators = tuple(p._replace(high=p.high - 1) if p.high > place else p for p in world.coordinators)
+    tail = world.tail[:place] + world.tail[place + 1 :]
+    return world._replace(tail=tail, members=members, coordinators=coordinators)
+
+
+def visible(world: World) -> World:
+    """What is decided and marked, and has nothing undecided before it, can be read."""
+    while world.tail and world.tail[0].status == DONE:
+        world = dropped(world._replace(offsets=world.offsets.then(*written(world.tail[0]))), 0)
+    return world
+
+
+def marked(world: World, place: int) -> World:
+    """A marker is written."""
+    return visible(world._replace(tail=at(world.tail, place, world.tail[place]._replace(status=DONE))))
+
+
+def fenced(world: World, incarnation: int) -> World:
+    """A producer of a member's id is made: what is open is aborted, and whoever has one has an old one."""
+    places = [k for k, entry in enumerate(world.tail) if entry.owner == incarnation and entry.status == OPEN]
+    for place in places:
+        world = dropped(world, place)
+    members = tuple(
+        p._replace(is_newest=False) if p.incarnation == incarnation and p.is_newest else p for p in world.members
+    )
+    return visible(world._replace(members=members))
+
+
+# --- the judge --------------------------------------------------------------------------------------------------------
+
+
+def decided(folds: Folds, world: World, owner: int) -> World:
+    """The open transaction of a member is committed, for good: whether that is right is told now."""
+    (place,) = (k for k, entry in enumerate(world.tail) if entry.owner == owner and entry.status == OPEN)
+    entry, edges, released, wrong = world.tail[place], list(world.edges), set(world.released), list[str]()
+    granted = folds.granted(world.control)
+    for change in entry.changes:
+        if isinstance(change, Snap):
+            continue
+        point, epoch = change.point, change.epoch
+        if (point, epoch, owner) not in granted:
+            wrong.append(EPOCH)
+        if isinstance(change, Advance):
+            if change.offset != edges[point]:
+                wrong.append(DOUBLE if change.offset < edges[point] else GAP)
+            if (point, epoch) in released or folds.owner(world.control, point)[0] > epoch:
+                wrong.append(OUTSIDE)
+            edges[point] = max(edges[point], change.offset + 1)
+        else:
+            released.add((point, epoch))
+    tail = at(world.tail, place, entry._replace(status=PREPARED))
+    after = world._replace(tail=tail, edges=tuple(edges), released=frozenset(released))
+    return after._replace(wrong=world.wrong or first_wanted(folds, wrong))
+
+
+def first_wanted(folds: Folds, wrong: Iterable[str]) -> str:
+    """The first of what is wrong that is looked for; "": nothing."""
+    return next((name for name in wrong if name in folds.wanted), "")
+
+
+def appended(folds: Folds, world: World, basis: Line, events: Iterable[ControlEvent]) -> World:
+    """The control log longer by what somebody wrote who had read ``basis`` of it."""
+    for event in events:
+        before, world = world.control, world._replace(control=world.control.then(event))
+        if not world.wrong and folds.counts(world.control):
+            wrong = _wrong_with(folds, world, before, basis, event)
+            world = world._replace(wrong=first_wanted(folds, wrong))
+        if basis is before:
+            basis = world.control  # its own, before it in the same append
+    return world
+
+
+def _wrong_with(folds: Folds, world: World, before: Line, basis: Line, event: ControlEvent) -> Iterator[str]:
+    """What is wrong with an event of the control log that counts."""
+    was, now = folds.control(before), folds.control(world.control)
+    if isinstance(event, RangesGranted):
+        is_new = folds.owner(world.control, event.partition) != folds.owner(before, event.partition)
+        if is_new and event.bands[0].offset_from < world.edges[event.partition]:
+            yield OUTSIDE
+    if isinstance(event, MemberJoined) and event.instance:
+        others = [member for member in was.unfenced() if member.incarnation != event.incarnation]
+        if any(member.joined.instance == event.instance for member in others):
+            yield NAMESAKES
+    if any(was.is_expelled(i) and not now.is_expelled(i) for i in range(1, was.incarnation_max + 1)):
+        yield REVIVED
+    if _is_decision(event) and any(_is_decision(one.event) and folds.counts(one) for one in before.back_to(basis)):
+        yield BLIND
+
+
+def _is_decision(event: Event | None) -> bool:
+    return hasattr(event, "number")

@@ -1,0 +1,82 @@
+"""The worlds that the group model begins with: small ones, of which every interleaving is seen, and one for walks."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .model_world import Budget
+
+NO_FAULTS = Budget()
+
+
+@dataclass(frozen=True)
+class Design:
+    """A world to begin with. ``members``: a letter each: m; b for one that bears the name "blue", t for another one of
+    that name, which is not started; n for one that has joined and has no producer yet. ``records``: of each point.
+
+    ``comes_back``: who is expelled asks to join again. ``lags``: member 0 has not read what was granted last.
+    ``has_snapshots``: members write them, coordinators begin with the newest.
+    """
+
+    members: str = "mm"
+    coordinators: int = 1
+    points: int = 1
+    records: int = 1
+    comes_back: bool = False
+    lags: bool = False
+    has_snapshots: bool = False
+    budget: Budget = NO_FAULTS
+
+
+class Small(NamedTuple):
+    """A world that is searched whole, and how many others it leads to: a change of the rules shows there."""
+
+    design: Design
+    worlds: int
+
+
+SMALL = {
+    "one is expelled": Small(Design(budget=Budget(expel=1)), 1_100),
+    "one is expelled that has no producer yet": Small(Design("nm", budget=Budget(expel=1)), 1_525),
+    "one is expelled, answers are lost": Small(Design(records=2, budget=Budget(expel=1, fail=1)), 9_071),
+    "one is expelled and comes back": Small(Design(comes_back=True, budget=Budget(expel=1)), 23_662),
+    "one is expelled, appends come late": Small(Design(budget=Budget(expel=1, late=1)), 17_379),
+    "one crashes and comes back": Small(Design("m", comes_back=True, budget=Budget(crash=1)), 2_869),
+    "its request comes once more": Small(Design("m", comes_back=True, budget=Budget(expel=1, echo=1)), 6_331),
+    "two owners in one log": Small(Design(points=2, budget=Budget(expel=1)), 8_801),
+    "two owners, snapshots": Small(Design(points=2, budget=Budget(expel=1), lags=True, has_snapshots=True), 18_842),
+    "a point moves": Small(Design(records=2, budget=Budget(move=1, fail=1)), 2_934),
+    "a point moves back": Small(Design("m", records=2, budget=Budget(move=1)), 254),
+    "a point moves, appends come late": Small(Design(budget=Budget(move=1, late=1)), 4_115),
+    "a point moves, time is up": Small(Design(budget=Budget(move=1, tired=1)), 971),
+    "a point moves, or its owner is expelled": Small(Design(budget=Budget(move=1, expel=1)), 34_132),
+    "one leaves": Small(Design(budget=Budget(leave=1, tired=1)), 5_001),
+    "a twin": Small(Design("bt", comes_back=True, budget=Budget(twin=1, expel=1)), 9_674),
+    "a twin, and a crash": Small(Design("bt", comes_back=True, budget=Budget(twin=1, crash=1)), 19_348),
+    "an outage of the signals": Small(Design(coordinators=2, budget=Budget(elect=1, outage=1)), 101),
+    "two coordinators, a point moves": Small(Design(coordinators=2, budget=Budget(move=1, elect=1)), 27_339),
+    "two coordinators, one is expelled": Small(Design(coordinators=2, budget=Budget(expel=1, elect=1)), 178_798),
+}
+LARGE = Design(
+    "mmbt",
+    coordinators=2,
+    points=2,
+    records=4,
+    comes_back=True,
+    has_snapshots=True,
+    budget=Budget(
+        expel=2, crash=1, late=2, elect=2, move=3, fail=4, tired=1, leave=1, deaf=1, twin=1, echo=1, outage=1
+    ),
+)
+"""Through which walks go."""
+LONG = Design(
+    "mmmbt",
+    coordinators=3,
+    points=3,
+    records=8,
+    comes_back=True,
+    has_snapshots=True,
+    budget=Budget(
+        expel=6, crash=4, late=6, elect=5, move=8, fail=10, tired=4, leave=1, deaf=2, twin=1, echo=2, outage=3
+    ),
+)
+"""The same for longer ones."""
