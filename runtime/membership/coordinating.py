@@ -46,6 +46,8 @@ logger = logging.getLogger("keylanes")
 
 LOOK_AGAIN_MS = 30_000
 """How often it is looked whether a source has got more partitions, or is another topic."""
+PROBES: Final = 4
+"""In an interval: silence is told to that part of one."""
 LEVEL_LOOK_MS = 100
 """Between two looks whether a group that runs to its level is there."""
 READ_ON_MS = 50
@@ -127,9 +129,10 @@ class Coordinating:
 
     async def beat_on(self) -> None:
         """Beat until cancelled, beside ``run``: a coordinator whose decisions take long is no silent one."""
+        interval_s = self.settings.heartbeat_interval_ms / 1000
         while True:
-            self._beat_or_probe()
-            await asyncio.sleep(self.settings.heartbeat_interval_ms / 1000)
+            is_probing = self._beat_or_probe()
+            await asyncio.sleep(interval_s / PROBES if is_probing else interval_s)
 
     async def _rest(self) -> None:
         """Until there is something to look at, or time has passed."""
@@ -148,21 +151,28 @@ class Coordinating:
         elif not self.resigns and stands(control, self.heard, self.candidate, self._term):
             await self._stand()
 
-    def _beat_or_probe(self) -> None:
-        """The coordinator says that it lives; whoever does not hear it, that the partition is there."""
+    def _beat_or_probe(self) -> bool:
+        """The coordinator says that it lives; whoever does not hear it, that the partitions are there, which is True.
+
+        Those of the members, too: who coordinates next knows at once who of them is as silent as the coordinator was.
+        """
         now_s = asyncio.get_running_loop().time()
         control = self.standing.ledger.control
         self.heard.keep({incarnation: member.birth for incarnation, member in control.members.items()})
         if self.candidate.is_alone:  # nobody hears it
-            return
+            return False
         if self.is_coordinator:
             self.beat()
-        else:
-            quiet_ms = int((now_s - self.signals.read_s[COORDINATORS]) * 1000)
-            is_probing = probes(control, self.heard, self.candidate, self._term, quiet_ms=quiet_ms)
-            self.signals.listen(to_all=self.identity.incarnation is None or is_probing)
-            if is_probing:
-                self.signals.tell(COORDINATORS, Beat(self.identity.incarnation or 0, self.identity.birth, 0, 0))
+            return False
+        quiet_ms = int((now_s - self.signals.read_s[COORDINATORS]) * 1000)
+        is_probing = probes(control, self.heard, self.candidate, self._term, quiet_ms=quiet_ms)
+        self.signals.listen(to_all=self.identity.incarnation is None or is_probing)
+        if is_probing:
+            position = self.identity.logs.positions[self.identity.logs.control]
+            probe = Beat(self.identity.incarnation or 0, self.identity.birth, position, 0)
+            for partition in range(PARTITIONS):
+                self.signals.tell(partition, probe)
+        return is_probing
 
     def beat(self) -> None:
         """Say that it lives, in each partition: so the silence of others can be told there."""

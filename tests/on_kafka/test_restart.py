@@ -229,7 +229,7 @@ async def test_another_factor(ground: Ground, before: int, after: int) -> None:
     async with app:
         await reached(lambda: first.count > 800 and front(app) > 1_500)
         assert workers_of(app) == before
-    assert lowest_edge(app) < 700, "one is far behind"
+        assert lowest_edge(app) < 700, "one is far behind"
     second = Work()
     app = ground.app(buffer_bytes_max=after * 220 * 20)
     second.declare(app, ground, after)
