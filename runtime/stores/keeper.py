@@ -162,15 +162,26 @@ class Keeper:
         """
         storages = {place: self.storages[place] for place in granted if place in self.storages}
         living = frozenset(member.incarnation for member in ledger.control.unfenced())
-        known = {place: _writers(ledger, place, living, incarnation) for place in storages}  # before a ledger goes on
+        known = {place: self._writers(ledger, place, living, incarnation) for place in storages}  # as they are now
         await self._restore([await storage.restoring(granted[at], known[at]) for at, storage in storages.items()])
         for place, storage in storages.items():
             fenced = tuple(i for i in sorted(known[place].required) if known[place].is_fenced(i))
             if fenced:
                 old = (OLD_BEACON_KEY,) if storage.old_beacon in fenced else ()
-                self._successions[place] = Succession(fenced, (*map(beacon_key, fenced), *old))
+                before = self._successions.get(place, _NOBODY)
+                keys = tuple(dict.fromkeys((*before.keys, *map(beacon_key, fenced), *old)))
+                self._successions[place] = Succession((*before.incarnations, *fenced), keys)
         if not self._marked_s:
             self._marked_s = asyncio.get_running_loop().time()
+
+    def _writers(self, ledger: Ledger, place: Place, living: frozenset[int], own: int) -> Writers:
+        """Who changed the state of a source partition, by the logs as they are now. Who is succeeded with the next
+        change was looked at when the first range was taken up: that change may be committed while it is looked again.
+        """
+        succeeding = frozenset(self._successions.get(place, _NOBODY).incarnations)
+        changed = {i: last for i, last in ledger.partition(place).changed.items() if i not in succeeding}
+        maximum = ledger.control.incarnation_max
+        return Writers(changed, _newest(changed), living, maximum, own=own, succeeding=succeeding)
 
     def release(self, place: Place, within: KeyRange) -> None:
         """A range was released: its state is somebody else's from here on."""
@@ -315,12 +326,6 @@ class Keeper:
         self._marked_s = asyncio.get_running_loop().time()
         for storage in self.storages.values():
             storage.renew_marks(self._in_office_ms)
-
-
-def _writers(ledger: Ledger, place: Place, living: frozenset[int], own: int) -> Writers:
-    """Who changed the state of a source partition, by the logs as they are now."""
-    changed = dict(ledger.partition(place).changed)
-    return Writers(changed, _newest(changed), living, ledger.control.incarnation_max, own=own)
 
 
 def _newest(changed: Iterable[int]) -> frozenset[int]:

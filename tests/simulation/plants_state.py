@@ -147,10 +147,10 @@ def beacon_of_another(patch: Planting) -> None:
     change(
         patch,
         Keeper,
-        "restore",
+        "take_up",
         (
-            "_writers(ledger, place, living)",
-            "_writers(ledger, (place[0], 0), living)",
+            "self._writers(ledger, place, living, incarnation)",
+            "self._writers(ledger, (place[0], 0), living, incarnation)",
         ),
     )
 
