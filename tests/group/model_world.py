@@ -401,17 +401,17 @@ def first_wanted(folds: Folds, wrong: Iterable[str]) -> str:
 
 def appended(folds: Folds, world: World, basis: Line, events: Iterable[ControlEvent]) -> World:
     """The control log longer by what somebody wrote who had read ``basis`` of it."""
+    behind = world.control
     for event in events:
         before, world = world.control, world._replace(control=world.control.then(event))
         if not world.wrong and folds.counts(world.control):
-            wrong = _wrong_with(folds, world, before, basis, event)
+            unread = behind.back_to(basis)  # what it wrote before it in the same append it knows
+            wrong = _wrong_with(folds, world, before, unread, event)
             world = world._replace(wrong=first_wanted(folds, wrong))
-        if basis is before:
-            basis = world.control  # its own, before it in the same append
     return world
 
 
-def _wrong_with(folds: Folds, world: World, before: Line, basis: Line, event: ControlEvent) -> Iterator[str]:
+def _wrong_with(folds: Folds, world: World, before: Line, unread: Iterable[Line], event: ControlEvent) -> Iterator[str]:
     """What is wrong with an event of the control log that counts."""
     was, now = folds.control(before), folds.control(world.control)
     if isinstance(event, RangesGranted):
@@ -424,7 +424,7 @@ def _wrong_with(folds: Folds, world: World, before: Line, basis: Line, event: Co
             yield NAMESAKES
     if any(was.is_expelled(i) and not now.is_expelled(i) for i in range(1, was.incarnation_max + 1)):
         yield REVIVED
-    if _is_decision(event) and any(_is_decision(one.event) and folds.counts(one) for one in before.back_to(basis)):
+    if _is_decision(event) and any(_is_decision(one.event) and folds.counts(one) for one in unread):
         yield BLIND
 
 

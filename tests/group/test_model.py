@@ -14,7 +14,7 @@ from .model_world import ANYTHING, NO_END, STUCK
 from .model_worlds import LARGE, LONG, SMALL, Design, Small
 
 WALKS = 150
-WALKS_LONG = 1_000
+WALKS_LONG = 400
 WORLDS_QUICK = 12_000
 """More than so many take more than some seconds."""
 SEARCHES = [
@@ -63,7 +63,7 @@ def test_walks_come_to_rest_and_reach_what_is_worth_it() -> None:
 @pytest.mark.parametrize(("design", "noisy"), [(LARGE, 120), (LONG, 500)], ids=["large", "long"])
 def test_many_more_walks_come_to_rest(design: Design, noisy: int) -> None:
     """The same for longer."""
-    for first in range(WALKS, WALKS_LONG if noisy < 200 else WALKS + 100, 50):
+    for first in range(WALKS, WALKS_LONG if noisy < 200 else WALKS + 50, 50):
         walked(design, range(first, first + 50), noisy)
 
 
