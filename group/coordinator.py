@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from ..offsets.control import Member
 from ..offsets.control_events import Decision, EndsPinned, PartitionStarted, SourceIdentified
-from ..offsets.decide import StoreSpec, Turn, decide_stores
+from ..offsets.decide import StoreSpec, Turn, decide_stores, spec_of
 from ..offsets.ledger import Place
 from . import members, moves
 from .cells import Standing
@@ -99,7 +99,7 @@ def _stores(view: View, turn: Turn) -> Batch:
             topic = view.seat.found.get(store.topic)
             known = sum(place[0] == store.topic for place in view.control.started)
             if topic is not None and topic.partitions <= known and store.name not in view.control.stores:
-                spec = StoreSpec(store.name, store.topic, store.kind, store.key_type, store.value_type, store.codec)
+                spec = spec_of(store)
                 wanted += [spec] if spec not in wanted else []
     return Batch(decide_stores(view.control, turn, wanted) if wanted else ())
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from ..offsets.control import Control, Member
-from ..offsets.decide import StoreSpec, Turn, decide_stores
+from ..offsets.decide import Turn, decide_stores, spec_of
 from ..offsets.event_values import Sourced
 from ..offsets.signals import JoinAsked
 from ..offsets.starts import ADDED
@@ -83,14 +83,10 @@ def _changed(control: Control, asked: JoinAsked) -> str | None:
                 f"{source.start!r}: write start={min(starts)!r}, or start under a new application name"
             )
     try:
-        decide_stores(control, Turn(0), [StoreSpec(s.name, *_rest(s)) for s in asked.stores])
+        decide_stores(control, Turn(0), [spec_of(store) for store in asked.stores])
     except ValueError as error:
         return str(error)
     return None
-
-
-def _rest(store: object) -> Iterator[str]:
-    return (getattr(store, name) for name in StoreSpec._fields[1:])
 
 
 def _is_namesake(member: Member, asked: JoinAsked) -> bool:

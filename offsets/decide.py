@@ -15,6 +15,7 @@ from .control_events import RangesGranted, StoreDeclared
 from .event_values import NO_MOVE, NUMBERLESS, Band, Tile, Writer
 from .events import Committed, LogOpened
 from .ledger import Ledger, Place
+from .signals import StoreAsked
 
 T = TypeVar("T")
 
@@ -145,9 +146,9 @@ def decide_stores(control: Control, turn: Turn, wanted: Sequence[StoreSpec]) -> 
     return new
 
 
-def spec_of(declared: StoreDeclared) -> StoreSpec:
-    """What a store was declared as, without its number."""
-    return StoreSpec(*(getattr(declared, name) for name in StoreSpec._fields))
+def spec_of(store: StoreDeclared | StoreAsked) -> StoreSpec:
+    """What a store was declared as, without its number; or what was asked for."""
+    return StoreSpec(*(getattr(store, name) for name in StoreSpec._fields))
 
 
 def stores_hash(specs: Iterable[StoreSpec]) -> int:
