@@ -53,8 +53,8 @@ NOT_FAST = "not broker and not spark and not slow"
 ON_COMPILED = f"({NOT_FAST}) or compiled"
 """What runs on the compiled package. Kills and many seeds run only there, on what users run."""
 NOT_COMPILED = (
-    *("bench", "cli", "demo", "devkafka", "examples", "group", "spark", "offsets/test_[!p]*.py", "simulation/test_soak.py"),
-    *("test_architecture.py", "test_house.py", "test_pages.py"),
+    *("bench", "cli", "demo", "devkafka", "examples", "group", "spark", "offsets/test_[!p]*.py"),
+    *("simulation/test_soak.py", "test_architecture.py", "test_house.py", "test_pages.py"),
 )
 """Tests that reach no compiled module, or only through what other tests look at: they run on the sources alone.
 ``test_provenance.py`` is the one of offsets/ that does.

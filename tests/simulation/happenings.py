@@ -461,7 +461,7 @@ class Happenings:
 
     async def _asked(self, process: Process, work: Coroutine[Any, Any, None]) -> bool:
         """Whether it came about before the process ended; in bounded time it does, or the process ends."""
-        name = work.__qualname__
+        name = getattr(work, "__qualname__", work)
         asked = asyncio.ensure_future(self.world.ask(process, work))
         done, _ = await asyncio.wait([asked], timeout=GRANT_LIMIT_S)
         assert done, f"{name} asked of {process.name} takes more than {GRANT_LIMIT_S} s:\n{self.world.describe()}"

@@ -1,6 +1,7 @@
 """Defects in who may write: fences, producers, transactions whose outcome is unknown, coordinators."""
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from keylanes.runtime.engine.commit import CommitCycle
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.engine.transaction import Transactions
 from keylanes.runtime.logs.office import Standing
-from keylanes.runtime.logs.reader import LogReader
+from keylanes.runtime.logs.reader import LogReader, Own
 from keylanes.runtime.member import Member
 from keylanes.runtime.membership.decisions import Decisions
 from keylanes.runtime.partition.generation import Generation
@@ -213,8 +214,9 @@ def found_in_one_partition(patch: Planting) -> None:
     """What is known of own transactions is looked up anew for each partition of the log."""
     fold = LogReader.fold_offsets
 
-    def look_up(self: LogReader, ledger: Ledger, source: Any, events: Any, folded: tuple[int, int]) -> Ledger:
-        return fold(self, ledger, source, events, (folded[0], ledger.transactions.get(folded[0], 0)))
+    def look_up(self: LogReader, ledger: Ledger, source: Any, events: Any, own: Own) -> Ledger:
+        known = ledger.transactions.get(own.incarnation, 0)
+        return fold(self, ledger, source, events, replace(own, folded=known, in_flight=None))
 
     patch.setattr(LogReader, "fold_offsets", look_up)
 
@@ -223,8 +225,8 @@ def own_folded_twice(patch: Planting) -> None:
     """Own events, which were folded when they were committed, are folded again when the log is read."""
     fold = LogReader.fold_offsets
 
-    def all_of_it(self: LogReader, ledger: Ledger, source: Any, events: Any, folded: Any) -> Ledger:
-        return fold(self, ledger, source, events, (0, 0))
+    def all_of_it(self: LogReader, ledger: Ledger, source: Any, events: Any, own: Own) -> Ledger:
+        return fold(self, ledger, source, events, Own())
 
     patch.setattr(LogReader, "fold_offsets", all_of_it)
 
