@@ -30,12 +30,19 @@ def application(name: str = "app", **settings: Any) -> App:
 
 
 class Engine:
-    """See the module. ``copies`` may be changed while it does not run."""
+    """See the module. ``copies`` may be changed while it does not run. Processes on one cluster have other names."""
 
     def __init__(
-        self, app: App, *, seed: int = 0, partitions: int = 1, sources: Sequence[str] = (SOURCE,), cluster: Any = None
+        self,
+        app: App,
+        *,
+        seed: int = 0,
+        partitions: int = 1,
+        sources: Sequence[str] = (SOURCE,),
+        cluster: Any = None,
+        name: str = "process",
     ) -> None:
-        self.app = app
+        self.app, self.name = app, name
         self.cluster: Cluster = cluster or Cluster(seed, Latency())
         for topic in (*sources, OUT, DEAD):
             self.cluster.create_topic(topic, partitions)
@@ -48,13 +55,14 @@ class Engine:
         """Start; returns when it works, raises what ended its start."""
         self.app = app or self.app
         loop = asyncio.get_running_loop()
-        self.connection = self.cluster.connect(f"process-{self.starts}")
+        birth = f"{self.name}-{self.starts}"
+        self.connection = self.cluster.connect(birth)
         self.member = Member(
             self.app.name,
             list(self.app.handlers.values()),
             self.connection,
             self.app.settings,
-            birth=f"process-{self.starts}",
+            birth=birth,
             wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
             open_copies=lambda _: self.copies,
             now_s=loop.time,
