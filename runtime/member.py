@@ -112,7 +112,6 @@ class Member:
         self.group.following.listeners += [self.holding.wake, self._has_followed]
         self._is_lost = False
         self._work: Work | None = None
-        self._way: WayToLevel | None = None
         self.error: BaseException | None = None
         self._damage: BaseException | None = None
         self._catching_up: dict[TopicPartition, asyncio.Task[None]] = {}
@@ -201,7 +200,6 @@ class Member:
             loop_lag_ms_max=loop_lag_ms_max,
             restoring=self.keeper.restoring,
             cut_off=self.telling.cut_off,
-            to_level=None if self._way is None else self._way.gone(),
         )
 
     def oldest_running(self) -> RunningRecord | None:
@@ -310,6 +308,7 @@ class Member:
         broker, slots, settings, holding = self.broker, self.slots, self.settings, self.holding
         runs, ends = holding.runs, holding.found
         balance = Balance(runs, cycle.reshape, settings, self.cpu_s) if settings.split_hot_ranges else None
+        ends_watch = EndsWatch(broker, settings, runs, self.standing, ends, asyncio.get_running_loop().time())
         return Work(
             runs=runs,
             ends=ends,
@@ -319,7 +318,8 @@ class Member:
             catch_up=CatchUp(broker, slots, settings, self._read_ahead),
             balance=balance,
             requests=Requests(holding, cycle, self.group.taking_part),
-            ends_watch=EndsWatch(broker, settings, runs, self.standing, ends, asyncio.get_running_loop().time()),
+            ends_watch=ends_watch,
+            way=WayToLevel(ends_watch),
             holding=holding,
         )
 
@@ -346,6 +346,7 @@ class Member:
 
     def _begin_reading(self, runs: Sequence[PartitionRun]) -> None:
         self.telling.holds(runs)
+        self.work.way.begins(runs)
         for run in runs:
             self.work.reader.add(run)
             self._catching_up[run.dispatch.place] = self._spawn(self.work.catch_up.run(run))
@@ -397,9 +398,6 @@ class Member:
                     self.oldest_running() or "none",
                 )
             self._look_whether_lost()
-            if until_level and self._way is None and (pinned := self.standing.ledger.control.pinned) is not None:
-                ends = {TopicPartition(end.topic, end.partition): end.offset for end in pinned}
-                self._way = WayToLevel(work.ends_watch, ends)
             if until_level and self.group.is_level():
                 self.slots.stop()  # what is queued beyond the ends is for the next start
                 self._ended.set()

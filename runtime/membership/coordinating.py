@@ -24,6 +24,7 @@ from ...errors import LogError
 from ...group.coordinator import decide, needs
 from ...group.election import Candidate, is_coordinator, probes, stands
 from ...group.heard import COORDINATORS, PARTITIONS, Heard
+from ...group.members import LEFT
 from ...group.view import Batch, Rules, Seat, View
 from ...keyrange.hashing import HASH_NAME
 from ...offsets.codec import encode
@@ -290,6 +291,8 @@ class Coordinating:
                     self._seat.planned_ms = now_ms
                 case ReleaseAsked():
                     self._seat.asked_ms[decision.move] = now_ms
+                case MemberExpelled(incarnation=incarnation, cause=cause) if cause == LEFT:
+                    logger.info("%s: incarnation %d has left", self.identity.app, incarnation)
                 case MemberExpelled(incarnation=incarnation, cause=cause):
                     logger.info("%s: incarnation %d is expelled: %s", self.identity.app, incarnation, cause)
 
