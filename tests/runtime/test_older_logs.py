@@ -274,11 +274,10 @@ def test_what_is_decided_from_now_on_is_of_level_1(version: str) -> None:
             assert raised == ([["level_raised/1", elected[1], 1]] if life == 1 else [])
         new = world.control()
         assert not {event[0] for event in new} & {event[0] for event in old}
-        assert {event[3] for event in new if event[0].startswith("member_joined/")} == {
-            max(world.old.incarnations) + life for life in (1, 2)
-        }
+        joined = {max(world.old.incarnations) + life for life in (1, 2)}
+        assert {event[3] for event in new if event[0].startswith("member_joined/")} == joined
         fenced = [event[-1] for event in [*old, *new] if event[0].startswith("member_fenced/")]
-        assert sorted(fenced) == sorted({*world.old.incarnations, max(world.old.incarnations) + 1})
+        assert sorted(fenced) == sorted({*world.old.incarnations, *joined})
 
     run_virtual(story(), seed=1)
 
