@@ -276,7 +276,7 @@ def structure_first(patch: Planting) -> None:
 def last_commit_left_out(patch: Planting) -> None:
     """A stop in order ends without committing what is done."""
 
-    async def nothing(cycle: CommitCycle) -> None:
+    async def nothing(cycle: CommitCycle, released: Any) -> None:
         return None
 
     everywhere(patch, member._commit_rest, nothing)
