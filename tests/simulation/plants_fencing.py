@@ -294,7 +294,7 @@ PLANTS = [
         "FENCED without a fence",
         "who was expelled is said to be fenced, and still commits what another one works on: doubled records",
         changed(members, "fenced", (" and m.incarnation in view.seat.fenced", "")),
-        kinds=("rival", "pause", "cut from a log", "aborted"),
+        kinds=("rival", "rivals", "pause", "slow"),
         finding=f"{DOUBLED}|is under way",
     ),
     Plant(
