@@ -209,17 +209,20 @@ class World:
                 if process.member.identity.birth not in self.watch.refused:
                     raise error
             elif isinstance(error, BrokerUnavailable):
-                if not process.was_stopped:  # a stop's last commit has little time
+                if not process.was_stopped and not self._has_reached_its_level(process):  # a stop's last commit has little time
                     assert process.ended_s <= self.happenings.trouble_until_s, f"without trouble: {error!r}"
             elif not (isinstance(error, StoreError) and process.saw_full_disk):
                 raise error
 
     def judge_level(self, process: Process) -> None:
         """Who ends by itself ran to the level, and all is committed up to the ends that were pinned for that."""
-        pins = self.watch.pins[max(0, process.pins_before - 1) :]
-        if not process.until_level or not any(self.watch.has_reached(ends) for ends in pins):
-            self.fail(f"{process.name} ended by itself, and it is not level with any of {pins}")
+        if not self._has_reached_its_level(process):
+            self.fail(f"{process.name} ended by itself, and it is not level with any of {self.watch.pins}")
         self.reached["ended at its level"] += 1
+
+    def _has_reached_its_level(self, process: Process) -> bool:
+        pins = self.watch.pins[max(0, process.pins_before - 1) :]
+        return process.until_level and any(self.watch.has_reached(ends) for ends in pins)
 
     def _judge_silence(self, event: MemberExpelled) -> None:
         """Nobody who lives is silent while nothing is wrong, or the signals are away."""
