@@ -119,10 +119,20 @@ def test_who_is_silent_is_told_by_the_records_of_its_own_partition(found: list[R
 
 @given(records())
 def test_requests_are_known_until_they_are_answered(found: list[Record]) -> None:
-    """To join, to move, to expel, to leave: the last word of each, in the order in which they came first."""
+    """To join, to move, to expel, to leave: the last word of each, in the order in which they came first. Who beats has
+    joined, and who leaves does not want to any more.
+    """
     heard, signals = folded(found), [record.signal for record in found]
-    asked = [s for s in signals if isinstance(s, JoinAsked)]
-    assert list(heard.asked) == list(dict.fromkeys(one.birth for one in asked))
+    asked: dict[str, None] = {}
+    for partition, _, signal in found:
+        match signal:
+            case JoinAsked():
+                asked.setdefault(signal.birth)
+            case LeaveAsked():
+                asked.pop(signal.birth, None)
+            case Beat() if partition != COORDINATORS:
+                asked.pop(signal.birth, None)
+    assert list(heard.asked) == list(asked)
     assert set(heard.moves) == {s.request for s in signals if isinstance(s, MoveAsked)}
     assert set(heard.expels) == {s.request for s in signals if isinstance(s, ExpelAsked)}
     assert set(heard.leaving) == {s.incarnation for s in signals if isinstance(s, LeaveAsked)}
