@@ -77,6 +77,8 @@ class Holding:
         self._tasks: set[asyncio.Task[None]] = set()
         self._error: BaseException | None = None
         self._leaving: dict[int, _Leaving] = {}
+        self._released: set[int] = set()
+        """Moves that were done here, as long as the control log has them: until what was released is granted."""
         self._changed = asyncio.Event()
         self._heard: list[asyncio.Future[None]] = []
         self._leaves = False
@@ -128,7 +130,9 @@ class Holding:
     def _follow(self) -> None:
         control = self.standing.ledger.control
         own = self.standing.identity
-        state = state_of(control, own.birth, own.incarnation, self._taken, self._leaving)
+        self._released &= control.moves.asked.keys()
+        winding = self._leaving.keys() | self._released
+        state = state_of(control, own.birth, own.incarnation, self._taken, winding)
         if not isinstance(state, Works):
             return
         for move in state.go_on:
@@ -229,8 +233,9 @@ class Holding:
     # --- giving up ---------------------------------------------------------------------------------------------------
 
     def _wind_up(self, asked: ReleaseAsked) -> None:
-        run = next((run for run in self.runs if run.dispatch.place == (asked.topic, asked.partition)), None)
-        if run is None:
+        place = asked.topic, asked.partition
+        grant, run = (place, asked.epoch), next((run for run in self.runs if run.dispatch.place == place), None)
+        if run is None or grant not in self._taken or grant in self._arriving:  # looked at again when that is through
             return
         wish = ReleaseWish(run.dispatch, range_of(asked), run.cut)
         try:
@@ -239,16 +244,17 @@ class Holding:
             logger.info("a release that was asked for waits: %s", error)
             return
         self._leaving[asked.move] = _Leaving(wish, settled)
-        settled.add_done_callback(lambda settled: self._released(asked, run, settled))
+        settled.add_done_callback(lambda settled: self._wound_up(asked, run, settled))
         self.cycle.wake()
 
-    def _released(self, asked: ReleaseAsked, run: PartitionRun, settled: "asyncio.Future[None]") -> None:
+    def _wound_up(self, asked: ReleaseAsked, run: PartitionRun, settled: "asyncio.Future[None]") -> None:
         self._leaving.pop(asked.move, None)
         if settled.cancelled():
             return
         if (error := settled.exception()) is not None:
             logger.info("a release that was asked for comes to nothing: %s", error)
             return
+        self._released.add(asked.move)
         bands = (Edge(asked.first, asked.end, None),)
         place, standing = (asked.topic, asked.partition), self.standing
         told = ReleaseTold(standing.incarnation, standing.transaction, asked.move, *place, bands)

@@ -44,6 +44,9 @@ class Rejoining:
             except Expelled as out:
                 if self.settings.exit_on_expulsion or out.expulsion in (LEFT, SUPERSEDED):
                     raise
+                if self._stop.is_set():
+                    logger.warning("%s; it was told to stop, and does", out)
+                    return
                 if loop.time() - began_s > BACK_OFF_S_MAX:
                     back_off_s = BACK_OFF_S
                 logger.warning("%s; it joins again in %.0f s", out, back_off_s)
