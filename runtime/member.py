@@ -109,6 +109,7 @@ class Member:
         self.holding = Holding(
             self.standing, self.group.taking_part, self.group.sources, by_topic, self.keeper, settings
         )
+        self.group.following.wall_ms = lambda: self.wall_ms()
         self.group.following.listeners += [self.holding.wake, self._has_followed]
         self._is_lost = False
         self._work: Work | None = None
@@ -195,12 +196,8 @@ class Member:
         if self._work is None:
             return Statistics(restoring=self.keeper.restoring, is_compiled=IS_COMPILED)
         seen = self._work.statistics(self.slots, self.now_s())
-        return replace(
-            seen,
-            loop_lag_ms_max=loop_lag_ms_max,
-            restoring=self.keeper.restoring,
-            cut_off=self.telling.cut_off,
-        )
+        restoring, cut_off = self.keeper.restoring, self.telling.cut_off
+        return replace(seen, loop_lag_ms_max=loop_lag_ms_max, restoring=restoring, cut_off=cut_off)
 
     def oldest_running(self) -> RunningRecord | None:
         """The record that has been running longest. Any thread may ask."""
@@ -359,9 +356,11 @@ class Member:
         task.cancel()
 
     def _has_followed(self) -> None:
-        """The control log was read to its end: nobody else holds what this process holds."""
-        self.keeper.was_in_office(self.wall_ms())
-        self.keeper.renew_marks_when_due()
+        """The control log was read to its end: nobody else held what this process holds when that was begun."""
+        own = self.identity.incarnation
+        if own is not None and not self.standing.ledger.control.is_expelled(own):
+            self.keeper.was_in_office(self.group.following.asked_ms)
+            self.keeper.renew_marks_when_due()
 
     async def _read_ahead(self, run: PartitionRun, records: Sequence[Record]) -> Sequence[Cell | None]:
         self.key_places.look(run.dispatch.place, run.dispatch.partitions, records)
@@ -477,6 +476,7 @@ class Member:
         """Every step is bounded, also when the broker is gone; connections are closed side by side."""
         await self._end_tasks()
         await self.slots.close(self.settings.close_timeout_ms / 1000)
+        self.holding.close()
         closing = [self.logs.close(), self.group.close()]
         if self._work is not None:
             closing += [self._work.catch_up.close(), self._work.cycle.close()]
