@@ -8,6 +8,7 @@ tried again: what has not come about is decided, or needed, again.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from ...brokers.protocol import (
@@ -296,7 +297,7 @@ class Coordinating:
     def _begin_needs(self) -> None:
         wanted = needs(self._view())
         for member in wanted.fence:
-            self._begin(f"fence {member.incarnation}", lambda member=member: self._fence(member))  # type: ignore[misc]
+            self._begin(f"fence {member.incarnation}", partial(self._fence, member))
         if wanted.read:
             self._begin("read", lambda: self._read(wanted.read))
         if wanted.look:
