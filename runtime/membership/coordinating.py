@@ -25,6 +25,7 @@ from ...errors import LogError
 from ...group.coordinator import decide, needs
 from ...group.election import Candidate, is_coordinator, probes, stands
 from ...group.heard import COORDINATORS, PARTITIONS, Heard
+from ...group.members import LEFT
 from ...group.view import Batch, Rules, Seat, View
 from ...keyrange.hashing import HASH_NAME
 from ...offsets.codec import encode
@@ -291,8 +292,9 @@ class Coordinating:
                     self._seat.planned_ms = now_ms
                 case ReleaseAsked():
                     self._seat.asked_ms[decision.move] = now_ms
-                case MemberExpelled(incarnation=incarnation, cause=cause):
-                    logger.info("%s: incarnation %d is expelled: %s", self.identity.app, incarnation, cause)
+                case MemberExpelled(incarnation=incarnation, cause=cause) if incarnation != self.identity.incarnation:
+                    how = "has left" if cause == LEFT else f"is expelled: {cause}"
+                    logger.info("%s: incarnation %d %s", self.identity.app, incarnation, how)
 
     def _begin_needs(self) -> None:
         wanted = needs(self._view())
