@@ -243,8 +243,9 @@ class Coordinating:
 
     async def following_read(self) -> None:
         """Read the control log to its end, for all who follow it."""
+        asked_ms = self.following.wall_ms()
         await self.standing.read_control()
-        self.following.has_read()
+        self.following.has_read(asked_ms)
 
     # --- coordinating ------------------------------------------------------------------------------------------------
 
