@@ -360,8 +360,9 @@ class Coordinating:
         tell_begun(grown)
 
     async def _find_ends(self) -> None:
-        seat, started = self._seat, sorted(self.standing.ledger.control.started)
-        places = [TopicPartition(*place) for place in started]
+        seat, handled = self._seat, self._view().handled
+        started = sorted(self.standing.ledger.control.started)
+        places = [TopicPartition(*place) for place in started if place[0] in handled]
         marks = await bounded(self.broker.watermarks(places), self.settings.call_limit_ms, "ends of the sources")
         seat.ends = tuple(PinnedEnd(*place, marks[place].high) for place in places)
 
