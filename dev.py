@@ -102,14 +102,14 @@ def check(rest: list[str]) -> int:
 
 
 def soak(rest: list[str]) -> int:
-    """The next slice of the long tests. What runs no broker needs the small set only; a slice of all begins with
-    ``check`` on the other Pythons.
-    """
+    """The next slice of the long tests; one of all begins with ``check`` on the other Pythons and the group model."""
     if not soaks_broker(rest):
         return hand_over([*module(environment([SMALL]), "tests.simulation.soak"), *rest], dict(os.environ))
-    alone = {"--broker-only", "--cluster-only"}
-    if not alone & {*rest} and (code := run([sys.executable, PYTHONS_SCRIPT, "--all"], dict(os.environ))):
-        return code
+    if not {"--broker-only", "--cluster-only"} & {*rest}:
+        model = [*module(environment([SMALL]), "tests.group.model"), "--search"]
+        first = [("other Pythons", [sys.executable, PYTHONS_SCRIPT, "--all"]), ("group model", model)]
+        if code := steps(first, dict(os.environ)):
+            return code
     python = environment([SMALL, FULL, *missing_java()])
     return hand_over([*module(python, "tests.simulation.soak"), *rest], java_environment(python))
 

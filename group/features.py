@@ -13,7 +13,7 @@ from ..offsets.control import Control, Member
 from ..offsets.decide import Turn, decide_stores, spec_of
 from ..offsets.event_values import Sourced
 from ..offsets.signals import JoinAsked
-from ..offsets.starts import ADDED
+from ..offsets.starts import check_starts
 from .election import SHORT_INTERVALS
 from .heard import Heard
 
@@ -75,14 +75,8 @@ def judge(control: Control, heard: Heard, asked: JoinAsked) -> Verdict:
 
 def _changed(control: Control, asked: JoinAsked) -> str | None:
     """What the logs know otherwise, for good."""
-    for source in asked.topics:
-        starts = {event.start for place, event in control.begun.items() if place[0] == source.topic} - {ADDED}
-        if starts and source.start not in starts:
-            return (
-                f"topic {source.topic!r} was started from {min(starts)!r}, and this process says start="
-                f"{source.start!r}: write start={min(starts)!r}, or start under a new application name"
-            )
     try:
+        check_starts(control, {source.topic: source.start for source in asked.topics})
         decide_stores(control, Turn(0), [spec_of(store) for store in asked.stores])
     except ValueError as error:
         return str(error)

@@ -68,9 +68,10 @@ class Seat:
     """When each release was seen to be asked for, by move."""
 
 
-class View(NamedTuple):
-    """All that a decision is made of. ``position``: up to which the control log was read; ``now_ms``: by any clock that
-    does not go back.
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that a decision is made of, as it stands while that is made. ``position``: up to which the control log was
+    read; ``now_ms``: by any clock that does not go back.
     """
 
     ledger: Ledger
@@ -79,6 +80,7 @@ class View(NamedTuple):
     rules: Rules
     position: int
     now_ms: int
+    _cells: dict[Place, list[Cell]] = field(default_factory=dict)
 
     @property
     def control(self) -> Control:
@@ -112,7 +114,9 @@ class View(NamedTuple):
 
     def cells(self, place: Place) -> list[Cell]:
         """How it stands with a source partition."""
-        return cells(self.control, self.ledger.partitions, place, self.seat.read)
+        if (known := self._cells.get(place)) is None:
+            known = self._cells[place] = cells(self.control, self.ledger.partitions, place, self.seat.read)
+        return known
 
 
 class Batch(NamedTuple):

@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
+from msgspec.structs import replace
+
 from ..brokers.partitioner import Partitioner, checked
 from ..brokers.protocol import Broker, BrokerError, CorruptRecord, Producer, Record, TopicDescription, TopicPartition
 from ..brokers.waiting import Patience, bounded, closed_within, fatal_of, until_answered
@@ -193,37 +195,13 @@ class Member:
         """Where the run stands. ``loop_lag_ms_max``: what was seen of the loop that it runs on."""
         if self._work is None:
             return Statistics(restoring=self.keeper.restoring, is_compiled=IS_COMPILED)
-        sent, slots, balance, ends = (
-            self._work.cycle.transactions,
-            self.slots,
-            self._work.balance,
-            self._work.ends_watch,
-        )
-        partitions = tuple(run.dispatch.statistics(*ends.end_and_lag(run)) for run in self._work.runs)
-        return Statistics(
-            partitions=partitions,
-            records_done=slots.records_done,
-            lag=sum(partition.lag for partition in partitions),
-            ends_age_s=self.now_s() - ends.seen_s,
-            failures=slots.failures.attempts,
-            retries=slots.failures.retries,
-            dead_letters=slots.failures.dead_letters,
-            commits=sent.commits,
-            tiles=sent.tiles,
-            event_bytes=sent.event_bytes,
-            trims_failed=sent.snapshots.trims_failed,
-            done_bytes=slots.done_bytes - slots.held_bytes,
-            running=slots.running(),
-            oldest_running=self.oldest_running(),
-            last_commit_age_s=None if sent.last_commit_s is None else self.now_s() - sent.last_commit_s,
+        seen = self._work.statistics(self.slots, self.now_s())
+        return replace(
+            seen,
             loop_lag_ms_max=loop_lag_ms_max,
-            splits=0 if balance is None else balance.splits,
-            merges=0 if balance is None else balance.merges,
             restoring=self.keeper.restoring,
-            hot_keys=() if balance is None else tuple(balance.hot_keys),
             cut_off=self.telling.cut_off,
             to_level=None if self._way is None else self._way.gone(),
-            is_compiled=IS_COMPILED,
         )
 
     def oldest_running(self) -> RunningRecord | None:
@@ -319,8 +297,7 @@ class Member:
         settings, standing, holding = self.settings, self.standing, self.holding
         await self.keeper.open(standing.ledger, topics)
         policies = {handler.topic: handler.on_failure for handler in self.handlers}
-        is_coordinator = lambda: self.group.coordinating.is_coordinator  # noqa: E731
-        snapshots = Snapshots(standing, settings, self.wall_ms, is_coordinator)
+        snapshots = Snapshots(standing, settings, self.wall_ms, lambda: self.group.coordinating.is_coordinator)
         transactions = Transactions(
             standing, producer, self.slots, self.keeper, snapshots, policies, settings, self.on_step
         )

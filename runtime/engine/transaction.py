@@ -128,23 +128,24 @@ class Transactions:
         limit = self.settings.transaction_limit_ms
         failure: BrokerError | None = None
         positions: Mapping[TopicPartition, int] = {}
-        self._on_step("transact")
-        try:
-            positions = await bounded(self._producer.transact(records), limit, "a transaction")
-        except BrokerError as error:
-            failure = error
+        async with standing.sending:
+            self._on_step("transact")
+            try:
+                positions = await bounded(self._producer.transact(records), limit, "a transaction")
+            except BrokerError as error:
+                failure = error
+                standing.unknown()
+            else:
+                self._on_step("committed")
+                standing.fold(transaction, events)
         if failure is not None:
             if not self._say_refusal(failure):
                 logger.warning("transaction %d failed: %s: %s", transaction, type(failure).__name__, failure)
-            standing.unknown()
             await self.close()
             await self._replace_producer(deadline, was_fenced=isinstance(failure, ProducerFenced))
             if not standing.has_committed(transaction):
                 return failure
             logger.info("transaction %d had been committed after all", transaction)
-        else:
-            self._on_step("committed")
-            standing.fold(transaction, events)
         # What is given up may be written by others soon, and may come back: nothing of it may be written later.
         gives_up = any(isinstance(change, Released) for change in generation.structure)
         await self.keeper.committed(changes, positions, is_last=gives_up)

@@ -75,6 +75,13 @@ class Standing:
         self._has_begun = False
         self._reading_control, self.reading_offsets = asyncio.Lock(), asyncio.Lock()
         """Held by who reads a log."""
+        self.sending = asyncio.Lock()
+        """Held while the own transaction is under way, and while the offset log is begun anew.
+
+        1. A member that has not read for long begins with a newer snapshot. 2. It commits meanwhile: into the folds of
+        before, which are given up then. 3. What the new ones have of this transaction the snapshot does not say. They
+        lack it, or have it twice, and the next own commit seems to be damage.
+        """
         self._begun = self._through = 0
         """So many reads of the control log were begun; the number of the last one that came to the end."""
 
@@ -156,7 +163,7 @@ class Standing:
 
     async def _read_offsets(self) -> None:
         if not self._has_begun or await self.logs.behind() > BEHIND_MAX:
-            self.ledger = await self.logs.begin_offsets(self.ledger, self._own)
+            await self._begin_offsets()
             self._has_begun = True
             return
         try:
@@ -164,6 +171,10 @@ class Standing:
         except HistoryTrimmed as trimmed:
             logger.info("%s; read from its newest snapshot on", trimmed)
             await self.read_control()
+            await self._begin_offsets()
+
+    async def _begin_offsets(self) -> None:
+        async with self.sending:
             self.ledger = await self.logs.begin_offsets(self.ledger, self._own)
 
 

@@ -7,7 +7,7 @@ tried again: what has not come about is decided, or needed, again.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from ...brokers.protocol import (
@@ -40,7 +40,7 @@ from .decisions import Decisions
 from .following import Following
 from .levelling import Levelling
 from .signals import Signals
-from .sources import Sources, tell_begun
+from .sources import Sources, StateGrown, stateful_in, tell_begun
 
 logger = logging.getLogger("keylanes")
 
@@ -347,11 +347,25 @@ class Coordinating:
 
     async def _look(self, topics: list[str]) -> None:
         seat = self._seat
-        found = await self.sources.look(self.standing.ledger.control, topics)
+        try:
+            found = await self.sources.look(self.standing.ledger.control, topics)
+        except StateGrown:
+            if self._is_heard_with_state(topics):
+                raise
+            await asyncio.sleep(self.rules.interval_ms / 1000)  # whoever kept it may be gone: it is expelled, or heard
+            return
         seat.found |= found
         seat.lost |= set(topics) - found.keys()
         tell_begun(found)
         self._looked_s = asyncio.get_running_loop().time()
+
+    def _is_heard_with_state(self, topics: Sequence[str]) -> bool:
+        """Whether somebody who is at work keeps state of one of these topics."""
+        own, members = self.identity.birth, self.standing.ledger.control.members.values()
+        living = [m for m in members if not m.expelled and stateful_in([m]).intersection(topics)]
+        return any(
+            m.birth == own or self.heard.silence_of(m.joined.instance, m.birth).was_heard(m.birth) for m in living
+        )
 
     async def _look_again(self) -> None:
         seat = self._seat

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
-from ...errors import SettingsError
+from ...brokers.protocol import TopicPartition
+from ...brokers.waiting import bounded
 from ...group.heard import Heard
 from ...offsets.control import Member
 from ...offsets.decide import StoreSpec
 from ...offsets.ledger import Place
-from ...offsets.starts import StartChanged, check_starts
 from ..handlers.start import Start
 from ..logs.office import Identity, Standing
 from .coordinating import Coordinating
@@ -17,6 +17,7 @@ from .following import Following
 from .offer import Offer
 from .signals import Signals
 from .sources import Sources, check_identities, missing_stores
+from .starts import Starts
 from .taking_part import TakingPart
 
 RESIGN_S = 1.0
@@ -52,11 +53,14 @@ class Group:
         self.following.has_read()
         control = self.standing.ledger.control
         check_identities(control.identities, identities)
-        try:
-            check_starts(control, {topic: start.text for topic, start in starts.items()})
-        except StartChanged as error:
-            raise SettingsError(str(error)) from error
-        missing_stores(control, sources, self.stores)
+        trial, places = Starts(self.identity.broker, self.settings, starts, is_trial=True), list(sources)
+        trial.check(control)
+        missing_stores(control, places, self.stores)
+        if new := {topic for topic, partition in places if (topic, partition) not in control.started}:
+            asked = [TopicPartition(*place) for place in places if place[0] in new]
+            limit = self.settings.call_limit_ms
+            marks = await bounded(self.identity.broker.watermarks(asked), limit, "watermarks of sources")
+            await trial.decide(control, marks)
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """What goes on from before it joins to its end."""

@@ -13,7 +13,7 @@ from ...brokers.protocol import Broker, BrokerTimeout, TopicPartition, UnknownTo
 from ...brokers.waiting import bounded
 from ...errors import LogError, SettingsError, SourceError
 from ...group.view import Begun, Found
-from ...offsets.control import Control
+from ...offsets.control import Control, Member
 from ...offsets.decide import StoreSpec, Turn, decide_stores
 from ...offsets.ledger import Ledger, Place
 from ...offsets.starts import EARLIEST, LATEST
@@ -24,6 +24,10 @@ from .starts import Starts, tell
 logger = logging.getLogger("keylanes")
 
 GROUP = "group:"
+
+
+class StateGrown(SourceError):
+    """A topic with state has more partitions than its state was begun with."""
 
 
 class Sources:
@@ -40,7 +44,7 @@ class Sources:
         found: dict[str, Found] = {}
         for name, one in sorted(described.items()):
             places = [TopicPartition(name, partition) for partition in range(one.partitions)]
-            check_growth(control, places, {store.topic for store in control.stores.values()})
+            check_growth(control, places, stateful_in(control.members.values()))
             begun: tuple[tuple[int, Begun], ...] = ()
             if any(place not in control.started for place in places):
                 marks = await bounded(self.broker.watermarks(places), limit, f"watermarks of {name}")
@@ -58,7 +62,7 @@ class Sources:
         grown = [name for name, one in described.items() if one.partitions > known[name].partitions]
         for name in grown:
             now, before = described[name].partitions, known[name].partitions
-            if any(store.topic == name for store in control.stores.values()):
+            if name in stateful_in(control.members.values()):
                 raise SourceError(
                     f"{name} has {now} partitions now and had {before}: keys moved to other partitions, their state "
                     "did not. Make a new source topic, or start under a new application name"
@@ -83,6 +87,12 @@ class Sources:
         for source in sources:
             check_source(ledger, source, marks[source], ledger.control.started[source])
         return marks
+
+
+def stateful_in(members: Iterable[Member]) -> set[str]:
+    """The topics for which one of these keeps stores now."""
+    living = [member for member in members if not member.expelled]
+    return {source.topic for member in living for source in member.joined.topics if source.stores_hash}
 
 
 def start_in(control: Control, topic: str) -> Start:
@@ -122,7 +132,7 @@ def check_growth(control: Control, sources: Iterable[Place], stateful: Collectio
     for topic in sorted(declared & set(stateful)):
         if any(place not in started for place in places if place[0] == topic):
             now, before = (sum(place[0] == topic for place in of) for of in (places, started))
-            raise SourceError(
+            raise StateGrown(
                 f"{topic} has {now} partitions now; its state was begun with {before}. State is kept by partition and "
                 "key, and with more partitions a key's records go to another one, where its state is not. Nothing was "
                 "read. Make a new topic with as many partitions as it needs and start under a new application name, "

@@ -138,8 +138,9 @@ class TakingPart:
         self._is_told = True
         who = ", ".join(f"incarnation {m.incarnation} ({m.joined.host or m.birth})" for m in gone)
         logger.info(
-            "%s: waiting to join, for at most twice session_timeout_ms=%d: %s did not leave in order and may still be "
-            "at work. A process that is started again under its own group_instance_id waits for two heartbeats only",
+            "%s: waiting to join, for about session_timeout_ms=%d, at most twice as long: %s did not leave in order "
+            "and may still be at work. A process that is started again under its own group_instance_id waits for two "
+            "heartbeats only",
             self.identity.app,
             settings.session_timeout_ms,
             who,

@@ -105,6 +105,16 @@ def shows(record: Record, birth: str) -> bool:
     return False
 
 
+def answers(record: Record, birth: str) -> bool:
+    """Whether the record shows that somebody does not wait to join: it has joined, or leaves."""
+    match record.signal:
+        case Beat(birth=one):
+            return one == birth and record.partition != COORDINATORS
+        case LeaveAsked(birth=one):
+            return one == birth
+    return False
+
+
 @given(records())
 def test_who_is_silent_is_told_by_the_records_of_its_own_partition(found: list[Record]) -> None:
     """Steps of more than three intervals are none, and all begin anew behind one; a deaf beat is no life."""
@@ -119,10 +129,18 @@ def test_who_is_silent_is_told_by_the_records_of_its_own_partition(found: list[R
 
 @given(records())
 def test_requests_are_known_until_they_are_answered(found: list[Record]) -> None:
-    """To join, to move, to expel, to leave: the last word of each, in the order in which they came first."""
+    """To join, to move, to expel, to leave: the last word of each, in the order in which they came first. Who beats has
+    joined, and who leaves does not want to any more.
+    """
     heard, signals = folded(found), [record.signal for record in found]
-    asked = [s for s in signals if isinstance(s, JoinAsked)]
-    assert list(heard.asked) == list(dict.fromkeys(one.birth for one in asked))
+    asked: dict[str, None] = {}
+    for record in found:
+        if isinstance(record.signal, JoinAsked):
+            asked.setdefault(record.signal.birth)
+        for birth in BIRTHS:
+            if answers(record, birth):
+                asked.pop(birth, None)
+    assert list(heard.asked) == list(asked)
     assert set(heard.moves) == {s.request for s in signals if isinstance(s, MoveAsked)}
     assert set(heard.expels) == {s.request for s in signals if isinstance(s, ExpelAsked)}
     assert set(heard.leaving) == {s.incarnation for s in signals if isinstance(s, LeaveAsked)}
@@ -143,8 +161,9 @@ def test_the_last_beat_of_the_highest_term_is_the_coordinators(found: list[Recor
 
 @given(records(), BIRTH, BIRTH)
 def test_whoever_is_heard_behind_a_request_lives_beside_it(found: list[Record], birth: str, other: str) -> None:
-    """By the time of its own partition, from the first request on; before an outage counts for nothing."""
-    first = next((n for n, r in enumerate(found) if r.signal == join_asked(other)), None)
+    """By the time of its own partition, from the first request on that waits; before an outage counts for nothing."""
+    since = max([n for n, r in enumerate(found) if answers(r, other)], default=-1)
+    first = next((n for n, r in enumerate(found) if n > since and r.signal == join_asked(other)), None)
     if first is None:
         return
     own = [r for r in found if r.partition == of(birth)]

@@ -25,13 +25,15 @@ POINTS: Final = (0, 1 << 28, 1 << 30, 1 << 31, 3 << 30, SPACE_END)
 GRANT_LIMIT_S = 60.0
 TROUBLE_ECHO_S = 4.0
 """So long after its faults ended the cluster may still be called unavailable: requests then under way time out."""
+LOOK_S: Final = 0.1
 LASTS_S: Final = (0.05, 0.3, 1.0)
 DAY_MS = 86_400_000
 LOGS: Final = ("control", "offsets", "signals")
 FENCE: Final = "fence"
 ANY: Final = "any step"
+ELECTED: Final = "CoordinatorElected"
 STEPS: Final = (
-    "CoordinatorElected",
+    ELECTED,
     "MemberJoined",
     "MemberExpelled",
     FENCE,
@@ -41,6 +43,13 @@ STEPS: Final = (
     "RangesGranted",
 )
 """Steps of a coordinator at which something may befall it: an event that it has just written, or a fence."""
+OVER: Final = ("MemberExpelled", FENCE, "MemberFenced")
+"""Steps that come when a member is gone; most others come when one joins."""
+BEFALL: Final = ("dies", "pauses", "cut")
+ROLES: Final = tuple(f"coordinator {befall} at {step}" for befall in BEFALL for step in (*STEPS, ANY))
+"""What may befall whom at which step."""
+TRAPS_SESSIONS: Final = 2.0
+"""So long, in sessions, it is waited in the end for steps at which something is to happen."""
 PARTITIONS_MAX = 4
 
 
@@ -52,8 +61,12 @@ class Happenings:
         self.troubles: set[asyncio.Task[None]] = set()
         """Each ends what it began, when its time is over or when it is cancelled."""
         self.passings: list[asyncio.Task[None]] = []
-        self._trap: tuple[str, Callable[[Process], None], float] | None = None
+        self._traps: list[tuple[str, Callable[[Process], None], float]] = []
+        """Steps at which something is to befall the coordinator, in the order in which they were set."""
         self._troubled_until_s = -math.inf
+        self._others: set[asyncio.Task[None]] = set()
+        """The troubles that are more than an outage of the signals."""
+        self._others_until_s = -math.inf
 
     async def run(self) -> None:
         """All happenings of the plan, each at its time; there is always a process, or soon will be."""
@@ -63,6 +76,11 @@ class Happenings:
             self.world.tell(happening.kind)
             self.world.reached[happening.kind] += 1
             await self.begin(happening)
+            if not self.world.alive():
+                self.world.start()
+        until_s = self.loop.time() + TRAPS_SESSIONS * self.session_s
+        while self._traps and self.loop.time() < until_s:
+            await asyncio.sleep(LOOK_S)
             if not self.world.alive():
                 self.world.start()
         while self.troubles and self.world.rng.random() < 0.5:
@@ -92,10 +110,21 @@ class Happenings:
         """See the class."""
         return math.inf if self.troubles else self._troubled_until_s
 
+    @property
+    def calm_since_s(self) -> float:
+        """Since then nothing was wrong but the signals at most."""
+        return math.inf if self._others else self._others_until_s
+
     def _for_some_time(
-        self, rng: random.Random, begin: Callable[[], None], end: Callable[[], None], longest_s: float | None = None
+        self,
+        rng: random.Random,
+        begin: Callable[[], None],
+        end: Callable[[], None],
+        longest_s: float | None = None,
+        *,
+        is_outage: bool = False,
     ) -> None:
-        """Trouble that begins now and ends later."""
+        """Trouble that begins now and ends later. ``is_outage``: of the signals alone."""
         lasts_s = rng.choice(LASTS_S if longest_s is None else (longest_s,)) * 2 * rng.random()
 
         async def last() -> None:
@@ -107,10 +136,15 @@ class Happenings:
         begin()
         trouble = self.loop.create_task(last())
         self.troubles.add(trouble)
+        if not is_outage:
+            self._others.add(trouble)
         trouble.add_done_callback(self._trouble_over)
 
     def _trouble_over(self, trouble: "asyncio.Task[None]") -> None:
         self.troubles.discard(trouble)
+        if trouble in self._others:
+            self._others.discard(trouble)
+            self._others_until_s = self.loop.time()
         echo_s = TROUBLE_ECHO_S + self.cluster.latency.timeout_ms / 1000
         self._troubled_until_s = max(self._troubled_until_s, self.loop.time() + echo_s)
 
@@ -198,9 +232,10 @@ class Happenings:
 
     def step(self, step: str) -> None:
         """The coordinator has come to a step."""
-        if self._trap is not None and self._trap[0] == step and self.world.is_happening:
-            _, befall, after_s = self._trap
-            self._trap = None
+        trap = next((trap for trap in self._traps if trap[0] == step), None)
+        if trap is not None and self.world.is_happening:
+            self._traps.remove(trap)
+            _, befall, after_s = trap
             self.loop.call_later(after_s, self._befall, befall, step)
 
     def _befall(self, befall: Callable[[Process], None], step: str) -> None:
@@ -213,14 +248,18 @@ class Happenings:
     def _set_trap(self, rng: random.Random, befall: Callable[[Process], None]) -> None:
         """Something befalls the coordinator at one of its steps, which is brought about, or at once."""
         step = rng.choice((*STEPS, *STEPS, ANY))
-        self._trap = step, befall, rng.choice((0.0, 0.0, 0.003, 0.02))
         if step == ANY:
             self._befall(befall, step)
-        elif step in ("MemberExpelled", FENCE, "MemberFenced") or rng.random() < 0.3:
-            others = [p for p in self.world.alive() if p is not self.world.coordinator()]
-            if others:
-                self._dies(rng.choice(others))
+            self._start_beside()
+            return
+        self._traps.append((step, befall, rng.choice((0.0, 0.0, 0.003, 0.02))))
         self._start_beside()
+        coordinator = self.world.coordinator()
+        others = [process for process in self.world.alive() if process is not coordinator]
+        if step == ELECTED and coordinator is not None and others:
+            coordinator.stop() if rng.random() < 0.5 else self._dies(coordinator)
+        elif others and (step in OVER or rng.random() < 0.3):
+            self._dies(rng.choice(others))
 
     async def _coordinator_dies(self, rng: random.Random) -> None:
         self._set_trap(rng, self._dies)
@@ -259,7 +298,11 @@ class Happenings:
         cut, numbers = self.cluster.faults.cut_from, range(len(self.world.processes) + 20)
         everybody = {(f"{APP}-{number}", f"{APP}.signals") for number in numbers}
         self._for_some_time(
-            rng, lambda: cut.update(everybody), lambda: cut.difference_update(everybody), self.session_s
+            rng,
+            lambda: cut.update(everybody),
+            lambda: cut.difference_update(everybody),
+            self.session_s,
+            is_outage=True,
         )
 
     async def _storm(self, rng: random.Random) -> None:  # it has nothing to draw

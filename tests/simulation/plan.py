@@ -69,7 +69,12 @@ KINDS_MAX = 9
 AT_ONCE_S = 0.05
 
 
-GROUP: Final = {"session_timeout_ms": 2_000, "heartbeat_interval_ms": 330}
+GROUP: Final = {
+    "session_timeout_ms": 2_000,
+    "heartbeat_interval_ms": 330,
+    "transaction_timeout_ms": 2_000,
+    "request_timeout_ms": 1_000,
+}
 """Of plans that do not say it."""
 
 
@@ -95,6 +100,8 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
     """So many processes are there from the beginning."""
     processes_max: int = 4
     """So many are alive at a time, of those that are started beside others."""
+    until_level: float = 0.0
+    """How often a process, while something happens, runs to the level of the sources and ends there."""
     restore_records_max: int = 4_000
     max_in_flight: int | None = None
     offsets_unknown: float
@@ -152,6 +159,9 @@ def draw_plan(seed: int) -> Plan:
     rng = random.Random(f"plan {seed}")
     limit = random.Random(f"limit {seed}").choice((None, None, None, 1, 2, 5))
     mix = msgspec.structs.replace(draw_mix(rng), max_in_flight=limit)
+    if mix.members > 1:
+        until_level = random.Random(f"level {seed}").choice((0.0, 0.0, 0.0, 0.5, 1.0))
+        mix = msgspec.structs.replace(mix, until_level=until_level)
     return Plan(seed, mix, tuple(_draw_bursts(rng, mix)), tuple(_draw_happenings(rng, mix)))
 
 

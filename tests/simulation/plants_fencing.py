@@ -13,7 +13,7 @@ from keylanes.brokers.simulated.link import ConnectionSevered
 from keylanes.brokers.simulated.network import Kind
 from keylanes.brokers.simulated.requests import Numbered
 from keylanes.brokers.waiting import bounded
-from keylanes.group import cells, members
+from keylanes.group import cells, features, members
 from keylanes.offsets import control, snapshots
 from keylanes.offsets.control import Control
 from keylanes.offsets.ledger import Ledger, evolve_all
@@ -28,6 +28,7 @@ from keylanes.runtime.membership.decisions import Decisions
 from keylanes.runtime.partition.generation import Generation
 
 from ..brokers import test_simulated_appends, test_simulated_network
+from ..group.finding import row
 from ..offsets import test_control, test_counterexamples
 from ..runtime import test_running
 from ..stage.appending import append
@@ -276,7 +277,7 @@ def structure_first(patch: Planting) -> None:
 def last_commit_left_out(patch: Planting) -> None:
     """A stop in order ends without committing what is done."""
 
-    async def nothing(cycle: CommitCycle) -> None:
+    async def nothing(cycle: CommitCycle, released: Any) -> None:
         return None
 
     everywhere(patch, member._commit_rest, nothing)
@@ -293,8 +294,8 @@ PLANTS = [
     Plant(
         "FENCED without a fence",
         "who was expelled is said to be fenced, and still commits what another one works on: doubled records",
-        changed(members, "fenced", (" and m.incarnation in view.seat.fenced", "")),
-        kinds=("rival", "pause", "cut from a log", "aborted"),
+        row(members, "fenced", (" and m.incarnation in view.seat.fenced", "")),
+        kinds=("rival", "rivals", "pause", "slow"),
         finding=f"{DOUBLED}|is under way",
     ),
     Plant(
@@ -331,6 +332,35 @@ PLANTS = [
         changed(Member, "_set_up", ("lambda: self.group.coordinating.is_coordinator", "lambda: True")),
         kinds=("rival", "storm"),
         finding="which never coordinated",
+    ),
+    Plant(
+        "INIT without READ",
+        "a process makes a new producer and sends on from what it knew before: doubled records",
+        changed(
+            Transactions,
+            "_replace_producer",
+            ("try:\n                await self.standing.read()\n                self.standing.check()\n            e", "try:\n                pass\n            e"),
+        ),
+        kinds=("unknown", "lost replies"),
+        finding=f"{DOUBLED}|{OUTSIDE}",
+    ),
+    Plant(
+        "two of one name",
+        "a process joins under the name of one that is still at work: both take its place, and its copies of state",
+        changed(features, "_is_namesake", ("bool(asked.instance) and ", "False and ")),
+        kinds=("twin", "flapping", "crash"),
+        finding="has the name of .*, which is not fenced",
+    ),
+    Plant(
+        "decisions of an older term count",
+        "a coordinator that was replaced goes on by what it knew, and others follow it: two owners of a range",
+        changed(
+            control,
+            "event_counts",
+            ("event.term == control.term and event.number == number", "event.number in (number, event.number)"),
+        ),
+        kinds=("coordinator pauses", "coordinator cut", "held decision", "rival"),
+        finding=f"{DOUBLED}|{OUTSIDE}|which it does not hold",
     ),
     Plant(
         "worker read before init",

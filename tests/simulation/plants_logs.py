@@ -225,14 +225,18 @@ PLANTS = [
         "positions of a search that was cut short",
         "after a time-out the log is read on from the snapshot, into the folds of before: progress is lost, and the "
         "next own commit is taken for a violation",
-        changed(LogReader, "begin_offsets", ("self.positions, self.commits_read = positions, commits_read", "pass")),
+        changed(
+            LogReader,
+            "begin_offsets",
+            ("self.positions, self.commits_read = {**positions, **control}, commits_read", "pass"),
+        ),
         (each(test_office.test_a_search_that_was_cut_short_leaves_nothing_behind),),
         finding=r"assert (False|\d == 5)",
     ),
     Plant(
         "a log that others trimmed is damage for a healthy member",
         "the application ends because another of its processes trimmed the log below its snapshots",
-        changed(Standing, "read", ("except HistoryTrimmed as trimmed:", "except ZeroDivisionError as trimmed:")),
+        changed(Standing, "_read_offsets", ("except HistoryTrimmed as trimmed:", "except ZeroDivisionError as trimmed:")),
         (
             test_office.test_an_unknown_transaction_that_others_trimmed_is_found_in_their_snapshot,
             test_office.test_what_nothing_became_of_is_not_found_in_a_snapshot,

@@ -186,9 +186,10 @@ def succession_before_the_commit(patch: Planting) -> None:
 def copy_trusted_after_a_grant(patch: Planting) -> None:
     """A range that comes back is worked with whatever the copy holds of it."""
 
-    async def trust(self: Keeper, place: Any, ranges: Any, ledger: Any, incarnation: int) -> None:  # as it is called
-        state = self.storages[place].state
-        state.ready = state.ready.replace((within.first, within.end, True) for within in ranges)
+    async def trust(self: Keeper, granted: Any, ledger: Any, incarnation: int) -> None:
+        for place in granted.keys() & self.storages.keys():
+            state = self.storages[place].state
+            state.ready = state.ready.replace((within.first, within.end, True) for within in granted[place])
 
     patch.setattr(Keeper, "take_up", trust)
 
@@ -359,7 +360,7 @@ PLANTS = [
     Plant(
         "living writer succeeded",
         "a changelog that lost what a member goes on writing is taken for the state",
-        changed(Keeper, "restore", ("if known[place].is_fenced(i)", "")),
+        changed(Keeper, "take_up", ("if known[place].is_fenced(i)", "")),
         (test_two_writers.test_start_beside_a_writer_that_goes_on,),
         finding=r"\(3, \(1, 2\)\)",
     ),

@@ -57,6 +57,11 @@ class Process:
             self.factors[self.rng.choice(list(self.factors))] = self.rng.choice(FACTORS)
         drawn = self.rng.choice(world.mix.names) if world.mix.names else None
         self.settings = msgspec.structs.replace(world.settings, group_instance_id=name or drawn)
+        by_chance = random.Random(f"level {world.plan.seed} {number}").random()
+        self.until_level = world.is_happening and by_chance < world.mix.until_level
+        """It ends by itself at the level of the sources."""
+        self.pins_before = len(world.watch.pins)
+        """So many ends were pinned before it started."""
         self.started_s = self.loop.time()
         self.was_killed = False
         self.was_stopped = False
@@ -70,7 +75,7 @@ class Process:
         self.members: list[Member] = []
         """One for each time that it asked to take part."""
         self.life = Rejoining(self._make, self._adopt, self.settings)
-        self.task = self.spawn(self.life.run())
+        self.task = self.spawn(self.life.run(until_level=self.until_level))
         self.task.add_done_callback(self._ended)
 
     def _make(self) -> Member:
@@ -156,6 +161,8 @@ class Process:
         self.world.tell(f"{self.name} {'was killed' if self.was_killed else f'ended: {error!r}'}")
         if not self.was_killed:
             self.world.reached[f"ended with {type(error).__name__}"] += 1
+        if error is None and not task.cancelled() and not self.was_killed and not self.was_stopped:
+            self.world.judge_level(self)
 
     def may_write(self) -> bool:
         """Asked before each write to its folder. Raises RocksError when its disk is full."""

@@ -21,6 +21,7 @@ from keylanes.offsets.control_events import (
     AppCreated,
     CoordinatorElected,
     Decision,
+    EndsPinned,
     MemberExpelled,
     MemberFenced,
     MemberJoined,
@@ -28,7 +29,7 @@ from keylanes.offsets.control_events import (
     PartitionStarted,
     RangesGranted,
 )
-from keylanes.offsets.event_values import Tile
+from keylanes.offsets.event_values import PinnedEnd, Tile
 from keylanes.offsets.events import (
     Committed,
     Event,
@@ -122,6 +123,8 @@ class Watch:
         self.fenced: set[int] = set()
         self.refused: dict[str, str] = {}
         """Why, by birth."""
+        self.pins: list[tuple[PinnedEnd, ...]] = []
+        """To which ends somebody runs, the newest last."""
         self.cells: dict[TopicPartition, Cells] = {}
         self.workers: dict[TopicPartition, dict[tuple[int, int], tuple[int, int]]] = defaultdict(dict)
         self.transactions: set[tuple[int, int]] = set()
@@ -165,6 +168,8 @@ class Watch:
                     self.cells.setdefault(TopicPartition(event.topic, event.partition), Cells(edges=[event.offset]))
                 case RangesGranted():
                     self._grant(event)
+                case EndsPinned():
+                    self.pins.append(event.ends)
 
     def _member(self, event: MemberJoined | MemberRefused | MemberExpelled | MemberFenced) -> None:
         """Each joins once; who is fenced was expelled before, and has nothing under way."""
@@ -192,6 +197,10 @@ class Watch:
                     last = None if known_id is None else known_id.transaction
                     assert last is None or last.complete, f"{event}: a transaction of {one} is under way"
                 self.fenced.add(event.incarnation)
+
+    def has_reached(self, ends: Iterable[PinnedEnd]) -> bool:
+        """Whether all is committed up to these ends."""
+        return all(min(self.cells[TopicPartition(end.topic, end.partition)].edges) >= end.offset for end in ends)
 
     def _unfenced(self) -> list[MemberJoined]:
         return [joined for incarnation, joined in self.joined.items() if incarnation not in self.fenced]

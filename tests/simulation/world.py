@@ -18,7 +18,8 @@ from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import Latency
 from keylanes.brokers.simulated.log import Transaction
 from keylanes.errors import BrokerUnavailable, FencedError, SettingsError, StoreError
-from keylanes.group.members import LEFT, SUPERSEDED
+from keylanes.group.members import LEFT, SILENT, SUPERSEDED
+from keylanes.offsets.control_events import MemberExpelled
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.runtime.logs.office import Expelled
 from keylanes.runtime.member import Member
@@ -27,7 +28,7 @@ from keylanes.runtime.stores import follower, restore
 
 from ..stage.cluster import Cluster, fold_of
 from .folders import Folders
-from .happenings import FENCE, Happenings
+from .happenings import FENCE, TROUBLE_ECHO_S, Happenings
 from .key_order import KeyOrder
 from .loop import PausingLoop
 from .plan import Burst, Mix, Plan, draw_plan
@@ -44,6 +45,8 @@ MERGES_MAX = 10
 """So often an application without work may merge what is cold, before it writes nothing more."""
 CALM_LOOKS = 12
 """Nothing was split or merged in so many looks at an idle application: nothing will be."""
+SILENCE_SESSIONS = 2.0
+"""So many sessions behind the last trouble somebody may still be silent by it."""
 WRITER = "writer-"
 INJECTED = (
     "transact_aborted",
@@ -126,6 +129,8 @@ class World:
             before = len(self.watch.control)
             self._check(lambda: self.watch.hear(record.value for record in records))
             for event in self.watch.control[before:]:
+                if isinstance(event, MemberExpelled):
+                    self._check(lambda event=event: self._judge_silence(event))  # type: ignore[misc]  # a default
                 self.happenings.step(type(event).__name__)
 
     def _fenced(self, transactional_id: str) -> None:
@@ -197,17 +202,38 @@ class World:
                 continue
             error = None if process.task.cancelled() else process.task.exception()
             if error is None:
-                assert process.was_stopped, "a process ended by itself"
+                assert process.was_stopped or process.until_level, "a process ended by itself"
             elif isinstance(error, Expelled):
                 self._judge_expelled(process, error)
             elif isinstance(error, FencedError | SettingsError):
                 if process.member.identity.birth not in self.watch.refused:
                     raise error
             elif isinstance(error, BrokerUnavailable):
-                if not process.was_stopped:  # a stop's last commit has little time
+                if not process.was_stopped and not self._has_reached_its_level(process):  # a stop's last commit has little time
                     assert process.ended_s <= self.happenings.trouble_until_s, f"without trouble: {error!r}"
             elif not (isinstance(error, StoreError) and process.saw_full_disk):
                 raise error
+
+    def judge_level(self, process: Process) -> None:
+        """Who ends by itself ran to the level, and all is committed up to the ends that were pinned for that."""
+        if not self._has_reached_its_level(process):
+            self.fail(f"{process.name} ended by itself, and it is not level with any of {self.watch.pins}")
+        self.reached["ended at its level"] += 1
+
+    def _has_reached_its_level(self, process: Process) -> bool:
+        pins = self.watch.pins[max(0, process.pins_before - 1) :]
+        return process.until_level and any(self.watch.has_reached(ends) for ends in pins)
+
+    def _judge_silence(self, event: MemberExpelled) -> None:
+        """Nobody who lives is silent while nothing is wrong, or the signals are away."""
+        joined = self.watch.joined.get(event.incarnation)
+        living = (p for p in self.alive() if joined is not None and p.member.identity.birth == joined.birth)
+        process = next(living, None)
+        if event.cause != SILENT or process is None or process.was_killed or process.is_paused:
+            return
+        calm_s = self.loop.time() - self.happenings.calm_since_s
+        longest_s = SILENCE_SESSIONS * self.happenings.session_s + TROUBLE_ECHO_S
+        assert calm_s <= longest_s, f"{event}: {process.name} lives, and for {calm_s} s at most the signals were away"
 
     def _judge_expelled(self, process: Process, error: Expelled) -> None:
         """Who is expelled ends only when it has left, or when another one has its name; else it comes back."""
@@ -231,7 +257,7 @@ class World:
             alive = self.alive()
             if not alive:
                 self.start()
-            elif self.workers() == alive and self._is_level(alive):
+            elif self.workers() == alive and self._is_level(alive) and not any(p.until_level for p in alive):
                 return alive
             await asyncio.sleep(LOOK_S)
         raise AssertionError(f"not level after {LEVEL_LIMIT_S} s:\n{self.describe()}")
@@ -332,9 +358,9 @@ class World:
         whole.result()
 
     async def _run(self) -> None:
+        self.is_happening = True
         for _ in range(self.mix.members):
             self.start()
-        self.is_happening = True
         await asyncio.gather(self.write_all(), self.happenings.run())
         self.is_happening = False
         await self.happenings.heal()

@@ -1,43 +1,55 @@
 """Which grants a process takes up."""
 
+import asyncio
+
 import pytest
 
-from keylanes.brokers.protocol import Outgoing, TopicPartition
+from keylanes import App
 from keylanes.brokers.simulated.virtual_loop import run_virtual
-from keylanes.keyrange.ranges import WHOLE, KeyRange
-from keylanes.offsets.codec import encode
-from keylanes.offsets.decide import decide_grant
+from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
+from keylanes.runtime.partition.reshape import TakeUpWish
 
 from ...stage.engine import OUT, SOURCE, Engine, application
 
-PLACE = TopicPartition(SOURCE, 0)
-LOWER = KeyRange(0, WHOLE.size // 2)
+
+def passing_on() -> App:
+    """Passes on values."""
+    app = application(commit_interval_ms=50)
+
+    @app.handler(SOURCE, to=OUT, parallelising_factor=4)
+    async def copy(value: bytes) -> bytes:
+        return value
+
+    return app
+
+
+def holds_one(engine: Engine) -> bool:
+    """Whether a process works on one partition."""
+    return [bool(run.dispatch.workers) for run in engine.member.runs] == [True]
 
 
 def test_a_grant_to_another_process_is_not_taken_up() -> None:
     """Told to work on a grant that names another incarnation, or on none, a process refuses; what it holds goes on."""
 
     async def main() -> None:
-        app = application(commit_interval_ms=50)
-
-        @app.handler(SOURCE, to=OUT, parallelising_factor=4)
-        async def copy(value: bytes) -> bytes:
-            return value
-
-        engine = Engine(app)
-        member = await engine.start()
-        standing = member.work.standing
-        assert standing is not None
-        await member.work.requests.release(PLACE, LOWER)
-        (grant,) = decide_grant(
-            standing.ledger, member.coordinator.decisions.turn, PLACE, standing.incarnation + 7, LOWER
-        )
-        engine.cluster.write([Outgoing(f"{app.name}.control", 0, None, encode(grant))], ())
-        for epoch in (getattr(grant, "epoch", 0), 99):
+        first = Engine(passing_on(), partitions=2, name="first")
+        second = Engine(passing_on(), partitions=2, cluster=first.cluster, name="second")
+        await first.start()
+        await second.start()
+        async with asyncio.timeout(60):
+            while not all(holds_one(engine) for engine in (first, second)):  # noqa: ASYNC110  # nobody tells
+                await asyncio.sleep(0.01)
+        (held,), (of_other,) = first.member.runs, second.member.runs
+        cycle, foreign = first.member.work.cycle, of_other.dispatch
+        await cycle.standing.read()
+        foreign_epoch = foreign.epoch
+        assert cycle.standing.ledger.partition(foreign.place).parts[foreign_epoch].incarnation == 2
+        for epoch in (foreign_epoch, 99):
+            dispatch = PartitionDispatch(*foreign.place, 0, 1_000, WorkerNumbers())
             with pytest.raises(ValueError, match=f"epoch {epoch} is no grant to this process"):
-                await member.work.requests.take_up(PLACE, epoch)
-        (run,) = member.runs
-        assert all(worker.first >= LOWER.end for worker in run.dispatch.workers)
-        await engine.stop()
+                await cycle.reshape.ask(TakeUpWish(dispatch, epoch, ()))
+        assert first.member.runs == [held]
+        await second.stop()
+        await first.stop()
 
     run_virtual(main())
