@@ -98,10 +98,14 @@ class View:
         return [member for member in self.living if member.incarnation not in self.heard.leaving]
 
     @property
+    def handled(self) -> set[str]:
+        """The source topics that a living member can handle. Of others, which it had, nothing is asked for any more."""
+        return {source.topic for member in self.living for source in member.joined.topics}
+
+    @property
     def unseen(self) -> list[str]:
         """The source topics that somebody can handle, and that were not looked at yet."""
-        topics = {source.topic for member in self.living for source in member.joined.topics}
-        return sorted(topics - self.seat.found.keys() - self.seat.lost)
+        return sorted(self.handled - self.seat.found.keys() - self.seat.lost)
 
     @property
     def lacks_ends(self) -> bool:

@@ -150,7 +150,7 @@ class Member:
                 self.state = "stopping" if self._stop.is_set() else "running"
                 await self._carry_on(self.work, until_level=until_level)
         except (LogError, SourceError, StateError) as error:
-            if self.identity.incarnation is not None:
+            if self.identity.incarnation is not None and not self.holding.has_left():
                 await self._end_tasks()  # or records would be begun and committed while it asks
                 await self._raise_if_out(error)
             raise

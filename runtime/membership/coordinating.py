@@ -8,6 +8,7 @@ tried again: what has not come about is decided, or needed, again.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from ...brokers.protocol import (
@@ -292,15 +293,14 @@ class Coordinating:
                     self._seat.planned_ms = now_ms
                 case ReleaseAsked():
                     self._seat.asked_ms[decision.move] = now_ms
-                case MemberExpelled(incarnation=incarnation, cause=cause) if cause == LEFT:
-                    logger.info("%s: incarnation %d has left", self.identity.app, incarnation)
-                case MemberExpelled(incarnation=incarnation, cause=cause):
-                    logger.info("%s: incarnation %d is expelled: %s", self.identity.app, incarnation, cause)
+                case MemberExpelled(incarnation=incarnation, cause=cause) if incarnation != self.identity.incarnation:
+                    how = "has left" if cause == LEFT else f"is expelled: {cause}"
+                    logger.info("%s: incarnation %d %s", self.identity.app, incarnation, how)
 
     def _begin_needs(self) -> None:
         wanted = needs(self._view())
         for member in wanted.fence:
-            self._begin(f"fence {member.incarnation}", lambda member=member: self._fence(member))  # type: ignore[misc]
+            self._begin(f"fence {member.incarnation}", partial(self._fence, member))
         if wanted.read:
             self._begin("read", lambda: self._read(wanted.read))
         if wanted.look:
@@ -378,10 +378,12 @@ class Coordinating:
         tell_begun(grown)
 
     async def _find_ends(self) -> None:
-        seat, started = self._seat, sorted(self.standing.ledger.control.started)
-        places = [TopicPartition(*place) for place in started]
-        marks = await bounded(self.broker.watermarks(places), self.settings.call_limit_ms, "ends of the sources")
-        seat.ends = tuple(PinnedEnd(*place, marks[place].high) for place in places)
+        seat, handled = self._seat, self._view().handled
+        await self.standing.read()  # where all is done nobody takes up anything, and looks at its source, in time
+        ledger = self.standing.ledger
+        places = [place for place in sorted(ledger.control.started) if place[0] in handled]
+        marks = await self.sources.check_held(ledger, places)
+        seat.ends = tuple(PinnedEnd(*place, marks[TopicPartition(*place)].high) for place in places)
 
     async def _look_level(self) -> None:
         was_level = self.levelling.is_level

@@ -34,6 +34,7 @@ def test_a_round(tmp_path: Path, record_property: Callable[[str, object], None])
     assert figures.stops + figures.broker_stops >= STOPS_MIN
     assert figures.kills_in_transaction >= 2, "kills inside open transactions"
     assert figures.fenced >= 5, "processes that were taken over"
+    assert figures.shared >= 1, "two at work side by side"
     assert sum(figures.faults.values()) >= 10
     for armed in plan.ARMED:
         assert figures.faults.get(armed.name.lower(), 0) >= 1, f"no EndTxn met {armed.name}: {figures.faults}"

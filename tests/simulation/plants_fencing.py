@@ -14,6 +14,7 @@ from keylanes.brokers.simulated.network import Kind
 from keylanes.brokers.simulated.requests import Numbered
 from keylanes.brokers.waiting import bounded
 from keylanes.group import cells, features, members
+from keylanes.group.silence import Silence
 from keylanes.offsets import control, snapshots
 from keylanes.offsets.control import Control
 from keylanes.offsets.ledger import Ledger, evolve_all
@@ -363,6 +364,13 @@ PLANTS = [
         finding=f"{DOUBLED}|{OUTSIDE}|which it does not hold",
     ),
     Plant(
+        "an outage is silence",
+        "when the signals are away for longer than a session, members that work are expelled",
+        changed(Silence, "hear", ("if step > self.gap_ms:", "if step < 0:")),
+        kinds=("signals away",),
+        finding="at most the signals were away",
+    ),
+    Plant(
         "worker read before init",
         "a process reads the logs, is expelled, and commits with a producer that nobody fenced: doubled records",
         read_before_init,
@@ -392,7 +400,7 @@ PLANTS = [
         "future not awaited: the control log",
         "a process works by a grant that nobody else can read yet, or stops because it does not find its own term",
         append_not_awaited,
-        finding="a process was fenced though no other ran",
+        finding="was acknowledged and does not count",
     ),
     Plant(
         "appenders share one session",
@@ -460,7 +468,7 @@ PLANTS = [
         "what it held is lost",
         failed_is_committed,
         kinds=("aborted", "away"),
-        finding=LOST,
+        finding=f"{LOST}|nobody told of worker",
     ),
     Plant(
         "term unchecked",

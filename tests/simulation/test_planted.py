@@ -42,8 +42,15 @@ PLANS_SEARCHED = 250
 
 WANTED = (
     "no fence",
-    "fence before expel",
-    "read before fence",
+    "FENCED without a fence",
+    "grant without FENCED",
+    "granted without reading",
+    "fenced process goes on",
+    "INIT without READ",
+    "decisions of an older term count",
+    "a release that is only asked for",
+    "a snapshot by anybody",
+    "two of one name",
     "future not awaited",
     "same producer after an unknown EndTxn",
     '"fenced" taken for "aborted"',
