@@ -345,7 +345,7 @@ class App:
         """Whether it may stay in service; ``cause`` says why not."""
         member, state = self._member, self._state
         stalled = member is not None and member.stall.is_stalled
-        failure = None if member is None else member.cause
+        failure = None if member is None or self._is_coming_back else member.cause
         cause = str(failure) if failure else ("records wait and nothing moves" if stalled else None)
         is_good = state in ("starting", "running", "stopping") and not stalled
         return Health(state, is_good, cause, self._lag_ms())
@@ -421,7 +421,13 @@ class App:
 
     @property
     def _state(self) -> str:
+        if self._is_coming_back:
+            return "starting"
         return "idle" if self._member is None else self._member.state
+
+    @property
+    def _is_coming_back(self) -> bool:
+        return self._runs is not None and self._runs.is_coming_back
 
     def _lag_ms(self) -> float:
         return 0.0 if self._watch is None else self._watch.lag_max_s * 1000

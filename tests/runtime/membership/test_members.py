@@ -13,6 +13,7 @@ from keylanes.brokers.simulated.broker import Latency
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.runtime.logs.office import Expelled
 from keylanes.runtime.member import Member
+from keylanes.runtime.rejoining import Rejoining
 
 from ...stage.cluster import Cluster
 from ...stage.engine import OUT, SOURCE, Engine, application
@@ -27,7 +28,7 @@ Way = Literal["in order", "killed"]
 
 
 def passing_on(*, start: str = "earliest", factor: int = 4, **settings: Any) -> App:
-    """Passes on values, with a name for each process that is told apart by its ``Context``."""
+    """Passes on values."""
     app = application(**{"commit_interval_ms": 100, **settings})
 
     @app.handler(SOURCE, to=OUT, parallelising_factor=factor, start=start)
@@ -38,10 +39,10 @@ def passing_on(*, start: str = "earliest", factor: int = 4, **settings: Any) -> 
 
 
 class Group:
-    """Processes on one cluster. ``app``: makes what each runs."""
+    """Processes on one cluster, and what is sent to them."""
 
-    def __init__(self, *, partitions: int = PARTITIONS, seed: int = 1, cluster: Any = None) -> None:
-        self.cluster: Cluster = cluster or Cluster(seed, Latency())
+    def __init__(self, *, partitions: int = PARTITIONS, cluster: Any = None) -> None:
+        self.cluster: Cluster = cluster or Cluster(1, Latency())
         self.partitions, self.sent = partitions, 0
         self.cluster.create_topic(SOURCE, partitions)
 
@@ -55,8 +56,8 @@ class Group:
     def send(self, count: int) -> None:
         """So many records, to all partitions."""
         numbers = range(self.sent, self.sent + count)
-        place = lambda n: (SOURCE, n % self.partitions)  # noqa: E731  # short
-        self.cluster.write([Outgoing(*place(n), b"k%d" % (n % 50), b"%d" % n, (), None) for n in numbers], ())
+        records = [Outgoing(SOURCE, n % self.partitions, b"k%d" % (n % 50), b"%d" % n) for n in numbers]
+        self.cluster.write(records, ())
         self.sent += count
 
     async def done(self) -> None:
@@ -80,7 +81,7 @@ async def until(condition: Callable[[], bool], limit_s: float = PROCESSED_S) -> 
     began_s = loop.time()
     async with asyncio.timeout(limit_s):
         while not condition():  # noqa: ASYNC110  # nobody tells
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
     return loop.time() - began_s
 
 
@@ -95,7 +96,8 @@ def share(*engines: Engine) -> Callable[[], bool]:
     def they_do() -> bool:
         parts = [held(engine) for engine in engines]
         sizes = [len(part) for part in parts]
-        return sum(sizes) == len(set[int]().union(*parts)) == PARTITIONS and max(sizes) - min(sizes) <= 1
+        count = engines[0].cluster.topics()[SOURCE].partitions
+        return sum(sizes) == len(set[int]().union(*parts)) == count and max(sizes) - min(sizes) <= 1
 
     return they_do
 
@@ -218,7 +220,7 @@ def test_how_long_the_next_start_waits(
         group = Group(partitions=1)
         engine = group.process("a", is_named=is_named)
         await seconds_to_first_record(group, engine)
-        await asyncio.sleep(30)
+        await asyncio.sleep(3)
         await (engine.stop() if way == "in order" else engine.crash())
         with caplog.at_level(logging.INFO, "keylanes"):
             caplog.clear()
@@ -237,12 +239,13 @@ def test_how_long_the_next_start_waits(
 # --- at rest ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
 def test_an_idle_group_writes_nothing_but_beats(count: int) -> None:
     """For ten minutes no epoch begins, and neither the control log nor the offset log grows."""
 
     async def story() -> None:
-        group = Group()
+        group = Group(partitions=3)
         engines = [group.process(name, passing_on(commit_interval_ms=2_000)) for name in "abc"[:count]]
         group.send(50)
         for engine in engines:
@@ -464,7 +467,7 @@ def test_a_member_without_ranges_is_ready() -> None:
         assert held(second) == set()
         assert member.state == "running"
         assert not member.stall.is_stalled
-        await asyncio.sleep(60)
+        await asyncio.sleep(20)
         assert not member.stall.is_stalled
         await first.stop()
         group.send(10)
@@ -475,24 +478,53 @@ def test_a_member_without_ranges_is_ready() -> None:
     virtual(story)
 
 
-def test_who_was_expelled_is_out() -> None:
-    """It was away for longer than a session: what it ran is over, with the reason."""
+def test_who_was_expelled_comes_back() -> None:
+    """It was not heard for a session: what it ran is over, and a second later it asks to join again, as another one."""
 
     async def story() -> None:
         group = Group()
-        engines = [group.process(name, is_named=False) for name in "ab"]
-        for engine in engines:
-            await engine.start()
-        await until(share(*engines))
-        away = next(engine for engine in engines if engine not in coordinators(*engines))
-        (other,) = (engine for engine in engines if engine is not away)
+        other, away = (group.process(name, is_named=False) for name in "ab")
+        await other.start()
+        lives: list[Member] = []
+        life = Rejoining(away.make, lives.append, away.settings())
+        living = asyncio.get_running_loop().create_task(life.run())
+        await until(share(other, away))
         signals: Any = away.member.group.signals
         signals.tell = lambda partition, signal: None  # nobody hears it any more
-        with pytest.raises(Expelled, match=r"was expelled \(silent\)"):
-            await away.task
+        assert await until(lambda: life.is_coming_back) <= SESSION_S + 2 * BEAT_S
+        (first,) = lives
+        assert isinstance(first.cause, Expelled)
+        assert "was expelled (silent)" in str(first.cause)
         await until(lambda: held(other) == set(range(PARTITIONS)))
         group.send(100)
+        await until(share(other, away))
+        assert [member.standing.incarnation for member in lives] == [2, 3]
+        group.send(100)
         await group.done()
+        life.stop()
+        await living
         await other.stop()
+
+    virtual(story)
+
+
+@pytest.mark.parametrize("joins", ["with ranges", "without"])
+def test_a_member_is_ready_when_it_has_joined_and_holds_what_is_its_own(joins: str) -> None:
+    """On an empty topic, too; nobody waits for a record."""
+
+    async def story() -> None:
+        group = Group(partitions=1)
+        first = group.process("a")
+        async with asyncio.timeout(5):
+            await first.start()
+        assert first.member.is_ready.is_set()
+        assert held(first) == {0}
+        if joins == "without":
+            second = group.process("b")
+            async with asyncio.timeout(5):
+                await second.start()
+            assert second.member.is_ready.is_set()
+            await second.stop()
+        await first.stop()
 
     virtual(story)
