@@ -32,12 +32,16 @@ from ..brokers import test_simulated_appends, test_simulated_network
 from ..group.finding import row
 from ..offsets import test_control, test_counterexamples
 from ..runtime import test_running
+from ..runtime.logs import test_begin_anew
+from ..runtime.membership import test_taken_over
 from ..stage.appending import append
 from ..stage.planting import Planting, change, changed, everywhere
 from .plants import DOUBLED, LEFT_OUT, LOST, NO_DEAD_LETTER, OUTSIDE, Plant, each, on_ground
 
 TORN = f"{LEFT_OUT}|{DOUBLED}"
 NOT_FREE = "neither released nor was fenced at"
+DAMAGE = "(LogError, SourceError, StateError)"
+"""What a process that finds damage takes for its own expulsion, when there was one."""
 GROUP_KINDS = ("rival", "rivals", "pause", "coordinator pauses", "crash")
 
 
@@ -369,6 +373,27 @@ PLANTS = [
         changed(Silence, "hear", ("if step > self.gap_ms:", "if step < 0:")),
         kinds=("signals away",),
         finding="at most the signals were away",
+    ),
+    *(
+        Plant(
+            f"{what} is damage for one that was expelled",
+            "a process that was replaced while it stood still tells of damage where it only has to go",
+            changed(Member, "_run", (DAMAGE, others)),
+            (each(test_taken_over.test_damage_that_an_expelled_process_finds_is_its_expulsion),),
+            finding=f"{error}: damaged",
+        )
+        for what, others, error in (
+            ("what retention took", "(LogError, StateError)", "SourceError"),
+            ("newer state", "(LogError, SourceError)", "StateError"),
+            ("a log that was trimmed", "(SourceError, StateError)", "LogError"),
+        )
+    ),
+    Plant(
+        "a log begun anew beside a transaction",
+        "a member that has not read for long, and commits meanwhile, takes its next commit for damage: it stops",
+        changed(Standing, "_begin_offsets", ("async with self.sending:", "if True:")),
+        (test_begin_anew.test_what_is_committed_while_the_log_is_begun_anew_counts_once,),
+        finding=f"LogError.*{OUTSIDE}",
     ),
     Plant(
         "worker read before init",
