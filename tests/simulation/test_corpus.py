@@ -14,6 +14,7 @@ from ..stage.planting import Planting
 from .corpus import FOLDER, load, paths
 from .world import run_plan
 
+
 @pytest.mark.parametrize("path", paths(), ids=lambda path: path.stem)
 def test_what_was_found_once_is_mended(path: Path) -> None:
     """The plan runs without a failure, and says in one line what it found."""
