@@ -400,7 +400,7 @@ class Member:
             if until_level and self._way is None and (pinned := self.standing.ledger.control.pinned) is not None:
                 ends = {TopicPartition(end.topic, end.partition): end.offset for end in pinned}
                 self._way = WayToLevel(work.ends_watch, ends)
-            if until_level and self.group.is_level():
+            if until_level and self.is_ready.is_set() and self.group.is_level():  # state is whole, and sources are there
                 self.slots.stop()  # what is queued beyond the ends is for the next start
                 self._ended.set()
                 return
