@@ -535,7 +535,8 @@ def storm(seed: int) -> tuple[list[str], Sequence[object], Counter[str]]:
                 pass
 
     async def main() -> tuple[Sequence[object], Counter[str]]:
-        cluster = cluster_of(seed, faults=Faults(**{**vars(STORM), "cut": set(), "cut_from": set()}), latency=Latency(timeout_ms=2_000))
+        faults = Faults(**{**vars(STORM), "cut": set(), "cut_from": set()})
+        cluster = cluster_of(seed, faults=faults, latency=Latency(timeout_ms=2_000))
         asyncio.get_running_loop().call_later(1, cluster.break_connections)
         await asyncio.gather(write(cluster, "x", range(15)), write(cluster, "y", range(100, 115)))
         cluster.faults.heal()
