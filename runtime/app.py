@@ -401,16 +401,17 @@ class App:
         await self._call(self._working().work.requests.merge((topic, partition), within))
 
     async def release(self, topic: str, partition: int, within: KeyRange) -> None:
-        """Release a key range of a source partition. Its records wait until ``grant`` or a restart takes it up again.
+        """Ask that a key range of a source partition goes from this process to another one of the application. Where
+        there is none that can have it, it comes back.
 
-        Returns when the running records of the range are done and committed. Cancelling the call does not undo the
-        release. Raises as ``split`` does.
+        Returns when the running records of the range are done and committed, and the range is given up. Cancelling the
+        call does not undo that. Raises as ``split`` does.
         """
         await self._call(self._working().work.requests.release((topic, partition), within))
 
     async def grant(self, topic: str, partition: int, within: KeyRange) -> None:
-        """Take up a released key range again. Returns when its state is restored and its workers run. Raises as
-        ``split`` does.
+        """Ask that a key range of a source partition comes to this process, from whichever has it. Returns when its
+        state is whole here and its workers run. Raises as ``split`` does.
         """
         await self._call(self._working().work.requests.grant((topic, partition), within))
 
