@@ -70,7 +70,7 @@ def needs(view: View) -> Needs:
         }
     )
     has_joined = control.member_of(seat.birth) is not None
-    wants_ends = control.runs_to_level and control.pinned is None and seat.ends is None and not view.unseen
+    wants_ends = view.lacks_ends and seat.ends is None and not view.unseen
     return Needs(fence, unread, view.unseen, view.unopened if has_joined else [], wants_ends)
 
 
@@ -105,7 +105,7 @@ def _stores(view: View, turn: Turn) -> Batch:
 
 
 def _ends(view: View, turn: Turn) -> Batch:
-    if view.seat.ends is None or view.control.pinned is not None or not view.control.runs_to_level:
+    if view.seat.ends is None or not view.lacks_ends:
         return Batch()
     return Batch([EndsPinned(*turn.next(), view.seat.ends)])
 

@@ -108,6 +108,11 @@ class View:
         return sorted(self.handled - self.seat.found.keys() - self.seat.lost)
 
     @property
+    def lacks_ends(self) -> bool:
+        """Whether somebody runs to the level, and the ends are not pinned: no record is worked for it before."""
+        return self.control.runs_to_level and self.control.pinned is None
+
+    @property
     def unopened(self) -> list[int]:
         """The partitions of the offset log that have no first event yet."""
         return sorted(set(range(self.seat.log_partitions)) - self.ledger.opened)

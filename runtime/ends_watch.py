@@ -13,8 +13,8 @@ from .watch.statistics import ToLevel
 
 
 class EndsWatch:
-    """``runs``: all partitions that are worked on; some are added while they are. ``ends``: of the sources, as they
-    were seen at ``seen_s`` of the loop's time.
+    """``runs``: all partitions that are worked on; they come and go. ``ends``: where each ended when it was taken up;
+    what was asked for at ``seen_s`` of the loop's time, and since, is newer.
     """
 
     def __init__(
@@ -29,7 +29,8 @@ class EndsWatch:
         self.broker, self.settings, self.runs, self.standing = broker, settings, runs, standing
         self.seen_s = seen_s
         """When the broker was asked for the ends that are known; it has answered."""
-        self._seen = dict(ends)
+        self._found = ends
+        self._seen: dict[TopicPartition, int] = {}
 
     async def run(self) -> None:
         """Ask for the ends of all source partitions in intervals, until cancelled."""
@@ -42,7 +43,8 @@ class EndsWatch:
 
     def end_and_lag(self, run: PartitionRun) -> tuple[int, int]:
         """The end of a source partition as it was last seen, and how far its least edge is from there."""
-        end = max(self._seen.get(run.dispatch.place, 0), run.dispatch.front)
+        place = run.dispatch.place
+        end = max(self._seen.get(place, 0), self._found.get(place, 0), run.dispatch.front)
         return end, end - self._edge(run)
 
     async def _ask(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -70,10 +72,10 @@ class EndsWatch:
             return min(worker.edge for worker in workers)
         return self.standing.ledger.frontier(run.dispatch.place)
 
-    def remaining(self, ends: Mapping[TopicPartition, int]) -> int:
+    def remaining(self, ends: Mapping[TopicPartition, int], runs: Sequence[PartitionRun]) -> int:
         """How many offsets are left up to these ends, those of a worker in proportion to its key range."""
         area = 0
-        for run in self.runs:
+        for run in runs:
             source, workers = run.dispatch.place, run.dispatch.workers
             end = ends.get(source, 0)
             if sum(worker.end - worker.first for worker in workers) == SPACE_END:
@@ -84,12 +86,26 @@ class EndsWatch:
 
 
 class WayToLevel:
-    """The way to the ends that were found at the start: it is as long as it was then, whatever comes later."""
+    """The way to the ends that are pinned, of what this process works on: each partition's is as long as it was before
+    its first record, whatever comes later. There is none for who does not run to the level.
+    """
 
-    def __init__(self, watch: EndsWatch, ends: Mapping[TopicPartition, int]) -> None:
-        self._watch, self._ends = watch, dict(ends)
-        self._total = watch.remaining(self._ends)
+    def __init__(self, watch: EndsWatch) -> None:
+        self._watch, self._total = watch, 0
+        self._ends: dict[TopicPartition, int] | None = None
 
-    def gone(self) -> ToLevel:
+    def begins(self, runs: Sequence[PartitionRun]) -> None:
+        """These are about to be read."""
+        standing = self._watch.standing
+        control = standing.ledger.control
+        own = control.members.get(standing.incarnation)
+        if control.pinned is None or own is None or not own.joined.until_level:
+            return
+        self._ends = {TopicPartition(end.topic, end.partition): end.offset for end in control.pinned}
+        self._total += self._watch.remaining(self._ends, runs)
+
+    def gone(self) -> ToLevel | None:
         """How much of it is done."""
-        return ToLevel(max(0, self._total - self._watch.remaining(self._ends)), self._total)
+        if self._ends is None:
+            return None
+        return ToLevel(max(0, self._total - self._watch.remaining(self._ends, self._watch.runs)), self._total)

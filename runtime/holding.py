@@ -81,7 +81,7 @@ class Holding:
         """Moves that were done here, as long as the control log has them: until what was released is granted."""
         self._changed = asyncio.Event()
         self._heard: list[asyncio.Future[None]] = []
-        self._leaves = False
+        self._leaves = self._is_closed = False
 
     def works_with(self, cycle: CommitCycle) -> None:
         """What ranges are taken up and given up with."""
@@ -98,10 +98,18 @@ class Holding:
         self._changed.set()
 
     async def changed(self) -> None:
-        """Wait until it holds something else than now, or may."""
+        """Wait until it holds something else than now, or may; raises CancelledError when the run ends before."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._is_closed:
+            future.cancel()
         self._heard.append(future)
         await future
+
+    def close(self) -> None:
+        """Nothing more will change: whoever waits is told."""
+        self._is_closed = True
+        for future in self._heard:
+            future.cancel()
 
     # --- following ---------------------------------------------------------------------------------------------------
 

@@ -109,10 +109,10 @@ class Member:
         self.holding = Holding(
             self.standing, self.group.taking_part, self.group.sources, by_topic, self.keeper, settings
         )
+        self.group.following.wall_ms = lambda: self.wall_ms()
         self.group.following.listeners += [self.holding.wake, self._has_followed]
         self._is_lost = False
         self._work: Work | None = None
-        self._way: WayToLevel | None = None
         self.error: BaseException | None = None
         self._damage: BaseException | None = None
         self._catching_up: dict[TopicPartition, asyncio.Task[None]] = {}
@@ -196,13 +196,8 @@ class Member:
         if self._work is None:
             return Statistics(restoring=self.keeper.restoring, is_compiled=IS_COMPILED)
         seen = self._work.statistics(self.slots, self.now_s())
-        return replace(
-            seen,
-            loop_lag_ms_max=loop_lag_ms_max,
-            restoring=self.keeper.restoring,
-            cut_off=self.telling.cut_off,
-            to_level=None if self._way is None else self._way.gone(),
-        )
+        restoring, cut_off = self.keeper.restoring, self.telling.cut_off
+        return replace(seen, loop_lag_ms_max=loop_lag_ms_max, restoring=restoring, cut_off=cut_off)
 
     def oldest_running(self) -> RunningRecord | None:
         """The record that has been running longest. Any thread may ask."""
@@ -310,6 +305,7 @@ class Member:
         broker, slots, settings, holding = self.broker, self.slots, self.settings, self.holding
         runs, ends = holding.runs, holding.found
         balance = Balance(runs, cycle.reshape, settings, self.cpu_s) if settings.split_hot_ranges else None
+        ends_watch = EndsWatch(broker, settings, runs, self.standing, ends, asyncio.get_running_loop().time())
         return Work(
             runs=runs,
             ends=ends,
@@ -319,7 +315,8 @@ class Member:
             catch_up=CatchUp(broker, slots, settings, self._read_ahead),
             balance=balance,
             requests=Requests(holding, cycle, self.group.taking_part),
-            ends_watch=EndsWatch(broker, settings, runs, self.standing, ends, asyncio.get_running_loop().time()),
+            ends_watch=ends_watch,
+            way=WayToLevel(ends_watch),
             holding=holding,
         )
 
@@ -346,6 +343,7 @@ class Member:
 
     def _begin_reading(self, runs: Sequence[PartitionRun]) -> None:
         self.telling.holds(runs)
+        self.work.way.begins(runs)
         for run in runs:
             self.work.reader.add(run)
             self._catching_up[run.dispatch.place] = self._spawn(self.work.catch_up.run(run))
@@ -358,9 +356,11 @@ class Member:
         task.cancel()
 
     def _has_followed(self) -> None:
-        """The control log was read to its end: nobody else holds what this process holds."""
-        self.keeper.was_in_office(self.wall_ms())
-        self.keeper.renew_marks_when_due()
+        """The control log was read to its end: nobody else held what this process holds when that was begun."""
+        own = self.identity.incarnation
+        if own is not None and not self.standing.ledger.control.is_expelled(own):
+            self.keeper.was_in_office(self.group.following.asked_ms)
+            self.keeper.renew_marks_when_due()
 
     async def _read_ahead(self, run: PartitionRun, records: Sequence[Record]) -> Sequence[Cell | None]:
         self.key_places.look(run.dispatch.place, run.dispatch.partitions, records)
@@ -397,10 +397,8 @@ class Member:
                     self.oldest_running() or "none",
                 )
             self._look_whether_lost()
-            if until_level and self._way is None and (pinned := self.standing.ledger.control.pinned) is not None:
-                ends = {TopicPartition(end.topic, end.partition): end.offset for end in pinned}
-                self._way = WayToLevel(work.ends_watch, ends)
-            if until_level and self.is_ready.is_set() and self.group.is_level():  # state is whole, and sources are there
+            # Ready: its state is whole, and the sources are there.
+            if until_level and self.is_ready.is_set() and self.group.is_level():
                 self.slots.stop()  # what is queued beyond the ends is for the next start
                 self._ended.set()
                 return
@@ -479,6 +477,7 @@ class Member:
         """Every step is bounded, also when the broker is gone; connections are closed side by side."""
         await self._end_tasks()
         await self.slots.close(self.settings.close_timeout_ms / 1000)
+        self.holding.close()
         closing = [self.logs.close(), self.group.close()]
         if self._work is not None:
             closing += [self._work.catch_up.close(), self._work.cycle.close()]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ..brokers.protocol import TopicPartition
 from .compiled import IS_COMPILED
-from .ends_watch import EndsWatch
+from .ends_watch import EndsWatch, WayToLevel
 from .engine.balance import Balance
 from .engine.commit import CommitCycle
 from .engine.partition_run import PartitionRun
@@ -31,6 +31,7 @@ class Work:
     """None: hot ranges are not to be split."""
     requests: Requests
     ends_watch: EndsWatch
+    way: WayToLevel
     holding: Holding
 
     def statistics(self, slots: Slots, now_s: float) -> Statistics:
@@ -56,5 +57,6 @@ class Work:
             splits=0 if balance is None else balance.splits,
             merges=0 if balance is None else balance.merges,
             hot_keys=() if balance is None else tuple(balance.hot_keys),
+            to_level=self.way.gone(),
             is_compiled=IS_COMPILED,
         )

@@ -27,8 +27,9 @@ class Reshaping:
     def ask(self, wish: Wish) -> "asyncio.Future[None]":
         """Have a wish fulfilled; the result is there when that is committed, ValueError when it is refused.
 
-        Raises ValueError when it is refused at once.
+        Raises ValueError when it is refused at once; not for what nobody waits for any more.
         """
+        self._withdraw(self.wishes.leaving)
         self.wishes.ask(wish)
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[wish] = settled

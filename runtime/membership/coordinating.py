@@ -8,6 +8,7 @@ tried again: what has not come about is decided, or needed, again.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from ...brokers.protocol import (
@@ -24,6 +25,7 @@ from ...errors import LogError
 from ...group.coordinator import decide, needs
 from ...group.election import Candidate, is_coordinator, probes, stands
 from ...group.heard import COORDINATORS, PARTITIONS, Heard
+from ...group.members import LEFT
 from ...group.view import Batch, Rules, Seat, View
 from ...keyrange.hashing import HASH_NAME
 from ...offsets.codec import encode
@@ -241,8 +243,9 @@ class Coordinating:
 
     async def following_read(self) -> None:
         """Read the control log to its end, for all who follow it."""
+        asked_ms = self.following.wall_ms()
         await self.standing.read_control()
-        self.following.has_read()
+        self.following.has_read(asked_ms)
 
     # --- coordinating ------------------------------------------------------------------------------------------------
 
@@ -290,13 +293,14 @@ class Coordinating:
                     self._seat.planned_ms = now_ms
                 case ReleaseAsked():
                     self._seat.asked_ms[decision.move] = now_ms
-                case MemberExpelled(incarnation=incarnation, cause=cause):
-                    logger.info("%s: incarnation %d is expelled: %s", self.identity.app, incarnation, cause)
+                case MemberExpelled(incarnation=incarnation, cause=cause) if incarnation != self.identity.incarnation:
+                    how = "has left" if cause == LEFT else f"is expelled: {cause}"
+                    logger.info("%s: incarnation %d %s", self.identity.app, incarnation, how)
 
     def _begin_needs(self) -> None:
         wanted = needs(self._view())
         for member in wanted.fence:
-            self._begin(f"fence {member.incarnation}", lambda member=member: self._fence(member))  # type: ignore[misc]
+            self._begin(f"fence {member.incarnation}", partial(self._fence, member))
         if wanted.read:
             self._begin("read", lambda: self._read(wanted.read))
         if wanted.look:

@@ -23,11 +23,17 @@ class Following:
     def __init__(self, standing: Standing, settings: Settings, news: News) -> None:
         self.standing, self.settings, self.news = standing, settings, news
         self.listeners: list[Callable[[], None]] = []
+        self.wall_ms: Callable[[], int] = lambda: 0
+        self.asked_ms = 0
+        """When the read was begun that came to the end last, by ``wall_ms``: who was suspended in its midst knows only
+        how it was then.
+        """
         self.read_s = 0.0
         """When the log was read to its end last, by the loop's time."""
 
-    def has_read(self) -> None:
-        """The log was read to its end just now."""
+    def has_read(self, asked_ms: int) -> None:
+        """The log was read to its end just now; that was begun at this time, by ``wall_ms``."""
+        self.asked_ms = max(self.asked_ms, asked_ms)
         self.read_s = asyncio.get_running_loop().time()
         for listener in self.listeners:
             listener()
@@ -45,6 +51,7 @@ class Following:
         is_told = False
         try:
             while True:
+                asked_ms = self.wall_ms()
                 try:
                     if reader is None:
                         reader = await broker.reader({source: standing.logs.positions[source]})
@@ -68,7 +75,7 @@ class Following:
                 else:
                     refused.answered()
                     is_told = False
-                    self.has_read()
+                    self.has_read(asked_ms)
         finally:
             await self._let_go(reader)
 

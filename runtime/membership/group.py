@@ -49,8 +49,9 @@ class Group:
 
         Raises SettingsError, SourceError, LogError, BrokerError.
         """
+        asked_ms = self.following.wall_ms()
         await self.standing.read_control()
-        self.following.has_read()
+        self.following.has_read(asked_ms)
         control = self.standing.ledger.control
         check_identities(control.identities, identities)
         trial, places = Starts(self.identity.broker, self.settings, starts, is_trial=True), list(sources)

@@ -168,11 +168,6 @@ class Wishes:
         self.splitting = [other for other in self.splitting if other is not wish]
         self.merging = [other for other in self.merging if other is not wish]
 
-    def is_leaving(self, dispatch: PartitionDispatch, within: KeyRange) -> KeyRange | None:
-        """What overlaps a range and is being given up: as long as that is not committed, nobody knows its edges."""
-        released = [wish for wish in self._fulfilled if isinstance(wish, ReleaseWish)]
-        return overlapped([*self.leaving, *released], dispatch, within)
-
     # --- what becomes of it ------------------------------------------------------------------------------------------
 
     def take_up(self, wishes: Iterable[TakeUpWish], ledger: Ledger, incarnation: int) -> Reshaped:

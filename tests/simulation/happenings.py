@@ -32,6 +32,7 @@ LOGS: Final = ("control", "offsets", "signals")
 FENCE: Final = "fence"
 ANY: Final = "any step"
 ELECTED: Final = "CoordinatorElected"
+ASKED: Final = "ReleaseAsked"
 STEPS: Final = (
     ELECTED,
     "MemberJoined",
@@ -39,7 +40,7 @@ STEPS: Final = (
     FENCE,
     "MemberFenced",
     "PlanMade",
-    "ReleaseAsked",
+    ASKED,
     "RangesGranted",
 )
 """Steps of a coordinator at which something may befall it: an event that it has just written, or a fence."""
@@ -260,6 +261,8 @@ class Happenings:
             coordinator.stop() if rng.random() < 0.5 else self._dies(coordinator)
         elif others and (step in OVER or rng.random() < 0.3):
             self._dies(rng.choice(others))
+        elif step == ASKED:
+            self.passings.append(self.loop.create_task(self._pass_on(rng)))
 
     async def _coordinator_dies(self, rng: random.Random) -> None:
         self._set_trap(rng, self._dies)

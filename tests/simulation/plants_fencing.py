@@ -14,6 +14,7 @@ from keylanes.brokers.simulated.network import Kind
 from keylanes.brokers.simulated.requests import Numbered
 from keylanes.brokers.waiting import bounded
 from keylanes.group import cells, features, members
+from keylanes.group.silence import Silence
 from keylanes.offsets import control, snapshots
 from keylanes.offsets.control import Control
 from keylanes.offsets.ledger import Ledger, evolve_all
@@ -31,12 +32,16 @@ from ..brokers import test_simulated_appends, test_simulated_network
 from ..group.finding import row
 from ..offsets import test_control, test_counterexamples
 from ..runtime import test_running
+from ..runtime.logs import test_begin_anew
+from ..runtime.membership import test_taken_over
 from ..stage.appending import append
 from ..stage.planting import Planting, change, changed, everywhere
 from .plants import DOUBLED, LEFT_OUT, LOST, NO_DEAD_LETTER, OUTSIDE, Plant, each, on_ground
 
 TORN = f"{LEFT_OUT}|{DOUBLED}"
 NOT_FREE = "neither released nor was fenced at"
+DAMAGE = "(LogError, SourceError, StateError)"
+"""What a process that finds damage takes for its own expulsion, when there was one."""
 GROUP_KINDS = ("rival", "rivals", "pause", "coordinator pauses", "crash")
 
 
@@ -194,23 +199,6 @@ def office_not_checked(patch: Planting) -> None:
     patch.setattr(Standing, "check", goes_on)
 
 
-def read_before_init(patch: Planting) -> None:
-    """A process that replaces its producer reads the logs before it fences its own older one, and not after."""
-
-    async def read_then_init(self: Transactions, deadline: float, *, was_fenced: bool = False) -> None:
-        while True:
-            try:
-                await self.standing.read()
-                self._producer = await self.standing.identity.make_producer()
-            except (ConnectionSevered, ProducerFenced):
-                raise
-            except BrokerError:
-                continue
-            return
-
-    patch.setattr(Transactions, "_replace_producer", read_then_init)
-
-
 def found_in_one_partition(patch: Planting) -> None:
     """What is known of own transactions is looked up anew for each partition of the log."""
     fold = LogReader.fold_offsets
@@ -339,7 +327,10 @@ PLANTS = [
         changed(
             Transactions,
             "_replace_producer",
-            ("try:\n                await self.standing.read()\n                self.standing.check()\n            e", "try:\n                pass\n            e"),
+            (
+                "try:\n                await self.standing.read()\n                self.standing.check()",
+                "try:\n                pass",
+            ),
         ),
         kinds=("unknown", "lost replies"),
         finding=f"{DOUBLED}|{OUTSIDE}",
@@ -363,11 +354,32 @@ PLANTS = [
         finding=f"{DOUBLED}|{OUTSIDE}|which it does not hold",
     ),
     Plant(
-        "worker read before init",
-        "a process reads the logs, is expelled, and commits with a producer that nobody fenced: doubled records",
-        read_before_init,
-        kinds=("rivals", "unknown", "slow"),
-        finding=DOUBLED,
+        "an outage is silence",
+        "when the signals are away for longer than a session, members that work are expelled",
+        changed(Silence, "hear", ("if step > self.gap_ms:", "if step < 0:")),
+        kinds=("signals away",),
+        finding="at most the signals were away",
+    ),
+    *(
+        Plant(
+            f"{what} is damage for one that was expelled",
+            "a process that was replaced while it stood still tells of damage where it only has to go",
+            changed(Member, "_run", (DAMAGE, others)),
+            (each(test_taken_over.test_damage_that_an_expelled_process_finds_is_its_expulsion),),
+            finding=f"{error}: damaged",
+        )
+        for what, others, error in (
+            ("what retention took", "(LogError, StateError)", "SourceError"),
+            ("newer state", "(LogError, SourceError)", "StateError"),
+            ("a log that was trimmed", "(SourceError, StateError)", "LogError"),
+        )
+    ),
+    Plant(
+        "a log begun anew beside a transaction",
+        "a member that has not read for long, and commits meanwhile, takes its next commit for damage: it stops",
+        changed(Standing, "_begin_offsets", ("async with self.sending:", "if True:")),
+        (test_begin_anew.test_what_is_committed_while_the_log_is_begun_anew_counts_once,),
+        finding=f"LogError.*{OUTSIDE}",
     ),
     Plant(
         "fence that does not wait",
@@ -392,7 +404,7 @@ PLANTS = [
         "future not awaited: the control log",
         "a process works by a grant that nobody else can read yet, or stops because it does not find its own term",
         append_not_awaited,
-        finding="a process was fenced though no other ran",
+        finding="was acknowledged and does not count",
     ),
     Plant(
         "appenders share one session",
@@ -411,7 +423,7 @@ PLANTS = [
         "same producer after an unknown EndTxn",
         "a late commit ends the producer's next transaction half-way: torn or lost transactions",
         same_producer,
-        kinds=("unknown", "late requests"),
+        kinds=("late requests",),
         finding=TORN,
     ),
     Plant(
@@ -432,7 +444,7 @@ PLANTS = [
         '"fenced" taken for "aborted"',
         "a process that was replaced sends its transaction again with a new producer: doubled records",
         fenced_is_aborted,
-        kinds=("rival", "rivals", "pause", "slow"),
+        kinds=("cut from a log", "cut from a log", "rival", "crash"),
         finding=DOUBLED,
     ),
     Plant(
@@ -460,7 +472,7 @@ PLANTS = [
         "what it held is lost",
         failed_is_committed,
         kinds=("aborted", "away"),
-        finding=LOST,
+        finding=f"{LOST}|nobody told of worker",
     ),
     Plant(
         "term unchecked",

@@ -8,7 +8,6 @@ from keylanes.brokers.protocol import Record
 from keylanes.brokers.simulated.broker import EPOCH_MS
 from keylanes.brokers.simulated.log import SimulatedRecord
 from keylanes.runtime.handlers.partition_state import PartitionState, Scope
-from keylanes.runtime.partition.reshape import Wishes
 from keylanes.runtime.stores import restore
 from keylanes.runtime.stores.follower import Follower
 from keylanes.runtime.stores.keeper import Keeper
@@ -192,11 +191,6 @@ def copy_trusted_after_a_grant(patch: Planting) -> None:
             state.ready = state.ready.replace((within.first, within.end, True) for within in granted[place])
 
     patch.setattr(Keeper, "take_up", trust)
-
-
-def granted_too_early(patch: Planting) -> None:
-    """A range is granted from the edges of before, while its release is being committed."""
-    patch.setattr(Wishes, "is_leaving", lambda self, dispatch, within: None)
 
 
 def on_disk(defect: Callable[[plants_rocks.Set], None]) -> Put:
@@ -398,13 +392,6 @@ PLANTS = [
         copy_trusted_after_a_grant,
         (test_state_running.test_stale_copy_of_a_range_that_comes_back,),
         finding=r"engine\.copied\(\) == engine\.folded\(\)",
-    ),
-    Plant(
-        "granted while its release is being committed",
-        "the grant begins below what the release commits: doubled records",
-        granted_too_early,
-        (test_state_running.test_grant_while_the_release_is_being_committed,),
-        finding="assert refused",
     ),
     Plant(
         "last point left out of a scan",

@@ -19,8 +19,8 @@ from keylanes.brokers.simulated.broker import Latency
 from keylanes.brokers.simulated.log import Transaction
 from keylanes.errors import BrokerUnavailable, FencedError, SettingsError, StoreError
 from keylanes.group.members import LEFT, SILENT, SUPERSEDED
-from keylanes.offsets.control_events import MemberExpelled
 from keylanes.keyrange.hashing import SPACE_END
+from keylanes.offsets.control_events import MemberExpelled
 from keylanes.runtime.logs.office import Expelled
 from keylanes.runtime.member import Member
 from keylanes.runtime.membership import coordinating
@@ -209,7 +209,8 @@ class World:
                 if process.member.identity.birth not in self.watch.refused:
                     raise error
             elif isinstance(error, BrokerUnavailable):
-                if not process.was_stopped and not self._has_reached_its_level(process):  # a stop's last commit has little time
+                has_stopped = process.was_stopped or self._has_reached_its_level(process)
+                if not has_stopped:  # a stop's last commit has little time
                     assert process.ended_s <= self.happenings.trouble_until_s, f"without trouble: {error!r}"
             elif not (isinstance(error, StoreError) and process.saw_full_disk):
                 raise error

@@ -1,4 +1,4 @@
-"""A member whose log was trimmed below what it has read begins with the newest snapshot, while it goes on committing."""
+"""A member whose log was trimmed below what it has read begins with the newest snapshot, while it commits."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from keylanes.brokers.simulated.virtual_loop import run_virtual
 
 from .test_office import PLACE, Group
 
-AT_MS = range(0, 40)
+AT_MS = range(40)
 """When the member's transaction begins, after it has begun to read."""
 
 

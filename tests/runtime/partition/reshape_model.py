@@ -186,11 +186,10 @@ class WishDrive(Drive):
     def _away(self) -> list[KeyRange]:
         """Ranges that were released, and that this is committed of; asked for by nobody."""
         bounds = [*self.samples, SPACE_END]
-        free = [
-            KeyRange(a, b)
-            for a, b in pairwise(bounds)
-            if self.owners.of(a) is None and self.wishes.is_leaving(self.dispatch, KeyRange(a, b)) is None
-        ]
+        given_up = [*self.wishes.leaving, *self.wishes._fulfilled]  # the coordinator grants what is committed
+        leaving = [wish.within for wish in given_up if isinstance(wish, ReleaseWish)]
+        unowned = [KeyRange(a, b) for a, b in pairwise(bounds) if self.owners.of(a) is None]
+        free = [piece for piece in unowned if not any(within.overlaps(piece) for within in leaving)]
         joined: list[KeyRange] = []
         for piece in free:
             if joined and joined[-1].end == piece.first:
