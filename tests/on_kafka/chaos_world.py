@@ -22,7 +22,7 @@ from .chaos_app import PARTITIONS, Told
 from .chaos_audit import Figures
 from .chaos_loader import Loader
 from .chaos_plan import Planned, Round
-from .chaos_process import FENCED, INVARIANT_BROKEN, LIMIT_S, LOG_REFUSED, UNAVAILABLE, ChaosError, Process
+from .chaos_process import FENCED, INVARIANT_BROKEN, LOG_REFUSED, UNAVAILABLE, ChaosError, Process
 
 NAME, SOURCE, LATE, DEAD = "chaos", "source", "late", "dead"
 TRANSACTION_MS = 3_000
