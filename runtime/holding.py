@@ -8,6 +8,7 @@ transaction → read. It is given up in the transaction that carries the last of
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -157,10 +158,11 @@ class Holding:
         if take_up and not self._leaves:
             self._arriving |= set(take_up)
             self._spawn(take_up)
+        counts = Counter(topic for topic, _ in control.started)
+        for (topic, _), event in control.begun.items():  # level 0 does not say how many there are
+            counts[topic] = max(counts[topic], event.partitions)
         for run in self.runs:
-            counts = [event.partitions for place, event in control.begun.items() if place[0] == run.dispatch.topic]
-            # Level 0 does not say how many there are.
-            run.dispatch.partitions = max([*counts, sum(place[0] == run.dispatch.topic for place in control.started)])
+            run.dispatch.partitions = counts[run.dispatch.topic]
         is_through = not state.take_up and not self._arriving
         if is_through and not self.is_settled.is_set() and self._is_settled(state.incarnation):
             self.is_settled.set()
