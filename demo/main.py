@@ -150,7 +150,7 @@ class _Demo:
         """One run of the application."""
         book: Logbook = asyncio.run(_with_broker(address, self.settings, _prepare))
         settings = self.settings
-        if self.options.broker == "kafka":  # the embedded broker keeps state itself, and knows that nobody else is there
+        if self.options.broker == "kafka":  # the embedded broker keeps state itself, and is alone
             settings = msgspec.structs.replace(settings, state_folder=str(self.place.copies), group_instance_id=NAME)
         expected = 2 * self.options.rows  # about: almost every flight also arrives
         with ProgressShown("processing flights and arrivals", expected) as shown:

@@ -70,6 +70,10 @@ def judge(control: Control, heard: Heard, asked: JoinAsked) -> Verdict:
             return Refused(why)
         is_silent = heard.silent_ms(*of) >= SHORT_INTERVALS * heard.interval_ms
         return Ousts(member.incarnation) if is_silent and _is_namesake(member, asked) else Waits(member.incarnation)
+    for member in control.members.values() if asked.until_level and control.pinned is not None else ():
+        runs_to_level = member.joined.until_level and not member.expelled and member.birth != asked.birth
+        if runs_to_level and not heard.beats_since(member.joined.instance, member.birth, asked.birth):
+            return Waits(member.incarnation)  # who is gone shall not leave behind to which ends this one runs
     return Joins()
 
 

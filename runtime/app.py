@@ -345,7 +345,7 @@ class App:
         """Whether it may stay in service; ``cause`` says why not."""
         member, state = self._member, self._state
         stalled = member is not None and member.stall.is_stalled
-        failure = None if member is None else member.cause
+        failure = None if member is None or self._is_coming_back else member.cause
         cause = str(failure) if failure else ("records wait and nothing moves" if stalled else None)
         is_good = state in ("starting", "running", "stopping") and not stalled
         return Health(state, is_good, cause, self._lag_ms())
@@ -401,16 +401,17 @@ class App:
         await self._call(self._working().work.requests.merge((topic, partition), within))
 
     async def release(self, topic: str, partition: int, within: KeyRange) -> None:
-        """Release a key range of a source partition. Its records wait until ``grant`` or a restart takes it up again.
+        """Ask that a key range of a source partition goes from this process to another one of the application. Where
+        there is none that can have it, it comes back.
 
-        Returns when the running records of the range are done and committed. Cancelling the call does not undo the
-        release. Raises as ``split`` does.
+        Returns when the running records of the range are done and committed, and the range is given up. Cancelling the
+        call does not undo that. Raises as ``split`` does.
         """
         await self._call(self._working().work.requests.release((topic, partition), within))
 
     async def grant(self, topic: str, partition: int, within: KeyRange) -> None:
-        """Take up a released key range again. Returns when its state is restored and its workers run. Raises as
-        ``split`` does.
+        """Ask that a key range of a source partition comes to this process, from whichever has it. Returns when its
+        state is whole here and its workers run. Raises as ``split`` does.
         """
         await self._call(self._working().work.requests.grant((topic, partition), within))
 
@@ -421,7 +422,13 @@ class App:
 
     @property
     def _state(self) -> str:
+        if self._is_coming_back:
+            return "starting"
         return "idle" if self._member is None else self._member.state
+
+    @property
+    def _is_coming_back(self) -> bool:
+        return self._runs is not None and self._runs.is_coming_back
 
     def _lag_ms(self) -> float:
         return 0.0 if self._watch is None else self._watch.lag_max_s * 1000

@@ -397,7 +397,8 @@ class Member:
                     self.oldest_running() or "none",
                 )
             self._look_whether_lost()
-            if until_level and self.group.is_level():
+            # Ready: its state is whole, and the sources are there.
+            if until_level and self.is_ready.is_set() and self.group.is_level():
                 self.slots.stop()  # what is queued beyond the ends is for the next start
                 self._ended.set()
                 return

@@ -26,6 +26,8 @@ class Rejoining:
     def __init__(self, make: Callable[[], Member], adopt: Callable[[Member], None], settings: Settings) -> None:
         self.make, self.adopt, self.settings = make, adopt, settings
         self._stop = asyncio.Event()
+        self.is_coming_back = False
+        """It was expelled, and is about to ask to join again."""
         self.member = make()
         adopt(self.member)
 
@@ -52,6 +54,7 @@ class Rejoining:
                 logger.warning("%s; it joins again in %.0f s", out, back_off_s)
             else:
                 return
+            self.is_coming_back = True
             try:
                 async with asyncio.timeout(back_off_s):
                     await self._stop.wait()
@@ -59,5 +62,7 @@ class Rejoining:
                 back_off_s = min(2 * back_off_s, BACK_OFF_S_MAX)
             else:
                 return
+            finally:
+                self.is_coming_back = False
             self.member = self.make()
             self.adopt(self.member)

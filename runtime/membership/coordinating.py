@@ -379,11 +379,10 @@ class Coordinating:
 
     async def _find_ends(self) -> None:
         seat, handled = self._seat, self._view().handled
-        await self.standing.read()  # where all is done nobody takes up anything, and looks at its source, in time
-        ledger = self.standing.ledger
-        places = [place for place in sorted(ledger.control.started) if place[0] in handled]
-        marks = await self.sources.check_held(ledger, places)
-        seat.ends = tuple(PinnedEnd(*place, marks[TopicPartition(*place)].high) for place in places)
+        started = sorted(self.standing.ledger.control.started)
+        places = [TopicPartition(*place) for place in started if place[0] in handled]
+        marks = await bounded(self.broker.watermarks(places), self.settings.call_limit_ms, "ends of the sources")
+        seat.ends = tuple(PinnedEnd(*place, marks[place].high) for place in places)
 
     async def _look_level(self) -> None:
         was_level = self.levelling.is_level

@@ -35,7 +35,7 @@ ARMED = (Fault.HOLD_TO_NEXT, Fault.LOSE_REPLY, Fault.CUT_REPLY, Fault.CUT_REQUES
 class Round(msgspec.Struct, frozen=True, kw_only=True):
     """How much of what. ``kills``, ``stops``: at least so many SIGKILLs and SIGSTOPs of processes of the application.
 
-    ``pairs``: two processes at once, that share. ``restarts``: of the broker, in order. ``fault_rate``: of the requests in a
+    ``pairs``: two processes that share. ``restarts``: of the broker, in order. ``fault_rate``: of the requests in a
     transaction, while the weather is bad; ``faults``: at least so many are met, and each of ``ARMED``, where there is
     bad weather at all: who dies first sends no EndTxn that could meet one. ``planted``: defects of the application (see
     chaos_app.py); ``armed``: the fault that an EndTxn of it meets.

@@ -22,7 +22,7 @@ from .chaos_app import PARTITIONS, Told
 from .chaos_audit import Figures
 from .chaos_loader import Loader
 from .chaos_plan import Planned, Round
-from .chaos_process import FENCED, LIMIT_S, UNAVAILABLE, ChaosError, Process
+from .chaos_process import FENCED, INVARIANT_BROKEN, LOG_REFUSED, UNAVAILABLE, ChaosError, Process
 
 NAME, SOURCE, LATE, DEAD = "chaos", "source", "late", "dead"
 TRANSACTION_MS = 3_000
@@ -170,7 +170,8 @@ class World:
         assert self.network is not None, "the round has begun"
         self.network.do(self.proxy.heal)
         self.written = self.loader.finish()
-        self.stop_in_order()
+        if not self.has_caught_itself():
+            self.stop_in_order()
         code = self.start(until="level", unrest=None).ended()
         if code and not self.round.planted:
             raise ChaosError(f"the last process ended with exit code {code}")
@@ -240,8 +241,12 @@ class World:
 
     def works(self, transactions: int = 1) -> None:
         """Wait until the current process has made so many transactions more; one that gave up has a successor."""
-        while not self.current.wait_more("applied", transactions):
+        while not self.current.wait_more("applied", transactions) and not self.has_caught_itself():
             self.succeed()
+
+    def has_caught_itself(self) -> bool:
+        """Whether the current process ended by what was planted into it: the logs are for the audit, then."""
+        return bool(self.round.planted) and self.current.code in (LOG_REFUSED, INVARIANT_BROKEN)
 
     def at(self, step: str) -> None:
         """Wait until the current process has just noted a step."""
@@ -373,7 +378,7 @@ class World:
         """SIGTERM: it ends with exit code 0. Where it gave up just then, that is what its code says."""
         self.works()
         self.current.send(signal.SIGTERM)
-        if (code := self.current.ended()) not in (0, UNAVAILABLE):
+        if (code := self.current.ended()) not in (0, UNAVAILABLE) and not self.has_caught_itself():
             raise ChaosError(f"process {self.current.number} was told to stop and ended with exit code {code}")
         self.figures.gave_up += code == UNAVAILABLE
 

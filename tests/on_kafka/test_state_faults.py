@@ -249,31 +249,31 @@ async def test_a_second_process_takes_over_the_state(kafka: Ground, names: tuple
     """
     records = [(b"k%d" % (i % 3), b"%d" % i) for i in range(900)]
     await asyncio.to_thread(kafka.fill, records)
-    started = asyncio.Event()
+    half_way = asyncio.Event()
 
-    def declared(name: str | None) -> App:
-        app = kafka.app(None, group_instance_id=name, commit_interval_ms=10, commit_lead_ms=1)
+    def declared(name: str | None, *, is_gated: bool = False) -> App:
+        app = kafka.app(None, group_instance_id=name, commit_interval_ms=10, commit_lead_ms=1, drain_timeout_ms=500)
 
         @app.handler(kafka.source, to=kafka.late, parallelising_factor=4)
-        async def slow(value: int, seen: State[int]) -> int:
-            await asyncio.sleep(0.002)
+        async def count(value: int, seen: State[int]) -> int:
+            if is_gated and value >= 450:
+                half_way.set()
+                await asyncio.Event().wait()
             seen.put((seen.get() or 0) + 1)
-            if value == 300:
-                started.set()
             return seen.get() or 0
 
         return app
 
-    first, second = declared(names[0]), declared(names[1])
+    first, second = declared(names[0], is_gated=True), declared(names[1])
     async with AsyncExitStack() as later:
         async with first:
-            await started.wait()
+            await half_way.wait()
             await later.enter_async_context(second)
             assert not second.statistics().partitions, "the only partition stays where it is"
         async with asyncio.timeout(30):
             while [p.offset_least for p in second.statistics().partitions] != [900]:  # noqa: ASYNC110  # no event
                 await asyncio.sleep(0.01)
-        assert 0 < second.statistics().records_done < 600
+        assert second.statistics().records_done == 450
     for name in names:
         await asyncio.to_thread(declared(name).run, until="level")
         assert await asyncio.to_thread(counts, kafka, name or "0") == all_at(300)

@@ -58,6 +58,12 @@ class Engine:
     async def start(self, app: App | None = None, *, until_level: bool = False) -> Member:
         """Start; returns when it works, raises what ended its start."""
         self.app = app or self.app
+        self.task = asyncio.get_running_loop().create_task(self.make().run(until_level=until_level))
+        await self.member.started(self.task)
+        return self.member
+
+    def make(self) -> Member:
+        """What runs next, with a birth and a connection of its own."""
         loop = asyncio.get_running_loop()
         birth = f"{self.name or 'unnamed'}-{self.starts}"
         self.connection = self.cluster.connect(birth)
@@ -72,8 +78,6 @@ class Engine:
             now_s=loop.time,
         )
         self.starts += 1
-        self.task = loop.create_task(self.member.run(until_level=until_level))
-        await self.member.started(self.task)
         return self.member
 
     def settings(self) -> Settings:

@@ -186,7 +186,8 @@ class WishDrive(Drive):
     def _away(self) -> list[KeyRange]:
         """Ranges that were released, and that this is committed of; asked for by nobody."""
         bounds = [*self.samples, SPACE_END]
-        leaving = [wish.within for wish in self.open if isinstance(wish, ReleaseWish)]
+        given_up = [*self.wishes.leaving, *self.wishes._fulfilled]  # the coordinator grants what is committed
+        leaving = [wish.within for wish in given_up if isinstance(wish, ReleaseWish)]
         unowned = [KeyRange(a, b) for a, b in pairwise(bounds) if self.owners.of(a) is None]
         free = [piece for piece in unowned if not any(within.overlaps(piece) for within in leaving)]
         joined: list[KeyRange] = []
