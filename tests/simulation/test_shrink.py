@@ -14,7 +14,7 @@ from .shrink import describe_kind, kind_of, parts_of, shrink
 from .world import run_plan
 
 SEEDS_SEARCHED = 300
-SHRINK_RUNS = 100
+SHRINK_RUNS = 50
 
 
 class Item(Struct, frozen=True):
