@@ -52,7 +52,6 @@ WANTED = (
     "two of one name",
     "future not awaited",
     "same producer after an unknown EndTxn",
-    '"fenced" taken for "aborted"',
     "last+1 instead of the position",
     "child range off by one",
     "overlap at the hash maximum",
