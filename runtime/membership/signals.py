@@ -61,7 +61,7 @@ class Signals:
             record = Outgoing(self.topic, partition, None, encode(signal))
             await bounded(self._appenders[partition].append([record]), self.settings.call_limit_ms, "telling")
         except BrokerError as error:
-            if partition not in self._mute:
+            if not self._mute:
                 logger.warning("%s[%d] can't be written to, until it can: %s", self.topic, partition, error)
             self._mute.add(partition)
         else:
