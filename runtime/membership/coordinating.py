@@ -19,6 +19,7 @@ from ...brokers.protocol import (
     ProducerFenced,
     TopicPartition,
     TransactionAborted,
+    TransactionRefused,
     TransactionUnknown,
 )
 from ...brokers.waiting import Patience, bounded, closed_within, fatal_of, until_answered
@@ -113,8 +114,8 @@ class Coordinating:
     # --- the loop ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled. Raises LogError, SourceError, SettingsError, AccessRefused."""
-        refused = Patience(self.settings.broker_retry_ms, "coordinating")
+        """Until cancelled. Raises LogError, SourceError, SettingsError, AccessRefused, TransactionRefused."""
+        refused, told = Patience(self.settings.broker_retry_ms, "coordinating"), ""
         try:
             while True:
                 if self._error is not None:
@@ -124,11 +125,16 @@ class Coordinating:
                     await self._step()
                 except NotAuthorized as error:
                     await refused.wait(error)
+                except TransactionRefused:  # the same would be refused again
+                    raise
                 except BrokerError as error:
-                    logger.warning("coordinating waits: %s", error)
+                    if str(error) != told:
+                        logger.warning("coordinating waits: %s", error)
+                    told = str(error)
                     await asyncio.sleep(0.1)
                 else:
                     refused.answered()
+                    told = ""
                 await self._rest()
         finally:
             for task in self._tasks.values():

@@ -40,7 +40,8 @@ class Signals:
         self._telling: set[asyncio.Task[None]] = set()
         self._positions: dict[TopicPartition, int] = {}
         self._wanted = set(range(PARTITIONS))
-        self._is_told = False
+        self._mute: set[int] = set()
+        """The partitions that can't be written to."""
         self.read_s = [0.0] * PARTITIONS
         """When a record of each was read last, by the loop's time."""
         self.is_listening = asyncio.Event()
@@ -62,11 +63,11 @@ class Signals:
             record = Outgoing(self.topic, partition, None, encode(signal))
             await bounded(self._appenders[partition].append([record]), self.settings.call_limit_ms, "telling")
         except BrokerError as error:
-            if not self._is_told:
+            if not self._mute:
                 logger.warning("%s[%d] can't be written to, until it can: %s", self.topic, partition, error)
-            self._is_told = True
+            self._mute.add(partition)
         else:
-            self._is_told = False
+            self._mute.discard(partition)
 
     # --- hearing -----------------------------------------------------------------------------------------------------
 
