@@ -108,7 +108,7 @@ class Engine:
             await gate.wait()
             await take_up(granted, ledger, incarnation)
 
-        keeper.take_up = later  # type: ignore[assignment, method-assign]  # until it is let go
+        keeper.take_up = later  # type: ignore[method-assign]  # until it is let go
         return gate
 
     async def level(self) -> None:
