@@ -262,7 +262,7 @@ class Happenings:
         elif others and (step in OVER or rng.random() < 0.3):
             self._dies(rng.choice(others))
         elif step == ASKED:
-            self.passings.append(self.loop.create_task(self._pass_on(rng)))
+            self.passings.append(self.loop.create_task(self._pass_on_soon(rng)))
 
     async def _coordinator_dies(self, rng: random.Random) -> None:
         self._set_trap(rng, self._dies)
@@ -504,6 +504,13 @@ class Happenings:
         if await self._asked(process, process.member.work.requests.grant(place, within)):
             self.world.reached["range passed on"] += 1
             self.world.tell(f"{process.name} was granted {within} of {place}")
+
+    async def _pass_on_soon(self, rng: random.Random) -> None:
+        """When somebody works."""
+        until_s = self.loop.time() + TRAPS_SESSIONS * self.session_s
+        while not self.world.workers() and self.loop.time() < until_s:  # noqa: ASYNC110  # bounded, in virtual time
+            await asyncio.sleep(LOOK_S)
+        await self._pass_on(rng)
 
     async def _asked(self, process: Process, work: Coroutine[Any, Any, None]) -> bool:
         """Whether it came about before the process ended; in bounded time it does, or the process ends."""
