@@ -94,8 +94,8 @@ def _stores(view: View, turn: Turn) -> Batch:
     knows that the partition is new.
     """
     wanted: list[StoreSpec] = []
-    for asked in view.heard.asked.values():
-        for store in asked.stores:
+    for birth, asked in view.heard.asked.items():
+        for store in asked.stores if view.control.member_of(birth) is not None else ():
             topic = view.seat.found.get(store.topic)
             known = sum(place[0] == store.topic for place in view.control.started)
             if topic is not None and topic.partitions <= known and store.name not in view.control.stores:

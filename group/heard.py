@@ -145,10 +145,14 @@ class Heard:
         return self.silence_of(instance, birth).silent_ms(birth)
 
     def begin_anew(self, partition: int) -> None:
-        """It was not listened to for some time: who asked there to join may have joined, and left, meanwhile."""
+        """It was not listened to for some time: who asked there to join may have joined, and left, meanwhile, and what
+        else was asked for may have been done.
+        """
         self.silences[partition].begin_anew()
         for birth in [b for b, asked in self.asked.items() if partition_of(asked.instance, b) == partition]:
             self.answered(birth)
+        self.moves.clear()
+        self.expels.clear()
 
     def answered(self, request: str) -> None:
         """A request was answered: that of a process to join, by its birth, or one for a move or an expulsion."""

@@ -124,7 +124,8 @@ def planned(view: View, turn: Turn) -> Batch:
     """A plan, when there is a cause or a request or an orphan, and somebody to have something."""
     control = view.control
     requests = view.heard.moves
-    if not view.staying or view.unseen or view.lacks_ends:
+    # Who has not read the offset log yet takes all for free.
+    if not view.staying or view.unseen or view.unopened or view.lacks_ends:
         return Batch()
     is_due = _is_time(view) and (control.group_epoch > control.moves.group_epoch or _has_orphans(view))
     if not (is_due or requests):

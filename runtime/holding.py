@@ -8,6 +8,7 @@ transaction → read. It is given up in the transaction that carries the last of
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -144,23 +145,36 @@ class Holding:
         if not isinstance(state, Works):
             return
         for move in state.go_on:
-            leaving = self._leaving.pop(move)
-            leaving.settled.cancel()
-            self.cycle.wake()
+            if not self._is_on_its_way(self._leaving[move]):
+                self._leaving.pop(move).settled.cancel()
+                self.cycle.wake()
         for asked in state.wind_up if not self._leaves else ():
             self._wind_up(asked)
-        take_up = [grant for grant in state.take_up if grant[0][0] in self.handlers and grant not in self._arriving]
+        take_up = [
+            (place, epoch)
+            for place, epoch in state.take_up
+            if place[0] in self.handlers and (place, epoch) not in self._arriving and not self.is_giving_up(place)
+        ]
         if take_up and not self._leaves:
             self._arriving |= set(take_up)
             self._spawn(take_up)
+        counts = Counter(topic for topic, _ in control.started)
+        for (topic, _), event in control.begun.items():  # level 0 does not say how many there are
+            counts[topic] = max(counts[topic], event.partitions)
         for run in self.runs:
-            counts = [event.partitions for place, event in control.begun.items() if place[0] == run.dispatch.topic]
-            # Level 0 does not say how many there are.
-            run.dispatch.partitions = max([*counts, sum(place[0] == run.dispatch.topic for place in control.started)])
+            run.dispatch.partitions = counts[run.dispatch.topic]
         is_through = not state.take_up and not self._arriving
         if is_through and not self.is_settled.is_set() and self._is_settled(state.incarnation):
             self.is_settled.set()
         self._tell()
+
+    def _is_on_its_way(self, leaving: _Leaving) -> bool:
+        """Whether it is released in a transaction that is not through here: others may have read it before."""
+        return leaving.wish not in self.cycle.reshape.wishes.leaving
+
+    def is_giving_up(self, place: Place) -> bool:
+        """Whether a transaction that releases something of a partition is not through here."""
+        return any(one.wish.dispatch.place == place and self._is_on_its_way(one) for one in self._leaving.values())
 
     def _is_settled(self, incarnation: int) -> bool:
         """Whether a plan answers its joining, and what nobody else holds of it was taken up."""
@@ -257,6 +271,7 @@ class Holding:
 
     def _wound_up(self, asked: ReleaseAsked, run: PartitionRun, settled: "asyncio.Future[None]") -> None:
         self._leaving.pop(asked.move, None)
+        self.wake()
         if settled.cancelled():
             return
         if (error := settled.exception()) is not None:

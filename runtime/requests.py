@@ -46,7 +46,12 @@ class Requests:
             raise ValueError(f"{run.label}: not all of {within} is held here")
         epochs = {worker.epoch for worker in held}
         request = self._ask_move(place, within, ANYBODY, max(epochs) if len(epochs) == 1 else 0)
-        await self._until(lambda: not any(w.epoch in epochs for w in _within(run, within)), request)
+
+        def is_given_up() -> bool:
+            is_there = any(worker.epoch in epochs for worker in _within(run, within))
+            return not is_there and not self.holding.is_giving_up(place)
+
+        await self._until(is_given_up, request)
 
     async def grant(self, place: Place, within: KeyRange) -> None:
         """Ask that a range comes to this process; returns when its workers run. Raises CancelledError when the run ends

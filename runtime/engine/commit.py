@@ -94,7 +94,7 @@ class CommitCycle:
         self.reshape.begin_holds(now)
         if generation.structure:
             share_buffer(self.runs, self.settings.buffer_bytes_max)
-        if generation:
+        if generation or self.transactions.snapshots.is_due:
             await self.send(generation)
         self.reshape.settle()
         return bool(generation)

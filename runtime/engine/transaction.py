@@ -125,6 +125,8 @@ class Transactions:
         events = [*generation.events(transaction), *changed, *self._first_writes(generation, transaction)]
         snapshot = await self.snapshots.take_when_due(transaction)
         records = [*generation.outputs(), *changelog, *self._log_records([*events, *snapshot])]
+        if not records:  # there was to be a snapshot, and it can't be taken now
+            return None
         limit = self.settings.transaction_limit_ms
         failure: BrokerError | None = None
         positions: Mapping[TopicPartition, int] = {}
@@ -180,7 +182,7 @@ class Transactions:
 
     def _finish(self, generation: Generation, *, has_snapshot: bool) -> None:
         ledger = self.standing.ledger
-        for place, epoch in [*ledger.violations(), *ledger.waiting()]:
+        for place, epoch in [*ledger.violations(), *ledger.waiting(self.standing.incarnation)]:
             raise InvariantBroken(f"a commit of epoch {epoch} at {place} lies outside what was granted")
         if self._refusals:
             logger.info("transactions are committed again; they were refused %d times", self._refusals)

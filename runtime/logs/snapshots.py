@@ -37,10 +37,15 @@ class Snapshots:
         """How often the log could not be trimmed."""
         return self._history.failures
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for one, and this process is to take it."""
+        commits = self._own + self.standing.logs.commits_read - self._read
+        return commits >= self.settings.snapshot_every_commits and self._is_coordinator()
+
     async def take_when_due(self, transaction: int) -> list[OffsetEvent]:
         """A snapshot of every log partition when it is time for one: to be written with this transaction."""
-        commits = self._own + self.standing.logs.commits_read - self._read
-        if commits < self.settings.snapshot_every_commits or not self._is_coordinator():
+        if not self.is_due:
             return []
         try:
             events = await self._take(transaction)

@@ -13,11 +13,13 @@ from typing import Final
 
 from ...brokers.protocol import (
     BrokerError,
+    BrokerTimeout,
     NotAuthorized,
     Outgoing,
     ProducerFenced,
     TopicPartition,
     TransactionAborted,
+    TransactionRefused,
     TransactionUnknown,
 )
 from ...brokers.waiting import Patience, bounded, closed_within, fatal_of, until_answered
@@ -54,6 +56,8 @@ LEVEL_LOOK_MS = 100
 """Between two looks whether a group that runs to its level is there."""
 READ_ON_MS = 50
 """Between two reads of the offset log while a member is to release something."""
+READ_ALONG_MS = 10_000
+"""The same else: so the coordinator knows when a snapshot is due, and is never far behind, whoever commits."""
 START_WINDOW_MS: Final = 1_000
 PLAN_INTERVAL_MS: Final = 1_000
 RELEASE_MS: Final = 30_000
@@ -69,7 +73,9 @@ def rules_of(settings: Settings) -> Rules:
         start_window_ms=min(START_WINDOW_MS, settings.session_timeout_ms),
         plan_interval_ms=min(PLAN_INTERVAL_MS, settings.session_timeout_ms),
         release_ms=RELEASE_MS,
-        leave_ms=settings.drain_timeout_ms + settings.close_timeout_ms,
+        leave_ms=settings.drain_timeout_ms
+        + settings.close_timeout_ms
+        + max(settings.drain_timeout_ms, settings.close_timeout_ms),
     )
 
 
@@ -108,8 +114,8 @@ class Coordinating:
     # --- the loop ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled. Raises LogError, SourceError, SettingsError, AccessRefused."""
-        refused = Patience(self.settings.broker_retry_ms, "coordinating")
+        """Until cancelled. Raises LogError, SourceError, SettingsError, AccessRefused, TransactionRefused."""
+        refused, told = Patience(self.settings.broker_retry_ms, "coordinating"), ""
         try:
             while True:
                 if self._error is not None:
@@ -119,11 +125,16 @@ class Coordinating:
                     await self._step()
                 except NotAuthorized as error:
                     await refused.wait(error)
+                except TransactionRefused:  # the same would be refused again
+                    raise
                 except BrokerError as error:
-                    logger.warning("coordinating waits: %s", error)
+                    if str(error) != told:
+                        logger.warning("coordinating waits: %s", error)
+                    told = str(error)
                     await asyncio.sleep(0.1)
                 else:
                     refused.answered()
+                    told = ""
                 await self._rest()
         finally:
             for task in self._tasks.values():
@@ -164,7 +175,8 @@ class Coordinating:
         if self.candidate.is_alone:  # nobody hears it
             return False
         if self.is_coordinator:
-            self.beat()
+            if not self.following.is_lost():  # or others would go on waiting for who can decide nothing
+                self.beat()
             return False
         quiet_ms = int((now_s - self.signals.read_s[COORDINATORS]) * 1000)
         is_probing = probes(control, self.heard, self.candidate, self._term, quiet_ms=quiet_ms)
@@ -261,6 +273,9 @@ class Coordinating:
             await self._read_back()
             if not self.is_coordinator:
                 return
+            control = self.standing.ledger.control
+            if control.pinned is not None or not control.runs_to_level:
+                self._seat.ends = None  # who runs to its level later has ends of its own
             batch = decide(self._view(), self.decisions.turn)
             self._note(batch)
             if not batch.decisions and not batch.answered:
@@ -311,8 +326,9 @@ class Coordinating:
             self._begin("ends", self._find_ends)
         if self.levelling.is_wanted:
             self._begin("level", self._look_level)
-        elif self._expects() and len(self.standing.ledger.control.members) > 1:
-            self._begin("read on", self._read_on)
+        elif len(self.standing.ledger.control.members) > 1:
+            pause_ms = READ_ON_MS if self._expects() else READ_ALONG_MS
+            self._begin(f"read each {pause_ms} ms", partial(self._read_on, pause_ms))
         now_s = asyncio.get_running_loop().time()
         if self._seat.found and now_s - self._looked_s >= LOOK_AGAIN_MS / 1000:
             self._looked_s = now_s
@@ -330,7 +346,10 @@ class Coordinating:
             if self._tasks.get(what) is task:
                 del self._tasks[what]
             if not task.cancelled() and (error := task.exception()) is not None:
-                self._error = fatal_of(error) if isinstance(error, BrokerError) else error
+                if isinstance(error, BrokerTimeout):  # it may be one broker of many: needed again, until it can
+                    logger.warning("%s: %s can't be done, until it can: %s", self.identity.app, what, error)
+                else:
+                    self._error = fatal_of(error) if isinstance(error, BrokerError) else error
             self.wake()
 
         task.add_done_callback(ended)
@@ -393,11 +412,13 @@ class Coordinating:
 
     def _expects(self) -> bool:
         """Whether something is about to be released."""
-        return bool(self.standing.ledger.control.moves.asked or self.heard.leaving)
+        control = self.standing.ledger.control
+        is_leaving = any(i in self.heard.leaving and not m.expelled for i, m in control.members.items())
+        return bool(control.moves.asked) or is_leaving
 
-    async def _read_on(self) -> None:
+    async def _read_on(self, pause_ms: int) -> None:
         await self.standing.read()
-        await asyncio.sleep(READ_ON_MS / 1000)
+        await asyncio.sleep(pause_ms / 1000)
 
     async def _open(self, log_partitions: list[int]) -> None:
         """Write the first event of partitions of the offset log, before anything is granted of what goes there."""

@@ -12,7 +12,7 @@ from ...offsets.decide import StoreSpec
 from ...offsets.ledger import Place
 from ..handlers.start import Start
 from ..logs.office import Identity, Standing
-from .coordinating import Coordinating
+from .coordinating import PROBES, Coordinating
 from .following import Following
 from .offer import Offer
 from .signals import Signals
@@ -38,11 +38,16 @@ class Group:
         self.coordinating = Coordinating(standing, self.heard, self.signals, self.following, is_alone=is_alone)
         self.sources = Sources(identity.broker, settings)
         self.following.listeners += [self.taking_part.wake, self.coordinating.wake]
+        self._woken_s = 0.0
         self._heard_before = (0, 0)
         """The term and number of the last beat that was heard before this process had joined."""
 
-    def _on_heard(self) -> None:
-        self.coordinating.wake()
+    def _on_heard(self, has_news: bool) -> None:
+        """Of many members somebody beats all the time: silence is looked for in a part of an interval."""
+        now_s = asyncio.get_running_loop().time()
+        if has_news or now_s - self._woken_s >= self.settings.heartbeat_interval_ms / 1000 / PROBES:
+            self._woken_s = now_s
+            self.coordinating.wake()
 
     async def check(self, sources: Iterable[Place], identities: Mapping[str, str], starts: Mapping[str, Start]) -> None:
         """Read the control log, and whether this process can take part: one that can't disturbs nobody.

@@ -13,7 +13,7 @@ from ...brokers.protocol import Appender, Batch, Broker, BrokerError, OffsetOutO
 from ...brokers.waiting import bounded, closed_within
 from ...group.heard import COORDINATORS, PARTITIONS, Heard
 from ...offsets.codec import SignalError, decode_signal, encode
-from ...offsets.signals import Signal
+from ...offsets.signals import Beat, CoordinatorBeat, Signal
 from ..logs.reader import signals_topic
 from ..settings import Settings
 
@@ -27,10 +27,12 @@ AWAY_WAIT_MS = 200
 
 
 class Signals:
-    """Of one process. ``heard``: the fold of what it hears. ``on_heard`` is called when there is something new."""
+    """Of one process. ``heard``: the fold of what it hears. ``on_heard`` is called when there is something new, and is
+    told whether it is more than that somebody lives.
+    """
 
     def __init__(
-        self, app: str, broker: Broker, settings: Settings, heard: Heard, on_heard: Callable[[], None]
+        self, app: str, broker: Broker, settings: Settings, heard: Heard, on_heard: Callable[[bool], None]
     ) -> None:
         self.topic, self.broker, self.settings = signals_topic(app), broker, settings
         self.heard, self.on_heard = heard, on_heard
@@ -38,7 +40,8 @@ class Signals:
         self._telling: set[asyncio.Task[None]] = set()
         self._positions: dict[TopicPartition, int] = {}
         self._wanted = set(range(PARTITIONS))
-        self._is_told = False
+        self._mute: set[int] = set()
+        """The partitions that can't be written to."""
         self.read_s = [0.0] * PARTITIONS
         """When a record of each was read last, by the loop's time."""
         self.is_listening = asyncio.Event()
@@ -60,11 +63,11 @@ class Signals:
             record = Outgoing(self.topic, partition, None, encode(signal))
             await bounded(self._appenders[partition].append([record]), self.settings.call_limit_ms, "telling")
         except BrokerError as error:
-            if not self._is_told:
+            if not self._mute:
                 logger.warning("%s[%d] can't be written to, until it can: %s", self.topic, partition, error)
-            self._is_told = True
+            self._mute.add(partition)
         else:
-            self._is_told = False
+            self._mute.discard(partition)
 
     # --- hearing -----------------------------------------------------------------------------------------------------
 
@@ -116,6 +119,7 @@ class Signals:
                 self._positions[source] = max(marks[source].start, marks[source].high - history)
 
     def _hear(self, batches: list[Batch]) -> None:
+        has_news = False
         for batch in batches:
             self._positions[batch.source] = batch.offset_next
             self.read_s[batch.source.partition] = asyncio.get_running_loop().time()
@@ -123,8 +127,9 @@ class Signals:
                 with contextlib.suppress(SignalError):  # a newer version's: no fact
                     signal = decode_signal(record.value or b"")
                     self.heard.hear(batch.source.partition, record.timestamp, signal)
+                    has_news |= not isinstance(signal, Beat) and not _is_plain(signal)
         if batches:
-            self.on_heard()
+            self.on_heard(has_news)
 
     async def _close(self, reader: Reader) -> None:
         await closed_within(self.settings.close_timeout_ms, reader.close(), "closing a reader of signals")
@@ -139,3 +144,8 @@ class Signals:
         appenders, self._appenders = list(self._appenders.values()), {}
         for appender in appenders:
             await closed_within(self.settings.close_timeout_ms, appender.close(), "closing an appender of signals")
+
+
+def _is_plain(signal: Signal) -> bool:
+    """Whether it says no more than that the coordinator lives."""
+    return isinstance(signal, CoordinatorBeat) and not signal.resigns

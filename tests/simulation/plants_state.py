@@ -184,9 +184,12 @@ def succession_before_the_commit(patch: Planting) -> None:
 
 def copy_trusted_after_a_grant(patch: Planting) -> None:
     """A range that comes back is worked with whatever the copy holds of it."""
+    take_up = Keeper.take_up
 
     async def trust(self: Keeper, granted: Any, ledger: Any, incarnation: int) -> None:
-        for place in granted.keys() & self.storages.keys():
+        known = {place for place in granted if getattr(self.storages.get(place), "position", None) is not None}
+        await take_up(self, {place: granted[place] for place in granted.keys() - known}, ledger, incarnation)
+        for place in known:
             state = self.storages[place].state
             state.ready = state.ready.replace((within.first, within.end, True) for within in granted[place])
 

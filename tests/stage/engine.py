@@ -12,6 +12,8 @@ import msgspec
 from keylanes import App, Settings
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import EPOCH_MS, Latency
+from keylanes.keyrange.ranges import KeyRange
+from keylanes.offsets.ledger import Ledger, Place
 from keylanes.runtime.engine.partition_run import PartitionRun
 from keylanes.runtime.member import Member
 from keylanes.runtime.stores.view import StoreView
@@ -102,11 +104,11 @@ class Engine:
         keeper, gate = self.member.keeper, asyncio.Event()
         take_up = keeper.take_up
 
-        async def later(*granted: Any) -> None:
+        async def later(granted: Mapping[Place, Sequence[KeyRange]], ledger: Ledger, incarnation: int) -> None:
             await gate.wait()
-            await take_up(*granted)
+            await take_up(granted, ledger, incarnation)
 
-        keeper.take_up = later  # type: ignore[method-assign]  # until it is let go
+        keeper.take_up = later  # type: ignore[assignment, method-assign]  # until it is let go
         return gate
 
     async def level(self) -> None:

@@ -1,6 +1,7 @@
 """Which grants a process takes up."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,39 @@ def passing_on() -> App:
 def holds_one(engine: Engine) -> bool:
     """Whether a process works on one partition."""
     return [bool(run.dispatch.workers) for run in engine.member.runs] == [True]
+
+
+def test_who_is_slow_to_write_its_copy_lets_go_of_what_is_granted_to_another_already() -> None:
+    """The release is visible, and the range granted on, before its transaction is through here: nothing is left of it,
+    and nothing more of its records is read.
+    """
+
+    async def main() -> None:
+        first = Engine(passing_on(), partitions=2, name="first")
+        second = Engine(passing_on(), partitions=2, cluster=first.cluster, name="second")
+        await first.start()
+        keeper, is_written = first.member.keeper, asyncio.Event()
+        committed = keeper.committed
+
+        async def slowly(*given: Any, **named: Any) -> None:
+            await committed(*given, **named)
+            await is_written.wait()
+
+        keeper.committed = slowly  # type: ignore[method-assign]  # a disk that takes its time
+        await second.start()
+        async with asyncio.timeout(60):
+            while not holds_one(second):  # noqa: ASYNC110  # nobody tells
+                await asyncio.sleep(0.01)
+        assert not first.member.standing.ledger.control.moves.asked, "it has read the grant"
+        is_written.set()
+        async with asyncio.timeout(10):
+            while not holds_one(first):  # noqa: ASYNC110  # nobody tells
+                await asyncio.sleep(0.01)
+        assert len(first.member.statistics(0.0).partitions) == 1
+        await second.stop()
+        await first.stop()
+
+    run_virtual(main())
 
 
 def test_a_grant_to_another_process_is_not_taken_up() -> None:
