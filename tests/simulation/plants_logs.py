@@ -171,7 +171,7 @@ PLANTS = [
         "what is written and not stable yet is not read: a process misses its own term, or takes a log for lost",
         read_to_the_stable_offset,
         kinds=("pause", "crash", "rivals", "late markers"),
-        finding=f"sim.control is empty|does not count|{DOUBLED}",
+        finding=f"sim.control is empty|does not count|{DOUBLED}|{OUTSIDE}",
     ),
     Plant(
         "snapshot that lacks a worker",
