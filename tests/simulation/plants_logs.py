@@ -19,7 +19,7 @@ from ..stage.log_events import member_fenced
 from ..stage.planting import Planting, change, changed, everywhere
 from .plants import DOUBLED, OUTSIDE, Plant, each
 
-TRIMMED = "its offsets are lost|lost what was to be read|holds no whole snapshot"
+TRIMMED = "its (offsets are|history is) lost|lost what was to be read|holds no whole snapshot"
 
 
 def snapshot_at_the_end(patch: Planting) -> None:
