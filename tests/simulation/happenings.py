@@ -262,7 +262,7 @@ class Happenings:
         elif others and (step in OVER or rng.random() < 0.3):
             self._dies(rng.choice(others))
         elif step == ASKED:
-            self.passings.append(self.loop.create_task(self._pass_on(rng)))
+            self.passings.append(self.loop.create_task(self._pass_on_soon(rng)))
 
     async def _coordinator_dies(self, rng: random.Random) -> None:
         self._set_trap(rng, self._dies)
@@ -484,10 +484,14 @@ class Happenings:
         working = self.world.workers()
         return rng.choice(working) if working else None
 
-    async def _pass_on(self, rng: random.Random) -> None:
-        """A range is released by a process that works, and granted to one some time later; unless that ends."""
+    async def _pass_on(self, rng: random.Random, *, is_held: bool = False) -> None:
+        """A range is released by a process that works, and granted to one some time later; unless that ends.
+        ``is_held``: of what it holds, where it holds something.
+        """
         process = self._some_worker(rng)
         place = rng.choice(self.world.sources)
+        if is_held and process is not None and process.member.runs:
+            place = TopicPartition(*rng.choice(process.member.runs).dispatch.place)
         within = KeyRange(*sorted(rng.sample(POINTS, 2)))
         if process is None:
             return
@@ -504,6 +508,15 @@ class Happenings:
         if await self._asked(process, process.member.work.requests.grant(place, within)):
             self.world.reached["range passed on"] += 1
             self.world.tell(f"{process.name} was granted {within} of {place}")
+
+    async def _pass_on_soon(self, rng: random.Random) -> None:
+        """When somebody works."""
+        until_s = self.loop.time() + TRAPS_SESSIONS * self.session_s
+        while not any(process.member.runs for process in self.world.workers()):
+            if self.loop.time() >= until_s:
+                return
+            await asyncio.sleep(LOOK_S)
+        await self._pass_on(rng, is_held=True)
 
     async def _asked(self, process: Process, work: Coroutine[Any, Any, None]) -> bool:
         """Whether it came about before the process ended; in bounded time it does, or the process ends."""

@@ -19,7 +19,7 @@ from ..stage.log_events import member_fenced
 from ..stage.planting import Planting, change, changed, everywhere
 from .plants import DOUBLED, OUTSIDE, Plant, each
 
-TRIMMED = "its offsets are lost|lost what was to be read|holds no whole snapshot"
+TRIMMED = "its (offsets are|history is) lost|lost what was to be read|holds no whole snapshot"
 
 
 def snapshot_at_the_end(patch: Planting) -> None:
@@ -171,7 +171,7 @@ PLANTS = [
         "what is written and not stable yet is not read: a process misses its own term, or takes a log for lost",
         read_to_the_stable_offset,
         kinds=("pause", "crash", "rivals", "late markers"),
-        finding=f"sim.control is empty|does not count|{DOUBLED}",
+        finding=f"sim.control is empty|does not count|{DOUBLED}|{OUTSIDE}",
     ),
     Plant(
         "snapshot that lacks a worker",

@@ -212,6 +212,7 @@ PLANTS = [
         "state applied before the commit",
         "after a failed transaction the copy holds what was never committed: counts that are too high",
         written_before_the_commit,
+        kinds=("aborted", "crash", "away"),
         stateful=True,
         finding=WRONG_STATE,
     ),

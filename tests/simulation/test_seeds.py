@@ -27,7 +27,7 @@ from .world import run_plan, run_seed
 
 GROUP_SEEDS, SINGLE_SEEDS, STEP_PLANS = 340, 240, 60
 """Of the many: with several members from the beginning, with one, and with nothing but what befalls coordinators."""
-FAULTS_MIN = 6_000
+FAULTS_MIN = 8_000
 STEPS_MIN = 5
 """So often each fault meets the coordinator at each of its steps."""
 OUTAGES = 4
