@@ -487,8 +487,9 @@ def test_two_processes_on_one_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.broker
-def test_two_processes_of_one_application(kafka_server: KafkaServer) -> None:
+def test_two_processes_of_one_application(kafka_server: KafkaServer, caplog: pytest.LogCaptureFixture) -> None:
     """The second joins and has its share; when the first leaves it has all; nothing doubles, nothing is lost."""
+    caplog.set_level(logging.INFO, "keylanes")
     ground = Ground(f"kafka://{kafka_server.bootstrap}")
     ground.scatter([(i % 2, b"k%d" % (i % 40), b"%d" % i) for i in range(3_000)], 2)
     first, second = ground.app(), ground.app()
@@ -519,6 +520,8 @@ def test_two_processes_of_one_application(kafka_server: KafkaServer) -> None:
     declare(first)
     declare(second)
     asyncio.run(share())
+    assert f"{ground.name}: joined as incarnation 2" in caplog.text
+    assert f"{ground.name}: working on {ground.source}: 2 partitions" in caplog.text
     values = [int(one.value or b"") for partition in (0, 1) for one in ground.read(ground.late, partition)]
     assert sorted(values) == list(range(3_000))
 

@@ -13,8 +13,8 @@ from keylanes.brokers.protocol import Outgoing
 from keylanes.errors import FencedError, LogError, SettingsError, SourceError
 from keylanes.keyrange.hashing import HASH_NAME, SPACE_END
 from keylanes.offsets.codec import decode, encode
-from keylanes.offsets.control_events import AppCreated, ControlEvent, CoordinatorElected
-from keylanes.offsets.event_values import Band, Tile
+from keylanes.offsets.control_events import AppCreated, ControlEvent, CoordinatorElected, MemberExpelled
+from keylanes.offsets.event_values import NUMBERLESS, Band, Tile
 from keylanes.offsets.events import (
     Committed,
     Event,
@@ -326,20 +326,34 @@ def alongside(ground: Ground, app: App, work: Any) -> None:
     asyncio.run(run())
 
 
-def test_an_application_that_is_idle_and_out_of_office(ran: Ground) -> None:
-    """Superseded: it stops within a second, without work to show it; nothing doubles."""
+def expelled_as(ground: Ground, cause: str) -> None:
+    """The process that is at work, as incarnation 2 in term 2, is out."""
+    put(ground, "control", MemberExpelled(2, NUMBERLESS, 2, cause, 0))
+
+
+@pytest.mark.parametrize(("cause", "exits"), [("superseded", False), ("silent", True)])
+def test_an_application_that_is_idle_and_out_of_office(ran: Ground, cause: str, *, exits: bool) -> None:
+    """Superseded, or told to exit when it is expelled: it stops within a second, without work to show it."""
 
     async def run() -> None:
-        app, ended = passing_on(ran), asyncio.Event()
+        app, ended = passing_on(ran, exit_on_expulsion=exits), asyncio.Event()
         app.on_fatal = lambda error: ended.set()
         async with app:
-            await asyncio.to_thread(put, ran, "control", member_expelled(2, 2))
+            await asyncio.to_thread(expelled_as, ran, cause)
             async with asyncio.timeout(LIMIT_S):
                 await ended.wait()
 
-    with pytest.raises(FencedError, match="was expelled"):
+    with pytest.raises(FencedError, match=rf"was expelled \({cause}\): others have its ranges"):
         asyncio.run(run())
     goes_on(ran)
+
+
+def test_an_idle_application_comes_back(ran: Ground, caplog: pytest.LogCaptureFixture) -> None:
+    """Expelled as silent, it joins again under another number and works on; nothing doubles."""
+    app = passing_on(ran)
+    alongside(ran, app, lambda: expelled_as(ran, "silent"))
+    assert "was expelled (silent): others have its ranges; it joins again in 1 s" in caplog.text
+    assert numbers(ran) == [0, 1, 2, 3, 4, 5]
 
 
 def test_somebody_else_is_elected(ran: Ground) -> None:

@@ -244,10 +244,13 @@ def test_a_state_folder_of_an_older_version(kafka: Ground, caplog: pytest.LogCap
 
 @pytest.mark.broker
 @pytest.mark.parametrize("names", [("a", "b"), (None, "b")])
-async def test_a_second_process_takes_over_the_state(kafka: Ground, names: tuple[str | None, str]) -> None:
+async def test_a_second_process_takes_over_the_state(
+    kafka: Ground, names: tuple[str | None, str], caplog: pytest.LogCaptureFixture
+) -> None:
     """Beside the first one's subfolder it has its own, with the state that the first one committed when that has left;
     that of the first is good later on. With names, and without.
     """
+    caplog.set_level(logging.INFO, "keylanes")
     records = [(b"k%d" % (i % 3), b"%d" % i) for i in range(900)]
     await asyncio.to_thread(kafka.fill, records)
     half_way = asyncio.Event()
@@ -275,6 +278,7 @@ async def test_a_second_process_takes_over_the_state(kafka: Ground, names: tuple
             while [p.offset_least for p in second.statistics().partitions] != [900]:  # noqa: ASYNC110  # no event
                 await asyncio.sleep(0.01)
         assert second.statistics().records_done == 450
+    assert caplog.text.count(f"working on {kafka.source}: 1 partition") == 2
     for name in names:
         await asyncio.to_thread(declared(name).run, until="level")
         assert await asyncio.to_thread(counts, kafka, name or "0") == all_at(300)
