@@ -292,7 +292,7 @@ class Member:
         settings, standing, holding = self.settings, self.standing, self.holding
         await self.keeper.open(standing.ledger, topics)
         policies = {handler.topic: handler.on_failure for handler in self.handlers}
-        snapshots = Snapshots(standing, settings, self.wall_ms, lambda: self.group.coordinating.is_coordinator)
+        snapshots = Snapshots(standing, settings, self.wall_ms, self.group.takes_snapshots)
         transactions = Transactions(
             standing, producer, self.slots, self.keeper, snapshots, policies, settings, self.on_step
         )

@@ -94,6 +94,10 @@ class Group:
             return False
         return beat.is_level and (beat.term, beat.number) > self._heard_before
 
+    def takes_snapshots(self) -> bool:
+        """Whether it is this process that does: it coordinates, and does not leave, after which it may be fenced."""
+        return self.coordinating.is_coordinator and not self.taking_part.leaves
+
     async def leave(self, limit_s: float) -> None:
         """Wait until the group goes on without this process, which holds nothing any more, for a bounded time. Who
         coordinates does so until its own last transaction is fenced, and says that it stops.
