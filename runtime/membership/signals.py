@@ -78,13 +78,13 @@ class Signals:
     async def run(self) -> None:
         """Hear until cancelled."""
         reader: Reader | None = None
-        assigned: set[TopicPartition] = set()
+        assigned: list[TopicPartition] = []
         try:
             while True:
-                wanted = {TopicPartition(self.topic, partition) for partition in self._wanted}
+                wanted = [TopicPartition(self.topic, partition) for partition in sorted(self._wanted)]
                 try:
                     if reader is None:
-                        reader, assigned = await self.broker.reader({}), set()
+                        reader, assigned = await self.broker.reader({}), []
                     if wanted != assigned:
                         await self._find_positions(wanted)
                         reader.assign({source: self._positions[source] for source in wanted})
@@ -94,7 +94,7 @@ class Signals:
                     batches = await reader.fetch(wanted, records_max=FETCH_RECORDS_MAX, wait_ms=wait_ms)
                 except OffsetOutOfRange as error:  # retention passed what was to be heard next
                     self._positions[error.source] = error.watermarks.start
-                    assigned = set()
+                    assigned = []
                 except BrokerError as error:
                     logger.debug("signals can't be heard: %s", error)
                     if reader is not None:
@@ -107,10 +107,10 @@ class Signals:
             if reader is not None:
                 await self._close(reader)
 
-    async def _find_positions(self, wanted: set[TopicPartition]) -> None:
-        for source in list(self._positions.keys() - wanted):  # what is said meanwhile is not heard
+    async def _find_positions(self, wanted: list[TopicPartition]) -> None:
+        for source in self._positions.keys() - {*wanted}:  # what is said meanwhile is not heard
             del self._positions[source]
-        if missing := sorted(wanted - self._positions.keys()):
+        if missing := [source for source in wanted if source not in self._positions]:
             limit = self.settings.call_limit_ms
             marks = await bounded(self.broker.watermarks(missing), limit, f"watermarks of {self.topic}")
             for source in missing:
