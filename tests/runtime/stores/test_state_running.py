@@ -346,8 +346,8 @@ def test_store_before_and_during_a_restore() -> None:
 
         engine.copies = SlowCopies(hears)
         await engine.start()
-        assert heard
-        assert set(heard) == {"StateNotReady"}
+        assert heard[0] == "StateNotReady"
+        assert set(heard) <= {"StateNotReady", "1"}, "the other range may be restored behind it"
         assert engine.view("seen").get(high) == 1
         await engine.stop()
 
