@@ -190,7 +190,7 @@ class App:
         runs = self._begin(unheard)
         running = loop.create_task(self._run(runs, until_level=False))
         try:
-            await runs.member.started(running)
+            await runs.started(running)
         except asyncio.CancelledError:  # nobody will ever leave what was not entered
             running.cancel()
             await asyncio.wait([running])

@@ -25,7 +25,7 @@ class Rejoining:
 
     def __init__(self, make: Callable[[], Member], adopt: Callable[[Member], None], settings: Settings) -> None:
         self.make, self.adopt, self.settings = make, adopt, settings
-        self._stop = asyncio.Event()
+        self._stop, self._next = asyncio.Event(), asyncio.Event()
         self.is_coming_back = False
         """It was expelled, and is about to ask to join again."""
         self.member = make()
@@ -35,6 +35,23 @@ class Rejoining:
         """Stop in order, also between two runs."""
         self._stop.set()
         self.member.stop()
+
+    async def started(self, running: "asyncio.Task[None]") -> None:
+        """Wait until one of its runs works on what it was granted first. Raises what ended the task of ``run`` before
+        that.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            self._next.clear()
+            tasks = [loop.create_task(self.member.started(running)), loop.create_task(self._next.wait())]
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in tasks:
+                    task.cancel()
+            if tasks[0].done():
+                await tasks[0]
+                return
 
     async def run(self, *, until_level: bool = False) -> None:
         """Until it is stopped, or ends for a cause that coming back would not mend."""
@@ -66,3 +83,4 @@ class Rejoining:
                 self.is_coming_back = False
             self.member = self.make()
             self.adopt(self.member)
+            self._next.set()

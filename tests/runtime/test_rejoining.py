@@ -17,9 +17,14 @@ from keylanes.runtime.rejoining import Rejoining
 class Short:
     """Stands for a member: its run ends as expelled for silence, when it is ``over``."""
 
-    def __init__(self, over: Callable[[], bool]) -> None:
-        self.over = over
+    def __init__(self, over: Callable[[], bool], *, is_ready: bool = True) -> None:
+        self.over, self.is_ready = over, is_ready
         self.stops = 0
+
+    async def started(self, running: "asyncio.Task[None]") -> None:
+        """At once, or when all is over."""
+        if not self.is_ready:
+            await asyncio.wait([running])
 
     async def run(self, **_: Any) -> None:
         """Until it is over."""
@@ -52,3 +57,24 @@ def test_one_that_is_told_to_stop_does_not_come_back(caplog: pytest.LogCaptureFi
     run_virtual(main(), seed=1)
     assert len(made) == 2
     assert [caplog.text.count(words) for words in ("it joins again in", "it was told to stop, and does")] == [1, 1]
+
+
+def test_who_waits_for_the_start_gets_the_run_that_comes_to_work() -> None:
+    """The first is expelled before it works on anything; what counts is that the second does."""
+    made: list[Short] = []
+
+    def make() -> Member:
+        is_first = not made
+        made.append(Short(lambda: is_first or made[-1].stops > 0, is_ready=not is_first))
+        return cast(Member, made[-1])
+
+    async def main() -> None:
+        runs = Rejoining(make, lambda member: None, Settings())
+        running = asyncio.get_running_loop().create_task(runs.run())
+        async with asyncio.timeout(10):
+            await runs.started(running)
+        assert len(made) == 2
+        runs.stop()
+        await running
+
+    run_virtual(main(), seed=1)
