@@ -26,6 +26,7 @@ from keylanes.runtime.logs.office import Standing
 from keylanes.runtime.logs.reader import LogReader, Own
 from keylanes.runtime.member import Member
 from keylanes.runtime.membership.decisions import Decisions
+from keylanes.runtime.membership.group import Group
 from keylanes.runtime.partition.generation import Generation
 
 from ..brokers import test_simulated_appends, test_simulated_network
@@ -312,7 +313,7 @@ PLANTS = [
     Plant(
         "a snapshot by anybody",
         "who has not read a grant yet writes down what it knows, and the progress under that grant is forgotten",
-        changed(Member, "_set_up", ("lambda: self.group.coordinating.is_coordinator", "lambda: True")),
+        changed(Group, "takes_snapshots", ("self.coordinating.is_coordinator and", "True and")),
         kinds=("rival", "storm"),
         finding="which never coordinated",
     ),
