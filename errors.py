@@ -5,7 +5,7 @@ KeylanesError
 ├── FatalError                  the application stopped; nothing that was committed is lost
 │   ├── AccessRefused        2  the cluster refuses a log-in, a certificate or a right: see docs/exit-codes.md
 │   ├── MachineError         2  this machine's clock is wrong, or it has no memory or threads left for the application
-│   ├── FencedError          3  another process of this application took over: leave it stopped
+│   ├── FencedError          3  another process has this one's name, or the group goes on without this one
 │   ├── LogError             4  a log of ours is damaged, foreign, truncated or newer: see docs/offset-log.md
 │   ├── HandlerFailed        5  a handler failed for good and its policy is to stop
 │   ├── BrokerUnavailable    6  the broker did not answer within the limits: start again when it is back
@@ -67,7 +67,7 @@ class MachineError(FatalError):
 
 
 class FencedError(FatalError):
-    """Another process of the same application took over. Do not restart this one beside it."""
+    """Another process with the name of this one is at work, or the group expelled this one: others have its ranges."""
 
     exit_code = 3
 

@@ -122,6 +122,8 @@ def _release(folder: Path, shared: _Shared) -> None:
 class EmbeddedBroker:
     """A ``Broker`` in a folder. ``clock_ms`` stamps the records that bring no timestamp."""
 
+    is_alone: bool = True
+
     def __init__(self, folder: Path | str, *, clock_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
         self.folder = Path(os.path.abspath(folder))
         self._clock_ms = clock_ms

@@ -256,6 +256,9 @@ class Appender(Protocol):
 class Broker(Protocol):
     """A place with topics. Constructed without I/O; ``open`` connects."""
 
+    is_alone: bool
+    """Whether it is one process's alone, and proves, once it is open, that no other one uses it."""
+
     async def open(self) -> None:
         """Connect. Raises BrokerTimeout, or StoreError for a local folder that can't be used."""
 

@@ -7,7 +7,7 @@ CODES: Final = {
     1: "an error that none of these names",
     2: "wrong usage, settings, declarations, clock or limits; an embedded broker is in use; or the cluster refuses a "
     "log-in or a right",
-    3: "another process of the application took over",
+    3: "another process has the name of this one, or it was expelled from the group",
     4: "a log of the application can't be used",
     5: "a record failed for good, and the policy is to stop",
     6: "the broker did not answer",

@@ -22,11 +22,15 @@ from ..devkafka.java import java_home
 from ..errors import KeylanesError, SettingsError
 from ..runtime.app import App
 from ..runtime.logs.topics import creation_commands
+from ..runtime.settings import Settings
 from ..runtime.watch.progress import ProgressShown
 from ..runtime.watch.steps import Step
 from .audit import audit_arguments, client_settings
 from .broker import broker
 from .codes import CODES, epilog
+from .group import as_json as group_json
+from .group import as_text as group_text
+from .group import show_group
 from .said import checked_level, set_up_logging
 from .state import state as state_commands
 from .topics import create_topics
@@ -193,6 +197,26 @@ def audit(context: typer.Context) -> None:
     if not {"-h", "--help"} & set(arguments):
         os.environ.update(java_home().environment(os.environ))
     raise typer.Exit(job.main(arguments, security))
+
+
+@cli.command(epilog=epilog(0, 2, 4, 6))
+def group(
+    target: Annotated[str | None, typer.Argument(metavar="[MODULE:APP]", help="where the App is")] = None,
+    app: Annotated[str | None, typer.Option(help="or the application's name, with --broker")] = None,
+    broker: Annotated[str | None, typer.Option(help="its address; default: that of MODULE:APP")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who takes part in an application, who owns what, and what waits for what: from its logs alone."""
+    if (target is None) == (app is None):
+        raise SettingsError("group: give either MODULE:APP, or --app NAME with --broker ADDRESS")
+    loaded = None if target is None else load_app(target)
+    address = broker or (loaded.broker if loaded is not None and isinstance(loaded.broker, str) else None)
+    if address is None:
+        raise SettingsError("group: the broker's address is not known; give --broker ADDRESS")
+    settings = Settings.from_env() if loaded is None else loaded.settings
+    name = app if loaded is None else loaded.name
+    shown = show_group(name or "", address, settings)
+    sys.stdout.write((group_json(name or "", shown) if as_json else group_text(name or "", shown)) + "\n")
 
 
 @cli.command(epilog=epilog(0, 2))

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 HANDLER_MS = 5.0
 EXIT_WRONG, EXIT_INTERRUPTED = 1, 130
+NAME = "demo"
+"""Of the one process: when it was killed, the next one of this name waits but two beats."""
 
 Say = Callable[[str], None]
 
@@ -148,8 +150,8 @@ class _Demo:
         """One run of the application."""
         book: Logbook = asyncio.run(_with_broker(address, self.settings, _prepare))
         settings = self.settings
-        if self.options.broker == "kafka":  # the embedded broker keeps state itself
-            settings = msgspec.structs.replace(settings, state_folder=str(self.place.copies))
+        if self.options.broker == "kafka":  # the embedded broker keeps state itself, and is alone
+            settings = msgspec.structs.replace(settings, state_folder=str(self.place.copies), group_instance_id=NAME)
         expected = 2 * self.options.rows  # about: almost every flight also arrives
         with ProgressShown("processing flights and arrivals", expected) as shown:
             processing = Processing(

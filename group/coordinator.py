@@ -34,13 +34,14 @@ from .view import Batch, View
 
 
 class Needs(NamedTuple):
-    """What is to be done outside of the logs: members to fence, (place, epoch) to read to the end, source topics to
-    look at, and whether the ends of the sources are wanted.
+    """What is to be done outside of the control log: members to fence, (place, epoch) to read to the end, source topics
+    to look at, partitions of the offset log to open, and whether the ends of the sources are wanted.
     """
 
     fence: list[Member]
     read: list[tuple[Place, int]]
     look: list[str]
+    open: list[int]
     ends: bool
 
 
@@ -68,7 +69,9 @@ def needs(view: View) -> Needs:
             if cell.standing is Standing.UNREAD
         }
     )
-    return Needs(fence, unread, view.unseen, control.runs_to_level and control.pinned is None and seat.ends is None)
+    has_joined = control.member_of(seat.birth) is not None
+    wants_ends = view.lacks_ends and seat.ends is None and not view.unseen
+    return Needs(fence, unread, view.unseen, view.unopened if has_joined else [], wants_ends)
 
 
 def _sources(view: View, turn: Turn) -> Batch:
@@ -91,8 +94,8 @@ def _stores(view: View, turn: Turn) -> Batch:
     knows that the partition is new.
     """
     wanted: list[StoreSpec] = []
-    for asked in view.heard.asked.values():
-        for store in asked.stores:
+    for birth, asked in view.heard.asked.items():
+        for store in asked.stores if view.control.member_of(birth) is not None else ():
             topic = view.seat.found.get(store.topic)
             known = sum(place[0] == store.topic for place in view.control.started)
             if topic is not None and topic.partitions <= known and store.name not in view.control.stores:
@@ -102,7 +105,7 @@ def _stores(view: View, turn: Turn) -> Batch:
 
 
 def _ends(view: View, turn: Turn) -> Batch:
-    if view.seat.ends is None or view.control.pinned is not None or not view.control.runs_to_level:
+    if view.seat.ends is None or not view.lacks_ends:
         return Batch()
     return Batch([EndsPinned(*turn.next(), view.seat.ends)])
 

@@ -13,7 +13,7 @@ from ..offsets.control import Control, Member
 from ..offsets.decide import Turn, decide_stores, spec_of
 from ..offsets.event_values import Sourced
 from ..offsets.signals import JoinAsked
-from ..offsets.starts import ADDED
+from ..offsets.starts import check_starts
 from .election import SHORT_INTERVALS
 from .heard import Heard
 
@@ -70,19 +70,17 @@ def judge(control: Control, heard: Heard, asked: JoinAsked) -> Verdict:
             return Refused(why)
         is_silent = heard.silent_ms(*of) >= SHORT_INTERVALS * heard.interval_ms
         return Ousts(member.incarnation) if is_silent and _is_namesake(member, asked) else Waits(member.incarnation)
+    for member in control.members.values() if asked.until_level and control.pinned is not None else ():
+        runs_to_level = member.joined.until_level and not member.expelled and member.birth != asked.birth
+        if runs_to_level and not heard.beats_since(member.joined.instance, member.birth, asked.birth):
+            return Waits(member.incarnation)  # who is gone shall not leave behind to which ends this one runs
     return Joins()
 
 
 def _changed(control: Control, asked: JoinAsked) -> str | None:
     """What the logs know otherwise, for good."""
-    for source in asked.topics:
-        starts = {event.start for place, event in control.begun.items() if place[0] == source.topic} - {ADDED}
-        if starts and source.start not in starts:
-            return (
-                f"topic {source.topic!r} was started from {min(starts)!r}, and this process says start="
-                f"{source.start!r}: write start={min(starts)!r}, or start under a new application name"
-            )
     try:
+        check_starts(control, {source.topic: source.start for source in asked.topics})
         decide_stores(control, Turn(0), [spec_of(store) for store in asked.stores])
     except ValueError as error:
         return str(error)

@@ -9,6 +9,7 @@ one: so a process that comes back under its name is heard in the partition in wh
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,6 +32,8 @@ MEMBERS: Final = 4
 PARTITIONS: Final = 1 + MEMBERS
 REQUESTS_MAX: Final = 1_000
 """So many requests wait at most; who asks does so again."""
+FORGOTTEN_MAX: Final = 256
+"""So many who are over may still be known: they are forgotten together."""
 NEWS_MAX: Final = 10_000
 """Of so many events of the control log it is known when they were written."""
 
@@ -72,6 +75,8 @@ class Heard:
     """When they asked first, by the time of each partition."""
     leaving: dict[int, int] = field(default_factory=dict)
     """Who leaves, by incarnation, and since when by the time of its partition."""
+    done: set[int] = field(default_factory=set)
+    """Who of these commits nothing more: what it was granted last and did not take up stays its own."""
     moves: dict[str, MoveAsked] = field(default_factory=dict)
     expels: dict[str, ExpelAsked] = field(default_factory=dict)
     """What was asked for, by request."""
@@ -87,11 +92,16 @@ class Heard:
         """One record of a partition of the signals, with its timestamp."""
         self.silences[partition].hear(append_ms, *self._voices(partition, append_ms, signal))
         match signal:
+            case Beat() if partition != COORDINATORS:
+                self.answered(signal.birth)  # by whoever coordinated then
             case JoinAsked():
                 self.asked[signal.birth] = signal
                 self.asked_ms.setdefault(signal.birth, tuple(silence.now_ms for silence in self.silences))
             case LeaveAsked():
+                self.answered(signal.birth)
                 self.leaving.setdefault(signal.incarnation, self.silences[partition].now_ms)
+                if signal.is_done:
+                    self.done.add(signal.incarnation)
             case MoveAsked() if len(self.moves) < REQUESTS_MAX:
                 self.moves[signal.request] = signal
             case ExpelAsked() if len(self.expels) < REQUESTS_MAX:
@@ -134,6 +144,16 @@ class Heard:
         """So long nothing was heard of a process."""
         return self.silence_of(instance, birth).silent_ms(birth)
 
+    def begin_anew(self, partition: int) -> None:
+        """It was not listened to for some time: who asked there to join may have joined, and left, meanwhile, and what
+        else was asked for may have been done.
+        """
+        self.silences[partition].begin_anew()
+        for birth in [b for b, asked in self.asked.items() if partition_of(asked.instance, b) == partition]:
+            self.answered(birth)
+        self.moves.clear()
+        self.expels.clear()
+
     def answered(self, request: str) -> None:
         """A request was answered: that of a process to join, by its birth, or one for a move or an expulsion."""
         self.asked.pop(request, None)
@@ -141,8 +161,12 @@ class Heard:
         self.moves.pop(request, None)
         self.expels.pop(request, None)
 
-    def is_gone(self, incarnation: int, instance: str, birth: str) -> None:
-        """A member is over."""
-        self.leaving.pop(incarnation, None)
-        self.beats.pop(incarnation, None)
-        self.silence_of(instance, birth).forget(birth)
+    def keep(self, members: Mapping[int, str]) -> None:
+        """Forget who is over, when many are. ``members``: the births of those that are there, by incarnation."""
+        if len(self.beats) + len(self.leaving) > 2 * len(members) + FORGOTTEN_MAX:
+            self.beats = {i: beat for i, beat in self.beats.items() if i in members}
+            self.leaving = {i: since for i, since in self.leaving.items() if i in members}
+            self.done &= self.leaving.keys()
+        births = {*members.values(), *self.asked}
+        for silence in self.silences[COORDINATORS + 1 :]:
+            silence.keep(births, FORGOTTEN_MAX)

@@ -61,7 +61,8 @@ def state_of(
     """How it stands with the process born as ``birth``.
 
     ``incarnation``: under which it has joined, as far as it knows: a member that is over is forgotten in the log;
-    ``taken``: the epochs that it has taken up, by place; ``winding``: the moves that it is winding up.
+    ``taken``: the epochs that it has taken up, by place; ``winding``: the moves that it is winding up, or has released
+    what they ask for: they stand in the log until that is granted again.
     """
     member = control.member_of(birth)
     if member is None and incarnation is None:

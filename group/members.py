@@ -1,5 +1,6 @@
 """PURE. The coordinator's rows about members: who is fenced, who is expelled and why, who joins."""
 
+from itertools import takewhile
 from typing import Final
 
 from ..offsets.control import Member, take
@@ -11,6 +12,8 @@ from .cells import Standing
 from .features import Joins, Ousts, Refused, judge
 from .view import Batch, View
 
+ASKS_INTERVALS: Final = 3
+"""Who asks to join does so in each interval; one that has not for so many is gone."""
 SILENT: Final = "silent"
 LEFT: Final = "left"
 STUCK: Final = "stuck"
@@ -47,7 +50,7 @@ def _why_it_goes(view: View, member: Member) -> str | None:
         return SUPERSEDED
     silence = heard.silence_of(member.joined.instance, member.birth)
     since_ms = heard.leaving.get(member.incarnation)
-    if since_ms is not None and not _holds(view, member.incarnation):
+    if since_ms is not None and (member.incarnation in heard.done or _holds_nothing(view, member.incarnation)):
         return LEFT
     if since_ms is not None and silence.now_ms - since_ms >= view.rules.leave_ms:
         return STUCK
@@ -56,11 +59,11 @@ def _why_it_goes(view: View, member: Member) -> str | None:
     return None
 
 
-def _holds(view: View, incarnation: int) -> bool:
-    """Whether a member holds something that it has not released."""
+def _holds_nothing(view: View, incarnation: int) -> bool:
+    """Whether a member has released all that it was granted, as far as the offset log was read."""
     if incarnation not in view.control.held:
-        return False
-    return any(
+        return True
+    return not view.unopened and not any(
         cell.owner == incarnation and cell.standing is Standing.HELD
         for place in view.control.started
         for cell in view.cells(place)
@@ -79,6 +82,10 @@ def answers(view: View, turn: Turn) -> Batch:
         if birth in control.refused or control.member_of(birth) is not None:
             answered += [birth] if all(store.name in control.stores for store in asked.stores) else []
             continue
+        if view.heard.silent_ms(asked.instance, birth) >= ASKS_INTERVALS * view.rules.interval_ms:
+            continue  # it asks no more
+        if _contradicts_before(view, birth):  # judged when theirs have their numbers
+            continue
         verdict = judge(control, view.heard, asked)
         new: list[Decision] = []
         if isinstance(verdict, Refused):
@@ -91,6 +98,17 @@ def answers(view: View, turn: Turn) -> Batch:
             take(control, decision)
         decisions += new
     return Batch(decisions, tuple(answered))
+
+
+def _contradicts_before(view: View, birth: str) -> bool:
+    """Whether who asks wants a store otherwise than somebody who asked before it, and who is not through."""
+    wanted = {store.name: store for store in view.heard.asked[birth].stores}
+    before = takewhile(lambda other: other != birth, view.heard.asked)
+    return any(
+        wanted.get(store.name, store) != store and store.name not in view.control.stores
+        for other in before
+        for store in view.heard.asked[other].stores
+    )
 
 
 def _joined(app: str, turn: Turn, incarnation: int, asked: JoinAsked) -> MemberJoined:

@@ -30,6 +30,8 @@ def granted(view: View, turn: Turn) -> Batch:
     """In each partition the points of one move: two grants to different members would share an epoch."""
     staying = {member.incarnation for member in view.staying}
     decisions: list[Decision] = []
+    if view.unopened:  # a log that is empty, and of which something was granted, is taken for lost
+        return Batch()
     for place, moves in sorted(_planned(view).items()):
         for move in moves:
             if move.target not in staying:
@@ -122,7 +124,8 @@ def planned(view: View, turn: Turn) -> Batch:
     """A plan, when there is a cause or a request or an orphan, and somebody to have something."""
     control = view.control
     requests = view.heard.moves
-    if not view.staying or view.unseen:
+    # Who has not read the offset log yet takes all for free.
+    if not view.staying or view.unseen or view.unopened or view.lacks_ends:
         return Batch()
     is_due = _is_time(view) and (control.group_epoch > control.moves.group_epoch or _has_orphans(view))
     if not (is_due or requests):
@@ -194,7 +197,7 @@ def moves_of(view: View, requests: Sequence[MoveAsked], *, levels: bool) -> list
         target.update({shift.share: shift.target for shift in solve(takers, list(shares))})
     moves: list[PlannedMove] = []
     for share, (cell, on_its_way) in sorted(shares.items()):
-        asked = _requested(share, requests)
+        asked = _requested(share, cell.epoch, requests)
         wanted = target[share] if asked is None else _target_of(asked, share, takers)
         if wanted == NOBODY or wanted not in staying or (on_its_way and on_its_way.target == wanted):
             continue
@@ -231,10 +234,11 @@ def _cut_by(found: Iterable[Cell], place: Place, requests: Sequence[MoveAsked]) 
     return parts
 
 
-def _requested(share: Share, requests: Sequence[MoveAsked]) -> MoveAsked | None:
-    """The last request over a share."""
+def _requested(share: Share, epoch: int, requests: Sequence[MoveAsked]) -> MoveAsked | None:
+    """The last request over a share that is held at an epoch; one that names another one is late."""
     own = [asked for asked in requests if (asked.topic, asked.partition) == share[:2]]
     over = [asked for asked in own if asked.first <= share.first and share.end <= asked.end]
+    over = [asked for asked in over if asked.epoch in (0, epoch)]
     return over[-1] if over else None
 
 

@@ -12,6 +12,7 @@ behind it. A clock that goes back stands still.
 It follows that a reader that lags is never wrong: what it has not read yet has not passed.
 """
 
+from collections.abc import Collection
 from typing import Final, TypeAlias
 
 Voice: TypeAlias = str | int
@@ -58,6 +59,11 @@ class Silence:
         if self._awaited is None or self._awaited[0] != voice:
             self._awaited = voice, self.now_ms
 
+    def begin_anew(self) -> None:
+        """The partition was not listened to for some time: each session begins anew."""
+        self._last_ms, self._begun_ms = None, self.now_ms
+        self._heard.clear()
+
     def silent_ms(self, voice: Voice) -> int:
         """So long nothing was heard of somebody: since the last record, or since sessions began, or since it is waited
         for.
@@ -75,6 +81,7 @@ class Silence:
         """When somebody was heard last, by the time of the partition; -1: not since sessions began."""
         return self._heard.get(voice, -1)
 
-    def forget(self, voice: Voice) -> None:
-        """Nobody asks for it any more."""
-        self._heard.pop(voice, None)
+    def keep(self, voices: Collection[Voice], more: int) -> None:
+        """Forget the others, when there are more than so many."""
+        if len(self._heard) > len(voices) + more:
+            self._heard = {voice: at for voice, at in self._heard.items() if voice in voices}

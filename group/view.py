@@ -61,14 +61,17 @@ class Seat:
     """Topics that the broker was asked for and does not have, or can't tell: nothing waits for these."""
     ends: tuple[PinnedEnd, ...] | None = None
     """Where the sources end, while somebody runs to the level."""
+    log_partitions: int = 0
+    """How many the offset log has: each begins with an event of its own."""
     planned_ms: int | None = None
     asked_ms: dict[int, int] = field(default_factory=dict)
     """When each release was seen to be asked for, by move."""
 
 
-class View(NamedTuple):
-    """All that a decision is made of. ``position``: up to which the control log was read; ``now_ms``: by any clock that
-    does not go back.
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that a decision is made of, as it stands while that is made. ``position``: up to which the control log was
+    read; ``now_ms``: by any clock that does not go back.
     """
 
     ledger: Ledger
@@ -77,6 +80,7 @@ class View(NamedTuple):
     rules: Rules
     position: int
     now_ms: int
+    _cells: dict[Place, list[Cell]] = field(default_factory=dict)
 
     @property
     def control(self) -> Control:
@@ -94,14 +98,30 @@ class View(NamedTuple):
         return [member for member in self.living if member.incarnation not in self.heard.leaving]
 
     @property
+    def handled(self) -> set[str]:
+        """The source topics that a living member can handle. Of others, which it had, nothing is asked for any more."""
+        return {source.topic for member in self.living for source in member.joined.topics}
+
+    @property
     def unseen(self) -> list[str]:
         """The source topics that somebody can handle, and that were not looked at yet."""
-        topics = {source.topic for member in self.living for source in member.joined.topics}
-        return sorted(topics - self.seat.found.keys() - self.seat.lost)
+        return sorted(self.handled - self.seat.found.keys() - self.seat.lost)
+
+    @property
+    def lacks_ends(self) -> bool:
+        """Whether somebody runs to the level, and the ends are not pinned: no record is worked for it before."""
+        return self.control.runs_to_level and self.control.pinned is None
+
+    @property
+    def unopened(self) -> list[int]:
+        """The partitions of the offset log that have no first event yet."""
+        return sorted(set(range(self.seat.log_partitions)) - self.ledger.opened)
 
     def cells(self, place: Place) -> list[Cell]:
         """How it stands with a source partition."""
-        return cells(self.control, self.ledger.partitions, place, self.seat.read)
+        if (known := self._cells.get(place)) is None:
+            known = self._cells[place] = cells(self.control, self.ledger.partitions, place, self.seat.read)
+        return known
 
 
 class Batch(NamedTuple):

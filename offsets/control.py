@@ -183,7 +183,7 @@ class Control:
 
     @property
     def runs_to_level(self) -> bool:
-        """Whether a member runs to the level that was not expelled."""
+        """Whether a member runs to the level: then first writes to sources are written down."""
         return any(member.joined.until_level and not member.expelled for member in self.members.values())
 
     def member_of(self, birth: str) -> Member | None:

@@ -198,9 +198,14 @@ class Ledger:
         """(partition, epoch) of every visible commit that does not count, in order."""
         return [(place, e) for place, p in sorted(self.partitions.items()) for e in sorted(p.violations)]
 
-    def waiting(self) -> list[tuple[Place, int]]:
-        """(partition, epoch) of events whose grant was not read yet, in order."""
-        return [(place, e) for place, p in sorted(self.partitions.items()) for e in sorted(p.waiting)]
+    def waiting(self, writer: int | None = None) -> list[tuple[Place, int]]:
+        """(partition, epoch) of events whose grant was not read yet, in order; all, or those of one incarnation."""
+        return [
+            (place, epoch)
+            for place, partition in sorted(self.partitions.items())
+            for epoch, events in sorted(partition.waiting.items())
+            if writer is None or any(event.incarnation == writer for event in events)
+        ]
 
     def copy(self) -> "Ledger":
         """An equal ledger that changes by itself. It takes time in proportion to what it holds: some µs a partition."""

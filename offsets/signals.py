@@ -4,11 +4,13 @@ Whoever loses all of it is slow, never wrong. Partition 0 holds what the coordin
 operators tell. The bytes are those of events (see events.py): an array whose first item is the tag.
 """
 
-from typing import TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from .event_values import Edge, LogEvent, PlannedMove, Sourced
+
+CAPACITY_MAX: Final = 1_000_000.0
 
 
 class StoreAsked(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -34,7 +36,7 @@ class JoinAsked(LogEvent, frozen=True, tag="join_asked/1"):
     producers: int
     host: str
     endpoint: str
-    capacity: float
+    capacity: Annotated[float, msgspec.Meta(gt=0, le=CAPACITY_MAX)]
     level: int
     topics: tuple[Sourced, ...]
     writes: tuple[str, ...]
@@ -79,11 +81,14 @@ class Beat(LogEvent, frozen=True, tag="beat/1"):
 
 
 class LeaveAsked(LogEvent, frozen=True, tag="leave_asked/1"):
-    """A member stops in order. ``returns_in_ms``: its name will be back by then; 0: it will not."""
+    """A member stops in order. ``returns_in_ms``: its name will be back by then; 0: it will not. ``is_done``: it has
+    made its last commit.
+    """
 
     incarnation: int
     birth: str
     returns_in_ms: int
+    is_done: bool
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

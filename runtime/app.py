@@ -26,6 +26,7 @@ from .handlers.store_declarations import shape_of
 from .handlers.values import Codec
 from .member import Member, unheard
 from .process import run_in_own_loop
+from .rejoining import Rejoining
 from .sending import Sending
 from .settings import Settings
 from .stores.view import Found, StoreView
@@ -82,6 +83,7 @@ class App:
             connect(self.broker, self.settings, name)  # no I/O: a wrong address is said here and now
         self._sending = Sending(name, self.handlers, self.settings, self.partitioners, self._make_broker)
         self._member: Member | None = None
+        self._runs: Rejoining | None = None
         self._call: Call = _as_it_is
         self._watch: LoopWatch | None = None
         self._block: _Block | None = None
@@ -185,10 +187,10 @@ class App:
         A fatal error cancels the body of the ``async with`` and is raised where it ends, as by asyncio.TaskGroup.
         """
         loop = asyncio.get_running_loop()
-        member = self._begin(unheard)
-        running = loop.create_task(self._run(member, until_level=False))
+        runs = self._begin(unheard)
+        running = loop.create_task(self._run(runs, until_level=False))
         try:
-            await member.started(running)
+            await runs.started(running)
         except asyncio.CancelledError:  # nobody will ever leave what was not entered
             running.cancel()
             await asyncio.wait([running])
@@ -206,8 +208,8 @@ class App:
 
     def stop(self) -> None:
         """Stop in order: no more reading, drain to ``drain_timeout_ms``, commit, close."""
-        if self._member is not None:
-            self._member.stop()
+        if self._runs is not None:
+            self._runs.stop()
 
     async def _run_with_signals(self, *, until_level: bool, on_step: Callable[[Step], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -229,13 +231,15 @@ class App:
                 loop.add_signal_handler(number, on_signal, number)
         await self._run(self._begin(on_step), until_level=until_level)
 
-    def _begin(self, on_step: Callable[[Step], None]) -> Member:
+    def _begin(self, on_step: Callable[[Step], None]) -> Rejoining:
         self._check_handlers()
         if self._state in ("starting", "running", "stopping"):
             raise SettingsError(f"application {self.name!r} runs already in this process")
-        member = self._make_member(on_step)
-        self._adopt(member, _as_it_is)
-        return member
+        runs = Rejoining(
+            lambda: self._make_member(on_step), lambda member: self._adopt(member, _as_it_is), self.settings
+        )
+        self._runs = runs
+        return runs
 
     def _check_handlers(self) -> None:
         if not self.handlers:
@@ -244,12 +248,12 @@ class App:
                 '@app.handler("topic"), or import the module that does'
             )
 
-    async def _run(self, member: Member, *, until_level: bool) -> None:
-        self._watch = LoopWatch(self.settings.loop_lag_ms, lambda: str(member.oldest_running() or "none is known"))
+    async def _run(self, runs: Rejoining, *, until_level: bool) -> None:
+        self._watch = LoopWatch(self.settings.loop_lag_ms, lambda: str(runs.member.oldest_running() or "none is known"))
         watching = asyncio.get_running_loop().create_task(self._watch.run())
         self._sending.keep()
         try:
-            await member.run(until_level=until_level)
+            await runs.run(until_level=until_level)
         except Exception as error:
             self._tell(error)
             raise
@@ -275,7 +279,7 @@ class App:
             list(self.handlers.values()),
             broker,
             self.settings,
-            instance=os.urandom(8).hex(),
+            birth=os.urandom(8).hex(),
             wall_ms=lambda: int(time.time() * 1000),
             on_step=on_step,
             closes_broker=is_ours,
@@ -341,7 +345,7 @@ class App:
         """Whether it may stay in service; ``cause`` says why not."""
         member, state = self._member, self._state
         stalled = member is not None and member.stall.is_stalled
-        failure = None if member is None else member.cause
+        failure = None if member is None or self._is_coming_back else member.cause
         cause = str(failure) if failure else ("records wait and nothing moves" if stalled else None)
         is_good = state in ("starting", "running", "stopping") and not stalled
         return Health(state, is_good, cause, self._lag_ms())
@@ -397,16 +401,17 @@ class App:
         await self._call(self._working().work.requests.merge((topic, partition), within))
 
     async def release(self, topic: str, partition: int, within: KeyRange) -> None:
-        """Release a key range of a source partition. Its records wait until ``grant`` or a restart takes it up again.
+        """Ask that a key range of a source partition goes from this process to another one of the application. Where
+        there is none that can have it, it comes back.
 
-        Returns when the running records of the range are done and committed. Cancelling the call does not undo the
-        release. Raises as ``split`` does.
+        Returns when the running records of the range are done and committed, and the range is given up. Cancelling the
+        call does not undo that. Raises as ``split`` does.
         """
         await self._call(self._working().work.requests.release((topic, partition), within))
 
     async def grant(self, topic: str, partition: int, within: KeyRange) -> None:
-        """Take up a released key range again. Returns when its state is restored and its workers run. Raises as
-        ``split`` does.
+        """Ask that a key range of a source partition comes to this process, from whichever has it. Returns when its
+        state is whole here and its workers run. Raises as ``split`` does.
         """
         await self._call(self._working().work.requests.grant((topic, partition), within))
 
@@ -417,7 +422,13 @@ class App:
 
     @property
     def _state(self) -> str:
+        if self._is_coming_back:
+            return "starting"
         return "idle" if self._member is None else self._member.state
+
+    @property
+    def _is_coming_back(self) -> bool:
+        return self._runs is not None and self._runs.is_coming_back
 
     def _lag_ms(self) -> float:
         return 0.0 if self._watch is None else self._watch.lag_max_s * 1000

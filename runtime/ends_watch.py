@@ -1,24 +1,20 @@
 """How far the source partitions are committed, how far they are from their ends, and whether a run is there."""
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 
 from ..brokers.protocol import Broker, BrokerError, TopicPartition
 from ..brokers.waiting import bounded
 from ..keyrange.hashing import SPACE_END
-from .engine.ends import Ends
-from .engine.partition_run import PartitionRun, run_of
+from .engine.partition_run import PartitionRun
 from .logs.office import Standing
 from .settings import Settings
 from .watch.statistics import ToLevel
 
-logger = logging.getLogger("keylanes")
-
 
 class EndsWatch:
-    """``runs``: all partitions that are worked on; some are added while they are. ``ends``: of the sources, as they
-    were seen at ``seen_s`` of the loop's time.
+    """``runs``: all partitions that are worked on; they come and go. ``ends``: where each ended when it was taken up;
+    what was asked for at ``seen_s`` of the loop's time, and since, is newer.
     """
 
     def __init__(
@@ -33,9 +29,8 @@ class EndsWatch:
         self.broker, self.settings, self.runs, self.standing = broker, settings, runs, standing
         self.seen_s = seen_s
         """When the broker was asked for the ends that are known; it has answered."""
-        self._seen = dict(ends)
-        self._has_named_released = False
-        self._is_told = False
+        self._found = ends
+        self._seen: dict[TopicPartition, int] = {}
 
     async def run(self) -> None:
         """Ask for the ends of all source partitions in intervals, until cancelled."""
@@ -48,7 +43,8 @@ class EndsWatch:
 
     def end_and_lag(self, run: PartitionRun) -> tuple[int, int]:
         """The end of a source partition as it was last seen, and how far its least edge is from there."""
-        end = max(self._seen.get(run.dispatch.place, 0), run.dispatch.front)
+        place = run.dispatch.place
+        end = max(self._seen.get(place, 0), self._found.get(place, 0), run.dispatch.front)
         return end, end - self._edge(run)
 
     async def _ask(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -76,10 +72,10 @@ class EndsWatch:
             return min(worker.edge for worker in workers)
         return self.standing.ledger.frontier(run.dispatch.place)
 
-    def remaining(self, ends: Mapping[TopicPartition, int]) -> int:
+    def remaining(self, ends: Mapping[TopicPartition, int], runs: Sequence[PartitionRun]) -> int:
         """How many offsets are left up to these ends, those of a worker in proportion to its key range."""
         area = 0
-        for run in self.runs:
+        for run in runs:
             source, workers = run.dispatch.place, run.dispatch.workers
             end = ends.get(source, 0)
             if sum(worker.end - worker.first for worker in workers) == SPACE_END:
@@ -88,41 +84,28 @@ class EndsWatch:
                 area += max(0, end - self.standing.ledger.frontier(source)) * SPACE_END
         return -(-area // SPACE_END)
 
-    async def has_reached(self, level: Ends) -> bool:
-        """Whether all is done, also in sources that this application writes to itself."""
-        wanted = level.to_pin(self.edges())
-        if wanted:
-            try:
-                level.pin(await self._ask(wanted))
-            except BrokerError as error:
-                if not self._is_told:
-                    logger.warning("the ends of the sources can't be read, until they can: %s", error)
-                self._is_told = True
-                return False
-            self._is_told = False
-        edges = self.edges()
-        if level.is_level(edges):
-            return True
-        if not self._has_named_released:
-            self._name_released({source: end for source, end in level.ends.items() if edges[source] < end})
-        return False
-
-    def _name_released(self, behind: dict[TopicPartition, int]) -> None:
-        """Say, once, that nothing but released ranges is waited for. ``behind``: sources before their ends."""
-        runs = {run_of(self.runs, source, self.standing.identity.app): end for source, end in behind.items()}
-        if runs and all(worker.edge >= end for run, end in runs.items() for worker in run.dispatch.workers):
-            self._has_named_released = True
-            labels = ", ".join(run.label for run in runs)
-            logger.warning("all that is held is level; released ranges of %s wait to be granted", labels)
-
 
 class WayToLevel:
-    """The way to the ends that were found at the start: it is as long as it was then, whatever comes later."""
+    """The way to the ends that are pinned, of what this process works on: each partition's is as long as it was before
+    its first record, whatever comes later. There is none for who does not run to the level.
+    """
 
-    def __init__(self, watch: EndsWatch, ends: Mapping[TopicPartition, int]) -> None:
-        self._watch, self._ends = watch, dict(ends)
-        self._total = watch.remaining(self._ends)
+    def __init__(self, watch: EndsWatch) -> None:
+        self._watch, self._total = watch, 0
+        self._ends: dict[TopicPartition, int] | None = None
 
-    def gone(self) -> ToLevel:
+    def begins(self, runs: Sequence[PartitionRun]) -> None:
+        """These are about to be read."""
+        standing = self._watch.standing
+        control = standing.ledger.control
+        own = control.members.get(standing.incarnation)
+        if control.pinned is None or own is None or not own.joined.until_level:
+            return
+        self._ends = {TopicPartition(end.topic, end.partition): end.offset for end in control.pinned}
+        self._total += self._watch.remaining(self._ends, runs)
+
+    def gone(self) -> ToLevel | None:
         """How much of it is done."""
-        return ToLevel(max(0, self._total - self._watch.remaining(self._ends)), self._total)
+        if self._ends is None:
+            return None
+        return ToLevel(max(0, self._total - self._watch.remaining(self._ends, self._watch.runs)), self._total)

@@ -1,4 +1,4 @@
-"""One process at work: connects, takes office, cuts its grants into workers, runs them, and stops in order.
+"""One process at work: connects, joins its group, works on what it is granted, and stops in order.
 
 The host of the pure heart. It owns every task; an error in any of them ends the run and comes out of it.
 """
@@ -11,9 +11,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
+from msgspec.structs import replace
+
 from ..brokers.partitioner import Partitioner, checked
-from ..brokers.protocol import Broker, BrokerError, CorruptRecord, Record, TopicPartition, Watermarks
-from ..brokers.waiting import bounded, closed_within, fatal_of
+from ..brokers.protocol import Broker, BrokerError, CorruptRecord, Producer, Record, TopicDescription, TopicPartition
+from ..brokers.waiting import Patience, bounded, closed_within, fatal_of, until_answered
 from ..errors import BrokerUnavailable, FatalError, InvariantBroken, LogError, SourceError, StateError, shortage_in
 from ..state.overlay import Cell
 from .compiled import IS_COMPILED
@@ -21,27 +23,22 @@ from .ends_watch import EndsWatch, WayToLevel
 from .engine.balance import Balance
 from .engine.commit import CommitCycle
 from .engine.destinations import Destinations
-from .engine.ends import Ends
 from .engine.partition_run import PartitionRun
 from .engine.readers import CatchUp, MainReader
-from .engine.reshaping import share_buffer
 from .engine.slots import Slots
 from .engine.transaction import Transactions
 from .handlers.handler import Handler
-from .handlers.outputs import place_of
-from .logs.office import Identity, Office, Standing
+from .holding import Holding
+from .logs.office import Expelled, Identity, Standing
 from .logs.reader import LogReader, offsets_topic
 from .logs.rights import prepare_with_rights
 from .logs.snapshots import Snapshots
 from .logs.topics import destinations_of, reserved_topics
-from .membership.coordinator import Coordinator
+from .membership.group import Group
 from .membership.offer import offer_of
-from .membership.office_watch import OfficeWatch
-from .partition.dispatch import PartitionDispatch, WorkerNumbers
-from .partition.generation import Generation
+from .membership.patience import StartPatience
 from .requests import Requests
 from .settings import Settings
-from .source_watch import SourceWatch
 from .stores.keeper import Keeper, OpenCopies, open_state_folder
 from .telling import Telling
 from .watch.key_places import KeyPlaces
@@ -68,7 +65,7 @@ def unheard(step: Step) -> None:
 
 
 class Member:
-    """One run of an application. ``instance`` is text that no other process ever had."""
+    """One run of an application. ``birth`` is text that no other run of a process ever had."""
 
     def __init__(
         self,
@@ -77,7 +74,7 @@ class Member:
         broker: Broker,
         settings: Settings,
         *,
-        instance: str,
+        birth: str,
         wall_ms: Callable[[], int],
         on_step: Callable[[Step], None] = unheard,
         closes_broker: bool = True,
@@ -96,8 +93,9 @@ class Member:
         self.cause: Exception | None = None
         """What ended it, once it has failed."""
         self.logs = LogReader(app, broker, settings)
-        self.identity = Identity(app, instance, broker, self.logs, settings)
-        self.coordinator = Coordinator(self.identity, {handler.topic: handler.start for handler in handlers})
+        self.identity = Identity(app, birth, broker, self.logs, settings, settings.group_instance_id or "")
+        self.standing = Standing(self.identity)
+        self.patience = StartPatience(settings.start_timeout_ms)
         stateful = [handler.topic for handler in handlers if handler.stores]
         placed = {topic: checked(partitioner, topic) for topic, partitioner in partitioners.items()}
         self.destinations = Destinations(broker, settings, reserved_topics(app, stateful), placed)
@@ -106,14 +104,20 @@ class Member:
         self.keeper = Keeper(app, broker, settings, handlers, wall_ms, open_copies or open_state_folder(app, settings))
         self.stall = StallWatch(settings.stall_ms)
         self.telling = Telling(app, address or type(broker).__name__, settings, lambda: self.statistics(0.0))
-        self.office_watch = OfficeWatch(self.identity, wall_ms)
+        self.group = Group(self.standing, self.keeper.wanted, is_alone=broker.is_alone)
+        by_topic = {handler.topic: handler for handler in handlers}
+        self.holding = Holding(
+            self.standing, self.group.taking_part, self.group.sources, by_topic, self.keeper, settings
+        )
+        self.group.following.wall_ms = lambda: self.wall_ms()
+        self.group.following.listeners += [self.holding.wake, self._has_followed]
+        self._is_lost = False
         self._work: Work | None = None
-        self._way: WayToLevel | None = None
         self.error: BaseException | None = None
         self._damage: BaseException | None = None
-        self._seen_s = 0.0
-        """When the ends of the sources were asked for at the start."""
-        self.is_ready = asyncio.Event()
+        self._catching_up: dict[TopicPartition, asyncio.Task[None]] = {}
+        self.is_ready = self.holding.is_settled
+        """It works on what it was granted first."""
         self._ended = asyncio.Event()
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -144,19 +148,34 @@ class Member:
         try:
             if await self._has_started(until_level=until_level):
                 self.state = "stopping" if self._stop.is_set() else "running"
-                self.is_ready.set()
                 await self._carry_on(self.work, until_level=until_level)
         except (LogError, SourceError, StateError) as error:
-            if self.logs.log_partitions:  # else it has not come as far as the logs
+            if self.identity.incarnation is not None and not self.holding.has_left():
                 await self._end_tasks()  # or records would be begun and committed while it asks
-                if (fenced := await self.office_watch.taken_over()) is not None:
-                    raise fenced from error
+                await self._raise_if_out(error)
             raise
         finally:
             await self._close()
 
+    async def _raise_if_out(self, error: Exception) -> None:
+        """Raises Expelled when the application goes on without this process, which found damage.
+
+        1. This one stands still, or waits for its disk. 2. It is expelled; another one is granted what it had,
+        processes and commits. 3. Retention takes the records that were processed, the offset log is trimmed, or the
+        changelog goes on. 4. This one, back again, misses what it believes to be its own, or finds newer state than it
+        knows of. Nothing is damaged: it has to go, not to be mended.
+        """
+        patience = Patience(self.settings.call_limit_ms, "asking whether this process takes part")
+        try:
+            await until_answered(self.standing.read_control, patience)
+            self.standing.check()
+        except Expelled as out:
+            raise out from error
+        except (BrokerError, LogError) as unread:
+            logger.warning("whether this process still takes part can't be read: %s", unread)
+
     async def started(self, running: "asyncio.Task[None]") -> None:
-        """Wait until the first records may be handled. Raises what ended the task of ``run`` before that."""
+        """Wait until it works on what it was granted first. Raises what ended the task of ``run`` before that."""
         ready = asyncio.get_running_loop().create_task(self.is_ready.wait())
         try:
             await asyncio.wait([ready, running], return_when=asyncio.FIRST_COMPLETED)
@@ -176,38 +195,9 @@ class Member:
         """Where the run stands. ``loop_lag_ms_max``: what was seen of the loop that it runs on."""
         if self._work is None:
             return Statistics(restoring=self.keeper.restoring, is_compiled=IS_COMPILED)
-        sent, slots, balance, ends = (
-            self._work.cycle.transactions,
-            self.slots,
-            self._work.balance,
-            self._work.ends_watch,
-        )
-        partitions = tuple(run.dispatch.statistics(*ends.end_and_lag(run)) for run in self._work.runs)
-        return Statistics(
-            partitions=partitions,
-            records_done=slots.records_done,
-            lag=sum(partition.lag for partition in partitions),
-            ends_age_s=self.now_s() - ends.seen_s,
-            failures=slots.failures.attempts,
-            retries=slots.failures.retries,
-            dead_letters=slots.failures.dead_letters,
-            commits=sent.commits,
-            tiles=sent.tiles,
-            event_bytes=sent.event_bytes,
-            trims_failed=sent.snapshots.trims_failed,
-            done_bytes=slots.done_bytes,
-            running=slots.running(),
-            oldest_running=self.oldest_running(),
-            last_commit_age_s=None if sent.last_commit_s is None else self.now_s() - sent.last_commit_s,
-            loop_lag_ms_max=loop_lag_ms_max,
-            splits=0 if balance is None else balance.splits,
-            merges=0 if balance is None else balance.merges,
-            restoring=self.keeper.restoring,
-            hot_keys=() if balance is None else tuple(balance.hot_keys),
-            cut_off=self.telling.cut_off,
-            to_level=None if self._way is None else self._way.gone(),
-            is_compiled=IS_COMPILED,
-        )
+        seen = self._work.statistics(self.slots, self.now_s())
+        restoring, cut_off = self.keeper.restoring, self.telling.cut_off
+        return replace(seen, loop_lag_ms_max=loop_lag_ms_max, restoring=restoring, cut_off=cut_off)
 
     def oldest_running(self) -> RunningRecord | None:
         """The record that has been running longest. Any thread may ask."""
@@ -239,131 +229,104 @@ class Member:
         loop = asyncio.get_running_loop()
         starting = loop.create_task(self._start(until_level=until_level))
         stopping = loop.create_task(self._stop.wait())
+        ended = loop.create_task(self._ended.wait())
         try:
-            await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([starting, stopping, ended], return_when=asyncio.FIRST_COMPLETED)
+            if self.error is not None and not starting.done():
+                raise self.error
             if not starting.done():
                 return False
             await starting
         except BrokerError as error:
             raise fatal_of(error) from error
         finally:
-            for task in (starting, stopping):
+            for task in (starting, stopping, ended):
                 task.cancel()
-            await asyncio.wait([starting, stopping], timeout=self.settings.close_timeout_ms / 1000)
+            await asyncio.wait([starting, stopping, ended], timeout=self.settings.close_timeout_ms / 1000)
             if starting.done() and not starting.cancelled():
                 starting.exception()  # looked at, so that asyncio does not call it lost
         return True
 
     async def _start(self, *, until_level: bool) -> None:
-        """Take office within the limit, then make the state whole, which takes as long as it takes, then set up."""
-        office, marks = await self.coordinator.patience.within(self._take_office(until_level=until_level))
-        await self.keeper.restore(office.ledger)
-        await bounded(self._set_up(office, marks), self.settings.start_timeout_ms, "starting")
+        """Find the topics, join, and set up what works; ranges come after that, as they are granted."""
+        topics = await self.patience.within(self._prepare())
+        offer = offer_of(
+            self.handlers, self.keeper.wanted, destinations_of(self.handlers), self.host, until_level=until_level
+        )
+        for task in self.group.tasks():
+            self._spawn(task)
+        # Who did not leave in order is waited for: the coordinator for a session, and then the member for another one.
+        limit_ms = self.settings.start_timeout_ms + 2 * self.settings.session_timeout_ms
+        joined = await bounded(self.group.join(offer), limit_ms, "joining")
+        logger.info("%s: joined as incarnation %d", self.app, joined.incarnation)
+        producer = await self.patience.within(self._first_producer())
+        await bounded(self._set_up(producer, topics), self.settings.start_timeout_ms, "starting")
 
-    async def _take_office(self, *, until_level: bool) -> tuple[Office, dict[TopicPartition, Watermarks]]:
-        ask = self.coordinator.patience.ask
+    async def _prepare(self) -> dict[str, TopicDescription]:
+        """Whatever keeps it from working shall be found before it joins."""
+        ask = self.patience.ask
         await ask(self.broker.open)
         topics = await ask(lambda: prepare_with_rights(self.app, self.handlers, self.broker, self.settings))
         await self.keeper.check()
         for name in destinations_of(self.handlers):
             self.destinations.learn(topics[name])
-        sources = [TopicPartition(h.topic, p) for h in self.handlers for p in range(topics[h.topic].partitions)]
-        limit = self.settings.call_limit_ms
-        self._seen_s = asyncio.get_running_loop().time()
-        marks = await ask(lambda: bounded(self.broker.watermarks(sources), limit, "watermarks of the sources"))
         self.logs.log_partitions = topics[offsets_topic(self.app)].partitions
-        await ask(self.logs.open)
+        sources = [(h.topic, p) for h in self.handlers for p in range(topics[h.topic].partitions)]
         identities = {handler.topic: topics[handler.topic].identity for handler in self.handlers}
-        stores, writes = self.keeper.wanted, destinations_of(self.handlers)
-        offer = offer_of(self.handlers, stores, writes, self.host, until_level=until_level)
-        office = await self.coordinator.take_office(marks, stores, identities, offer)
-        await self.logs.close()  # the next read is one of a commit that failed, or of a snapshot
-        await self.keeper.open(office.ledger, topics)
-        return office, marks
+        starts = {handler.topic: handler.start for handler in self.handlers}
+        await ask(lambda: self.group.check(sources, identities, starts))
+        return topics
 
-    async def _set_up(self, office: Office, marks: dict[TopicPartition, Watermarks]) -> None:
-        factors = {h.topic: h for h in self.handlers}
-        numbers = WorkerNumbers()
-        runs: list[PartitionRun] = []
-        for source in marks:
-            run = self._make_run(source, factors[source.topic], office, numbers)
-            if run.handler.stores:
-                run.state, run.bindings = self.keeper.attach(source, run.handler)
-            run.dispatch.partitions = sum(1 for other in marks if other.topic == source.topic)
-            runs.append(run)
-        standing = Standing(office, self.identity)
+    async def _first_producer(self) -> Producer:
+        """INIT → READ, as each time: who was expelled before it made its first producer works on no old grant."""
+        producer = await self.patience.ask(self.identity.make_producer)
+        try:
+            await self.patience.ask(self.standing.read)
+            self.standing.check()
+        except BaseException:
+            await asyncio.shield(closed_within(self.settings.close_timeout_ms, producer.close(), "closing a producer"))
+            raise
+        return producer
+
+    async def _set_up(self, producer: Producer, topics: Mapping[str, TopicDescription]) -> None:
+        settings, standing, holding = self.settings, self.standing, self.holding
+        await self.keeper.open(standing.ledger, topics)
+        policies = {handler.topic: handler.on_failure for handler in self.handlers}
+        snapshots = Snapshots(standing, settings, self.wall_ms, self.group.takes_snapshots)
         transactions = Transactions(
-            standing,
-            office.producer,
-            self.slots,
-            self.keeper,
-            Snapshots(standing, self.settings, self.wall_ms),
-            {handler.topic: handler.on_failure for handler in self.handlers},
-            self.settings,
-            self.on_step,
+            standing, producer, self.slots, self.keeper, snapshots, policies, settings, self.on_step
         )
-        cycle = CommitCycle(standing, transactions, runs, self.slots, self.keeper, self.settings, self.on_step)
-        self._work = self._make_work(runs, {source: m.high for source, m in marks.items()}, standing, cycle)
-        changes = cycle.reshape.begin(office.before)
-        share_buffer(runs, self.settings.buffer_bytes_max)
-        await cycle.send(Generation([], changes))
+        cycle = CommitCycle(standing, transactions, holding.runs, self.slots, self.keeper, settings, self.on_step)
+        holding.works_with(cycle)
+        holding.begins, holding.ends = self._begin_reading, self._end_reading
+        self._work = self._make_work(cycle)
 
-    def _make_work(
-        self, runs: list[PartitionRun], ends: dict[TopicPartition, int], standing: Standing, cycle: CommitCycle
-    ) -> Work:
-        broker, slots, settings = self.broker, self.slots, self.settings
+    def _make_work(self, cycle: CommitCycle) -> Work:
+        broker, slots, settings, holding = self.broker, self.slots, self.settings, self.holding
+        runs, ends = holding.runs, holding.found
         balance = Balance(runs, cycle.reshape, settings, self.cpu_s) if settings.split_hot_ranges else None
+        ends_watch = EndsWatch(broker, settings, runs, self.standing, ends, asyncio.get_running_loop().time())
         return Work(
             runs=runs,
             ends=ends,
-            standing=standing,
+            standing=self.standing,
             cycle=cycle,
-            reader=MainReader(runs, broker, slots, settings, self._read_ahead),
+            reader=MainReader(broker, slots, settings, self._read_ahead),
             catch_up=CatchUp(broker, slots, settings, self._read_ahead),
             balance=balance,
-            requests=Requests(runs, cycle, standing, self.coordinator, self._ended.is_set),
-            ends_watch=EndsWatch(broker, settings, runs, standing, ends, self._seen_s),
-            source_watch=SourceWatch(
-                broker,
-                settings,
-                self.coordinator,
-                standing,
-                cycle,
-                runs,
-                ends,
-                self.keeper.handlers,
-                self._begin_reading,
-            ),
+            requests=Requests(holding, cycle, self.group.taking_part),
+            ends_watch=ends_watch,
+            way=WayToLevel(ends_watch),
+            holding=holding,
         )
-
-    def _make_run(
-        self, source: TopicPartition, handler: Handler, office: Office, numbers: WorkerNumbers
-    ) -> PartitionRun:
-        ledger = office.ledger
-        fold = ledger.partition(source)
-        edges = [edge for _, _, edge in fold.edges(ledger.control.started[source]).pieces()]
-        dispatch = PartitionDispatch(
-            source.topic, source.partition, max(edges), self.settings.buffer_bytes_max, numbers
-        )
-        dispatch.epoch, dispatch.incarnation, dispatch.app_id = max(fold.parts), office.incarnation, office.app_id
-        return PartitionRun(dispatch, handler, place_of(*source, office.app_id))
 
     async def _carry_on(self, work: Work, *, until_level: bool) -> None:
         self.telling.works(work, asyncio.get_running_loop().time())
         self._spawn(work.reader.run())
-        for run in work.runs:
-            self._spawn(work.catch_up.run(run))
-        level = None
-        if until_level:
-            writes = [(handler.topic, to) for handler in self.handlers for to in destinations_of([handler])]
-            level = Ends(work.ends, writes)
-            self._way = WayToLevel(work.ends_watch, work.ends)
-            work.cycle.transactions.tell(level)
-        self._spawn(self._watch(work, level))
-        self._spawn(self.office_watch.run(work.standing, self._was_in_office))
+        self._spawn(self._watch(work, until_level=until_level))
         if work.balance is not None:
             self._spawn(work.balance.run())
-        self._spawn(work.source_watch.run())
+        self._spawn(work.holding.run())
         self._spawn(work.ends_watch.run())
         committing = self._spawn(work.cycle.run())
         await self._ended.wait()
@@ -378,13 +341,26 @@ class Member:
             return "it was told to"
         return "damage" if self._damage else "it is level with its sources"
 
-    def _begin_reading(self, run: PartitionRun) -> None:
-        self.work.reader.add(run)
-        self._spawn(self.work.catch_up.run(run))
+    def _begin_reading(self, runs: Sequence[PartitionRun]) -> None:
+        self.telling.holds(runs)
+        self.work.way.begins(runs)
+        for run in runs:
+            self.work.reader.add(run)
+            self._catching_up[run.dispatch.place] = self._spawn(self.work.catch_up.run(run))
 
-    def _was_in_office(self, at_ms: int) -> None:
-        self.keeper.was_in_office(at_ms)
-        self.keeper.renew_marks_when_due()
+    def _end_reading(self, run: PartitionRun) -> None:
+        self.work.reader.remove(run)
+        task = self._catching_up.pop(run.dispatch.place)
+        self._tasks.remove(task)
+        task.remove_done_callback(self._task_ended)
+        task.cancel()
+
+    def _has_followed(self) -> None:
+        """The control log was read to its end: nobody else held what this process holds when that was begun."""
+        own = self.identity.incarnation
+        if own is not None and not self.standing.ledger.control.is_expelled(own):
+            self.keeper.was_in_office(self.group.following.asked_ms)
+            self.keeper.renew_marks_when_due()
 
     async def _read_ahead(self, run: PartitionRun, records: Sequence[Record]) -> Sequence[Cell | None]:
         self.key_places.look(run.dispatch.place, run.dispatch.partitions, records)
@@ -405,7 +381,7 @@ class Member:
 
     # --- watching --------------------------------------------------------------------------------------------------
 
-    async def _watch(self, work: Work, level: Ends | None) -> None:
+    async def _watch(self, work: Work, *, until_level: bool) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(WATCH_INTERVAL_MS / 1000)
@@ -420,16 +396,34 @@ class Member:
                     self.settings.stall_ms,
                     self.oldest_running() or "none",
                 )
-            if level is not None and await work.ends_watch.has_reached(level):
+            self._look_whether_lost()
+            # Ready: its state is whole, and the sources are there.
+            if until_level and self.is_ready.is_set() and self.group.is_level():
                 self.slots.stop()  # what is queued beyond the ends is for the next start
                 self._ended.set()
                 return
+
+    def _look_whether_lost(self) -> None:
+        """Who can't read the control log for a session does not know what it may do: it begins no record, and answers
+        no question for state, until it can.
+        """
+        is_lost = self.group.following.is_lost()
+        if is_lost != self._is_lost:
+            self._is_lost = is_lost
+            logger.warning(
+                "the control log %s: records are %s",
+                "can't be read for session_timeout_ms" if is_lost else "can be read again",
+                "not begun until it can" if is_lost else "begun again",
+            )
+            self.slots.hold(is_held=is_lost)
+            self.keeper.hold(is_held=is_lost)
 
     # --- stopping --------------------------------------------------------------------------------------------------
 
     async def _drain(self, work: Work, committing: "asyncio.Task[None]") -> None:
         """No more reading; workers finish what they hold until the deadline; what is done is committed."""
         cycle = work.cycle
+        self.group.taking_part.leave()
         work.reader.stop()
         work.catch_up.stop()
         if work.balance is not None:
@@ -445,6 +439,8 @@ class Member:
         running, done = self.slots.running(), self.slots.records_done
         await self.slots.close(self.settings.close_timeout_ms / 1000)
         self.telling.cut(running - (self.slots.records_done - done))
+        for run in work.runs:
+            run.dispatch.cut_off()
         deadline = loop.time() + max(self.settings.drain_timeout_ms, self.settings.close_timeout_ms) / 1000
         await self._until(lambda: not cycle.is_sending, deadline)
         committing.cancel()
@@ -453,10 +449,14 @@ class Member:
             return
         if cycle.is_sending or going_on:
             raise BrokerUnavailable("stopped without the last commit: the broker did not take it in time")
+        released = work.holding.leave()
         try:
-            await bounded(_commit_rest(cycle), max(0, int((deadline - loop.time()) * 1000)), "the last commit")
+            rest = _commit_rest(cycle, released)
+            await bounded(rest, max(0, int((deadline - loop.time()) * 1000)), "the last commit")
         except BrokerError as error:
             raise fatal_of(error) from error
+        await cycle.transactions.close()  # or its own fence would be a newer producer's
+        await self.group.leave(self.settings.close_timeout_ms / 1000)
 
     async def _until(self, is_reached: Callable[[], bool], deadline: float) -> None:
         """Wait for a condition, an error or the deadline."""
@@ -477,7 +477,8 @@ class Member:
         """Every step is bounded, also when the broker is gone; connections are closed side by side."""
         await self._end_tasks()
         await self.slots.close(self.settings.close_timeout_ms / 1000)
-        closing = [self.logs.close(), self.coordinator.decisions.close()]
+        self.holding.close()
+        closing = [self.logs.close(), self.group.close()]
         if self._work is not None:
             closing += [self._work.catch_up.close(), self._work.cycle.close()]
         await asyncio.gather(*map(self._closed, closing))
@@ -491,6 +492,7 @@ class Member:
         await closed_within(limit, closing, "closing", excused=known, level=logging.WARNING)
 
 
-async def _commit_rest(cycle: CommitCycle) -> None:
-    while await cycle.commit():
-        pass
+async def _commit_rest(cycle: CommitCycle, released: Sequence["asyncio.Future[None]"]) -> None:
+    """Commit what is done, and that all was given up."""
+    while (has_more := await cycle.commit()) or not all(one.done() for one in released):  # noqa: ASYNC110  # commits
+        await asyncio.sleep(0 if has_more else DRAIN_TICK_MS / 1000)

@@ -1,63 +1,73 @@
-"""What is asked of a process while it works: to release, grant, split and merge ranges of its source partitions."""
+"""What is asked of a process while it works. To split and to merge is its own; who holds what, the coordinator says."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 
-from ..brokers.protocol import BrokerError
-from ..brokers.waiting import fatal_of
 from ..keyrange.ranges import KeyRange
 from ..offsets.ledger import Place
+from ..offsets.signals import MoveAsked
 from .engine.commit import CommitCycle
 from .engine.partition_run import PartitionRun, run_of
-from .logs.office import Standing
-from .membership.coordinator import Coordinator
-from .partition.reshape import MergeWish, ReleaseWish, SplitWish, TakeUpWish, Wish
+from .holding import Holding
+from .membership.taking_part import TakingPart
+from .partition.reshape import MergeWish, SplitWish, Wish
+from .partition.worker import Worker
+
+ANYBODY = 0
+"""In place of the incarnation that something is to go to."""
 
 
 class Requests:
-    """``runs``: all partitions that are worked on. ``has_ended``: whether the run is over, and connections close."""
+    """Of one process."""
 
     def __init__(
         self,
-        runs: Sequence[PartitionRun],
+        holding: Holding,
         cycle: CommitCycle,
-        standing: Standing,
-        coordinator: Coordinator,
-        has_ended: Callable[[], bool],
+        taking_part: TakingPart,
     ) -> None:
-        self.runs, self.cycle, self.standing, self.coordinator = runs, cycle, standing, coordinator
-        self._has_ended = has_ended
-        self._granting: dict[Place, asyncio.Lock] = {}
+        self.holding, self.cycle, self.taking_part = holding, cycle, taking_part
+        self._asked = 0
+
+    @property
+    def runs(self) -> Sequence[PartitionRun]:
+        """The partitions of which something is held."""
+        return self.holding.runs
 
     async def release(self, place: Place, within: KeyRange) -> None:
-        """Give up a range of a source partition; returns when that is committed. Its records that run are finished.
+        """Ask that a range goes to somebody else, or comes back where there is nobody; returns when it is given up,
+        which is committed then. Its records that run are finished.
 
         Raises ValueError when not all of it is held here, CancelledError when the run ends before.
         """
         run = self._run_of(place)
-        await self._ask(ReleaseWish(run.dispatch, within, run.cut))
+        held = _within(run, within)
+        if sum(min(w.end, within.end) - max(w.first, within.first) for w in held) < within.size:
+            raise ValueError(f"{run.label}: not all of {within} is held here")
+        epochs = {worker.epoch for worker in held}
+        request = self._ask_move(place, within, ANYBODY, max(epochs) if len(epochs) == 1 else 0)
+
+        def is_given_up() -> bool:
+            is_there = any(worker.epoch in epochs for worker in _within(run, within))
+            return not is_there and not self.holding.is_giving_up(place)
+
+        await self._until(is_given_up, request)
 
     async def grant(self, place: Place, within: KeyRange) -> None:
-        """Grant this process a range that it released, and work on it; returns when its cut into workers is committed.
-
-        Raises ValueError when part of it is held here, or is being given up, BrokerUnavailable when the grant can't be
-        written, CancelledError when the run ends before.
+        """Ask that a range comes to this process; returns when its workers run. Raises CancelledError when the run ends
+        before.
         """
-        run = self._run_of(place)
-        async with self._granting.setdefault(place, asyncio.Lock()):
-            if (leaving := self.cycle.reshape.wishes.is_leaving(run.dispatch, within)) is not None:
-                raise ValueError(f"{run.label}: {within} overlaps {leaving}, which is being given up")
-            # Whatever is held here is held by a grant in force: another one over it would end that one in mid-work.
-            held = [w for w in run.dispatch.workers if w.first < within.end and within.first < w.end]
-            if held:
-                raise ValueError(f"{run.label}: not all of {within} was released: worker {held[0].number} holds a part")
-            try:
-                epoch = await self.coordinator.grant(self.standing.ledger, place, self.standing.incarnation, within)
-            except BrokerError as error:
-                if self._has_ended():  # its connections were closed under it
-                    raise asyncio.CancelledError from error
-                raise fatal_of(error) from error
-            await self.take_up(place, epoch)
+        own = self.taking_part.standing.incarnation
+        request = self._ask_move(place, within, own, 0)
+
+        def is_held() -> bool:
+            runs = [run for run in self.runs if run.dispatch.place == place]
+            held = sum(
+                min(w.end, within.end) - max(w.first, within.first) for run in runs for w in _within(run, within)
+            )
+            return held == within.size
+
+        await self._until(is_held, request)
 
     async def split(self, place: Place, at: int) -> None:
         """Cut the worker that owns a point in two, the second beginning there; returns when that is committed.
@@ -74,14 +84,24 @@ class Requests:
         """
         await self._ask(MergeWish(self._run_of(place).dispatch, within))
 
-    async def take_up(self, place: Place, epoch: int) -> None:
-        """Work on a grant that stands in the control log; returns when its cut into workers is committed.
+    def _ask_move(self, place: Place, within: KeyRange, target: int, epoch: int) -> MoveAsked:
+        by = self.taking_part.identity.birth
+        self._asked += 1
+        asked = MoveAsked(f"{by}.{self._asked}", by, *place, within.first, within.end, target, epoch)
+        self.taking_part.ask_move(asked)
+        return asked
 
-        Raises ValueError when it is no grant to this process or overlaps what it holds, CancelledError when the run
-        ends before.
-        """
-        run = self._run_of(place)
-        await self._ask(TakeUpWish(run.dispatch, epoch, run.cut))
+    async def _until(self, is_reached: Callable[[], bool], asked: MoveAsked) -> None:
+        """Wait until something is held, or not; a request that may have been lost is repeated, which does no harm."""
+        loop, again_s = asyncio.get_running_loop(), self.taking_part.identity.settings.session_timeout_ms / 1000
+        again_at = loop.time() + again_s
+        while not is_reached():
+            try:
+                async with asyncio.timeout_at(again_at):  # not anew with each change: some come in each interval
+                    await self.holding.changed()
+            except TimeoutError:
+                again_at = loop.time() + again_s
+                self.taking_part.ask_move(asked)
 
     async def _ask(self, wish: Wish) -> None:
         """Have a wish fulfilled in the next commit cycles; returns when that is committed."""
@@ -90,4 +110,9 @@ class Requests:
         await settled
 
     def _run_of(self, place: Place) -> PartitionRun:
-        return run_of(self.runs, place, self.coordinator.app)
+        return run_of(self.runs, place, self.taking_part.identity.app)
+
+
+def _within(run: PartitionRun, within: KeyRange) -> list[Worker]:
+    """The workers that hold points of a range."""
+    return [w for w in run.dispatch.workers if w.first < within.end and within.first < w.end]

@@ -4,10 +4,11 @@ The text is made in watch/story.py. Time is the loop's, so a simulated run tells
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from .compiled import IS_COMPILED, VERSION
+from .engine.partition_run import PartitionRun
 from .settings import Settings
 from .watch import story
 from .watch.statistics import Statistics
@@ -40,11 +41,14 @@ class Telling:
             self._say(line)
 
     def works(self, work: Work, now_s: float) -> None:
-        """When its ranges are cut into workers, before the first record."""
+        """When it has joined."""
         self._work, self._interval = work, story.Interval(self.settings.report_interval_ms, now_s)
-        partitions = self._statistics().partitions
-        for topic in dict.fromkeys(run.dispatch.topic for run in work.runs):
-            own = [one for one in partitions if one.topic == topic]
+
+    def holds(self, runs: Sequence[PartitionRun]) -> None:
+        """When the ranges of these were cut into workers, before the first record."""
+        partitions, places = self._statistics().partitions, {run.dispatch.place for run in runs}
+        for topic in dict.fromkeys(run.dispatch.topic for run in runs):
+            own = [one for one in partitions if one.topic == topic and (topic, one.partition) in places]
             offsets = {one.partition: one.offset_least for one in own}
             self._say(story.working(topic, offsets, sum(one.workers for one in own), sum(one.lag for one in own)))
 
@@ -79,7 +83,9 @@ class Telling:
 
     def _is_level(self, work: Work) -> bool:
         ends = work.ends
-        is_read = all(run.dispatch.front >= ends.get(run.dispatch.place, 0) for run in work.runs)  # cheap, and first
+        is_read = bool(work.runs) and all(
+            run.dispatch.front >= ends.get(run.dispatch.place, 0) for run in work.runs
+        )  # cheap, and first
         return is_read and work.ends_watch.is_level(ends)
 
     def _figures(self, work: Work, now_s: float) -> Figures:

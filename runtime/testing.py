@@ -187,7 +187,7 @@ class SimulatedApp:
             list(self.handlers.values()),
             self._connection,
             self.settings,
-            instance=f"seed{self.seed}-{self._crashes}",
+            birth=f"seed{self.seed}-{self._crashes}",
             wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
             now_s=loop.time,
             open_copies=lambda _: self._copies,
@@ -227,6 +227,9 @@ class SimulatedApp:
         self._member = None
         self.adopt(None, self._on_loop)
 
+    def _places(self, topic: str) -> list[TopicPartition]:
+        return [TopicPartition(topic, partition) for partition in range(self._cluster.topics()[topic].partitions)]
+
     def _create(self, topic: str) -> range:
         """Make a topic unless it is there; its partitions."""
         self._cluster.create_topic(topic, self._partitions.get(topic, self._partitions_else))
@@ -252,9 +255,10 @@ class SimulatedApp:
             if self._run.done():
                 self._told = self._run.exception()
                 await self._run
-            sources = [run.dispatch.place for run in self._member.runs]
+            sources = [place for topic in self.handlers for place in self._places(topic)]
             ends = {source: self._cluster.watermarks(source).high for source in sources}
-            if self._member.work.ends_watch.is_level(ends):
+            edges = self._member.work.ends_watch.edges()
+            if all(edges.get(source, -1) >= end for source, end in ends.items()):
                 return
             await asyncio.sleep(SETTLE_STEP_S)
         raise TimeoutError(f"not everything was processed within {SETTLE_LIMIT_S:.0f} s of virtual time")

@@ -3,23 +3,26 @@
 from dataclasses import dataclass
 
 from ..brokers.protocol import TopicPartition
-from .ends_watch import EndsWatch
+from .compiled import IS_COMPILED
+from .ends_watch import EndsWatch, WayToLevel
 from .engine.balance import Balance
 from .engine.commit import CommitCycle
 from .engine.partition_run import PartitionRun
 from .engine.readers import CatchUp, MainReader
+from .engine.slots import Slots
+from .holding import Holding
 from .logs.office import Standing
 from .requests import Requests
-from .source_watch import SourceWatch
+from .watch.statistics import Statistics
 
 
 @dataclass(slots=True)
 class Work:
-    """Made in one step when the start is through, and there to its end. ``runs`` and ``ends`` grow with the sources."""
+    """Made in one step when the process has joined, and there to its end. ``runs`` come and go with what it holds."""
 
     runs: list[PartitionRun]
     ends: dict[TopicPartition, int]
-    """Where each source partition ended when it was found: where a run to the ends is to come to."""
+    """Where each source partition ended when something of it was taken up first."""
     standing: Standing
     cycle: CommitCycle
     reader: MainReader
@@ -28,4 +31,32 @@ class Work:
     """None: hot ranges are not to be split."""
     requests: Requests
     ends_watch: EndsWatch
-    source_watch: SourceWatch
+    way: WayToLevel
+    holding: Holding
+
+    def statistics(self, slots: Slots, now_s: float) -> Statistics:
+        """What has been done since it was made, and where it stands."""
+        sent, balance, ends = self.cycle.transactions, self.balance, self.ends_watch
+        partitions = tuple(run.dispatch.statistics(*ends.end_and_lag(run)) for run in self.runs)
+        return Statistics(
+            partitions=partitions,
+            records_done=slots.records_done,
+            lag=sum(partition.lag for partition in partitions),
+            ends_age_s=now_s - ends.seen_s,
+            failures=slots.failures.attempts,
+            retries=slots.failures.retries,
+            dead_letters=slots.failures.dead_letters,
+            commits=sent.commits,
+            tiles=sent.tiles,
+            event_bytes=sent.event_bytes,
+            trims_failed=sent.snapshots.trims_failed,
+            done_bytes=slots.done_bytes - slots.held_bytes,
+            running=slots.running(),
+            oldest_running=slots.oldest_running(now_s),
+            last_commit_age_s=None if sent.last_commit_s is None else now_s - sent.last_commit_s,
+            splits=0 if balance is None else balance.splits,
+            merges=0 if balance is None else balance.merges,
+            hot_keys=() if balance is None else tuple(balance.hot_keys),
+            to_level=self.way.gone(),
+            is_compiled=IS_COMPILED,
+        )

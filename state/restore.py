@@ -182,7 +182,8 @@ class Writers:
     ``changed``: of each writer that was not succeeded, the last transaction that did. ``required``: those of them whose
     beacons must be there. ``living``: who joined and was not fenced, so it may have gone on writing.
     ``incarnation_max``: the highest that ever joined; None: that is not known, so nobody counts as fenced. ``own``: the
-    process that asks, if it has written: whom it succeeded the logs say.
+    process that asks, if it has written: whom it succeeded the logs say. ``succeeding``: whose beacons it has found in
+    order and deletes with its next change, at any moment; these are not looked at.
     """
 
     changed: Mapping[int, int]
@@ -190,6 +191,7 @@ class Writers:
     living: frozenset[int] = frozenset()
     incarnation_max: int | None = None
     own: int = 0
+    succeeding: frozenset[int] = frozenset()
 
     def is_fenced(self, incarnation: int) -> bool:
         """Whether all that the incarnation wrote lay in the logs when they were read."""
@@ -291,6 +293,7 @@ def check_beacons(found: Mapping[int, int | None], writers: Writers) -> None:
     were read: it has succeeded the other one.
     """
     changed = writers.changed
+    found = {incarnation: seen for incarnation, seen in found.items() if incarnation not in writers.succeeding}
     is_ahead = any(
         transaction is not None
         and transaction > changed.get(incarnation, 0)

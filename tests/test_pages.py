@@ -90,13 +90,13 @@ def test_no_link_between_the_pages_ends_nowhere() -> None:
 
 
 def test_the_page_of_deployment_gives_enough_time_to_stop() -> None:
-    """Its manifest runs one process, never two at once, and waits longer than a stop may take."""
+    """Its manifest runs several processes, each with the name of its place, and waits longer than a stop may take."""
     page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     (seconds,) = re.findall(r"terminationGracePeriodSeconds: (\d+)", page)
     settings = Settings()
     assert int(seconds) * 1000 >= settings.drain_timeout_ms + 30_000
-    assert "replicas: 1\n" in page
-    assert "type: Recreate" in page
+    assert "kind: StatefulSet" in page
+    assert re.search(r"name: KEYLANES_GROUP_INSTANCE_ID.*\n\s+valueFrom: {fieldRef: {fieldPath: metadata.name}}", page)
     variables = {name.lower() for name in re.findall(r"name: KEYLANES_(\w+)", page)}
     assert variables - {"broker"} <= {*Settings.__struct_fields__, *Security.__struct_fields__}
     assert f"`drain_timeout_ms` ({settings.drain_timeout_ms // 1000} s)" in page

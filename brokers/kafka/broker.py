@@ -62,6 +62,8 @@ class KafkaBroker:
     ``security`` does not allow.
     """
 
+    is_alone: bool = False
+
     def __init__(
         self,
         bootstrap: str,

@@ -37,6 +37,8 @@ PATIENCE_S_MIN: Final = 0.02  # of a fetch that shall not wait: it does not live
 class SimulatedConnection:
     """One process's way to the cluster: a ``Broker``."""
 
+    is_alone: bool = False
+
     def __init__(self, cluster: Cluster, client_name: str) -> None:
         self.client_name = client_name
         self._cluster = cluster
@@ -81,10 +83,11 @@ class SimulatedConnection:
     async def watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Watermarks]:
         """Watermarks; raises UnknownTopic."""
 
-        def look() -> dict[TopicPartition, Watermarks]:
-            return {source: self._cluster.state.watermarks(source) for source in partitions}
+        def look(asked: tuple[TopicPartition, ...]) -> dict[TopicPartition, Watermarks]:
+            return {source: self._cluster.state.watermarks(source) for source in asked}
 
-        return await self._link.ask_again(Kind.OFFSETS, look, self._link.deadline("asking for watermarks"))
+        step = partial(look, tuple(partitions))
+        return await self._link.ask_again(Kind.OFFSETS, step, self._link.deadline("asking for watermarks"))
 
     async def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """See the protocol."""

@@ -9,13 +9,14 @@ import asyncio
 import contextvars
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 from typing import Any
 
 from ..asking import NotSent
-from ..protocol import BrokerError, BrokerTimeout, NotAuthorized
+from ..protocol import BrokerError, BrokerTimeout, NotAuthorized, TopicPartition
 from ..rights import Operation, Right
 
 EPOCH_MS = 1_700_000_000_000  # what a record is stamped with is this plus the loop's time
@@ -43,6 +44,7 @@ class Faults:
     marker_late: float = 0.0  # of a marker: it is written up to marker_late_ms later
     marker_late_ms: float = 5_000.0
     cut: set[str] = field(default_factory=set)  # clients that nothing reaches, and that reach nobody
+    cut_from: set[tuple[str, str]] = field(default_factory=set)  # the same of a client and a topic alone
     denied: set[Right] = field(default_factory=set)  # what no client has a right to, though all were allowed to start
     away: bool = False  # nothing is answered; every call ends with BrokerTimeout
 
@@ -58,6 +60,7 @@ class Faults:
         self.not_sent = self.request_lost = self.reply_lost = self.request_late = self.marker_late = 0.0
         self.coordinator_away = 0.0
         self.cut.clear()
+        self.cut_from.clear()
         self.denied.clear()
         self.away = False
 
@@ -110,6 +113,13 @@ class Request:
     has_arrived: bool = False
 
 
+def topics_of(step: Callable[[], Any]) -> set[str]:
+    """The topics whose partitions a request is about, as its arguments name them."""
+    arguments = step.args if isinstance(step, partial) else ()
+    lists = [argument for argument in arguments if isinstance(argument, Mapping | tuple | list)]
+    return {place.topic for listed in lists for place in listed if isinstance(place, TopicPartition)}
+
+
 class Network:
     """See the module. ``met`` counts what has really happened, by the name of the fault."""
 
@@ -119,7 +129,7 @@ class Network:
         self._random = rng
         self._context = contextvars.Context()
         self._under_way: dict[Request, None] = {}
-        self._armed: dict[Kind, Fault] = {}
+        self._armed: dict[Kind, tuple[Fault, str | None]] = {}
         self._held: list[Request] = []
         self._caught: asyncio.Event | None = None
 
@@ -147,10 +157,10 @@ class Network:
 
     # --- for a test ------------------------------------------------------------------------------------------------
 
-    def arm(self, kind: Kind, fault: Fault) -> None:
-        """The next request of this kind meets the fault."""
+    def arm(self, kind: Kind, fault: Fault, topic: str | None = None) -> None:
+        """The next request of this kind meets the fault; with a topic, the next one that is about it."""
         self._caught = asyncio.Event()
-        self._armed[kind] = fault
+        self._armed[kind] = fault, topic
 
     def disarm(self) -> None:
         """No request is to meet a fault that was armed."""
@@ -201,10 +211,7 @@ class Network:
             patience_s=limit_s if patience_s is None else min(patience_s, limit_s),
         )
         self._under_way[request] = None
-        faults, fault = self.faults, self._armed.pop(kind, None)
-        if fault is not None:
-            assert self._caught is not None
-            self._caught.set()
+        faults, fault = self.faults, self._caught_by(kind, step)
         delay = self.draw(self.latency.request_ms)
         if fault is Fault.NOT_SENT or self.happens(faults.not_sent, "not_sent"):
             self._after(request, delay, self._fail, request, UNREACHABLE)
@@ -220,6 +227,16 @@ class Network:
             is_lost = fault is Fault.LOSE_REPLY or self.happens(faults.reply_lost, "reply_lost")
             self._after(request, delay, self._arrive, request, is_lost)
         return request.reply
+
+    def _caught_by(self, kind: Kind, step: Callable[[], Any]) -> Fault | None:
+        """The fault that was armed for a request."""
+        fault, topic = self._armed.get(kind, (None, None))
+        if fault is None or (topic is not None and topic not in topics_of(step)):
+            return None
+        assert self._caught is not None, "it was made when this was armed"
+        self._caught.set()
+        del self._armed[kind]
+        return fault
 
     def _after(self, request: Request, delay: float, callback: Callable[..., None], *arguments: Any) -> None:
         """The next thing that happens to a request, unless its sender loses patience before."""
@@ -243,6 +260,11 @@ class Network:
             return False
         if request.client_name in self.faults.cut:
             self.met["cut"] += 1
+            return False
+        if self.faults.cut_from and any(
+            (request.client_name, topic) in self.faults.cut_from for topic in topics_of(request.step)
+        ):
+            self.met["cut from a topic"] += 1
             return False
         return True
 

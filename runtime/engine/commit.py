@@ -6,15 +6,12 @@ generation becomes visible is in transaction.py.
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from ...brokers.protocol import BrokerError
-from ...keyrange.ranges import KeyRange
 from ..logs.office import Standing
 from ..partition.cut import Change
+from ..partition.dispatch import PartitionDispatch
 from ..partition.generation import Generation, take
-from ..partition.reshape import TakeUpWish
 from ..settings import Settings
 from ..stores.keeper import Keeper
 from ..watch.steps import Step
@@ -22,8 +19,6 @@ from .partition_run import PartitionRun
 from .reshaping import Reshaping, share_buffer
 from .slots import Slots
 from .transaction import Transactions
-
-logger = logging.getLogger("keylanes")
 
 
 class CommitCycle:
@@ -45,7 +40,6 @@ class CommitCycle:
         """A generation was taken and is not committed yet: no other may be taken, or a tile would be skipped."""
         self._on_step = on_step
         self.reshape = Reshaping(runs, slots, settings)
-        self._restoring: dict[TakeUpWish, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
 
     # --- the cycle -------------------------------------------------------------------------------------------------
@@ -68,7 +62,7 @@ class CommitCycle:
             await self.commit(lines)
             await self.keeper.write_when_due()
 
-    def _lines(self) -> list[int] | None:
+    def _lines(self) -> Mapping[PartitionDispatch, int] | None:
         """The fronts, as the lines that the next generation is cut at. None while so few workers are at work that a
         commit stays small with all that is done then: nothing has to wait for a line.
         """
@@ -76,16 +70,16 @@ class CommitCycle:
         for run in self.runs:
             more -= run.dispatch.count_behind(more + 1)
             if more < 0:
-                return [run.dispatch.line() for run in self.runs]
+                return {run.dispatch: run.dispatch.line() for run in self.runs}
         return None
 
-    async def commit(self, lines: Sequence[int] | None = None) -> bool:
+    async def commit(self, lines: Mapping[PartitionDispatch, int] | None = None) -> bool:
         """One generation: what is done below the lines (None: all that is done). False when there was nothing."""
-        arrived = await self._arrive()
+        arrived = self._arrive()
         self._on_step("take")
-        drawn = lines or []
-        lines = [*drawn, *(run.dispatch.line() for run in self.runs[len(drawn) :])]  # some are added while it runs
-        below = [(run.dispatch, line) for run, line in zip(self.runs, lines, strict=True)]
+        drawn = lines or {}
+        dispatches = [run.dispatch for run in self.runs]  # some came, or went, since the lines were drawn
+        below = [(dispatch, drawn[dispatch] if dispatch in drawn else dispatch.line()) for dispatch in dispatches]
         turn = self.transactions.commits % max(
             1, len(below)
         )  # where the limits are what ends it, the last would never have a turn
@@ -100,54 +94,15 @@ class CommitCycle:
         self.reshape.begin_holds(now)
         if generation.structure:
             share_buffer(self.runs, self.settings.buffer_bytes_max)
-        if generation:
+        if generation or self.transactions.snapshots.is_due:
             await self.send(generation)
         self.reshape.settle()
         return bool(generation)
 
-    async def _arrive(self) -> list[Change]:
-        """Workers for the grants that arrived; the ledger must know their epochs before anything is committed there."""
-        # Not those that are asked for from here on: they may be written behind what is read now.
+    def _arrive(self) -> list[Change]:
+        """Workers for the grants that arrived. Whoever asks for them has read both logs, and made the state whole."""
         waiting = list(self.reshape.wishes.arriving)
-        if all(a in self._restoring and not self._restoring[a].done() for a in waiting):
-            return []
-        if not all(map(self._knows, waiting)):
-            try:
-                await self.standing.read()
-            except BrokerError as error:
-                logger.warning("grants that arrived wait: %s", error)
-                return []
-        whole = [wish for wish in waiting if self._is_whole(wish)]
-        return self.reshape.take_up(whole, self.standing.ledger, self.standing.incarnation)
-
-    def _knows(self, wish: TakeUpWish) -> bool:
-        """Whether the ledger has the epoch of a grant."""
-        place = wish.dispatch.place
-        return wish.epoch in self.standing.ledger.partition(place).parts
-
-    def _is_whole(self, wish: TakeUpWish) -> bool:
-        """Whether the state of what arrives is here; it is restored beside the work on everything else."""
-        if (restoring := self._restoring.get(wish)) is not None:
-            if not restoring.done():
-                return False
-            del self._restoring[wish]
-            restoring.result()
-            return True
-        if any(other.dispatch is wish.dispatch for other in self._restoring):
-            # Of a grant that nobody waits for any more, maybe over the same points: what it reads of the changelog must
-            # not be written behind what is committed under this one.
-            return False
-        place = wish.dispatch.place
-        part = self.standing.ledger.partition(place).parts.get(wish.epoch)
-        if place.topic not in self.keeper.handlers or part is None or part.incarnation != self.standing.incarnation:
-            return True
-        ranges = [KeyRange(first, end) for first, end, _ in part.froms.pieces()]
-        standing = self.standing
-        taking = self.keeper.take_up(place, ranges, standing.ledger, standing.incarnation)
-        task = asyncio.get_running_loop().create_task(taking)
-        task.add_done_callback(lambda _: self.wake())
-        self._restoring[wish] = task
-        return False
+        return self.reshape.take_up(waiting, self.standing.ledger, self.standing.incarnation) if waiting else []
 
     async def send(self, generation: Generation) -> None:
         """Make a generation visible, whatever it takes; raises a FatalError when that can't be done."""
@@ -162,10 +117,6 @@ class CommitCycle:
     async def close(self) -> None:
         """Let go of the producer; what is open is aborted."""
         self.reshape.close()
-        for task in self._restoring.values():
-            task.cancel()
-        if self._restoring:
-            await asyncio.wait(self._restoring.values(), timeout=self.settings.close_timeout_ms / 1000)
         await self.transactions.close()
 
     async def _pause(self, seconds: float) -> None:

@@ -54,19 +54,20 @@ class MainReader:
 
     def __init__(
         self,
-        runs: Sequence[PartitionRun],
         broker: Broker,
         slots: Slots,
         settings: Settings,
         read_ahead: ReadAhead,
     ) -> None:
-        self.runs = {run.dispatch.place: run for run in runs}
+        self.runs: dict[TopicPartition, PartitionRun] = {}
         self.broker, self.slots, self.settings, self.read_ahead = broker, slots, settings, read_ahead
         self.is_stopped = False
-        self._positions = {source: run.dispatch.front for source, run in self.runs.items()}
+        self._positions: dict[TopicPartition, int] = {}
         self._standing: dict[TopicPartition, asyncio.Task[None]] = {}
         self._moved = asyncio.Event()
-        self._has_grown = self._has_ended = False
+        self._has_changed = self._has_ended = False
+        self._removed: set[asyncio.Task[None]] = set()
+        """Who stood in a partition that is read no more."""
         self._records_read = 0
         """Records that were read, as ``slots.records_done`` counts those that are done."""
 
@@ -96,8 +97,19 @@ class MainReader:
         """Read a partition more, from its front on."""
         self.runs[run.dispatch.place] = run
         self._positions[run.dispatch.place] = run.dispatch.front
-        self._has_grown = True
+        self._has_changed = True
         self._moved.set()
+
+    def remove(self, run: PartitionRun) -> None:
+        """Read a partition no more. What was fetched of it and not handed out is dropped."""
+        place = run.dispatch.place
+        if self.runs.get(place) is run:
+            del self.runs[place], self._positions[place]
+            self._has_changed = True
+            if (standing := self._standing.pop(place, None)) is not None:
+                self._removed.add(standing)
+                standing.cancel()
+            self._moved.set()
 
     def stop(self) -> None:
         """Hand out nothing more."""
@@ -105,8 +117,8 @@ class MainReader:
         self._moved.set()
 
     async def _step(self, reader: Reader) -> None:
-        if self._has_grown:  # here, where nothing that was fetched is still to be handed out
-            self._has_grown = False
+        if self._has_changed:  # here, where nothing that was fetched is still to be handed out
+            self._has_changed = False
             reader.assign(self._positions)
         free = [source for source in self.runs if source not in self._standing]
         if not free:
@@ -116,19 +128,26 @@ class MainReader:
         await self._until_started()
         await self._until_worked_off()
         wait_ms = BLOCKED_CHECK_MS if self._standing else self.settings.fetch_wait_ms
+        fetched = dict(self.runs)
         batches = await reader.fetch(free, records_max=self.settings.fetch_records_max, wait_ms=wait_ms)
         for batch in batches:
             if self.is_stopped:
                 return
-            run = self.runs[batch.source]
+            run = fetched[batch.source]
+            if self.runs.get(batch.source) is not run:  # it went, or went and came again: then it begins elsewhere
+                continue
             cells = await self.read_ahead(run, batch.records)
             if self.is_stopped:
                 return
+            if self.runs.get(batch.source) is not run:
+                continue
             self._positions[batch.source] = batch.offset_next
             self._records_read += len(batch.records)
             index = await self.slots.hand_through(run, batch, cells) if run.handler.is_plain else 0
             if self.is_stopped:
                 return
+            if self.runs.get(batch.source) is not run:
+                continue
             blocked = self._hand_out(run, batch, index)
             if blocked is not None:
                 name = f"the reader that stands in {run.label}"
@@ -182,10 +201,13 @@ class MainReader:
 
     def _stood(self, source: TopicPartition) -> Callable[["asyncio.Task[None]"], None]:
         def ended(task: "asyncio.Task[None]") -> None:
-            self._standing.pop(source, None)
+            is_removed = task in self._removed
+            self._removed.discard(task)
+            if not is_removed:
+                self._standing.pop(source, None)
             self._moved.set()
             if task.cancelled():
-                if not self._has_ended:  # or the rest of its batch would be skipped, and nobody knew
+                if not self._has_ended and not is_removed:  # or the rest of its batch would be skipped, and nobody knew
                     self.slots.fail(InvariantBroken(f"{task.get_name()} was cancelled by somebody else"))
             elif (error := task.exception()) is not None:
                 self.slots.fail(error)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from ...offsets.ledger import Ledger
 from ..partition.cut import Change
 from ..partition.generation import Generation
-from ..partition.reshape import Reshaped, TakeUpWish, Wish, Wishes
+from ..partition.reshape import ReleaseWish, Reshaped, TakeUpWish, Wish, Wishes
 from ..settings import Settings
 from .partition_run import PartitionRun
 from .slots import Slots
@@ -24,16 +24,12 @@ class Reshaping:
         self.wishes = Wishes(settings.merge_hold_ms)
         self._waiting: dict[Wish, asyncio.Future[None]] = {}
 
-    def begin(self, ledger: Ledger) -> list[Change]:
-        """Workers for all points of all partitions. ``ledger`` is that from before the grant."""
-        begun = [self.wishes.begin(run.dispatch, run.cut, ledger) for run in self.runs]
-        return [change for changes in begun for change in changes]
-
     def ask(self, wish: Wish) -> "asyncio.Future[None]":
         """Have a wish fulfilled; the result is there when that is committed, ValueError when it is refused.
 
-        Raises ValueError when it is refused at once.
+        Raises ValueError when it is refused at once; not for what nobody waits for any more.
         """
+        self._withdraw(self.wishes.leaving)
         self.wishes.ask(wish)
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[wish] = settled
@@ -51,12 +47,14 @@ class Reshaping:
 
     def change(self, generation: Generation, now: float) -> None:
         """Release what is through, merge what is level, split: all written with this generation."""
-        self._withdraw(self.wishes.splitting)
+        self._withdraw([*self.wishes.splitting, *self.wishes.leaving])
         reshaped = self.wishes.change(now)
         generation.add(reshaped.changes, reshaped.heirs)
         self._refuse(reshaped)
         for dispatch, workers in reshaped.ready:
-            self.slots.activate(next(run for run in self.runs if run.dispatch is dispatch), workers)
+            for run in self.runs:  # none: it has just ended
+                if run.dispatch is dispatch:
+                    self.slots.activate(run, workers)
 
     def begin_holds(self, now: float) -> None:
         """Hold neighbours that shall become one, a bounded time each."""
@@ -69,6 +67,12 @@ class Reshaping:
             settled = self._waiting.pop(wish)
             if not settled.done():
                 settled.set_result(None)
+
+    def end(self) -> None:
+        """Of what was asked for only what is given up still comes about."""
+        for wish, settled in self._waiting.items():
+            if not isinstance(wish, ReleaseWish):
+                settled.cancel()
 
     def close(self) -> None:
         """Nothing more will be settled."""

@@ -27,6 +27,8 @@ from .task_work import StraightBatch, TaskWork, driven
 
 logger = logging.getLogger("keylanes")
 
+HELD_BYTES: Final = 1 << 60
+"""More than any limit."""
 YIELD_EVERY_RECORDS: Final = 64
 """A task whose handlers never suspend lets others run after so many records."""
 
@@ -65,6 +67,8 @@ class Slots(Stretches):
         self.unstarted = 0
         """Workers that have something to do and wait for the loop: it has no time for more."""
         self.paused: list[tuple[PartitionRun, Worker]] = []
+        self.held_bytes = 0
+        """So many of ``done_bytes`` are there only because records are not to be begun."""
         self.is_stopping = False
         """Workers take no next record; see ``stop``."""
         self._room = asyncio.Event()
@@ -125,6 +129,15 @@ class Slots(Stretches):
         """Workers take no next record from now on."""
         self.is_stopping = True
         self._room.set()
+
+    def hold(self, *, is_held: bool) -> None:
+        """Begin no record as long as it is held: as if there were no room for what it produces."""
+        if is_held:
+            self.held_bytes += HELD_BYTES
+            self.done_bytes += HELD_BYTES
+        else:
+            self.held_bytes -= HELD_BYTES
+            self.committed(HELD_BYTES)
 
     def replaced(self, grown_bytes: int) -> None:
         """What a record produced was replaced, by so many bytes more."""

@@ -47,7 +47,6 @@ from ..partition.taking_apart import Apart, Failed, Replaced, Unblamed, take_apa
 from ..settings import Settings
 from ..stores.keeper import Keeper
 from ..watch.steps import Step
-from .ends import Ends
 from .slots import Slots
 
 logger = logging.getLogger("keylanes")
@@ -81,13 +80,8 @@ class Transactions:
         self.last_commit_s: float | None = None
         self._refusals = 0
         """In a row."""
-        self._level: Ends | None = None
         self._producer: Producer | None = producer
         self._on_step = on_step
-
-    def tell(self, level: Ends) -> None:
-        """Tell it from here on which topics are written to, before the edges of the records that did move."""
-        self._level = level
 
     async def send(self, generation: Generation) -> None:
         """Make a generation visible, whatever it takes; raises a FatalError when that can't be done."""
@@ -126,22 +120,26 @@ class Transactions:
         assert self._producer is not None, "a producer was made"
         standing = self.standing
         transaction = standing.next_transaction()
-        if self._level is not None:
-            for source, destination in generation.writes():
-                self._level.discover(source, destination)
         changes = generation.changes()
         changelog, changed = self.keeper.records(changes, standing.incarnation, transaction)
-        events = [*generation.events(transaction), *changed]
+        events = [*generation.events(transaction), *changed, *self._first_writes(generation, transaction)]
         snapshot = await self.snapshots.take_when_due(transaction)
         records = [*generation.outputs(), *changelog, *self._log_records([*events, *snapshot])]
+        if not records:  # there was to be a snapshot, and it can't be taken now
+            return None
         limit = self.settings.transaction_limit_ms
         failure: BrokerError | None = None
         positions: Mapping[TopicPartition, int] = {}
-        self._on_step("transact")
-        try:
-            positions = await bounded(self._producer.transact(records), limit, "a transaction")
-        except BrokerError as error:
-            failure = error
+        async with standing.sending:
+            self._on_step("transact")
+            try:
+                positions = await bounded(self._producer.transact(records), limit, "a transaction")
+            except BrokerError as error:
+                failure = error
+                standing.unknown()
+            else:
+                self._on_step("committed")
+                standing.fold(transaction, events)
         if failure is not None:
             if not self._say_refusal(failure):
                 logger.warning("transaction %d failed: %s: %s", transaction, type(failure).__name__, failure)
@@ -150,14 +148,27 @@ class Transactions:
             if not standing.has_committed(transaction):
                 return failure
             logger.info("transaction %d had been committed after all", transaction)
-        else:
-            self._on_step("committed")
-            standing.fold(transaction, events)
         # What is given up may be written by others soon, and may come back: nothing of it may be written later.
         gives_up = any(isinstance(change, Released) for change in generation.structure)
         await self.keeper.committed(changes, positions, is_last=gives_up)
         self._finish(generation, has_snapshot=bool(snapshot))
         return None
+
+    def _first_writes(self, generation: Generation, transaction: int) -> list[TopicsWritten]:
+        """To which sources records led for the first time: what a run to the level has to wait for, too."""
+        ledger = self.standing.ledger
+        if not ledger.control.runs_to_level:
+            return []
+        sources = {topic for topic, _ in ledger.control.started}
+        new: dict[tuple[str, int], set[str]] = {}
+        for place, destination in generation.writes():
+            if destination in sources and destination not in ledger.partition(place).destinations:
+                new.setdefault(place, set()).add(destination)
+        incarnation = self.standing.incarnation
+        return [
+            TopicsWritten(incarnation, transaction, *place, tuple(sorted(destinations)))
+            for place, destinations in sorted(new.items())
+        ]
 
     def _say_refusal(self, error: BrokerError) -> bool:
         """Say the first of several refusals in a row; whether the error is one."""
@@ -171,7 +182,7 @@ class Transactions:
 
     def _finish(self, generation: Generation, *, has_snapshot: bool) -> None:
         ledger = self.standing.ledger
-        for place, epoch in [*ledger.violations(), *ledger.waiting()]:
+        for place, epoch in [*ledger.violations(), *ledger.waiting(self.standing.incarnation)]:
             raise InvariantBroken(f"a commit of epoch {epoch} at {place} lies outside what was granted")
         if self._refusals:
             logger.info("transactions are committed again; they were refused %d times", self._refusals)
@@ -202,7 +213,7 @@ class Transactions:
     # --- when a transaction failed ---------------------------------------------------------------------------------
 
     async def _replace_producer(self, deadline: float, *, was_fenced: bool = False) -> None:
-        """INIT → READ control log and offset log to their ends; raises FencedError when another process took over.
+        """INIT → READ control log and offset log to their ends; raises Expelled when that is what they say.
 
         After a fence it looks before INIT, too: who was expelled stops there. If nobody was, the broker itself fenced a
         transaction that was open for too long.
@@ -212,9 +223,11 @@ class Transactions:
             try:
                 if was_fenced:
                     await self.standing.read()
+                    self.standing.check()
                 producer = await self.standing.identity.make_producer()
                 try:
                     await self.standing.read()
+                    self.standing.check()
                 except BaseException:
                     limit = self.settings.close_timeout_ms
                     # An error of the close would stand for what is raised, a cancellation too.

@@ -1,8 +1,8 @@
 """What a process is by the logs of its application: who it is there, whether it may work, and what they say."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ...brokers.protocol import Broker, Producer
 from ...brokers.waiting import bounded
@@ -12,38 +12,32 @@ from ...offsets.events import OffsetEvent
 from ...offsets.ledger import Ledger, evolve_all
 from ...offsets.provenance import app_id_of
 from ..settings import Settings
-from .reader import HistoryTrimmed, LogReader
+from .reader import HistoryTrimmed, LogReader, Own
 
 logger = logging.getLogger("keylanes")
 
-
-@dataclass(slots=True)
-class Office:
-    """What a process holds when it may work."""
-
-    incarnation: int
-    producer: Producer
-    ledger: Ledger
-    before: Ledger
-    """The ledger without the own grant: how the ranges were cut until then. An epoch that is complete is forgotten."""
-    transaction: int
-    """The number of the last transaction that was used."""
-
-    @property
-    def app_id(self) -> bytes:
-        """What the application calls itself in the headers of its outputs."""
-        return app_id_of(self.ledger.control.app_birth)
+BEHIND_MAX = 20_000
+"""Who is so many events behind the ends of the offset log begins with its newest snapshots, as a start does."""
 
 
 class Identity:
-    """One process in the logs of an application. ``instance`` is text that no other process ever had."""
+    """One process in the logs of an application. ``birth`` is text that no other run of a process ever had;
+    ``instance`` the name that it goes by, "" for none.
+    """
 
-    def __init__(self, app: str, instance: str, broker: Broker, logs: LogReader, settings: Settings) -> None:
-        self.app, self.instance = app, instance
+    def __init__(
+        self, app: str, birth: str, broker: Broker, logs: LogReader, settings: Settings, instance: str = ""
+    ) -> None:
+        self.app, self.birth, self.instance = app, birth, instance
         self.broker, self.logs, self.settings = broker, logs, settings
-        self.transactional_id = f"{app}.{instance}"
+        self.transactional_id = ""
+        """Of its producer; it stands in the event of its joining."""
         self.incarnation: int | None = None
         """What this process is in the control log, once it has joined: a member that is over is forgotten there."""
+
+    def joined(self, member: Member) -> None:
+        """It takes part from here on."""
+        self.incarnation, self.transactional_id = member.incarnation, member.transactional_ids[0]
 
     async def make_producer(self) -> Producer:
         """INIT: every older producer of the own id is fenced. What it left behind has to be read before it is used."""
@@ -53,51 +47,60 @@ class Identity:
             f"making a producer of {self.transactional_id}",
         )
 
-    def own(self, ledger: Ledger) -> Member:
-        """The own entry in the control log; raises FencedError when it does not count."""
-        member = ledger.control.member_of(self.instance)
-        if member is not None:
-            self.incarnation = member.incarnation
-            return member
-        raise FencedError(f"another process of {self.app!r} took office before this one had joined")
 
-    def check_in_office(self, ledger: Ledger, incarnation: int) -> None:
-        """Raises FencedError unless this process may work by what was read of the control log."""
-        control = ledger.control
-        if control.is_expelled(incarnation):
-            raise FencedError(
-                f"this process of {self.app!r} (incarnation {incarnation}) was expelled: another process took over"
-            )
-        if control.coordinator != self.instance:
-            raise FencedError(f"another process of {self.app!r} took office (term {control.term}); this one stops")
+class Expelled(FencedError):
+    """The application goes on without this process. ``expulsion``: why, as the control log says; "" where it is
+    forgotten there already.
+    """
 
-    async def checked(self, ledger: Ledger, incarnation: int) -> Ledger:
-        """The ledger of both logs, read to their ends, control log first; raises LogError, FencedError.
-
-        Another process may have been granted these ranges, and have committed, after the control log was read and
-        before the offset log was: then its commits wait for its grant, and this process is no longer in office.
-        """
-        if ledger.waiting():
-            ledger = await self.logs.read_control(ledger)
-            self.check_in_office(ledger, incarnation)
-        check_ledger(ledger)
-        return ledger
+    def __init__(self, app: str, incarnation: int, expulsion: str) -> None:
+        why = f" ({expulsion})" if expulsion else ""
+        super().__init__(
+            f"this process of {app!r} (incarnation {incarnation}) was expelled{why}: others have its ranges"
+        )
+        self.expulsion = expulsion
 
 
 class Standing:
-    """What a process that took office is by its logs, as far as they are known here.
+    """What a process is by its logs, as far as they are known here: one ledger for all that goes on in it.
 
     ``ledger``: of both logs; ``transaction``: the number of the last transaction that was used.
     """
 
-    def __init__(self, office: Office, identity: Identity) -> None:
+    def __init__(self, identity: Identity) -> None:
         self.identity, self.logs = identity, identity.logs
-        self.incarnation, self.ledger, self.transaction = office.incarnation, office.ledger, office.transaction
-        self._folded = 0
+        self.ledger = Ledger()
+        self.transaction = 0
+        self._own = Own()
+        self._has_begun = False
+        self._reading_control, self.reading_offsets = asyncio.Lock(), asyncio.Lock()
+        """Held by who reads a log."""
+        self.sending = asyncio.Lock()
+        """Held while the own transaction is under way, and while the offset log is begun anew.
+
+        1. A member that has not read for long begins with a newer snapshot. 2. It commits meanwhile: into the folds of
+        before, which are given up then. 3. What the new ones have of this transaction the snapshot does not say. They
+        lack it, or have it twice, and the next own commit seems to be damage.
+        """
+        self._begun = self._through = 0
+        """So many reads of the control log were begun; the number of the last one that came to the end."""
+
+    @property
+    def incarnation(self) -> int:
+        """Under which it has joined; raises FencedError before that."""
+        if self.identity.incarnation is None:
+            raise FencedError(f"this process of {self.identity.app!r} has not joined yet")
+        return self.identity.incarnation
+
+    @property
+    def app_id(self) -> bytes:
+        """What the application calls itself in the headers of its outputs."""
+        return app_id_of(self.ledger.control.app_birth)
 
     def next_transaction(self) -> int:
         """A number that no transaction of this process had yet."""
         self.transaction += 1
+        self._own.incarnation, self._own.in_flight = self.incarnation, self.transaction
         return self.transaction
 
     def fold(self, transaction: int, events: Sequence[OffsetEvent]) -> None:
@@ -107,33 +110,72 @@ class Standing:
         it belongs in the ledger, too.
         """
         self.ledger = evolve_all(self.ledger, events)
-        self._folded = transaction
+        self._own.folded = transaction
+        self._own.in_flight = None
+        self._own.held.clear()  # the same
+
+    def unknown(self) -> None:
+        """What became of the own transaction is not known: from here on the log says it."""
+        self._own.in_flight = None
+        held = list(self._own.held)
+        self._own.held.clear()
+        self.ledger = evolve_all(self.ledger, held)
 
     def has_committed(self, transaction: int) -> bool:
         """Whether the offset log, as it was read, has a transaction of this process."""
         return self.ledger.transactions.get(self.incarnation, 0) >= transaction
 
+    def check(self) -> None:
+        """Raises Expelled when the control log, as it was read, says that this process may commit no more."""
+        own, control = self.identity.incarnation, self.ledger.control
+        if own is not None and control.is_expelled(own):
+            member = control.members.get(own)
+            raise Expelled(self.identity.app, own, "" if member is None else member.cause)
+
+    async def read_control(self) -> int:
+        """Read the control log to its end; the position there. Raises LogError, BrokerError.
+
+        Who asks while it is read gets what the next read finds, and shares that with all who asked meanwhile: a process
+        that has much to do would be late with every one of them.
+        """
+        asked = self._begun
+        async with self._reading_control:
+            if self._through <= asked:
+                self._begun += 1
+                number = self._begun
+                self.ledger = await self.logs.read_control(self.ledger)
+                self._through = number
+            return self.logs.positions[self.logs.control]
+
     async def read(self) -> None:
-        """Read both logs to their ends, the control log first; raises FencedError, LogError.
+        """Read both logs to their ends, the control log first. Raises LogError, BrokerError.
 
         Snapshots are taken, and the log is trimmed below them, wherever the others stand who read it. One that stands
-        below its start begins with the newest snapshot.
+        below its start, or far behind its end, begins with the newest snapshot.
         """
-        await self._read_control()
-        try:
-            self.ledger = await self.logs.read_offsets(self.ledger, (self.incarnation, self._folded))
-        except HistoryTrimmed as trimmed:
-            await self._read_control()
-            logger.info("%s; read from its newest snapshot on", trimmed)
-            self.ledger = await self.logs.begin_offsets(self.ledger)
-        except LogError:
-            await self._read_control()  # one that took over may have made the log anew: that is no damage here
-            raise
-        self.ledger = await self.identity.checked(self.ledger, self.incarnation)
+        await self.read_control()
+        async with self.reading_offsets:  # to its end: another read would bring what was granted since
+            await self._read_offsets()
+            if self.ledger.waiting():
+                # A grant may have been written, and committed under, after the control log was read.
+                await self.read_control()
+            check_ledger(self.ledger)
 
-    async def _read_control(self) -> None:
-        self.ledger = await self.logs.read_control(self.ledger)
-        self.identity.check_in_office(self.ledger, self.incarnation)
+    async def _read_offsets(self) -> None:
+        if not self._has_begun or await self.logs.behind() > BEHIND_MAX:
+            await self._begin_offsets()
+            self._has_begun = True
+            return
+        try:
+            self.ledger = await self.logs.read_offsets(self.ledger, self._own)
+        except HistoryTrimmed as trimmed:
+            logger.info("%s; read from its newest snapshot on", trimmed)
+            await self.read_control()
+            await self._begin_offsets()
+
+    async def _begin_offsets(self) -> None:
+        async with self.sending:
+            self.ledger = await self.logs.begin_offsets(self.ledger, self._own)
 
 
 def check_ledger(ledger: Ledger) -> None:

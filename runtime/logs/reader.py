@@ -8,6 +8,7 @@ together: one after the other each would wait for what the consumer has under wa
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from ...brokers.protocol import Batch, Broker, BrokerError, OffsetOutOfRange, Reader, TopicPartition, Watermarks
@@ -32,6 +33,8 @@ READ_RECORDS_MAX = 5_000
 """So long a stretch of a log is looked at."""
 FETCH_RECORDS_MAX = 2_000
 """At a time."""
+GRANTS = "the control log again"
+"""A connection over which grants are read that were read before."""
 
 Extent: TypeAlias = tuple[int, int]
 """Positions from the first on and below the second."""
@@ -54,6 +57,31 @@ class Stretch(NamedTuple):
     end: int
 
 
+@dataclass(slots=True)
+class Own:
+    """The own transactions of whoever reads: their events are folded when they are committed, and passed over here.
+
+    ``folded``: the last one whose events went into the ledger so. ``in_flight``: the one that is under way; what is
+    read of it is ``held`` until it is known what becomes of it. Not everything up to the last one that the ledger knows
+    is passed over: a transaction of unknown outcome may be found in one partition while its events in the next one are
+    still to be read.
+    """
+
+    incarnation: int = 0
+    folded: int = 0
+    in_flight: int | None = None
+    held: list[OffsetEvent] = field(default_factory=list)
+
+    def takes(self, event: OffsetEvent) -> bool:
+        """Whether the event is one of these, and needs no folding now."""
+        if event.incarnation != self.incarnation or not event.transaction:
+            return False
+        if self.in_flight is not None and event.transaction >= self.in_flight:
+            self.held.append(event)
+            return True
+        return event.transaction <= self.folded
+
+
 class HistoryTrimmed(LogError):
     """What was to be read of a log of ours is gone."""
 
@@ -68,11 +96,20 @@ def offsets_topic(app: str) -> str:
     return f"{app}.offsets"
 
 
+def signals_topic(app: str) -> str:
+    """The name of the topic in which an application's processes tell each other what they see."""
+    return f"{app}.signals"
+
+
 class LogReader:
     """Reads one application's logs; positions stay between calls. ``log_partitions``: how many the offset log has.
 
-    ``close`` lets go of the connection, and of all that was fetched ahead of what was asked for (some MiB). Reading may
-    go on after it, over another one.
+    The two logs are read over connections of their own, side by side: what stands behind an open transaction in the
+    offset log keeps nobody from reading the control log, which may say how it is ended. Of each log there is one call
+    at a time.
+
+    ``close`` lets go of the connections, and of all that was fetched ahead of what was asked for (some MiB). Reading
+    may go on after it, over others.
     """
 
     def __init__(self, app: str, broker: Broker, settings: Settings, log_partitions: int = 0) -> None:
@@ -82,22 +119,25 @@ class LogReader:
         self.control = TopicPartition(control_topic(app), 0)
         self.log_partitions = log_partitions
         self.positions: dict[TopicPartition, int] = {}
-        self._reader: Reader | None = None
+        self._readers: dict[str, Reader] = {}
+        """By topic, or by what is read over it."""
         self.commits_read = 0
         """Transactions that ``begin_offsets`` read behind the snapshots."""
         self._granted = Granted()
-        self._has_begun = False
+        self._granted_meanwhile: list[RangesGranted] = []
+        """While the offset log is begun."""
+        self._has_begun = self._is_beginning = False
 
-    async def open(self) -> Reader:
-        """Connect, unless it is connected."""
-        if self._reader is None:
-            self._reader = await self._bounded(self.broker.reader({}), "opening a reader of the logs")
-        return self._reader
+    async def open(self, what: str) -> Reader:
+        """Connect to read something, unless it is connected."""
+        if what not in self._readers:
+            self._readers[what] = await self._bounded(self.broker.reader({}), f"opening a reader of {what}")
+        return self._readers[what]
 
     async def close(self) -> None:
-        """Let go of the connection. What goes wrong there is logged: nothing depends on it."""
-        if self._reader is not None:
-            reader, self._reader = self._reader, None
+        """Let go of the connections. What goes wrong there is logged: nothing depends on it."""
+        readers, self._readers = list(self._readers.values()), {}
+        for reader in readers:
             try:
                 await bounded(reader.close(), self.settings.close_timeout_ms, "closing the reader of the logs")
             except BrokerError as error:
@@ -153,38 +193,49 @@ class LogReader:
             return
         if isinstance(event, RangesGranted):
             self._granted.add(event, placed.position)
+            if self._is_beginning:
+                self._granted_meanwhile.append(event)
         if self._has_begun:
             evolve(ledger, event)
         else:
             take(ledger.control, event)
 
-    async def begin_offsets(self, ledger: Ledger) -> Ledger:
+    async def begin_offsets(self, ledger: Ledger, own: Own | None = None) -> Ledger:
         """The offset log from its newest snapshots on to its ends: the first read, and one after what was to be read
-        next was trimmed.
+        next was trimmed. ``own``: see ``read_offsets``; what of it was folded is read again, too.
 
         ``ledger``: of the control log as far as it was read; it is changed. Raises LogError when a log is foreign, or
         has lost its history although something was granted.
         """
-        positions, commits_read = self.positions.copy(), self.commits_read
+        positions = {source: at for source, at in self.positions.items() if source != self.control}
+        commits_read = self.commits_read
+        self._granted_meanwhile, self._is_beginning = [], True
         while True:
             self.commits_read = commits_read  # without those of a try that was cut short
             begun = Ledger(ledger.control, {}, ledger.opened.copy(), ledger.transactions.copy())
             try:
-                await self._begin(begun)
+                await self._begin(begun, None if own is None else replace(own, folded=0))
                 break
             except HistoryTrimmed as trimmed:
                 # A trim of the process that was just fenced was on its way: a trim is no part of a transaction. It left
                 # a newer snapshot, so look again; each time the start is higher.
                 logger.info("while it was searched: %s", trimmed)
             except BaseException:  # what was read goes with the positions: all of it, or nothing
-                self.positions, self.commits_read = positions, commits_read
+                control = {source: at for source, at in self.positions.items() if source == self.control}
+                self.positions, self.commits_read = {**positions, **control}, commits_read
+                self._is_beginning = False
                 raise
+        for grant in self._granted_meanwhile:  # what is there already stays as it is
+            fold_grant(begun, grant)
         ledger.partitions, ledger.opened, ledger.transactions = begun.partitions, begun.opened, begun.transactions
-        self._has_begun = True
+        self._has_begun, self._is_beginning, self._granted_meanwhile = True, False, []
         return ledger
 
-    async def _begin(self, ledger: Ledger) -> None:
+    async def _begin(self, ledger: Ledger, own: Own | None) -> None:
+        # Known before the ends are asked for: meanwhile the control log is read on, to grants of what was opened since.
+        granted = {self.log_partition_of(partition) for _, partition in self._granted.places()}
         marks = await self.watermarks(self._offset_logs())
+        self._check_history(marks, granted)
         for source, (snapshot, position) in (await self._search_snapshots(marks)).items():
             self.positions[source] = position
             if snapshot:
@@ -195,7 +246,7 @@ class LogReader:
                     ledger.transactions[incarnation] = max(known, transaction)
         for grant in await self._grants_behind(ledger.partitions):
             fold_grant(ledger, grant)
-        await self.read_offsets(ledger)
+        await self.read_offsets(ledger, own)
 
     async def _grants_behind(self, folds: Mapping[Place, PartitionLedger]) -> list[RangesGranted]:
         """The grants that count and that these folds may not hold: read again, for there may be very many others."""
@@ -204,14 +255,13 @@ class LogReader:
             return []
         span = (min(lacking), max(lacking) + 1)
         grants: list[RangesGranted] = []
-        async for placed in self._stream({self.control: span}):
+        async for placed in self._stream({self.control: span}, GRANTS):  # the control log is read on meanwhile
             wanted = [one.event for one in placed.events if one.position in lacking]
             grants += [event for event in wanted if isinstance(event, RangesGranted)]
         return grants
 
     async def _search_snapshots(self, marks: Mapping[TopicPartition, Watermarks]) -> dict[TopicPartition, Found]:
         """Of each partition of the offset log the newest whole snapshot, and the position to go on reading at."""
-        self._check_history(marks)
         found: dict[TopicPartition, Found] = {}
         searched = {source: iter(search_starts(mark.start, mark.high)) for source, mark in marks.items()}
         while searched:
@@ -240,9 +290,10 @@ class LogReader:
                     del searched[source]
         return found
 
-    def _check_history(self, marks: Mapping[TopicPartition, Watermarks]) -> None:
-        """Raises LogError when a partition of the offset log is empty that can't be."""
-        granted = {self.log_partition_of(partition) for _, partition in self._granted.places()}
+    def _check_history(self, marks: Mapping[TopicPartition, Watermarks], granted: Collection[int]) -> None:
+        """Raises LogError when a partition of the offset log is empty that can't be. ``granted``: those of which
+        something was granted before the ends were asked for.
+        """
         for source, mark in marks.items():
             if mark.high == mark.start and (source.partition in granted or mark.start > 0):
                 raise LogError(
@@ -250,28 +301,22 @@ class LogReader:
                     "are lost. Restore the log, or start under a new application name."
                 )
 
-    async def read_offsets(self, ledger: Ledger, folded: tuple[int, int] = (0, 0)) -> Ledger:
-        """Read the offset log from where it was left to the ends of its partitions; raises LogError.
-
-        ``folded``: an incarnation, and its last transaction that went into the ledger when it was committed. Its events
-        are passed up to there. Not up to the last one that the ledger knows: a transaction of unknown outcome may be
-        found in one partition while its events in the next one are still to be read.
+    async def read_offsets(self, ledger: Ledger, own: Own | None = None) -> Ledger:
+        """Read the offset log from where it was left to the ends of its partitions; raises LogError. ``own``: what is
+        not to be folded of it.
         """
         ends = await self._ends(self._offset_logs())
         async for placed in self._stream({source: (self.positions[source], high) for source, high in ends.items()}):
             events = [one.event for one in placed.events]
             self.commits_read += sum(isinstance(event, Committed) and not event.part for event in events)
-            self.fold_offsets(ledger, placed.source, events, folded)  # type: ignore[arg-type]  # of the offset log
+            self.fold_offsets(ledger, placed.source, events, own or Own())  # type: ignore[arg-type]  # of the offset log
             self.positions[placed.source] = placed.end
         return ledger
 
-    def fold_offsets(
-        self, ledger: Ledger, source: TopicPartition, events: Iterable[OffsetEvent], folded: tuple[int, int]
-    ) -> Ledger:
+    def fold_offsets(self, ledger: Ledger, source: TopicPartition, events: Iterable[OffsetEvent], own: Own) -> Ledger:
         """The ledger, changed, with the events of one partition of the offset log; see ``read_offsets``."""
-        own, known = folded
         for event in events:
-            if event.incarnation == own and event.transaction <= known:
+            if own.takes(event):
                 continue
             if isinstance(event, LogOpened):
                 self._check_app(event.app, event.hash_name, source)
@@ -280,6 +325,11 @@ class LogReader:
                 self._check_name(event.app, source)
             evolve(ledger, event)
         return ledger
+
+    async def behind(self) -> int:
+        """How many positions the offset log has behind where it was read to, in the partition where these are most."""
+        marks = await self.watermarks(self._offset_logs())
+        return max((mark.high - self.positions.get(source, 0) for source, mark in marks.items()), default=0)
 
     async def _ends(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The high watermarks of sources, which must not lie below the positions."""
@@ -301,12 +351,14 @@ class LogReader:
             found[placed.source] += placed.events
         return found
 
-    async def _stream(self, spans: Mapping[TopicPartition, Extent]) -> AsyncIterator[Stretch]:
-        """The same as it comes, so that a log of any length is read without being held."""
+    async def _stream(self, spans: Mapping[TopicPartition, Extent], over: str = "") -> AsyncIterator[Stretch]:
+        """The same as it comes, so that a log of any length is read without being held. ``over``: which connection;
+        that of the log unless it is said.
+        """
         wanted = {source: span for source, span in spans.items() if span[0] < span[1]}
         if not wanted:
             return
-        reader = await self.open()
+        reader = await self.open(over or next(iter(wanted)).topic)
         reader.assign({source: start for source, (start, _) in wanted.items()})
         limit = self.settings.call_limit_ms + self.settings.transaction_timeout_ms
         while wanted:

@@ -16,7 +16,7 @@ from ...state.tables import TABLE_CONFIG
 from ..handlers.handler import Handler
 from ..settings import Settings
 from . import replication
-from .reader import control_topic, offsets_topic
+from .reader import control_topic, offsets_topic, signals_topic
 from .topics import destinations_of, prepare_topics
 
 logger = logging.getLogger("keylanes")
@@ -42,7 +42,8 @@ def needed(app: str, handlers: Sequence[Handler], *, creates: bool, transactiona
     create: tuple[Operation, ...] = ("CREATE",) if creates else ()
     needs = [_literal(handler.topic, operation) for handler in handlers for operation in SOURCE]
     needs += [_literal(topic, one) for topic in destinations_of(handlers) for one in (*OUTPUT_OPERATIONS, *create)]
-    for topic in (control_topic(app), offsets_topic(app), *(changelog_topic(app, source) for source in stateful)):
+    logs = (control_topic(app), offsets_topic(app), signals_topic(app))
+    for topic in (*logs, *(changelog_topic(app, source) for source in stateful)):
         needs += [_own(app, topic, operation) for operation in LOG]
         if topic == offsets_topic(app):
             needs.append(_own(app, topic, "DELETE"))  # what is older than history_ms

@@ -15,12 +15,21 @@ logger = logging.getLogger("keylanes")
 
 
 class Snapshots:
-    """A snapshot of every log partition in each so many transactions. ``wall_ms``: now, in ms since the epoch."""
+    """A snapshot of every log partition after so many commits, of whomever, by the process that coordinates.
 
-    def __init__(self, standing: Standing, settings: Settings, wall_ms: Callable[[], int]) -> None:
-        self.standing, self.settings = standing, settings
+    ``wall_ms``: now, in ms since the epoch.
+    """
+
+    def __init__(
+        self,
+        standing: Standing,
+        settings: Settings,
+        wall_ms: Callable[[], int],
+        is_coordinator: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.standing, self.settings, self._is_coordinator = standing, settings, is_coordinator
         self._history = History(standing.logs, settings, wall_ms)
-        self._since = standing.logs.commits_read
+        self._own = self._read = 0
         self._is_told = False
 
     @property
@@ -28,9 +37,15 @@ class Snapshots:
         """How often the log could not be trimmed."""
         return self._history.failures
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for one, and this process is to take it."""
+        commits = self._own + self.standing.logs.commits_read - self._read
+        return commits >= self.settings.snapshot_every_commits and self._is_coordinator()
+
     async def take_when_due(self, transaction: int) -> list[OffsetEvent]:
         """A snapshot of every log partition when it is time for one: to be written with this transaction."""
-        if self._since < self.settings.snapshot_every_commits:
+        if not self.is_due:
             return []
         try:
             events = await self._take(transaction)
@@ -44,7 +59,8 @@ class Snapshots:
 
     def committed(self, *, has_snapshot: bool) -> None:
         """One more transaction was committed."""
-        self._since = 0 if has_snapshot else self._since + 1
+        self._own = 0 if has_snapshot else self._own + 1
+        self._read = self.standing.logs.commits_read if has_snapshot else self._read
 
     async def _take(self, transaction: int) -> list[OffsetEvent]:
         standing, logs = self.standing, self.standing.logs
@@ -56,6 +72,6 @@ class Snapshots:
             events += take_snapshot(
                 standing.ledger, logs.app, log_partition, places, position, standing.incarnation, transaction
             )
-            await self._history.trim(log_partition, position)
-        await logs.close()  # until the next snapshot its memory is for other things
+            async with standing.reading_offsets:
+                await self._history.trim(log_partition, position)
         return events

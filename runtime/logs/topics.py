@@ -8,13 +8,22 @@ from typing import Final
 from ...brokers.protocol import Broker, TopicDescription, TopicSpec
 from ...brokers.waiting import bounded
 from ...errors import SettingsError, SourceError
+from ...group.heard import PARTITIONS as SIGNALS_PARTITIONS
 from ...state.changelog import CHANGELOG_CONFIG, changelog_topic
 from ..handlers.handler import DeadLetter, Handler
 from ..settings import Settings
-from .reader import control_topic, offsets_topic
+from .reader import control_topic, offsets_topic, signals_topic
 
 LOG_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 """Nothing may expire from our logs by itself: an idle log with time retention empties itself."""
+
+SIGNALS_CONFIG = {
+    "cleanup.policy": "delete",
+    "retention.ms": "1800000",
+    "segment.ms": "600000",
+    "message.timestamp.type": "LogAppendTime",
+}
+"""Half an hour of what is of no use after a session. Its times are those of one clock, the broker's."""
 
 LOG_PARTITIONS_MAX = 64
 KNOWN_PAUSE_MS = 50
@@ -29,6 +38,7 @@ def log_specs(app: str, source_partitions: int) -> list[TopicSpec]:
     return [
         TopicSpec(control_topic(app), 1, LOG_CONFIG),
         TopicSpec(offsets_topic(app), max(1, min(source_partitions, LOG_PARTITIONS_MAX)), LOG_CONFIG),
+        TopicSpec(signals_topic(app), SIGNALS_PARTITIONS, SIGNALS_CONFIG),
     ]
 
 
@@ -45,7 +55,8 @@ def changelog_specs(
 
 def reserved_topics(app: str, stateful: Collection[str] = ()) -> frozenset[str]:
     """The topics that only keylanes writes to."""
-    return frozenset((control_topic(app), offsets_topic(app), *(changelog_topic(app, source) for source in stateful)))
+    logs = (control_topic(app), offsets_topic(app), signals_topic(app))
+    return frozenset((*logs, *(changelog_topic(app, source) for source in stateful)))
 
 
 def destinations_of(handlers: Sequence[Handler]) -> list[str]:
@@ -87,7 +98,7 @@ async def prepare_topics(
     are made. Raises SourceError for a missing source, SettingsError for a missing or unfit topic of ours or an output.
     """
     limit = settings.call_limit_ms
-    logs = [control_topic(app), offsets_topic(app)]
+    logs = [control_topic(app), offsets_topic(app), signals_topic(app)]
     named = [*(h.topic for h in handlers), *destinations_of(handlers)]
     for name in named:
         if name in logs or name.startswith(changelog_topic(app, "")):
@@ -118,6 +129,7 @@ async def prepare_topics(
         found |= await bounded(_known(broker, missing), limit, f"waiting until all brokers know of {created}")
     _check_log(found[logs[0]], partitions=1)
     _check_log(found[logs[1]], partitions=None)
+    _check_signals(found[logs[2]])
     for spec in changelogs:
         _check_changelog(found[spec.name], spec.partitions)
     return found
@@ -144,6 +156,16 @@ def _check_changelog(topic: TopicDescription, partitions: int) -> None:
         raise SettingsError(
             f"{topic.name} must have cleanup.policy=compact and nothing else (deletion would eat state); "
             f"it has {policy!r}"
+        )
+
+
+def _check_signals(topic: TopicDescription) -> None:
+    if topic.partitions != SIGNALS_PARTITIONS:
+        raise SettingsError(f"{topic.name} must have {SIGNALS_PARTITIONS} partitions; it has {topic.partitions}")
+    if (kind := topic.config.get("message.timestamp.type", "LogAppendTime")) != "LogAppendTime":
+        raise SettingsError(
+            f"{topic.name} must have message.timestamp.type=LogAppendTime (the clocks of processes differ, and who is "
+            f"silent is told by these times); it has {kind!r}"
         )
 
 

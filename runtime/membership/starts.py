@@ -20,10 +20,14 @@ logger = logging.getLogger("keylanes")
 
 
 class Starts:
-    """``starts`` by topic; a topic that is not named is started from its first record."""
+    """``starts`` by topic; a topic that is not named is started from its first record. ``is_trial``: nothing is started
+    yet, so nothing is said of it.
+    """
 
-    def __init__(self, broker: Broker, settings: Settings, starts: Mapping[str, Start]) -> None:
-        self.broker, self.settings, self.starts = broker, settings, starts
+    def __init__(
+        self, broker: Broker, settings: Settings, starts: Mapping[str, Start], *, is_trial: bool = False
+    ) -> None:
+        self.broker, self.settings, self.starts, self.is_trial = broker, settings, starts, is_trial
 
     def check(self, control: Control) -> None:
         """Raises SettingsError when a topic was started from something else."""
@@ -87,7 +91,7 @@ class Starts:
                     'skipped. Write start="earliest" to take what there is'
                 )
         for place in places:
-            if place not in told.offsets:
+            if place not in told.offsets and not self.is_trial:
                 logger.warning(
                     "%s: the group has committed nothing for partition %d, which is read from its first record (%d)",
                     where,

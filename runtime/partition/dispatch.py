@@ -425,6 +425,18 @@ class PartitionDispatch:
         if done is not None:
             worker.keep(done)
 
+    def cut_off(self) -> None:
+        """What runs comes to no end any more: it waits again, for whoever has its range next."""
+        for worker in self.workers:
+            record = worker.running
+            if record is None:
+                continue
+            worker.running = None
+            worker.queue.appendleft(record)
+            worker.queue_bytes += RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+            if worker.hold_at is not None:
+                worker.hold_at = min(worker.hold_at, max(worker.taken_to, record.offset))
+
     def runnable(self) -> list[Worker]:
         """Idle workers that have something they may run; marked active."""
         ready = []

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ...brokers.protocol import Outgoing
+from ...brokers.protocol import Outgoing, TopicPartition
 from ...keyrange.hashing import point_of
 from ...offsets.decide import CommitKey, Move, decide_commits
 from ...offsets.events import Committed, OffsetEvent
@@ -116,11 +116,11 @@ class Generation:
         found += [output for share in self.shares for done in share.done for output in done.outputs]
         return found
 
-    def writes(self) -> set[tuple[str, str]]:
-        """(source topic, destination topic) of all outputs."""
-        found = {(s.dispatch.topic, output.topic) for s in self.shares for done in s.done for output in done.outputs}
+    def writes(self) -> set[tuple[TopicPartition, str]]:
+        """(source partition, destination topic) of all outputs."""
+        found = {(s.dispatch.place, output.topic) for s in self.shares for done in s.done for output in done.outputs}
         for dispatch, stretches in self.stretches:
-            found.update((dispatch.topic, stretch.topic) for stretch in stretches if stretch.outputs)
+            found.update((dispatch.place, stretch.topic) for stretch in stretches if stretch.outputs)
         return found
 
     def changes(self) -> list[StateChanges]:

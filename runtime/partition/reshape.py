@@ -13,7 +13,6 @@ another one holds one of its workers.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TypeAlias
 
 from ...keyrange.ranges import KeyRange
@@ -127,6 +126,8 @@ class Wishes:
         """The bounds to which a partition's workers are merged as they become level."""
         self._hold_after_s: dict[PartitionDispatch, float] = {}
         """Neighbours are held to be merged to the wanted cut from then on."""
+        self._staying: set[PartitionDispatch] = set()
+        """Of which something was to be released, and is not."""
         self._fulfilled: list[Wish] = []
         """That they were is not committed yet."""
 
@@ -157,35 +158,17 @@ class Wishes:
                 self.merging.append(wish)
 
     def withdraw(self, wish: Wish) -> None:
-        """Nobody waits for it any more: a split, a merge or a grant is forgotten unless it has begun."""
+        """Nobody waits for it any more: a split, a merge or a grant is forgotten unless it has begun. What is to be
+        released and was not yet stays: its workers go on.
+        """
+        if isinstance(wish, ReleaseWish) and wish in self.leaving:
+            let_go(self.leaving.pop(wish))
+            self._staying.add(wish.dispatch)
         self.arriving = [other for other in self.arriving if other is not wish]
         self.splitting = [other for other in self.splitting if other is not wish]
         self.merging = [other for other in self.merging if other is not wish]
 
-    def is_leaving(self, dispatch: PartitionDispatch, within: KeyRange) -> KeyRange | None:
-        """What overlaps a range and is being given up: as long as that is not committed, nobody knows its edges."""
-        released = [wish for wish in self._fulfilled if isinstance(wish, ReleaseWish)]
-        return overlapped([*self.leaving, *released], dispatch, within)
-
     # --- what becomes of it ------------------------------------------------------------------------------------------
-
-    def begin(self, dispatch: PartitionDispatch, wanted: tuple[int, ...], ledger: Ledger) -> list[Change]:
-        """Workers for all points of a partition: those of before, then split to the wanted cut; merges come when level.
-
-        ``ledger`` is that from before the grant.
-        """
-        fold = ledger.partition(dispatch.place)
-        edges = fold.edges(ledger.control.started[dispatch.place])
-        before = {bound for first, end, _ in fold.workers().pieces() for bound in (first, end)}
-        levels = {bound for first, end, _ in edges.pieces() for bound in (first, end)}
-        bounds = sorted((before or set(wanted)) | levels)
-        changes: list[Change] = [cut(dispatch, dispatch.add_workers(bounds, defined(edges)))]
-        for at in sorted(set(wanted) - set(bounds)):
-            worker = next(w for w in dispatch.workers if w.first < at < w.end)
-            changes.append(split(dispatch, worker, at))
-        if len(dispatch.workers) > len(list(pairwise(wanted))):
-            self.wanted[dispatch] = wanted
-        return changes
 
     def take_up(self, wishes: Iterable[TakeUpWish], ledger: Ledger, incarnation: int) -> Reshaped:
         """Workers for grants to a process. ``ledger``: both logs, read to their ends after these were asked for."""
@@ -198,14 +181,17 @@ class Wishes:
             elif (worker := _worker_inside(wish.dispatch, part)) is not None:
                 reshaped.refuse(wish, f"epoch {part.epoch} overlaps worker {worker.number}, which is not released")
             else:
+                before = self._kept_bounds(wish.dispatch)
                 reshaped.changes += add_granted(wish.dispatch, part, wish.wanted)
+                self.wanted[wish.dispatch] = tuple(sorted({*wish.wanted, *part.granted_bounds, *before}))
                 self._fulfilled.append(wish)
         return reshaped
 
     def change(self, now: float) -> Reshaped:
         """Release what is through, merge what is level, split: all written with the generation that was just taken."""
         reshaped = Reshaped()
-        changed: dict[PartitionDispatch, None] = {}
+        changed: dict[PartitionDispatch, None] = dict.fromkeys(self._staying)
+        self._staying = set()
         for leaving in list(self.leaving):
             changed[leaving.dispatch] = None
             self._leave(leaving, reshaped)
@@ -241,6 +227,11 @@ class Wishes:
         """The generation was committed, and with it these wishes."""
         settled, self._fulfilled = self._fulfilled, []
         return settled
+
+    def _kept_bounds(self, dispatch: PartitionDispatch) -> Iterable[int]:
+        """Those of the workers there are that merging to the wanted cut shall not undo."""
+        workers = dispatch.workers
+        return self.wanted.get(dispatch) or {bound for worker in workers for bound in (worker.first, worker.end)}
 
     def _leave(self, wish: ReleaseWish, reshaped: Reshaped) -> None:
         dispatch, within = wish.dispatch, wish.within

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from ...brokers.protocol import Broker, Outgoing, Record, TopicDescription, TopicPartition
 from ...errors import SettingsError, StateNotReady
-from ...keyrange.ranges import WHOLE, KeyRange
+from ...keyrange.ranges import KeyRange
 from ...offsets.decide import WRITERS_MAX, StoreSpec
 from ...offsets.events import StateChanged
 from ...offsets.ledger import Ledger, Place
@@ -89,6 +89,7 @@ class Keeper:
         self._marked_s = 0.0
         self._asked_ms = self._in_office_ms = wall_ms()
         self._threads = StateThreads()
+        self._is_held = False
 
     @property
     def wanted(self) -> list[StoreSpec]:
@@ -152,34 +153,35 @@ class Keeper:
         bindings = tuple(None if d is None else Binding(self.infos[d.name].number, d) for d in handler.further)
         return self.storages[place].state, bindings
 
-    async def restore(self, ledger: Ledger) -> None:
-        """Make the state of all partitions whole.
+    async def take_up(self, granted: Mapping[Place, Sequence[KeyRange]], ledger: Ledger, incarnation: int) -> None:
+        """Make the state of ranges whole that were granted to this process, which is ``incarnation``, while others of
+        their partitions may be worked on.
 
-        ``ledger``: the offset log was read to its end after the grants were read, and the control log no further.
-        Raises StateError when a changelog is not the one that the logs know, StoreError, BrokerError.
+        ``ledger``: the offset log was read to its end after the grants were read. Raises StateError when a changelog is
+        not the one that the logs know, StoreError, BrokerError.
         """
+        storages = {place: self.storages[place] for place in granted if place in self.storages}
         living = frozenset(member.incarnation for member in ledger.control.unfenced())
-        known = {place: _writers(ledger, place, living) for place in self.storages}  # before a ledger goes on
-        await self._restore([await storage.restoring((WHOLE,), known[at]) for at, storage in self.storages.items()])
-        for place, storage in self.storages.items():
+        known = {place: self._writers(ledger, place, living, incarnation) for place in storages}  # as they are now
+        await self._restore([await storage.restoring(granted[at], known[at]) for at, storage in storages.items()])
+        for place, storage in storages.items():
             fenced = tuple(i for i in sorted(known[place].required) if known[place].is_fenced(i))
             if fenced:
                 old = (OLD_BEACON_KEY,) if storage.old_beacon in fenced else ()
-                self._successions[place] = Succession(fenced, (*map(beacon_key, fenced), *old))
-        self._marked_s = asyncio.get_running_loop().time()
+                before = self._successions.get(place, _NOBODY)
+                keys = tuple(dict.fromkeys((*before.keys, *map(beacon_key, fenced), *old)))
+                self._successions[place] = Succession((*before.incarnations, *fenced), keys)
+        if not self._marked_s:
+            self._marked_s = asyncio.get_running_loop().time()
 
-    async def take_up(self, place: Place, ranges: Sequence[KeyRange], ledger: Ledger, incarnation: int) -> None:
-        """Make the state of ranges whole that were granted just now, while others of their partition are worked on.
-
-        What this process, which is ``incarnation``, wrote itself was checked at the start or written since. The changes
-        of others must be there as far as the ledger knows them: it may lag, and they may go on.
+    def _writers(self, ledger: Ledger, place: Place, living: frozenset[int], own: int) -> Writers:
+        """Who changed the state of a source partition, by the logs as they are now. Who is succeeded with the next
+        change was looked at when the first range was taken up: that change may be committed while it is looked again.
         """
-        storage = self.storages.get(place)
-        if storage is None:
-            return
-        others = {i: last for i, last in ledger.partition(place).changed.items() if i != incarnation}
-        writers = Writers(others, _newest(others), own=incarnation) if others else None
-        await self._restore([await storage.restoring(ranges, writers)])
+        succeeding = frozenset(self._successions.get(place, _NOBODY).incarnations)
+        changed = {i: last for i, last in ledger.partition(place).changed.items() if i not in succeeding}
+        maximum = ledger.control.incarnation_max
+        return Writers(changed, _newest(changed), living, maximum, own=own, succeeding=succeeding)
 
     def release(self, place: Place, within: KeyRange) -> None:
         """A range was released: its state is somebody else's from here on."""
@@ -209,9 +211,15 @@ class Keeper:
     def _hear(self, progress: Progress) -> None:
         self.restoring = progress
 
+    def hold(self, *, is_held: bool) -> None:
+        """Answer no question from outside as long as it is held: others may have what this process had."""
+        self._is_held = is_held
+
     def find(self, name: str) -> Found:
         """A store, and the states of all partitions; raises StateNotReady."""
         info = self.infos.get(name)
+        if self._is_held:
+            raise StateNotReady(f"store {name!r} can't be read: whether this process still has it is not known")
         if info is None:
             raise StateNotReady(f"store {name!r} can't be read yet: the application is starting")
         declared = next(d for d in self.handlers[info.topic].stores if d.name == name)
@@ -318,12 +326,6 @@ class Keeper:
         self._marked_s = asyncio.get_running_loop().time()
         for storage in self.storages.values():
             storage.renew_marks(self._in_office_ms)
-
-
-def _writers(ledger: Ledger, place: Place, living: frozenset[int]) -> Writers:
-    """Who changed the state of a source partition, by the logs as they are now."""
-    changed = dict(ledger.partition(place).changed)
-    return Writers(changed, _newest(changed), living, ledger.control.incarnation_max)
 
 
 def _newest(changed: Iterable[int]) -> frozenset[int]:

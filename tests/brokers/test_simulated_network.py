@@ -535,7 +535,8 @@ def storm(seed: int) -> tuple[list[str], Sequence[object], Counter[str]]:
                 pass
 
     async def main() -> tuple[Sequence[object], Counter[str]]:
-        cluster = cluster_of(seed, faults=Faults(**{**vars(STORM), "cut": set()}), latency=Latency(timeout_ms=2_000))
+        faults = Faults(**{**vars(STORM), "cut": set(), "cut_from": set()})
+        cluster = cluster_of(seed, faults=faults, latency=Latency(timeout_ms=2_000))
         asyncio.get_running_loop().call_later(1, cluster.break_connections)
         await asyncio.gather(write(cluster, "x", range(15)), write(cluster, "y", range(100, 115)))
         cluster.faults.heal()
@@ -554,7 +555,7 @@ def test_careful_clients_lose_and_double_nothing_in_a_storm() -> None:
     met: Counter[str] = Counter()
     for seed in range(16):
         met += storm(seed)[2]
-    wanted = {name for name in vars(STORM) if not name.endswith("_ms")} - {"cut", "away", "denied"}
+    wanted = {name for name in vars(STORM) if not name.endswith("_ms")} - {"cut", "cut_from", "away", "denied"}
     assert not wanted - set(met), met
     assert {"arrived_late", "concurrent_transactions", "connection_broken", "fenced", "transaction_timed_out"} <= set(
         met

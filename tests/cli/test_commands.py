@@ -229,9 +229,11 @@ def test_a_missing_extra_is_named(folder: Path, missing: str, arguments: tuple[s
 def test_topics_prints_the_commands_that_create_the_logs(folder: Path) -> None:
     """By application or by name, as lines or as JSON; the address stands in them where the application knows it."""
     lines = keylanes(folder, "topics", "shop:bare", "--partitions", "6").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["kafka-topics.sh"] * 2
-    assert all("--bootstrap-server localhost:9092 " in line and "retention.ms=-1" in line for line in lines)
+    assert [line.split()[0] for line in lines] == ["kafka-topics.sh"] * 3
+    assert all("--bootstrap-server localhost:9092 " in line for line in lines)
+    assert ["retention.ms=-1" in line for line in lines] == [True, True, False], "signals may expire"
     assert "--topic bare.offsets --partitions 6" in lines[1]
+    assert "--topic bare.signals --partitions 5" in lines[2]
     named = json.loads(keylanes(folder, "topics", "--app", "shop", "--partitions", "2", "--json").stdout)
     assert "--topic shop.offsets --partitions 2" in named[1]
     assert "replication-factor" not in named[1], "the cluster's default"
@@ -260,11 +262,11 @@ def test_topics_prints_the_commands_that_create_changelogs(folder: Path) -> None
     """One for each source topic with state, with as many partitions as it has: those of the widest, or as told."""
     (folder / "sums.py").write_text(textwrap.dedent(STATEFUL))
     lines = keylanes(folder, "topics", "sums:app", "--partitions", "6", "--state", "narrow:2").stdout.splitlines()
-    assert len(lines) == 4
-    assert "--topic sums.changelog.narrow --partitions 2 --config cleanup.policy=compact " in lines[2]
-    assert "--topic sums.changelog.wide --partitions 6 --config cleanup.policy=compact " in lines[3]
+    assert len(lines) == 5
+    assert "--topic sums.changelog.narrow --partitions 2 --config cleanup.policy=compact " in lines[3]
+    assert "--topic sums.changelog.wide --partitions 6 --config cleanup.policy=compact " in lines[4]
     named = keylanes(folder, "topics", "--app", "x", "--partitions", "6", "--state", "src:3").stdout.splitlines()
-    assert "--topic x.changelog.src --partitions 3 " in named[2]
+    assert "--topic x.changelog.src --partitions 3 " in named[3]
     for wrong in (":3", "src:7", "src:two"):
         answer = keylanes(folder, "topics", "--app", "x", "--partitions", "6", "--state", wrong)
         assert (answer.returncode, answer.stdout) == (2, "")
@@ -280,6 +282,7 @@ def test_topics_creates_the_topics_of_an_application(folder: Path) -> None:
         "parcels: created, 2 partitions",
         "shop.control: created, 1 partition",
         "shop.offsets: created, 2 partitions",
+        "shop.signals: created, 5 partitions",
     ]
     again = json.loads(keylanes(folder, "topics", "shop:app", "--partitions", "4", "--create", "--json").stdout)
     assert again[0] == "orders: was there, 2 partitions"

@@ -69,7 +69,7 @@ def heard_of(said: Said) -> Heard:
         for voice in said.asks if at_ms >= asked_ms else ():
             heard.hear(_of(voice), append_ms, join_asked(voice))
         for voice in said.leaving if at_ms >= (0 if said.leaves_long else NOW_MS - INTERVAL_MS) else ():
-            heard.hear(_of(voice), append_ms, LeaveAsked(voice.incarnation, voice.birth, 0))
+            heard.hear(_of(voice), append_ms, LeaveAsked(voice.incarnation, voice.birth, 0, is_done=False))
     for asked in said.moves:
         heard.hear(1, NOW_MS + (OUTAGE_MS if said.has_outage else 0), asked)
     return heard

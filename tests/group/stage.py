@@ -16,6 +16,8 @@ A script is text: paragraphs of commands, a line ``----``, and what came of them
     expel a                          an operator asks for it
     pass 3s                          time passes, second by second; all who beat do
     coordinator is b                 that process is elected: it knows only the logs and what is said from now on
+    takes a                          it has cut all that it was granted into workers: that was committed
+    show                             how the group stands, for people
     outage 20s                       the signals can't be appended to for so long
 
 After each command the coordinator decides until it has nothing more to say; each fence and read that it asks for is
@@ -30,6 +32,7 @@ from pathlib import Path
 from keylanes.group.coordinator import decide, needs
 from keylanes.group.heard import PARTITIONS, Heard, partition_of
 from keylanes.group.moves import CHANGE
+from keylanes.group.shown import shown
 from keylanes.group.view import Batch, Begun, Found, Rules, Seat, View
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.control_events import (
@@ -53,7 +56,7 @@ from keylanes.offsets.control_events import (
 )
 from keylanes.offsets.decide import StoreSpec, Turn, stores_hash
 from keylanes.offsets.event_values import LEVEL, Edge, Sourced, Tile
-from keylanes.offsets.events import Committed, RangesReleased
+from keylanes.offsets.events import Committed, RangesReleased, WorkersCut
 from keylanes.offsets.ledger import Ledger, evolve
 from keylanes.offsets.signals import Beat, CoordinatorBeat, ExpelAsked, JoinAsked, LeaveAsked, MoveAsked, StoreAsked
 
@@ -247,7 +250,7 @@ class Group:
         self.beating |= {*names}
 
     def _do_leave(self, name: str) -> None:
-        self._say(name, LeaveAsked(self.member(name), self.asks[name].birth, 0))
+        self._say(name, LeaveAsked(self.member(name), self.asks[name].birth, 0, is_done=False))
 
     def _do_release(self, name: str, topic: str, partition: str, half: str = "") -> None:
         self._releases(self.member(name), topic, int(partition), 0, HALF if half else SPACE_END)
@@ -292,6 +295,23 @@ class Group:
     def _do_expel(self, name: str) -> None:
         self.requests += 1
         self.heard.hear(1, self.now_ms, ExpelAsked(f"r{self.requests}", "an operator", self.member(name), "died"))
+
+    def _do_show(self) -> None:
+        group = shown(self.ledger.control, self.ledger.partitions)
+        self.said.append(
+            f"{group.state.value}, group epoch {group.group_epoch}, assignment epoch {group.assignment_epoch}"
+        )
+        for member in group.members:
+            held = ", ".join(held.label for held in member.held) or "nothing"
+            self.said.append(f"  {self.name_of(member.incarnation)}: {member.standing}, {held}, {member.share:.0%}")
+        self.said += [f"  {line}" for line in group.waits]
+
+    def _do_takes(self, name: str) -> None:
+        for place, fold in self.ledger.partitions.items():
+            for epoch, part in list(fold.parts.items()):
+                for a, b, _ in part.froms.pieces() if part.incarnation == self.member(name) else ():
+                    self.transactions += 1
+                    evolve(self.ledger, WorkersCut(self.member(name), self.transactions, epoch, *place, 1, (a, b)))
 
     def _do_hold(self, *what: str) -> None:
         self.holds |= {*what}

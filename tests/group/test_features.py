@@ -8,6 +8,7 @@ from keylanes.group.heard import Heard, partition_of
 from keylanes.offsets.control import Control, evolve_control
 from keylanes.offsets.control_events import (
     ControlEvent,
+    EndsPinned,
     LevelRaised,
     MemberExpelled,
     MemberFenced,
@@ -16,7 +17,7 @@ from keylanes.offsets.control_events import (
     StoreDeclared,
 )
 from keylanes.offsets.decide import Turn
-from keylanes.offsets.event_values import LEVEL, Sourced
+from keylanes.offsets.event_values import LEVEL, PinnedEnd, Sourced
 from keylanes.offsets.signals import Beat, JoinAsked, StoreAsked
 
 from ..stage.log_events import coordinator_elected
@@ -37,7 +38,7 @@ def asks(
 class Case:
     """A group with one member, ``old``, that beat at the start; then the new process asked."""
 
-    def __init__(self, instance: str = "", topic: Sourced = TOPIC) -> None:
+    def __init__(self, instance: str = "", topic: Sourced = TOPIC, *, until_level: bool = False) -> None:
         self.control, self.turn, self.now_ms = Control(), Turn(1), 0
         self.heard = Heard(SESSION_MS, INTERVAL_MS)
         self.instance = instance
@@ -46,7 +47,7 @@ class Case:
         self.says(
             LevelRaised(*self.turn.next(), LEVEL),
             MemberJoined(
-                *self.turn.next(), 1, instance, "old", ids, "host", "", 1.0, 1, (topic,), (), until_level=False
+                *self.turn.next(), 1, instance, "old", ids, "host", "", 1.0, 1, (topic,), (), until_level=until_level
             ),
         )
         self.beats()
@@ -121,6 +122,19 @@ def test_a_name_is_free_when_its_owner_is_fenced() -> None:
     """Not before: the old one may still commit."""
     assert expelled(Case("blue")).judged(asks("blue"), silent_ms=5_000, beats=True) == Waits(1)
     assert fenced(Case("blue")).judged(asks("blue"), beats=True) == Joins()
+
+
+def test_who_runs_to_the_level_waits_for_a_sign_of_others_that_do() -> None:
+    """Else one that is gone would leave its ends behind: what was written since would not be processed."""
+    to_level = replace(asks(), until_level=True)
+    assert Case().judged(to_level) == Joins()
+    case = Case(until_level=True)
+    assert case.judged(to_level) == Joins()
+    case.says(EndsPinned(*case.turn.next(), (PinnedEnd("orders", 0, 12),)))
+    assert case.judged(to_level, silent_ms=2_000) == Waits(1)
+    assert case.judged(asks()) == Joins()
+    assert case.judged(to_level, beats=True) == Joins()
+    assert expelled(Case(until_level=True)).judged(to_level) == Joins()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylanes.group.heard import COORDINATORS, MEMBERS, PARTITIONS, REQUESTS_MAX, Heard, News, partition_of
+from keylanes.group.heard import (
+    COORDINATORS,
+    FORGOTTEN_MAX,
+    MEMBERS,
+    PARTITIONS,
+    REQUESTS_MAX,
+    Heard,
+    News,
+    partition_of,
+)
 from keylanes.offsets.signals import Beat, CoordinatorBeat, ExpelAsked, JoinAsked, LeaveAsked, MoveAsked, Signal
 
 from ..stage.planting import Planting, Put, changed
@@ -41,7 +50,7 @@ BIRTH = st.sampled_from(BIRTHS)
 SIGNALS = st.one_of(
     st.builds(join_asked, BIRTH),
     st.builds(lambda birth, at: Beat(BIRTHS.index(birth) + 1, birth, at, 0), BIRTH, st.integers(0, 10)),
-    st.builds(lambda birth: LeaveAsked(BIRTHS.index(birth) + 1, birth, 0), BIRTH),
+    st.builds(lambda birth: LeaveAsked(BIRTHS.index(birth) + 1, birth, 0, is_done=False), BIRTH),
     st.builds(
         lambda term, resigns: CoordinatorBeat(term, 1, resigns, INTERVAL_MS, False, ()),
         st.integers(1, 3),
@@ -96,6 +105,16 @@ def shows(record: Record, birth: str) -> bool:
     return False
 
 
+def answers(record: Record, birth: str) -> bool:
+    """Whether the record shows that somebody does not wait to join: it has joined, or leaves."""
+    match record.signal:
+        case Beat(birth=one):
+            return one == birth and record.partition != COORDINATORS
+        case LeaveAsked(birth=one):
+            return one == birth
+    return False
+
+
 @given(records())
 def test_who_is_silent_is_told_by_the_records_of_its_own_partition(found: list[Record]) -> None:
     """Steps of more than three intervals are none, and all begin anew behind one; a deaf beat is no life."""
@@ -110,10 +129,18 @@ def test_who_is_silent_is_told_by_the_records_of_its_own_partition(found: list[R
 
 @given(records())
 def test_requests_are_known_until_they_are_answered(found: list[Record]) -> None:
-    """To join, to move, to expel, to leave: the last word of each, in the order in which they came first."""
+    """To join, to move, to expel, to leave: the last word of each, in the order in which they came first. Who beats has
+    joined, and who leaves does not want to any more.
+    """
     heard, signals = folded(found), [record.signal for record in found]
-    asked = [s for s in signals if isinstance(s, JoinAsked)]
-    assert list(heard.asked) == list(dict.fromkeys(one.birth for one in asked))
+    asked: dict[str, None] = {}
+    for record in found:
+        if isinstance(record.signal, JoinAsked):
+            asked.setdefault(record.signal.birth)
+        for birth in BIRTHS:
+            if answers(record, birth):
+                asked.pop(birth, None)
+    assert list(heard.asked) == list(asked)
     assert set(heard.moves) == {s.request for s in signals if isinstance(s, MoveAsked)}
     assert set(heard.expels) == {s.request for s in signals if isinstance(s, ExpelAsked)}
     assert set(heard.leaving) == {s.incarnation for s in signals if isinstance(s, LeaveAsked)}
@@ -134,8 +161,9 @@ def test_the_last_beat_of_the_highest_term_is_the_coordinators(found: list[Recor
 
 @given(records(), BIRTH, BIRTH)
 def test_whoever_is_heard_behind_a_request_lives_beside_it(found: list[Record], birth: str, other: str) -> None:
-    """By the time of its own partition, from the first request on; before an outage counts for nothing."""
-    first = next((n for n, r in enumerate(found) if r.signal == join_asked(other)), None)
+    """By the time of its own partition, from the first request on that waits; before an outage counts for nothing."""
+    since = max([n for n, r in enumerate(found) if answers(r, other)], default=-1)
+    first = next((n for n, r in enumerate(found) if n > since and r.signal == join_asked(other)), None)
     if first is None:
         return
     own = [r for r in found if r.partition == of(birth)]
@@ -176,15 +204,16 @@ def test_requests_do_not_pile_up() -> None:
     assert len(heard.expels) == REQUESTS_MAX
 
 
-def test_whoever_is_gone_is_forgotten() -> None:
-    """Nothing of a member that is over stays."""
+def test_who_is_over_is_forgotten_when_many_are() -> None:
+    """What is kept of those who are over does not grow with their number; who is there stays."""
     heard = Heard(SESSION_MS, INTERVAL_MS)
-    for signal in (Beat(1, "a", 0, 0), LeaveAsked(1, "a", 0)):
-        heard.hear(of("a"), 0, signal)
-    heard.is_gone(1, "", "a")
-    assert not heard.leaving
-    assert not heard.beats
-    assert not heard.silence_of("", "a").was_heard("a")
+    for n in range(1, 10 * FORGOTTEN_MAX):
+        for signal in (Beat(n, f"m{n}", 0, 0), LeaveAsked(n, f"m{n}", 0, is_done=True)):
+            heard.hear(of(f"m{n}"), 0, signal)
+        heard.keep({1: "m1"})
+    assert len(heard.beats) + len(heard.leaving) <= 2 + FORGOTTEN_MAX
+    assert heard.silence_of("", "m1").was_heard("m1")
+    assert not heard.silence_of("", "m2").was_heard("m2")
 
 
 PLANTED = {

@@ -190,7 +190,7 @@ SIGNALS: tuple[signals.Signal, ...] = (
     ),
     signals.ExpelAsked(request="9f22", by="process 7", incarnation=3, cause="its process has died"),
     signals.Beat(incarnation=3, birth="5f0c2b", control_position=70_000, loop_lag_ms=12),
-    signals.LeaveAsked(incarnation=3, birth="5f0c2b", returns_in_ms=60_000),
+    signals.LeaveAsked(incarnation=3, birth="5f0c2b", returns_in_ms=60_000, is_done=True),
     signals.Copies(incarnation=4, copies=(signals.Copy(41, 900_000, 1_000_000, 2**24, is_ready=False),)),
     signals.Load(
         incarnation=3,

@@ -5,6 +5,7 @@ hexadecimal. They are written by ``python -m tests.offsets.test_codec``, which a
 never changes a block: bytes that were written once must be read for ever, as the event that says the same today.
 """
 
+import math
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from keylanes.offsets.codec import EVENT_BYTES_MAX, EventError, SignalError, dec
 from keylanes.offsets.event_values import EVERYBODY, NUMBERLESS, Band, Edge, Tile, Writer
 from keylanes.offsets.events import Committed, Event, RangesReleased, SnapshotTaken, StateChanged
 from keylanes.offsets.older_events import OlderEvent, SnapshotTaken1, SnapshotTaken2, as_of_today
-from keylanes.offsets.signals import Signal
+from keylanes.offsets.signals import JoinAsked, Signal
 
 from .examples import EVENTS, SIGNALS
 
@@ -117,6 +118,14 @@ def test_no_event_has_the_tag_of_a_signal() -> None:
     for signal in SIGNALS:
         with pytest.raises(EventError, match="unknown kind of event"):
             decode(encode(signal))
+
+
+@pytest.mark.parametrize("capacity", [0.0, -1.0, math.inf, math.nan, 1e9])
+def test_a_capacity_that_none_can_have_is_refused(capacity: float) -> None:
+    """The coordinator divides by it: one signal that is out of bounds must not end it."""
+    (asked,) = (signal for signal in SIGNALS if isinstance(signal, JoinAsked))
+    with pytest.raises(SignalError, match="damaged signal of kind join_asked/1"):
+        decode_signal(encode(msgspec.structs.replace(asked, capacity=capacity)))
 
 
 @every_block

@@ -80,6 +80,8 @@ class Figures(Audited, kw_only=True):
     starts: int = 0
     fenced: int = 0
     """Processes that ended with exit code 3, because another one took over."""
+    shared: int = 0
+    """Times that two processes were at work side by side."""
     gave_up: int = 0
     """Processes that ended with exit code 6, because the broker did not answer."""
     faults: dict[str, int] = msgspec.field(default_factory=dict)

@@ -35,7 +35,7 @@ ARMED = (Fault.HOLD_TO_NEXT, Fault.LOSE_REPLY, Fault.CUT_REPLY, Fault.CUT_REQUES
 class Round(msgspec.Struct, frozen=True, kw_only=True):
     """How much of what. ``kills``, ``stops``: at least so many SIGKILLs and SIGSTOPs of processes of the application.
 
-    ``pairs``: two processes at once. ``restarts``: of the broker, in order. ``fault_rate``: of the requests in a
+    ``pairs``: two processes that share. ``restarts``: of the broker, in order. ``fault_rate``: of the requests in a
     transaction, while the weather is bad; ``faults``: at least so many are met, and each of ``ARMED``, where there is
     bad weather at all: who dies first sends no EndTxn that could meet one. ``planted``: defects of the application (see
     chaos_app.py); ``armed``: the fault that an EndTxn of it meets.
@@ -102,25 +102,27 @@ class StopAlone(Happening, frozen=True):
 
 
 class StopTakenOver(Happening, frozen=True):
-    """It is suspended for longer than a transaction may take; a second process takes over; it wakes up and must go."""
+    """It is suspended for longer than a session; a second process takes over; it wakes up and must go."""
 
-    SECONDS: ClassVar[float] = 8.0
+    SECONDS: ClassVar[float] = 9.0
     step: str
 
 
 class StopChain(Happening, frozen=True):
     """It is suspended, a second process takes over and is suspended too, a third takes over: both must go."""
 
-    SECONDS: ClassVar[float] = 10.0
+    SECONDS: ClassVar[float] = 14.0
     step: str
 
 
 class Second(Happening, frozen=True):
-    """Another process is started beside it: it must go."""
+    """Another process is started beside it and has its share; then the first stops in order."""
 
 
 class Twins(Happening, frozen=True):
-    """The process is killed, and two are started at the same time: one of them must go."""
+    """The process is killed, and two are started at the same time; when both have their share one is killed."""
+
+    SECONDS: ClassVar[float] = 8.0
 
 
 class InOrder(Happening, frozen=True):

@@ -16,7 +16,7 @@ LOOK_S = 0.003
 LIMIT_S = 120.0
 """Whatever is waited for comes sooner, on a busy machine too."""
 
-FENCED, UNAVAILABLE = 3, 6
+FENCED, LOG_REFUSED, UNAVAILABLE, INVARIANT_BROKEN = 3, 4, 6, 70
 """Exit codes (errors.py)."""
 
 

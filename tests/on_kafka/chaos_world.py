@@ -22,7 +22,7 @@ from .chaos_app import PARTITIONS, Told
 from .chaos_audit import Figures
 from .chaos_loader import Loader
 from .chaos_plan import Planned, Round
-from .chaos_process import FENCED, LIMIT_S, UNAVAILABLE, ChaosError, Process
+from .chaos_process import FENCED, INVARIANT_BROKEN, LOG_REFUSED, UNAVAILABLE, ChaosError, Process
 
 NAME, SOURCE, LATE, DEAD = "chaos", "source", "late", "dead"
 TRANSACTION_MS = 3_000
@@ -30,6 +30,9 @@ SETTINGS = {
     "commit_interval_ms": 40,
     "commit_lead_ms": 10,
     "transaction_timeout_ms": TRANSACTION_MS,
+    "session_timeout_ms": TRANSACTION_MS,
+    "heartbeat_interval_ms": 300,
+    "exit_on_expulsion": True,
     "request_timeout_ms": 1_500,
     "broker_retry_ms": 90_000,
     "close_timeout_ms": 2_000,
@@ -125,13 +128,17 @@ class World:
         return self.processes[-1]
 
     def start(self, **told: object) -> Process:
-        """One more process, in the first folder of state that no living one uses."""
+        """One more process, in the first folder of state that no living one uses, and under its name."""
         used = {process.slot for process in self.processes if process.code is None}
         slot = next(slot for slot in range(9) if slot not in used)
         values = {
             "address": f"kafka://127.0.0.1:{self.kafka.proxied_port}",
             "name": NAME, "source": SOURCE, "late": LATE, "dead": DEAD, "notes": "",
-            "settings": {**SETTINGS, "state_folder": str(self.state_of(slot))},
+            "settings": {
+                **SETTINGS,
+                "state_folder": str(self.state_of(slot)),
+                "group_instance_id": f"slot-{slot}",
+            },
             "unrest": self.round.seed * 1_000 + self.figures.starts,
             "planted": self.round.planted,
             **told,
@@ -163,7 +170,8 @@ class World:
         assert self.network is not None, "the round has begun"
         self.network.do(self.proxy.heal)
         self.written = self.loader.finish()
-        self.stop_in_order()
+        if not self.has_caught_itself():
+            self.stop_in_order()
         code = self.start(until="level", unrest=None).ended()
         if code and not self.round.planted:
             raise ChaosError(f"the last process ended with exit code {code}")
@@ -216,9 +224,7 @@ class World:
             case plan.StopChain():
                 self.chain(happening.step)
             case plan.Second():
-                first = self.current
-                self.start()
-                self.goes(first)
+                self.second()
             case plan.Twins():
                 self.twins()
             case plan.InOrder():
@@ -235,8 +241,12 @@ class World:
 
     def works(self, transactions: int = 1) -> None:
         """Wait until the current process has made so many transactions more; one that gave up has a successor."""
-        while not self.current.wait_more("applied", transactions):
+        while not self.current.wait_more("applied", transactions) and not self.has_caught_itself():
             self.succeed()
+
+    def has_caught_itself(self) -> bool:
+        """Whether the current process ended by what was planted into it: the logs are for the audit, then."""
+        return bool(self.round.planted) and self.current.code in (LOG_REFUSED, INVARIANT_BROKEN)
 
     def at(self, step: str) -> None:
         """Wait until the current process has just noted a step."""
@@ -331,30 +341,44 @@ class World:
         self.figures.fenced += 1
         self.works()
 
+    def share(self, *processes: Process) -> list[Process]:
+        """Wait until each of them works; those that do, which have not given up meanwhile. One of these is current."""
+        at_work = []
+        for process in processes:
+            if process.wait_more("applied"):
+                at_work.append(process)
+            elif process.code == UNAVAILABLE:
+                self.figures.gave_up += 1
+            else:
+                raise ChaosError(f"process {process.number} ended beside another with exit code {process.code}")
+        self.figures.shared += len(at_work) == len(processes)
+        for process in at_work[-1:]:
+            self.processes.remove(process)
+            self.processes.append(process)
+        return at_work
+
+    def second(self) -> None:
+        """Another process shares the work; the first one leaves, and the other has all of it."""
+        at_work = self.share(self.current, self.start())
+        if len(at_work) == 2:
+            at_work[0].send(signal.SIGTERM)
+            if (code := at_work[0].ended()) not in (0, UNAVAILABLE):
+                raise ChaosError(f"process {at_work[0].number} was told to stop and ended with exit code {code}")
+        self.works()
+
     def twins(self) -> None:
-        """Two processes start at the same time: one must go, the other one works."""
+        """Two processes start at the same time and share the work; one is killed, and the other has all of it."""
         self.kill(self.current)
-        twins = [self.start(), self.start()]
-        until = time.monotonic() + LIMIT_S
-        while all(twin.code is None for twin in twins):
-            if time.monotonic() > until:
-                raise ChaosError(f"of processes {[twin.number for twin in twins]} none went within {LIMIT_S:.0f} s")
-            self.last(LOOK_S)
-        left = next(twin for twin in twins if twin.code is not None)
-        other = twins[1 - twins.index(left)]
-        if left is self.current:
-            self.processes[-2:] = [left, other]
-        if left.code == UNAVAILABLE:
-            self.figures.gave_up += 1
-            self.works()
-        else:
-            self.goes(left)
+        at_work = self.share(self.start(), self.start())
+        if len(at_work) == 2:
+            self.kill(at_work[0])
+        self.works()
 
     def stop_in_order(self) -> None:
         """SIGTERM: it ends with exit code 0. Where it gave up just then, that is what its code says."""
         self.works()
         self.current.send(signal.SIGTERM)
-        if (code := self.current.ended()) not in (0, UNAVAILABLE):
+        if (code := self.current.ended()) not in (0, UNAVAILABLE) and not self.has_caught_itself():
             raise ChaosError(f"process {self.current.number} was told to stop and ended with exit code {code}")
         self.figures.gave_up += code == UNAVAILABLE
 

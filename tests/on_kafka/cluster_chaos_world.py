@@ -33,7 +33,9 @@ TOPICS = (SOURCE, MID, FIN, DEAD)
 COMMITS = 5
 """So many commits show that the application works."""
 LOOK_S = 0.02
-SETTINGS = {"commit_interval_ms": 40, "commit_lead_ms": 10, "snapshot_every_commits": 200}
+SETTINGS = {
+    "commit_interval_ms": 40, "commit_lead_ms": 10, "snapshot_every_commits": 200, "group_instance_id": "one",
+}  # fmt: skip
 RECORDS_MAX = 10_000_000
 """The loader goes on until it is told to finish."""
 

@@ -92,8 +92,8 @@ async def place(broker: KafkaBroker, name: str) -> TopicPartition:
 
 @pytest.fixture
 def kafka(kafka_server: KafkaServer, tmp_path: Path) -> Ground:
-    """A real Kafka, and a folder for the state."""
-    return Ground(f"kafka://{kafka_server.bootstrap}", tmp_path / "state")
+    """A real Kafka, a folder for the state, and a name: one that ended with an error is waited for but two beats."""
+    return Ground(f"kafka://{kafka_server.bootstrap}", tmp_path / "state", "one")
 
 
 @pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.broker)])

@@ -3,11 +3,11 @@
 import asyncio
 import logging
 import os
-import re
 import subprocess
 import sys
 import threading
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
@@ -19,7 +19,6 @@ from keylanes.devkafka.server import KafkaServer
 from keylanes.errors import (
     BrokerUnavailable,
     EmbeddedInUse,
-    FencedError,
     HandlerFailed,
     KeylanesError,
     LogError,
@@ -488,52 +487,43 @@ def test_two_processes_on_one_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.broker
-def test_two_processes_of_one_application(kafka_server: KafkaServer) -> None:
-    """The second takes over; the first stops at once with its own exit code; nothing doubles, nothing is lost."""
+def test_two_processes_of_one_application(kafka_server: KafkaServer, caplog: pytest.LogCaptureFixture) -> None:
+    """The second joins and has its share; when the first leaves it has all; nothing doubles, nothing is lost."""
+    caplog.set_level(logging.INFO, "keylanes")
     ground = Ground(f"kafka://{kafka_server.bootstrap}")
-    ground.fill([(b"k%d" % (i % 40), b"%d" % i) for i in range(3_000)])
+    ground.scatter([(i % 2, b"k%d" % (i % 40), b"%d" % i) for i in range(3_000)], 2)
     first, second = ground.app(), ground.app()
-    started = threading.Event()
+    started = asyncio.Event()
 
     def declare(app: App) -> None:
         @app.handler(ground.source, to=ground.late, parallelising_factor=8)
         async def slow(value: int) -> int:
             await asyncio.sleep(0.002)
-            if value == 200:
+            if value >= 200:
                 started.set()
             return value
 
+    def held(app: App) -> list[int]:
+        return [partition.partition for partition in app.statistics().partitions]
+
+    async def share() -> None:
+        async with AsyncExitStack() as later, asyncio.timeout(60):
+            async with first:
+                await started.wait()
+                await later.enter_async_context(second)
+                while sorted(held(first) + held(second)) != [0, 1] or not held(second):  # noqa: ASYNC110  # no event
+                    await asyncio.sleep(0.01)
+                assert len(held(first)) == 1
+            while [p.offset_least for p in second.statistics().partitions] != [1_500] * 2:  # noqa: ASYNC110  # no event
+                await asyncio.sleep(0.01)
+
     declare(first)
     declare(second)
-    ended: list[BaseException | None] = []
-
-    async def take_over() -> None:
-        running = asyncio.get_running_loop().create_task(_in_service(first))
-        await asyncio.to_thread(started.wait)
-        async with second:
-            with pytest.raises(FencedError) as fenced:
-                await running
-            ended.append(fenced.value)
-
-    asyncio.run(take_over())
-    (error,) = ended
-    assert isinstance(error, FencedError)
-    by_term = re.search("another process of .* took office", str(error))
-    assert by_term or "was expelled: another process took over" in str(error)
-    assert first.health().is_good is False
-    third = ground.app()
-    declare(third)
-    third.run(until="level")
-    values = [int(v or b"") for v in ground.values(ground.late)]
+    asyncio.run(share())
+    assert f"{ground.name}: joined as incarnation 2" in caplog.text
+    assert f"{ground.name}: working on {ground.source}: 2 partitions" in caplog.text
+    values = [int(one.value or b"") for partition in (0, 1) for one in ground.read(ground.late, partition)]
     assert sorted(values) == list(range(3_000))
-
-
-async def _in_service(app: App) -> None:
-    """Run inside a service until the application ends by itself."""
-    ended = asyncio.Event()
-    app.on_fatal = lambda error: ended.set()
-    async with app:
-        await ended.wait()
 
 
 def test_wrong_settings_and_declarations() -> None:

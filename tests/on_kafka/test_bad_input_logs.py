@@ -13,8 +13,8 @@ from keylanes.brokers.protocol import Outgoing
 from keylanes.errors import FencedError, LogError, SettingsError, SourceError
 from keylanes.keyrange.hashing import HASH_NAME, SPACE_END
 from keylanes.offsets.codec import decode, encode
-from keylanes.offsets.control_events import AppCreated, ControlEvent, CoordinatorElected
-from keylanes.offsets.event_values import Band, Tile
+from keylanes.offsets.control_events import AppCreated, ControlEvent, CoordinatorElected, MemberExpelled
+from keylanes.offsets.event_values import NUMBERLESS, Band, Tile
 from keylanes.offsets.events import (
     Committed,
     Event,
@@ -43,6 +43,10 @@ from ..stage.stateful import administer, delete_topics
 pytestmark = pytest.mark.broker
 
 LIMIT_S = 60.0
+SHORT_SESSION = {
+    "session_timeout_ms": 3_000, "heartbeat_interval_ms": 300, "transaction_timeout_ms": 3_000,
+    "request_timeout_ms": 1_500,
+}  # fmt: skip
 
 
 def fill(ground: Ground, *values: int) -> None:
@@ -189,7 +193,10 @@ def test_a_commit_of_an_epoch_that_was_never_granted(ran: Ground) -> None:
 
 def test_a_commit_beyond_the_end_of_the_source(ran: Ground) -> None:
     """It says that records were processed that there never were: refused at the start, with both offsets."""
-    put(ran, "offsets", commit(ran, (0, SPACE_END, 4, 900)))
+    put(ran, "control", member_joined(1, 2, "b", f"{ran.name}.b"))
+    put(ran, "control", ranges_granted(1, 2, 2, ran.source, 0, (Band(0, SPACE_END, 4),)))
+    put(ran, "control", member_expelled(1, 2), member_fenced(1, 2))
+    put(ran, "offsets", commit(ran, (0, SPACE_END, 4, 900), epoch=2, incarnation=2))
     says = f"{ran.source}[0] ends at offset 4, but records up to 900 were processed"
     stops_with(SourceError, passing_on(ran), says)
 
@@ -319,22 +326,56 @@ def alongside(ground: Ground, app: App, work: Any) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("kind", ["expelled", "overtaken"])
-def test_an_application_that_is_idle_and_out_of_office(ran: Ground, kind: str) -> None:
-    """Expelled, or with somebody else elected: it stops within a second, without work to show it; nothing doubles."""
-    found: Event = member_expelled(2, 2) if kind == "expelled" else coordinator_elected(3, "somebody-else")
+def expelled_as(ground: Ground, cause: str) -> None:
+    """The process that is at work, as incarnation 2 in term 2, is out."""
+    put(ground, "control", MemberExpelled(2, NUMBERLESS, 2, cause, 0))
+
+
+@pytest.mark.parametrize(("cause", "exits"), [("superseded", False), ("silent", True)])
+def test_an_application_that_is_idle_and_out_of_office(ran: Ground, cause: str, *, exits: bool) -> None:
+    """Superseded, or told to exit when it is expelled: it stops within a second, without work to show it."""
 
     async def run() -> None:
-        app, ended = passing_on(ran), asyncio.Event()
+        app, ended = passing_on(ran, exit_on_expulsion=exits), asyncio.Event()
         app.on_fatal = lambda error: ended.set()
         async with app:
-            await asyncio.to_thread(put, ran, "control", found)
+            await asyncio.to_thread(expelled_as, ran, cause)
             async with asyncio.timeout(LIMIT_S):
                 await ended.wait()
 
-    with pytest.raises(FencedError, match="was expelled" if kind == "expelled" else "took office"):
+    with pytest.raises(FencedError, match=rf"was expelled \({cause}\): others have its ranges"):
         asyncio.run(run())
     goes_on(ran)
+
+
+def test_an_idle_application_comes_back(ran: Ground, caplog: pytest.LogCaptureFixture) -> None:
+    """Expelled as silent, it joins again under another number and works on; nothing doubles."""
+    app = passing_on(ran)
+    alongside(ran, app, lambda: expelled_as(ran, "silent"))
+    assert "was expelled (silent): others have its ranges; it joins again in 1 s" in caplog.text
+    assert numbers(ran) == [0, 1, 2, 3, 4, 5]
+
+
+def test_somebody_else_is_elected(ran: Ground) -> None:
+    """It works on as a member; nothing is heard of the other one for a session, and it stands again."""
+    app = passing_on(ran, **SHORT_SESSION)
+
+    def is_coordinated_again() -> bool:
+        elected = [event for event in read_events(ran, "control") if isinstance(event, CoordinatorElected)]
+        return elected[-1].term == 4 and elected[-1].birth != "somebody-else"
+
+    async def run() -> None:
+        async with app, asyncio.timeout(LIMIT_S):
+            await asyncio.to_thread(put, ran, "control", coordinator_elected(3, "somebody-else"))
+            await asyncio.to_thread(fill, ran, 4, 5)
+            while app.statistics().records_done < 2:  # noqa: ASYNC110  # what is waited for has no event
+                await asyncio.sleep(0.01)
+            while not await asyncio.to_thread(is_coordinated_again):  # noqa: ASYNC110  # what is waited for has no event
+                await asyncio.sleep(0.1)
+
+    asyncio.run(run())
+    passing_on(ran).run(until="level")
+    assert numbers(ran) == [0, 1, 2, 3, 4, 5]
 
 
 # --- logs that are gone, or are not ours -----------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import logging
 import shutil
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from keylanes import App, Context, DeadLetter, MapState, Retry, State
 from keylanes.cli.commands import run_command
-from keylanes.errors import FencedError, SettingsError, StateError, StoreError
+from keylanes.errors import SettingsError, StateError, StoreError
 from keylanes.runtime.handlers.store_declarations import Store
 from keylanes.runtime.handlers.values import MsgpackCodec
 from keylanes.state.changelog import decode_stored
@@ -218,6 +219,7 @@ def move_to_older_layout(ground: Ground) -> None:
 @pytest.mark.broker
 def test_a_state_folder_of_an_older_version(kafka: Ground, caplog: pytest.LogCaptureFixture) -> None:
     """In use by a process of that version it is refused; else its copies are gone on with, in subfolder 0."""
+    kafka.instance = None
     caplog.set_level(logging.INFO, "keylanes")
     fill(kafka)
     counting(kafka).run(until="level")
@@ -242,39 +244,40 @@ def test_a_state_folder_of_an_older_version(kafka: Ground, caplog: pytest.LogCap
 
 @pytest.mark.broker
 @pytest.mark.parametrize("names", [("a", "b"), (None, "b")])
-async def test_a_second_process_takes_over_the_state(kafka: Ground, names: tuple[str | None, str]) -> None:
-    """Beside the first one's subfolder it has its own, with the state that the first one committed; that of the first
-    is good later on. With names, and without.
+async def test_a_second_process_takes_over_the_state(
+    kafka: Ground, names: tuple[str | None, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Beside the first one's subfolder it has its own, with the state that the first one committed when that has left;
+    that of the first is good later on. With names, and without.
     """
+    caplog.set_level(logging.INFO, "keylanes")
     records = [(b"k%d" % (i % 3), b"%d" % i) for i in range(900)]
     await asyncio.to_thread(kafka.fill, records)
-    started = asyncio.Event()
+    half_way = asyncio.Event()
 
-    def declared(name: str | None) -> App:
-        app = kafka.app(None, group_instance_id=name, commit_interval_ms=10, commit_lead_ms=1)
+    def declared(name: str | None, *, is_gated: bool = False) -> App:
+        app = kafka.app(None, group_instance_id=name, commit_interval_ms=10, commit_lead_ms=1, drain_timeout_ms=500)
 
         @app.handler(kafka.source, to=kafka.late, parallelising_factor=4)
-        async def slow(value: int, seen: State[int]) -> int:
-            await asyncio.sleep(0.002)
+        async def count(value: int, seen: State[int]) -> int:
+            if is_gated and value >= 450:
+                half_way.set()
+                await asyncio.Event().wait()
             seen.put((seen.get() or 0) + 1)
-            if value == 300:
-                started.set()
             return seen.get() or 0
 
         return app
 
-    async def work_until_expelled(app: App) -> None:
-        ended = asyncio.Event()
-        app.on_fatal = lambda error: ended.set()
-        async with app:
-            await ended.wait()
-
-    first, second = declared(names[0]), declared(names[1])
-    running = asyncio.get_running_loop().create_task(work_until_expelled(first))
-    await started.wait()
-    async with second:
-        with pytest.raises(FencedError):
-            await running
+    first, second = declared(names[0], is_gated=True), declared(names[1])
+    async with AsyncExitStack() as later:
+        async with first:
+            await half_way.wait()
+            await later.enter_async_context(second)
+            assert not second.statistics().partitions, "the only partition stays where it is"
+        async with asyncio.timeout(30):
+            while second.statistics().records_done < 450:  # noqa: ASYNC110  # no event
+                await asyncio.sleep(0.01)
+    assert caplog.text.count(f"working on {kafka.source}: 1 partition") == 2
     for name in names:
         await asyncio.to_thread(declared(name).run, until="level")
         assert await asyncio.to_thread(counts, kafka, name or "0") == all_at(300)
@@ -285,7 +288,7 @@ async def test_a_second_process_takes_over_the_state(kafka: Ground, names: tuple
 @pytest.mark.broker
 async def test_a_start_that_can_not_keep_state_disturbs_nobody(kafka: Ground, tmp_path: Path) -> None:
     """Without a folder, with the name of the running process or with a foreign folder, a second process is refused
-    before it takes over: the first goes on.
+    before it joins: the first goes on.
     """
     await asyncio.to_thread(fill, kafka)
     open_rocks(tmp_path / "topics", "topics", 1).close()
@@ -322,7 +325,7 @@ async def test_a_state_folder_is_read_beside_the_application(kafka: Ground, caps
             said.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
     assert said[0] == [{"partition": 0, "key": "k1", "value": 4}]
     assert {entry["key"]: entry["value"] for entry in said[1]} == {f"k{i}": 4 for i in range(3)}
-    assert {entry["folder"] for entry in said[1]} == {"0"}
+    assert {entry["folder"] for entry in said[1]} == {"one"}
 
 
 def remembering(ground: Ground) -> App:

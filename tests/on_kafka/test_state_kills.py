@@ -213,7 +213,7 @@ IN_THE_CYCLE = {
 @pytest.mark.parametrize("where", IN_THE_CYCLE)
 async def test_killed_in_the_cycle(kafka_server: KafkaServer, tmp_path: Path, where: str) -> None:
     """At each step on a real Kafka, with the folder kept, deleted, or put back as it was before the process began."""
-    ground = Ground(f"kafka://{kafka_server.bootstrap}", tmp_path / "state")
+    ground = Ground(f"kafka://{kafka_server.bootstrap}", tmp_path / "state", "one")
     await check_kills(ground, IN_THE_CYCLE[where], tmp_path / "older")
 
 
@@ -232,7 +232,7 @@ async def test_killed_in_a_restore(kafka_server: KafkaServer, tmp_path: Path) ->
     """A restore goes on behind the batches that were written; one that had written none begins anew; from an older
     folder the tail alone is read.
     """
-    ground = Ground(f"kafka://{kafka_server.bootstrap}", tmp_path / "state")
+    ground = Ground(f"kafka://{kafka_server.bootstrap}", tmp_path / "state", "one")
     await asyncio.to_thread(ground.scatter, source_records(), PARTITIONS)
     for kill in (Kill("step transact", 18), Kill(f"after {COPY}.write", 6, "cold")):
         await asyncio.to_thread(killed, ground, kill, tmp_path / "older")

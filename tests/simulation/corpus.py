@@ -12,9 +12,7 @@ NAME_WORDS = 8
 
 
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A plan, and what it found: one line. ``defect``: the planted defect that it finds, or the name that its mend,
-    undone, has in test_corpus.
-    """
+    """A plan, and what it found: one line. ``defect``: the planted defect that it finds."""
 
     found: str
     plan: Plan

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.network import Fault, Kind
-from keylanes.errors import BrokerUnavailable
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import KeyRange
 from keylanes.runtime.partition.worker import Worker
@@ -26,8 +25,32 @@ POINTS: Final = (0, 1 << 28, 1 << 30, 1 << 31, 3 << 30, SPACE_END)
 GRANT_LIMIT_S = 60.0
 TROUBLE_ECHO_S = 4.0
 """So long after its faults ended the cluster may still be called unavailable: requests then under way time out."""
+LOOK_S: Final = 0.1
 LASTS_S: Final = (0.05, 0.3, 1.0)
 DAY_MS = 86_400_000
+LOGS: Final = ("control", "offsets", "signals")
+FENCE: Final = "fence"
+ANY: Final = "any step"
+ELECTED: Final = "CoordinatorElected"
+ASKED: Final = "ReleaseAsked"
+STEPS: Final = (
+    ELECTED,
+    "MemberJoined",
+    "MemberExpelled",
+    FENCE,
+    "MemberFenced",
+    "PlanMade",
+    ASKED,
+    "RangesGranted",
+)
+"""Steps of a coordinator at which something may befall it: an event that it has just written, or a fence."""
+OVER: Final = ("MemberExpelled", FENCE, "MemberFenced")
+"""Steps that come when a member is gone; most others come when one joins."""
+BEFALL: Final = ("dies", "pauses", "cut")
+ROLES: Final = tuple(f"coordinator {befall} at {step}" for befall in BEFALL for step in (*STEPS, ANY))
+"""What may befall whom at which step."""
+TRAPS_SESSIONS: Final = 2.0
+"""So long, in sessions, it is waited in the end for steps at which something is to happen."""
 PARTITIONS_MAX = 4
 
 
@@ -39,8 +62,12 @@ class Happenings:
         self.troubles: set[asyncio.Task[None]] = set()
         """Each ends what it began, when its time is over or when it is cancelled."""
         self.passings: list[asyncio.Task[None]] = []
-        self.latest_ms = 0.0
+        self._traps: list[tuple[str, Callable[[Process], None], float]] = []
+        """Steps at which something is to befall the coordinator, in the order in which they were set."""
         self._troubled_until_s = -math.inf
+        self._others: set[asyncio.Task[None]] = set()
+        """The troubles that are more than an outage of the signals."""
+        self._others_until_s = -math.inf
 
     async def run(self) -> None:
         """All happenings of the plan, each at its time; there is always a process, or soon will be."""
@@ -50,6 +77,11 @@ class Happenings:
             self.world.tell(happening.kind)
             self.world.reached[happening.kind] += 1
             await self.begin(happening)
+            if not self.world.alive():
+                self.world.start()
+        until_s = self.loop.time() + TRAPS_SESSIONS * self.session_s
+        while self._traps and self.loop.time() < until_s:
+            await asyncio.sleep(LOOK_S)
             if not self.world.alive():
                 self.world.start()
         while self.troubles and self.world.rng.random() < 0.5:
@@ -79,13 +111,22 @@ class Happenings:
         """See the class."""
         return math.inf if self.troubles else self._troubled_until_s
 
-    def echo_s(self) -> float:
-        """So long after its end a process may still be heard of: its requests can be late."""
-        return self.latest_ms / 1000 + 1.0
+    @property
+    def calm_since_s(self) -> float:
+        """Since then nothing was wrong but the signals at most."""
+        return math.inf if self._others else self._others_until_s
 
-    def _for_some_time(self, rng: random.Random, begin: Callable[[], None], end: Callable[[], None]) -> None:
-        """Trouble that begins now and ends later."""
-        lasts_s = rng.choice(LASTS_S) * 2 * rng.random()
+    def _for_some_time(
+        self,
+        rng: random.Random,
+        begin: Callable[[], None],
+        end: Callable[[], None],
+        longest_s: float | None = None,
+        *,
+        is_outage: bool = False,
+    ) -> None:
+        """Trouble that begins now and ends later. ``is_outage``: of the signals alone."""
+        lasts_s = rng.choice(LASTS_S if longest_s is None else (longest_s,)) * 2 * rng.random()
 
         async def last() -> None:
             try:
@@ -96,10 +137,15 @@ class Happenings:
         begin()
         trouble = self.loop.create_task(last())
         self.troubles.add(trouble)
+        if not is_outage:
+            self._others.add(trouble)
         trouble.add_done_callback(self._trouble_over)
 
     def _trouble_over(self, trouble: "asyncio.Task[None]") -> None:
         self.troubles.discard(trouble)
+        if trouble in self._others:
+            self._others.discard(trouble)
+            self._others_until_s = self.loop.time()
         echo_s = TROUBLE_ECHO_S + self.cluster.latency.timeout_ms / 1000
         self._troubled_until_s = max(self._troubled_until_s, self.loop.time() + echo_s)
 
@@ -113,23 +159,29 @@ class Happenings:
     # --- processes -------------------------------------------------------------------------------------------------
 
     async def _crash(self, rng: random.Random) -> None:
-        for process in self.world.alive():
+        for process in self._some(rng):
             self.world.count_fault("kill")
             await process.kill()
         await asyncio.sleep(rng.choice((0.0, 0.0, 0.01, 0.5)))
 
     async def _power(self, rng: random.Random) -> None:
-        for process in self.world.alive():
+        for process in self._some(rng):
             process.loses_power = True
             self.world.count_fault("power")
             await process.kill()
         await asyncio.sleep(rng.choice((0.0, 0.5)))
 
     async def _stop(self, rng: random.Random) -> None:
-        for process in self.world.alive():
+        stopped = self._some(rng)
+        for process in stopped:
             process.stop()
-        if rng.random() < 0.5 and (ending := [p.task for p in self.world.alive() if not p.is_paused]):
+        if rng.random() < 0.5 and (ending := [p.task for p in stopped if not p.is_paused and not p.task.done()]):
             await asyncio.wait(ending, timeout=60.0)
+
+    def _some(self, rng: random.Random) -> list[Process]:
+        """One of those that are alive, or all."""
+        process = self._some_process(rng)
+        return self.world.alive() if process is None or rng.random() < 0.5 else [process]
 
     async def _rival(self, rng: random.Random) -> None:  # it has nothing to draw
         self._start_beside()
@@ -139,14 +191,18 @@ class Happenings:
         self._start_beside()
 
     def _start_beside(self) -> None:
-        self.world.faults["rival"] += bool(self.world.alive())
+        beside = len(self.world.alive())
+        if beside >= self.world.mix.processes_max:
+            return
+        self.world.faults["rival"] += bool(beside)
         self.world.start()
 
     async def _pause(self, rng: random.Random) -> None:
         process = self._some_process(rng)
         if process is not None and not process.is_paused:
             self.world.count_fault("pause")
-            self._for_some_time(rng, process.pause, process.resume)
+            longest_s = rng.choice((None, self.session_s))
+            self._for_some_time(rng, process.pause, process.resume, longest_s)
             if rng.random() < 0.6:
                 self._start_beside()
 
@@ -172,6 +228,134 @@ class Happenings:
     def _some_process(self, rng: random.Random) -> Process | None:
         alive = self.world.alive()
         return rng.choice(alive) if alive else None
+
+    # --- the group -------------------------------------------------------------------------------------------------
+
+    def step(self, step: str) -> None:
+        """The coordinator has come to a step."""
+        trap = next((trap for trap in self._traps if trap[0] == step), None)
+        if trap is not None and self.world.is_happening:
+            self._traps.remove(trap)
+            _, befall, after_s = trap
+            self.loop.call_later(after_s, self._befall, befall, step)
+
+    def _befall(self, befall: Callable[[Process], None], step: str) -> None:
+        process = self.world.coordinator()
+        if process is not None and not process.is_paused and self.world.is_happening:
+            self.world.tell(f"{process.name} coordinates, and is at {step}")
+            self.world.reached[f"coordinator {befall.__name__.strip('_')} at {step}"] += 1
+            befall(process)
+
+    def _set_trap(self, rng: random.Random, befall: Callable[[Process], None]) -> None:
+        """Something befalls the coordinator at one of its steps, which is brought about, or at once."""
+        step = rng.choice((*STEPS, *STEPS, ANY))
+        if step == ANY:
+            self._befall(befall, step)
+            self._start_beside()
+            return
+        self._traps.append((step, befall, rng.choice((0.0, 0.0, 0.003, 0.02))))
+        self._start_beside()
+        coordinator = self.world.coordinator()
+        others = [process for process in self.world.alive() if process is not coordinator]
+        if step == ELECTED and coordinator is not None and others:
+            coordinator.stop() if rng.random() < 0.5 else self._dies(coordinator)
+        elif others and (step in OVER or rng.random() < 0.3):
+            self._dies(rng.choice(others))
+        elif step == ASKED:
+            self.passings.append(self.loop.create_task(self._pass_on_soon(rng)))
+
+    async def _coordinator_dies(self, rng: random.Random) -> None:
+        self._set_trap(rng, self._dies)
+
+    def _dies(self, process: Process) -> None:
+        self.world.count_fault("kill")
+        self.passings.append(self.loop.create_task(process.kill()))
+
+    async def _coordinator_pauses(self, rng: random.Random) -> None:
+        def pauses(process: Process) -> None:
+            self.world.count_fault("pause")
+            self._for_some_time(rng, process.pause, process.resume, self.session_s)
+
+        self._set_trap(rng, pauses)
+
+    async def _coordinator_cut(self, rng: random.Random) -> None:
+        def cut(process: Process) -> None:
+            self._cut_off_from(rng, process)
+
+        self._set_trap(rng, cut)
+
+    async def _cut_from_a_log(self, rng: random.Random) -> None:
+        process = self._some_process(rng)
+        if process is not None:
+            self._cut_off_from(rng, process)
+
+    def _cut_off_from(self, rng: random.Random, process: Process) -> None:
+        """One of the logs can't be reached by a process; the others can."""
+        self.world.count_fault("cut from a log")
+        cut, one = self.cluster.faults.cut_from, (process.name, f"{APP}.{rng.choice(LOGS)}")
+        self._for_some_time(rng, lambda: cut.add(one), lambda: cut.discard(one), self.session_s)
+
+    async def _signals_away(self, rng: random.Random) -> None:
+        """Nobody hears anybody."""
+        self.world.count_fault("signals away")
+        cut, numbers = self.cluster.faults.cut_from, range(len(self.world.processes) + 20)
+        everybody = {(f"{APP}-{number}", f"{APP}.signals") for number in numbers}
+        self._for_some_time(
+            rng,
+            lambda: cut.update(everybody),
+            lambda: cut.difference_update(everybody),
+            self.session_s,
+            is_outage=True,
+        )
+
+    async def _storm(self, rng: random.Random) -> None:  # it has nothing to draw
+        for _ in range(5):
+            self._start_beside()
+
+    async def _flapping(self, rng: random.Random) -> None:
+        self.passings.append(self.loop.create_task(self._flap(rng)))
+
+    async def _flap(self, rng: random.Random) -> None:
+        name = rng.choice(self.world.mix.names) if self.world.mix.names else None
+        for _ in range(3):
+            if len(self.world.alive()) >= self.world.mix.processes_max or not self.world.is_happening:
+                return
+            process = self.world.start(name)
+            await asyncio.sleep(rng.random() * self.session_s)
+            if not process.task.done():
+                self.world.count_fault("kill")
+                await process.kill()
+
+    async def _twin(self, rng: random.Random) -> None:
+        """A process is started under the name of one that is there, which may stand still."""
+        named = [p for p in self.world.alive() if p.settings.group_instance_id]
+        if named:
+            process = rng.choice(named)
+            if rng.random() < 0.5 and not process.is_paused:
+                self._for_some_time(rng, process.pause, process.resume, self.session_s)
+            self.world.count_fault("twin")
+            self.world.start(process.settings.group_instance_id)
+
+    async def _held_decision(self, rng: random.Random) -> None:
+        """What the coordinator writes next waits in the network until others have gone ahead of it."""
+        network = self.cluster.network
+        network.arm(Kind.PRODUCE, Fault.HOLD_REQUEST, f"{APP}.control")
+        caught = self.loop.create_task(network.caught())
+
+        def let_go() -> None:
+            self.world.faults["decision held"] += caught.done()
+            caught.cancel()
+            network.disarm()
+            network.release()
+
+        self._for_some_time(rng, lambda: None, let_go, rng.choice((0.1, self.session_s)))
+        if rng.random() < 0.7:
+            self._start_beside()
+
+    @property
+    def session_s(self) -> float:
+        """After so long a silent member is expelled."""
+        return self.world.settings.session_timeout_ms / 1000
 
     # --- the cluster -----------------------------------------------------------------------------------------------
 
@@ -199,7 +383,7 @@ class Happenings:
         process, cut = self._some_process(rng), self.cluster.faults.cut
         if process is not None:
             self.world.count_fault("cut off")
-            name = process.connection.client_name
+            name = process.name
             self._for_some_time(rng, lambda: cut.add(name), lambda: cut.discard(name))
             if rng.random() < 0.6:
                 self._start_beside()
@@ -218,7 +402,6 @@ class Happenings:
 
     async def _late_requests(self, rng: random.Random) -> None:
         late_ms = rng.choice((20.0, 400.0, 2_500.0))
-        self.latest_ms = max(self.latest_ms, late_ms)
         self._fault(rng, "request_late", rng.choice((0.05, 0.2)), request_late_ms=late_ms)
 
     async def _held_request(self, rng: random.Random) -> None:
@@ -235,7 +418,6 @@ class Happenings:
             network.disarm()
             network.release()
 
-        self.latest_ms = max(self.latest_ms, 2_000 * max(LASTS_S))
         self._for_some_time(rng, lambda: None, let_go)
 
     async def _late_markers(self, rng: random.Random) -> None:
@@ -280,8 +462,8 @@ class Happenings:
         self.passings.append(self.loop.create_task(self._reshape(rng, "merge")))
 
     async def _reshape(self, rng: random.Random, kind: str) -> None:
-        """A split or a merge is asked for in the process that works; what comes of it is said by the logs."""
-        process = self.world.worker()
+        """A split or a merge is asked for in a process that works; what comes of it is said by the logs."""
+        process = self._some_worker(rng)
         place = rng.choice(self.world.sources)
         workers = sorted(self._workers(process, place), key=lambda worker: worker.first)
         if process is None or not workers:
@@ -298,34 +480,51 @@ class Happenings:
         except ValueError:  # there is nothing to split or merge there
             return
 
-    async def _pass_on(self, rng: random.Random) -> None:
-        """A range is released by the process that works, and granted to it again some time later; unless it ends."""
-        process = self.world.worker()
+    def _some_worker(self, rng: random.Random) -> Process | None:
+        working = self.world.workers()
+        return rng.choice(working) if working else None
+
+    async def _pass_on(self, rng: random.Random, *, is_held: bool = False) -> None:
+        """A range is released by a process that works, and granted to one some time later; unless that ends.
+        ``is_held``: of what it holds, where it holds something.
+        """
+        process = self._some_worker(rng)
         place = rng.choice(self.world.sources)
+        if is_held and process is not None and process.member.runs:
+            place = TopicPartition(*rng.choice(process.member.runs).dispatch.place)
         within = KeyRange(*sorted(rng.sample(POINTS, 2)))
         if process is None:
             return
         try:
-            if not await self.world.ask(process, process.member.work.requests.release(place, within)):
+            if not await self._asked(process, process.member.work.requests.release(place, within)):
                 return
             self.world.tell(f"{process.name} has released {within} of {place}")
-        except ValueError:  # part of it is on its way already
+        except ValueError:  # part of it is held by another one, or on its way
             return
         await asyncio.sleep(rng.choice((0.0, 0.05, 0.5)))
-        until = self.loop.time() + GRANT_LIMIT_S
-        while self.loop.time() < until:
-            try:
-                if await self.world.ask(process, process.member.work.requests.grant(place, within)):
-                    self.world.reached["range passed on"] += 1
-                    self.world.tell(f"{process.name} was granted {within} of {place}")
+        process = self._some_worker(rng)
+        if process is None:
+            return
+        if await self._asked(process, process.member.work.requests.grant(place, within)):
+            self.world.reached["range passed on"] += 1
+            self.world.tell(f"{process.name} was granted {within} of {place}")
+
+    async def _pass_on_soon(self, rng: random.Random) -> None:
+        """When somebody works."""
+        until_s = self.loop.time() + TRAPS_SESSIONS * self.session_s
+        while not any(process.member.runs for process in self.world.workers()):
+            if self.loop.time() >= until_s:
                 return
-            except BrokerUnavailable:  # asked again, as whoever wants the range back would
-                assert self.loop.time() <= self.trouble_until_s, "a grant failed without trouble"
-            except ValueError:
-                if any(w.first < within.end and within.first < w.end for w in self._workers(process, place)):
-                    return  # an earlier grant was not heard of, and came after all
-                await asyncio.sleep(0.05)  # somebody asked for another change of it
-        raise AssertionError(f"{within} of {place} can't be granted again")
+            await asyncio.sleep(LOOK_S)
+        await self._pass_on(rng, is_held=True)
+
+    async def _asked(self, process: Process, work: Coroutine[Any, Any, None]) -> bool:
+        """Whether it came about before the process ended; in bounded time it does, or the process ends."""
+        name = getattr(work, "__qualname__", work)
+        asked = asyncio.ensure_future(self.world.ask(process, work))
+        done, _ = await asyncio.wait([asked], timeout=GRANT_LIMIT_S)
+        assert done, f"{name} asked of {process.name} takes more than {GRANT_LIMIT_S} s:\n{self.world.describe()}"
+        return asked.result()
 
     def _workers(self, process: Process | None, place: TopicPartition) -> list[Worker]:
         runs = [] if process is None else process.member.runs

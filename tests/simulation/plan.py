@@ -44,6 +44,16 @@ KINDS: Final = {
     "retention": 2,
     "compact": 3,
     "grow": 2,
+    # the group
+    "coordinator dies": 3,
+    "coordinator pauses": 3,
+    "coordinator cut": 2,
+    "cut from a log": 2,
+    "signals away": 1,
+    "storm": 1,
+    "flapping": 1,
+    "twin": 2,
+    "held decision": 2,
     # the application
     "release": 3,
     "split": 3,
@@ -59,6 +69,15 @@ KINDS_MAX = 9
 AT_ONCE_S = 0.05
 
 
+GROUP: Final = {
+    "session_timeout_ms": 2_000,
+    "heartbeat_interval_ms": 330,
+    "transaction_timeout_ms": 2_000,
+    "request_timeout_ms": 1_000,
+}
+"""Of plans that do not say it."""
+
+
 class Mix(msgspec.Struct, frozen=True, kw_only=True):
     """Limits and sizes. ``topics``: partitions of what the application writes to.
 
@@ -72,6 +91,17 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
     stateful: bool
     slice_changes: int
     sources_check_ms: int = 500
+    release_ms: int = 30_000
+    differing: float = 0.0
+    """How often a process has another factor than the others, which is refused beside them."""
+    names: tuple[str, ...] = ()
+    """What processes may be called; none: nobody has a name."""
+    members: int = 1
+    """So many processes are there from the beginning."""
+    processes_max: int = 4
+    """So many are alive at a time, of those that are started beside others."""
+    until_level: float = 0.0
+    """How often a process, while something happens, runs to the level of the sources and ends there."""
     restore_records_max: int = 4_000
     max_in_flight: int | None = None
     offsets_unknown: float
@@ -82,7 +112,7 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
 
     def make_settings(self) -> Settings:
         """The application's."""
-        return Settings.of(**self.settings, compression_type=None)
+        return Settings.of(**(GROUP | self.settings), compression_type=None)
 
 
 class Item(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -129,6 +159,9 @@ def draw_plan(seed: int) -> Plan:
     rng = random.Random(f"plan {seed}")
     limit = random.Random(f"limit {seed}").choice((None, None, None, 1, 2, 5))
     mix = msgspec.structs.replace(draw_mix(rng), max_in_flight=limit)
+    if mix.members > 1:
+        until_level = random.Random(f"level {seed}").choice((0.0, 0.0, 0.0, 0.5, 1.0))
+        mix = msgspec.structs.replace(mix, until_level=until_level)
     return Plan(seed, mix, tuple(_draw_bursts(rng, mix)), tuple(_draw_happenings(rng, mix)))
 
 
@@ -137,7 +170,10 @@ def draw_mix(rng: random.Random) -> Mix:
     sources = {ORDERS: rng.randint(1, 3)}
     if rng.random() < 0.5:
         sources[BILLS] = rng.randint(1, 2)
+    session_ms = rng.choice((1_500, 2_000, 3_000))
     settings = {
+        "session_timeout_ms": session_ms,
+        "heartbeat_interval_ms": session_ms // 6,
         "commit_interval_ms": rng.choice((20, 50, 100)),
         "commit_lead_ms": rng.choice((0, 5, 15)),
         "commit_all_workers_max": rng.choice((0, 0, 16)),
@@ -150,7 +186,7 @@ def draw_mix(rng: random.Random) -> Mix:
         "handler_timeout_ms": rng.choice((250, 600)),
         "merge_hold_ms": rng.choice((20, 200)),
         "balance_interval_ms": rng.choice((20, 100, 1_000)),
-        "transaction_timeout_ms": rng.choice((500, 2_000)),
+        "transaction_timeout_ms": rng.choice((500, 1_500)),
         "request_timeout_ms": 250,
         "default_api_timeout_ms": 2_000,
         "broker_retry_ms": rng.choice((2_000, 60_000)),
@@ -166,6 +202,11 @@ def draw_mix(rng: random.Random) -> Mix:
         stateful=rng.random() < 0.5,
         slice_changes=rng.choice((1, 2, 200)),
         sources_check_ms=rng.choice((50, 500)),
+        release_ms=rng.choice((200, 2_000, 30_000)),
+        differing=rng.choice((0.0, 0.0, 0.0, 0.2)),
+        names=rng.choice(((), (), ("a", "b"), ("a", "b", "c", "d", "e", "f", "g", "h"))),
+        members=rng.choice((1, 1, 2, 3, 5)),
+        processes_max=rng.choice((2, 3, 5)),
         restore_records_max=rng.choice((2, 20, 4_000)),
         offsets_unknown=rng.choice((0.0, 0.0, 0.5)),
         marker_ms=rng.choice(((0.1, 2.0), (0.1, 20.0), (10.0, 200.0))),

@@ -1,17 +1,20 @@
 """Defects in who may write: fences, producers, transactions whose outcome is unknown, coordinators."""
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from keylanes.brokers.delivery import Appends, Session
 from keylanes.brokers.producer import TransactionalProducer
-from keylanes.brokers.protocol import BrokerError, BrokerTimeout, ProducerFenced, TransactionUnknown
+from keylanes.brokers.protocol import BrokerError, BrokerTimeout, TransactionUnknown
 from keylanes.brokers.simulated.connection import SimulatedConnection
 from keylanes.brokers.simulated.link import ConnectionSevered
 from keylanes.brokers.simulated.network import Kind
 from keylanes.brokers.simulated.requests import Numbered
 from keylanes.brokers.waiting import bounded
+from keylanes.group import cells, features, members
+from keylanes.group.silence import Silence
 from keylanes.offsets import control, snapshots
 from keylanes.offsets.control import Control
 from keylanes.offsets.ledger import Ledger, evolve_all
@@ -19,22 +22,28 @@ from keylanes.runtime import member
 from keylanes.runtime.engine.commit import CommitCycle
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.engine.transaction import Transactions
-from keylanes.runtime.logs.grants import Granted
-from keylanes.runtime.logs.office import Identity
-from keylanes.runtime.logs.reader import LogReader
+from keylanes.runtime.logs.office import Standing
+from keylanes.runtime.logs.reader import LogReader, Own
 from keylanes.runtime.member import Member
-from keylanes.runtime.membership.coordinator import NO_IDENTITIES, NO_OFFER, Coordinator
 from keylanes.runtime.membership.decisions import Decisions
+from keylanes.runtime.membership.group import Group
 from keylanes.runtime.partition.generation import Generation
 
 from ..brokers import test_simulated_appends, test_simulated_network
+from ..group.finding import row
 from ..offsets import test_control, test_counterexamples
 from ..runtime import test_running
+from ..runtime.logs import test_begin_anew
+from ..runtime.membership import test_taken_over
+from ..runtime.partition import test_generation
 from ..stage.appending import append
 from ..stage.planting import Planting, change, changed, everywhere
 from .plants import DOUBLED, LEFT_OUT, LOST, NO_DEAD_LETTER, OUTSIDE, Plant, each, on_ground
 
-TORN = f"{LEFT_OUT}|{DOUBLED}"
+NOT_FREE = "neither released nor was fenced at"
+DAMAGE = "(LogError, SourceError, StateError)"
+"""What a process that finds damage takes for its own expulsion, when there was one."""
+GROUP_KINDS = ("rival", "rivals", "pause", "coordinator pauses", "crash")
 
 
 def no_fence(patch: Planting) -> None:
@@ -44,44 +53,6 @@ def no_fence(patch: Planting) -> None:
         return None
 
     patch.setattr(SimulatedConnection, "fence", fence)
-
-
-def fence_before_expel(patch: Planting) -> None:
-    """The fence comes before anything of the new process stands in the control log: neither its term nor EXPELLED."""
-    fence, take_office = SimulatedConnection.fence, Coordinator.take_office
-
-    async def fence_first(
-        self: Coordinator, sources: Any, stores: Any = (), identities: Any = NO_IDENTITIES, offer: Any = NO_OFFER
-    ) -> Any:
-        ledger = await self.logs.read_control(Ledger())
-        self.logs.positions.clear()
-        self.logs._granted = Granted()
-        for other in ledger.control.unfenced():
-            await fence(self.broker, *other.transactional_ids)  # type: ignore[arg-type]  # on a simulated cluster
-        return await take_office(self, sources, stores, identities, offer)
-
-    no_fence(patch)
-    patch.setattr(Coordinator, "take_office", fence_first)
-
-
-def read_before_fence(patch: Planting) -> None:
-    """The edges of a grant are read before the older process is fenced."""
-    fence, begin = Coordinator._fence_others, LogReader.begin_offsets
-    early: dict[int, Ledger] = {}
-
-    async def read_then_fence(self: Coordinator, ledger: Ledger) -> Ledger:
-        early[id(self.logs)] = await begin(self.logs, ledger)
-        return await fence(self, ledger)
-
-    async def begin_early(self: LogReader, ledger: Ledger) -> Ledger:
-        return early[id(self)]
-
-    async def read_nothing(self: Coordinator, ledger: Ledger, incarnation: int) -> Ledger:
-        return ledger
-
-    patch.setattr(Coordinator, "_fence_others", read_then_fence)
-    patch.setattr(LogReader, "begin_offsets", begin_early)
-    patch.setattr(Coordinator, "_read_all", read_nothing)
 
 
 def fence_does_not_wait(patch: Planting) -> None:
@@ -215,43 +186,22 @@ def unknown_is_aborted(patch: Planting) -> None:
     sent_again_unread(patch, (TransactionUnknown, BrokerTimeout))
 
 
-def fenced_is_aborted(patch: Planting) -> None:
-    """A transaction that was fenced is sent again."""
-    sent_again_unread(patch, (ProducerFenced,))
-
-
 def office_not_checked(patch: Planting) -> None:
     """A fenced process makes itself a new producer and goes on."""
 
-    def nobody_else(self: Identity, ledger: Ledger, incarnation: int) -> None:
+    def goes_on(self: Standing) -> None:
         return None
 
-    patch.setattr(Identity, "check_in_office", nobody_else)
-
-
-def read_before_init(patch: Planting) -> None:
-    """A process that replaces its producer reads the logs before it fences its own older one, and not after."""
-
-    async def read_then_init(self: Transactions, deadline: float, *, was_fenced: bool = False) -> None:
-        while True:
-            try:
-                await self.standing.read()
-                self._producer = await self.standing.identity.make_producer()
-            except (ConnectionSevered, ProducerFenced):
-                raise
-            except BrokerError:
-                continue
-            return
-
-    patch.setattr(Transactions, "_replace_producer", read_then_init)
+    patch.setattr(Standing, "check", goes_on)
 
 
 def found_in_one_partition(patch: Planting) -> None:
     """What is known of own transactions is looked up anew for each partition of the log."""
     fold = LogReader.fold_offsets
 
-    def look_up(self: LogReader, ledger: Ledger, source: Any, events: Any, folded: tuple[int, int]) -> Ledger:
-        return fold(self, ledger, source, events, (folded[0], ledger.transactions.get(folded[0], 0)))
+    def look_up(self: LogReader, ledger: Ledger, source: Any, events: Any, own: Own) -> Ledger:
+        known = ledger.transactions.get(own.incarnation, 0)
+        return fold(self, ledger, source, events, replace(own, folded=known, in_flight=None))
 
     patch.setattr(LogReader, "fold_offsets", look_up)
 
@@ -260,8 +210,8 @@ def own_folded_twice(patch: Planting) -> None:
     """Own events, which were folded when they were committed, are folded again when the log is read."""
     fold = LogReader.fold_offsets
 
-    def all_of_it(self: LogReader, ledger: Ledger, source: Any, events: Any, folded: Any) -> Ledger:
-        return fold(self, ledger, source, events, (0, 0))
+    def all_of_it(self: LogReader, ledger: Ledger, source: Any, events: Any, own: Own) -> Ledger:
+        return fold(self, ledger, source, events, Own())
 
     patch.setattr(LogReader, "fold_offsets", all_of_it)
 
@@ -311,7 +261,7 @@ def structure_first(patch: Planting) -> None:
 def last_commit_left_out(patch: Planting) -> None:
     """A stop in order ends without committing what is done."""
 
-    async def nothing(cycle: CommitCycle) -> None:
+    async def nothing(cycle: CommitCycle, released: Any) -> None:
         return None
 
     everywhere(patch, member._commit_rest, nothing)
@@ -323,35 +273,116 @@ PLANTS = [
         "an expelled process still commits what another one works on: doubled records",
         no_fence,
         kinds=("rival", "rivals", "pause", "slow"),
-        finding=DOUBLED,
+        finding=f"{DOUBLED}|is under way",
     ),
     Plant(
-        "fence before expel",
-        "a fenced process sees no sign of its successor, makes a new producer and goes on: doubled records",
-        fence_before_expel,
-        kinds=("rival", "aborted", "late requests"),
-        finding=DOUBLED,
-    ),
-    Plant(
-        "read before fence",
-        "a grant begins at edges that the older process still moves: doubled records",
-        read_before_fence,
+        "FENCED without a fence",
+        "who was expelled is said to be fenced, and still commits what another one works on: doubled records",
+        row(members, "fenced", (" and m.incarnation in view.seat.fenced", "")),
         kinds=("rival", "rivals", "pause", "slow"),
+        finding=f"{DOUBLED}|is under way",
+    ),
+    Plant(
+        "grant without FENCED",
+        "a range is granted while its owner, who was expelled, can still commit: doubled records",
+        changed(cells, "_standing", ("return Standing.LEAVING", "return Standing.FREE")),
+        kinds=GROUP_KINDS,
+        finding=NOT_FREE,
+    ),
+    Plant(
+        "granted without reading",
+        "a grant begins at the edges that were known before its owner was fenced: doubled records",
+        changed(cells, "_standing", ("Standing.FREE if is_read else Standing.UNREAD", "Standing.FREE")),
+        kinds=(*GROUP_KINDS, "slow"),
         finding=DOUBLED,
     ),
     Plant(
-        "worker read before init",
-        "a process reads the logs, is expelled, and commits with a producer that nobody fenced: doubled records",
-        read_before_init,
-        kinds=("rivals", "unknown", "slow"),
-        finding=DOUBLED,
+        "a release that is only asked for",
+        "a range is granted to another one while its owner works on it: doubled records",
+        changed(
+            cells,
+            "cells",
+            (
+                "if is_released else _standing(",
+                "if is_released or any(a.epoch == epoch for a in control.moves.asked.values()) else _standing(",
+            ),
+        ),
+        kinds=("rival", "storm", "release", "slow"),
+        finding=NOT_FREE,
+    ),
+    Plant(
+        "a snapshot by anybody",
+        "who has not read a grant yet writes down what it knows, and the progress under that grant is forgotten",
+        changed(Group, "takes_snapshots", ("self.coordinating.is_coordinator and", "True and")),
+        kinds=("rival", "storm"),
+        finding="which never coordinated",
+    ),
+    Plant(
+        "INIT without READ",
+        "a process makes a new producer and sends on from what it knew before: doubled records",
+        changed(
+            Transactions,
+            "_replace_producer",
+            (
+                "try:\n                await self.standing.read()\n                self.standing.check()",
+                "try:\n                pass",
+            ),
+        ),
+        kinds=("unknown", "lost replies"),
+        finding=f"{DOUBLED}|{OUTSIDE}",
+    ),
+    Plant(
+        "two of one name",
+        "a process joins under the name of one that is still at work: both take its place, and its copies of state",
+        changed(features, "_is_namesake", ("bool(asked.instance) and ", "False and ")),
+        kinds=("twin", "flapping", "crash"),
+        finding="has the name of .*, which is not fenced",
+    ),
+    Plant(
+        "decisions of an older term count",
+        "a coordinator that was replaced goes on by what it knew, and others follow it: two owners of a range",
+        changed(
+            control,
+            "event_counts",
+            ("event.term == control.term and event.number == number", "event.number in (number, event.number)"),
+        ),
+        kinds=("coordinator pauses", "coordinator cut", "held decision", "rival"),
+        finding=f"{DOUBLED}|{OUTSIDE}|which it does not hold",
+    ),
+    Plant(
+        "an outage is silence",
+        "when the signals are away for longer than a session, members that work are expelled",
+        changed(Silence, "hear", ("if step > self.gap_ms:", "if step < 0:")),
+        kinds=("signals away",),
+        finding="at most the signals were away",
+    ),
+    *(
+        Plant(
+            f"{what} is damage for one that was expelled",
+            "a process that was replaced while it stood still tells of damage where it only has to go",
+            changed(Member, "_run", (DAMAGE, others)),
+            (each(test_taken_over.test_damage_that_an_expelled_process_finds_is_its_expulsion),),
+            finding=f"{error}: damaged",
+        )
+        for what, others, error in (
+            ("what retention took", "(LogError, StateError)", "SourceError"),
+            ("newer state", "(LogError, SourceError)", "StateError"),
+            ("a log that was trimmed", "(SourceError, StateError)", "LogError"),
+        )
+    ),
+    Plant(
+        "a log begun anew beside a transaction",
+        "a member that has not read for long, and commits meanwhile, takes its next commit for damage: it stops",
+        changed(Standing, "_begin_offsets", ("async with self.sending:", "if True:")),
+        (test_begin_anew.test_what_is_committed_while_the_log_is_begun_anew_counts_once,),
+        finding=f"LogError.*{OUTSIDE}",
     ),
     Plant(
         "fence that does not wait",
         "the grant is made while the fenced transaction is still being decided: doubled records",
         fence_does_not_wait,
         kinds=("rival", "rivals", "late markers", "slow"),
-        finding=DOUBLED,
+        finding=f"{DOUBLED}|is under way",
     ),
     Plant(
         "future not awaited",
@@ -369,7 +400,7 @@ PLANTS = [
         "future not awaited: the control log",
         "a process works by a grant that nobody else can read yet, or stops because it does not find its own term",
         append_not_awaited,
-        finding="a process was fenced though no other ran",
+        finding="was acknowledged and does not count",
     ),
     Plant(
         "appenders share one session",
@@ -388,8 +419,8 @@ PLANTS = [
         "same producer after an unknown EndTxn",
         "a late commit ends the producer's next transaction half-way: torn or lost transactions",
         same_producer,
-        kinds=("unknown", "late requests"),
-        finding=TORN,
+        (each(test_simulated_network.test_a_lost_commit_is_unknown),),
+        finding="DID NOT RAISE .*TransactionUnknown",
     ),
     Plant(
         "doubt taken for no",
@@ -403,13 +434,6 @@ PLANTS = [
         "a transaction that was committed without an answer is sent a second time: doubled records",
         unknown_is_aborted,
         kinds=("unknown", "lost replies"),
-        finding=DOUBLED,
-    ),
-    Plant(
-        '"fenced" taken for "aborted"',
-        "a process that was replaced sends its transaction again with a new producer: doubled records",
-        fenced_is_aborted,
-        kinds=("rival", "rivals", "pause", "slow"),
         finding=DOUBLED,
     ),
     Plant(
@@ -437,7 +461,7 @@ PLANTS = [
         "what it held is lost",
         failed_is_committed,
         kinds=("aborted", "away"),
-        finding=LOST,
+        finding=f"{LOST}|nobody told of worker",
     ),
     Plant(
         "term unchecked",
@@ -487,8 +511,8 @@ PLANTS = [
         "structure ahead of the tiles that it follows",
         "a merge or release is read before the tiles it ends: an application that can't start again",
         structure_first,
-        kinds=("unknown", "lost replies", "split", "merge", "release"),
-        finding="nobody told of worker|of what .* holds",
+        (test_generation.test_what_changes_ranges_rides_with_the_last_half,),
+        finding=r"assert \[.*\] == \[\]|first.structure == \[\]",
     ),
     Plant(
         "commit cancelled by a stop",

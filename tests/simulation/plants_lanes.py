@@ -1,5 +1,6 @@
 """Defects on the way of a record through its lane: edges, queues, the two readers, splits and merges, attempts."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from keylanes.brokers.protocol import Batch
@@ -21,8 +22,9 @@ from keylanes.runtime.partition.worker import Worker
 from ..keyrange import test_ranges
 from ..runtime import test_partitioners
 from ..runtime.engine import test_timers, test_turns, test_variables
+from ..runtime.partition import test_cut, test_generation
 from ..stage.planting import Planting, change, changed
-from .plants import AGAIN, LED_TO, LOST, NO_DEAD_LETTER, Plant, awaited, on_ground
+from .plants import AGAIN, LED_TO, LOST, NO_DEAD_LETTER, Plant, awaited, each, on_ground
 
 
 def last_plus_one(patch: Planting) -> None:
@@ -55,23 +57,11 @@ def edge_without_dropped(patch: Planting) -> None:
 def merged_when_not_level(patch: Planting) -> None:
     """Neighbours become one although they stand at different offsets."""
 
-    def hold(workers: list[Worker]) -> bool:
-        for worker in workers:
-            worker.hold_at = worker.taken_to
-        return all(worker.dropped_from is None for worker in workers)
-
-    def always(workers: list[Worker]) -> bool:
+    def always(workers: Sequence[Worker]) -> bool:
         return all(w.running is None and not w.done for w in workers)
 
-    patch.setattr(reshape, "hold", hold)
     patch.setattr(structure, "are_level", always)
     patch.setattr(reshape, "are_level", always)
-
-
-def merged_at_the_furthest(patch: Planting) -> None:
-    """The heir of neighbours at different offsets begins where the furthest of them stands."""
-    merged_when_not_level(patch)
-    change(patch, structure, "merge", ("level = workers[0].taken_to", "level = max(w.taken_to for w in workers)"))
 
 
 def dropped_from_overwritten(patch: Planting) -> None:
@@ -278,15 +268,8 @@ PLANTS = [
         "merge of workers that are not level",
         "records of the one that was ahead are worked twice, those of the other are lost",
         merged_when_not_level,
-        kinds=("merge",),
-        finding="merges workers that stand at",
-    ),
-    Plant(
-        "merge takes the furthest edge",
-        "records of the neighbour that was behind are lost",
-        merged_at_the_furthest,
-        kinds=("merge",),
-        finding="merges workers that stand at",
+        (each(test_cut.test_only_level_neighbours_of_one_grant_merge),),
+        finding="DID NOT RAISE .*ValueError",
     ),
     Plant(
         "child range off by one",
@@ -411,8 +394,8 @@ PLANTS = [
         "outputs beyond the edge",
         "outputs become visible before their record is committed, and again after a crash",
         changed(generation, "take", ("done[0].record.offset < to:", "done[0].record.offset <= to:")),
-        kinds=("crash", "away", "split"),
-        finding="counts wrongly",
+        (test_generation.test_most_edges_fall_on_the_line,),
+        finding=r"assert shares\(generation\)|shares\(generation\) ==",
     ),
     Plant(
         "context shared by the handlers on the loop",

@@ -8,7 +8,6 @@ from keylanes.brokers.protocol import Record
 from keylanes.brokers.simulated.broker import EPOCH_MS
 from keylanes.brokers.simulated.log import SimulatedRecord
 from keylanes.runtime.handlers.partition_state import PartitionState, Scope
-from keylanes.runtime.partition.reshape import Wishes
 from keylanes.runtime.stores import restore
 from keylanes.runtime.stores.follower import Follower
 from keylanes.runtime.stores.keeper import Keeper
@@ -147,10 +146,10 @@ def beacon_of_another(patch: Planting) -> None:
     change(
         patch,
         Keeper,
-        "restore",
+        "take_up",
         (
-            "_writers(ledger, place, living)",
-            "_writers(ledger, (place[0], 0), living)",
+            "self._writers(ledger, place, living, incarnation)",
+            "self._writers(ledger, (place[0], 0), living, incarnation)",
         ),
     )
 
@@ -185,17 +184,16 @@ def succession_before_the_commit(patch: Planting) -> None:
 
 def copy_trusted_after_a_grant(patch: Planting) -> None:
     """A range that comes back is worked with whatever the copy holds of it."""
+    take_up = Keeper.take_up
 
-    async def trust(self: Keeper, place: Any, ranges: Any, ledger: Any, incarnation: int) -> None:  # as it is called
-        state = self.storages[place].state
-        state.ready = state.ready.replace((within.first, within.end, True) for within in ranges)
+    async def trust(self: Keeper, granted: Any, ledger: Any, incarnation: int) -> None:
+        known = {place for place in granted if getattr(self.storages.get(place), "position", None) is not None}
+        await take_up(self, {place: granted[place] for place in granted.keys() - known}, ledger, incarnation)
+        for place in known:
+            state = self.storages[place].state
+            state.ready = state.ready.replace((within.first, within.end, True) for within in granted[place])
 
     patch.setattr(Keeper, "take_up", trust)
-
-
-def granted_too_early(patch: Planting) -> None:
-    """A range is granted from the edges of before, while its release is being committed."""
-    patch.setattr(Wishes, "is_leaving", lambda self, dispatch, within: None)
 
 
 def on_disk(defect: Callable[[plants_rocks.Set], None]) -> Put:
@@ -214,6 +212,7 @@ PLANTS = [
         "state applied before the commit",
         "after a failed transaction the copy holds what was never committed: counts that are too high",
         written_before_the_commit,
+        kinds=("aborted", "crash", "away"),
         stateful=True,
         finding=WRONG_STATE,
     ),
@@ -359,7 +358,7 @@ PLANTS = [
     Plant(
         "living writer succeeded",
         "a changelog that lost what a member goes on writing is taken for the state",
-        changed(Keeper, "restore", ("if known[place].is_fenced(i)", "")),
+        changed(Keeper, "take_up", ("if known[place].is_fenced(i)", "")),
         (test_two_writers.test_start_beside_a_writer_that_goes_on,),
         finding=r"\(3, \(1, 2\)\)",
     ),
@@ -397,13 +396,6 @@ PLANTS = [
         copy_trusted_after_a_grant,
         (test_state_running.test_stale_copy_of_a_range_that_comes_back,),
         finding=r"engine\.copied\(\) == engine\.folded\(\)",
-    ),
-    Plant(
-        "granted while its release is being committed",
-        "the grant begins below what the release commits: doubled records",
-        granted_too_early,
-        (test_state_running.test_grant_while_the_release_is_being_committed,),
-        finding="assert refused",
     ),
     Plant(
         "last point left out of a scan",

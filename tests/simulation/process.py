@@ -7,13 +7,19 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from keylanes.brokers.simulated.broker import EPOCH_MS
+import msgspec
+
+from keylanes.brokers.simulated.broker import EPOCH_MS, SimulatedConnection
+from keylanes.keyrange.hashing import point_of
 from keylanes.runtime.handlers.context import Context
 from keylanes.runtime.handlers.sizes import bytes_of
 from keylanes.runtime.member import Member
+from keylanes.runtime.partition.worker import Worker
+from keylanes.runtime.rejoining import Rejoining
 from keylanes.runtime.watch.steps import Step
 
 from .folders import LivingCopies, disk_full
+from .key_order import Lane
 from .loop import PausingLoop, context_of
 from .workload import handlers
 
@@ -28,15 +34,15 @@ STEPS: Final[tuple[Death, ...]] = ("take", "transact", "committed", "applied", "
 
 
 class Process:
-    """One process of the application, from its start to its end."""
+    """One process of the application, from its start to its end; it takes part once or, expelled, several times."""
 
-    def __init__(self, world: "World", number: int) -> None:
+    def __init__(self, world: "World", number: int, name: str | None = None) -> None:
         self.loop: PausingLoop = world.loop
         self.world = world
         self.name = f"{APP}-{number}"
         self.rng = random.Random(f"process {world.plan.seed} {number}")
         self.context = context_of(self.name)
-        self.connection = world.cluster.connect(self.name)
+        self.connections: list[SimulatedConnection] = []
         self.folder = world.folders.take(self.rng)
         self.dies_at = self.rng.choice(STEPS) if world.mix.dying and self.rng.random() < 0.7 else None
         self.dies_after = self.rng.randint(1, 8)
@@ -46,29 +52,59 @@ class Process:
         """The longest that a job on its disk takes."""
         self.is_disk_full = False
         self.saw_full_disk = False
-        factors = {topic: self.rng.choice(FACTORS) for topic in world.mix.sources}
-        self.member = Member(
-            APP,
-            handlers(factors, self, stateful=world.mix.stateful, max_in_flight=world.mix.max_in_flight),
-            self.connection,
-            world.settings,
-            instance=f"p{number}",
-            wall_ms=lambda: EPOCH_MS + int(self.loop.time() * 1000) + self.clock_ms,
-            on_step=self.hears,
-            open_copies=lambda _: LivingCopies(self.folder, self.may_write),
-        )
+        self.factors = dict(world.factors)
+        if self.rng.random() < world.mix.differing:
+            self.factors[self.rng.choice(list(self.factors))] = self.rng.choice(FACTORS)
+        drawn = self.rng.choice(world.mix.names) if world.mix.names else None
+        self.settings = msgspec.structs.replace(world.settings, group_instance_id=name or drawn)
+        by_chance = random.Random(f"level {world.plan.seed} {number}").random()
+        self.until_level = world.is_happening and by_chance < world.mix.until_level
+        """It ends by itself at the level of the sources."""
+        self.pins_before = len(world.watch.pins)
+        """So many ends were pinned before it started."""
         self.started_s = self.loop.time()
         self.was_killed = False
         self.was_stopped = False
         self.is_paused = False
         self.loses_power = False
         """Its machine goes with it, and what its disk had not synced."""
-        self._running: dict[tuple[str, int, bytes], int] = {}
+        self._running: dict[Lane, int] = {}
         self._at_once: Counter[str] = Counter()
-        self._last: dict[tuple[str, int, bytes], int] = {}
+        self._last: dict[Lane, int] = {}
         self.ended_s = math.inf
-        self.task = self.spawn(self.member.run())
+        self.members: list[Member] = []
+        """One for each time that it asked to take part."""
+        self.life = Rejoining(self._make, self._adopt, self.settings)
+        self.task = self.spawn(self.life.run(until_level=self.until_level))
         self.task.add_done_callback(self._ended)
+
+    def _make(self) -> Member:
+        connection = self.world.cluster.connect(self.name)
+        self.connections.append(connection)
+        mix = self.world.mix
+        return Member(
+            APP,
+            handlers(self.factors, self, stateful=mix.stateful, max_in_flight=mix.max_in_flight),
+            connection,
+            self.settings,
+            birth=f"{self.name}.{len(self.members)}",
+            wall_ms=lambda: EPOCH_MS + int(self.loop.time() * 1000) + self.clock_ms,
+            on_step=self.hears,
+            now_s=self.loop.time,
+            open_copies=lambda _: LivingCopies(self.folder, self.may_write),
+        )
+
+    def _adopt(self, member: Member) -> None:
+        """Nothing of before is known to the next one."""
+        self._at_once.clear()
+        self._running.clear()
+        self._last.clear()
+        self.members.append(member)
+
+    @property
+    def member(self) -> Member:
+        """As which it takes part now, or did last."""
+        return self.members[-1]
 
     # --- what it tells ---------------------------------------------------------------------------------------------
 
@@ -84,17 +120,37 @@ class Process:
             return
         lane = (context.topic, context.partition, context.key)
         last = self._last.get(lane, -1)
+        self._begins_in_world(context, lane)
         if lane in self._running:
             self.world.fail(f"{lane}: {self._running[lane]} and {context.offset} run at once")
         if context.offset <= last and (context.attempt == 1 or context.offset < last):
             self.world.fail(f"{lane}: {context.offset} is run after {last}")
         self._running[lane] = self._last[lane] = context.offset
 
+    def _begins_in_world(self, context: Context, lane: Lane) -> None:
+        point, incarnation = point_of(context.key, context.partition, context.offset), self.incarnation
+        own = (worker for worker in self._workers_of(lane[:2]) if worker.first <= point < worker.end)
+        worker = next(own, None)
+        if worker is None:
+            self.world.fail(f"{lane}: {context.offset} is run by {self.name}, which does not hold it")
+        elif wrong := self.world.key_order.begins(lane, worker.epoch, incarnation):
+            self.world.fail(f"{context.offset} of {wrong}")
+
     def ends(self, context: Context) -> None:
         """The attempt is over, however it ended."""
         self._at_once[context.topic] -= 1
         if context.key is not None:
-            self._running.pop((context.topic, context.partition, context.key), None)
+            lane = (context.topic, context.partition, context.key)
+            self._running.pop(lane, None)
+            self.world.key_order.ends(lane, self.incarnation)
+
+    @property
+    def incarnation(self) -> int:
+        """Under which it takes part; 0: it has not joined."""
+        return self.member.identity.incarnation or 0
+
+    def _workers_of(self, place: tuple[str, int]) -> list[Worker]:
+        return [w for run in self.member.runs if run.dispatch.place == place for w in run.dispatch.workers]
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self.ended_s = self.loop.time()
@@ -105,6 +161,8 @@ class Process:
         self.world.tell(f"{self.name} {'was killed' if self.was_killed else f'ended: {error!r}'}")
         if not self.was_killed:
             self.world.reached[f"ended with {type(error).__name__}"] += 1
+        if error is None and not task.cancelled() and not self.was_killed and not self.was_stopped:
+            self.world.judge_level(self)
 
     def may_write(self) -> bool:
         """Asked before each write to its folder. Raises RocksError when its disk is full."""
@@ -124,7 +182,7 @@ class Process:
                 self.world.reached[f"died at {step}"] += 1
                 self.world.count_fault("death")
                 self.was_killed = True
-                self.connection.sever()
+                self._sever()
                 self.loop.call_soon(self.task.cancel)
 
     def hears(self, step: Step) -> None:
@@ -168,8 +226,9 @@ class Process:
 
     @property
     def is_working(self) -> bool:
-        """Started and not ended."""
-        return self.member.is_ready.is_set() and not self.task.done() and not self.is_paused
+        """It takes part, and works on what it was granted first."""
+        is_up = self.member.state == "running" and self.member.is_ready.is_set()
+        return is_up and not self.task.done() and not self.is_paused
 
     def pause(self) -> None:
         """SIGSTOP."""
@@ -184,12 +243,16 @@ class Process:
     def stop(self) -> None:
         """SIGTERM; one that stands still hears it later."""
         self.was_stopped = True
-        self.loop.call_soon(self.member.stop, context=self.context)
+        self.loop.call_soon(self.life.stop, context=self.context)
 
     async def kill(self) -> None:
         """SIGKILL: nothing it does from here on has an effect."""
         self.was_killed = True
-        self.connection.sever()
+        self._sever()
         self.resume()
         self.task.cancel()
         await asyncio.wait([self.task])
+
+    def _sever(self) -> None:
+        for connection in self.connections:
+            connection.sever()

@@ -305,7 +305,7 @@ async def again(options: argparse.Namespace, console: Console) -> int:
             plan = decode(smaller)
     if options.keep is not None:
         console.print(f"kept: {corpus.add(corpus.Case(options.keep, plan))}")
-        console.print("when it is mended, plant the mend, undone, in test_corpus.py, and name it as the file's defect")
+        console.print("when it is mended, plant the mend, undone, in plants_*.py, and name it as the file's defect")
     return FAILED if answer.failure else 0
 
 

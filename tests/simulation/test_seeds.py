@@ -8,20 +8,30 @@ import asyncio
 import io
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import count, islice
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from . import corpus, soak
+from .happenings import ASKED, ROLES
 from .plan import KINDS, Plan, draw_plan
+from .plants import focused
 from .process import STEPS
 from .shrink import kind_of, parts_of, shrink
 from .soak_pool import Pool, Worker
-from .soak_worker import Answer, Task
+from .soak_worker import Answer, Task, encode
 from .world import run_plan, run_seed
 
-MANY_SEEDS, FAULTS_MIN = 1_500, 15_000
+GROUP_SEEDS, SINGLE_SEEDS, STEP_PLANS = 340, 240, 60
+"""Of the many: with several members from the beginning, with one, and with nothing but what befalls coordinators."""
+FAULTS_MIN = 8_000
+STEPS_MIN = 5
+"""So often each fault meets the coordinator at each of its steps."""
+OUTAGES = 4
+"""Plans in which nothing but the signals is away."""
 REPEATED = 6
 SHRINK_RUNS = 60
 STORIES_MAX = 3
@@ -29,6 +39,7 @@ STORIES_MAX = 3
 reached: Counter[str] = Counter()
 traces: dict[int, str] = {}
 
+STEP_KINDS = ("coordinator dies", "coordinator pauses", "coordinator cut")
 MUST_BE_REACHED = (
     *KINDS,
     "dropped",
@@ -39,6 +50,12 @@ MUST_BE_REACHED = (
     "dead",
     "SnapshotTaken",
     "RangesReleased",
+    "PlanMade",
+    ASKED,
+    "EndsPinned",
+    "MemberRefused",
+    "expelled: silent",
+    "expelled: left",
     "WorkerSplit",
     "WorkersMerged",
     "StateChanged",
@@ -73,7 +90,10 @@ EFFECTS = (
     "asked for a merge",
     "split as hot",
     "merged as cold",
+    "expelled: superseded",
+    "ended at its level",
     "ended with FencedError",
+    "ended with Expelled",
     "ended with BrokerUnavailable",
     "ended with StoreError",
     "OutputRefused",
@@ -126,29 +146,65 @@ def test_the_seeds_reach_everything() -> None:
 @pytest.mark.compiled
 @pytest.mark.timeout(1_200)
 def test_many_seeds_over_all_cores(capsys: pytest.CaptureFixture[str]) -> None:
-    """1,500 seeds with 15,000 faults: none loses, doubles or disorders anything, none hangs."""
+    """Groups and single processes, with thousands of faults: none loses, doubles or disorders anything, none hangs;
+    each fault meets the coordinator at each of its steps.
+    """
     failed: list[Answer] = []
     faults: Counter[str] = Counter()
     came_across: Counter[str] = Counter()
+    seconds = 0.0
 
     def hear(answer: Answer) -> None:
+        nonlocal seconds
+        seconds += answer.seconds
         faults.update(answer.faults)
         came_across.update(answer.reached)
         failed.extend([answer] if answer.failure else [])
 
     async def run() -> str:
         async with Pool(os.cpu_count() or 1) as pool:
-            await pool.run(map(Task, range(MANY_SEEDS)), hear, lambda: len(failed) >= STORIES_MAX)
+            await pool.run(many_tasks(), hear, lambda: len(failed) >= STORIES_MAX)
             return await told_of(pool, failed)
 
     told = asyncio.run(run())
     assert not failed, told
+    steps = {role: came_across[role] for role in ROLES}
     with capsys.disabled():
-        print(f"\n{MANY_SEEDS:,} seeds, {faults.total():,} faults: {dict(faults.most_common())}")  # noqa: T201  # a figure
+        print(  # noqa: T201  # figures
+            f"\n{GROUP_SEEDS + STEP_PLANS} group seeds, {SINGLE_SEEDS} single ones, {seconds:,.0f} s; "
+            f"{faults.total():,} faults: {dict(faults.most_common())}; by step: {steps}"
+        )
     assert faults.total() >= FAULTS_MIN
     came_across.update(faults)
     missing = [what for what in (*MUST_BE_REACHED, *EFFECTS) if not came_across[what]]
     assert not missing, f"no seed reached {missing}"
+    rare = {role: met for role, met in steps.items() if met < STEPS_MIN}
+    assert not rare, f"met less than {STEPS_MIN} times: {rare}"
+
+
+def many_tasks() -> Iterator[Task]:
+    """Those of the many seeds."""
+    yield from (Task(seed) for seed in islice(seeds_with(several=True), GROUP_SEEDS))
+    yield from (Task(seed) for seed in islice(seeds_with(several=False), SINGLE_SEEDS))
+    for seed in islice(seeds_with(several=True), STEP_PLANS):
+        yield Task(seed, plan=encode(focused(draw_plan(seed), STEP_KINDS)))
+
+
+def seeds_with(*, several: bool) -> Iterator[int]:
+    """Seeds whose plans begin with several members, or with one."""
+    return (seed for seed in count() if (draw_plan(seed).mix.members > 1) == several)
+
+
+def test_an_outage_of_the_signals_expels_nobody() -> None:
+    """Members hear nothing of each other for longer than a session, several times: none that lives is taken for silent,
+    or the world would say so.
+    """
+    outages: Counter[str] = Counter()
+    for seed in islice(seeds_with(several=True), OUTAGES):
+        plan = focused(draw_plan(seed), ("signals away",))
+        mix = msgspec.structs.replace(plan.mix, dying=False, differing=0.0, offsets_unknown=0.0, until_level=0.0)
+        outages += run_plan(msgspec.structs.replace(plan, mix=mix)).faults
+    assert outages["signals away"] >= 10 * OUTAGES
 
 
 async def run_in_order(worker: Worker, seeds: Iterable[int]) -> list[Answer]:

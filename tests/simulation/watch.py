@@ -21,14 +21,19 @@ from keylanes.offsets.control_events import (
     AppCreated,
     CoordinatorElected,
     Decision,
+    EndsPinned,
+    MemberExpelled,
+    MemberFenced,
     MemberJoined,
+    MemberRefused,
     PartitionStarted,
     RangesGranted,
 )
-from keylanes.offsets.event_values import Tile
+from keylanes.offsets.event_values import PinnedEnd, Tile
 from keylanes.offsets.events import (
     Committed,
     Event,
+    LogOpened,
     RangesReleased,
     SnapshotTaken,
     StateChanged,
@@ -108,8 +113,18 @@ class Watch:
         self.control_topic, self.offsets_topic = f"{app}.control", f"{app}.offsets"
         self.control: list[Event] = []
         self.term, self.number, self.app_birth = 0, 0, ""
-        self.births: dict[int, str] = {}
-        """What the process of each incarnation called itself."""
+        self.coordinator = ""
+        """The birth of who was elected last."""
+        self.coordinators: set[str] = set()
+        """The births of all that were elected."""
+        self.joined: dict[int, MemberJoined] = {}
+        self.expelled: dict[int, str] = {}
+        """Why, by incarnation."""
+        self.fenced: set[int] = set()
+        self.refused: dict[str, str] = {}
+        """Why, by birth."""
+        self.pins: list[tuple[PinnedEnd, ...]] = []
+        """To which ends somebody runs, the newest last."""
         self.cells: dict[TopicPartition, Cells] = {}
         self.workers: dict[TopicPartition, dict[tuple[int, int], tuple[int, int]]] = defaultdict(dict)
         self.transactions: set[tuple[int, int]] = set()
@@ -134,6 +149,9 @@ class Watch:
             if isinstance(event, CoordinatorElected):
                 if event.term > self.term:
                     self.term, self.number = event.term, 0
+                    self.coordinator = event.birth
+                    self.coordinators.add(event.birth)
+                    self.reached["CoordinatorElected"] += 1
                     self.app_birth = self.app_birth or event.app_birth
                     assert event.app_birth == self.app_birth, f"{event} is of another application"
                 continue
@@ -142,13 +160,50 @@ class Watch:
                 assert event.term < self.term or event.number <= self.number, f"{event} comes before its turn"
                 continue
             self.number = event.number
-            if isinstance(event, MemberJoined):
-                assert event.incarnation not in self.births, f"{event} comes twice"
-                self.births[event.incarnation] = event.birth
-            elif isinstance(event, PartitionStarted):
-                self.cells.setdefault(TopicPartition(event.topic, event.partition), Cells(edges=[event.offset]))
-            elif isinstance(event, RangesGranted):
-                self._grant(event)
+            self.reached[type(event).__name__] += 1
+            match event:
+                case MemberJoined() | MemberRefused() | MemberExpelled() | MemberFenced():
+                    self._member(event)
+                case PartitionStarted():
+                    self.cells.setdefault(TopicPartition(event.topic, event.partition), Cells(edges=[event.offset]))
+                case RangesGranted():
+                    self._grant(event)
+                case EndsPinned():
+                    self.pins.append(event.ends)
+
+    def _member(self, event: MemberJoined | MemberRefused | MemberExpelled | MemberFenced) -> None:
+        """Each joins once; who is fenced was expelled before, and has nothing under way."""
+        match event:
+            case MemberJoined():
+                assert event.incarnation == max(self.joined, default=0) + 1, f"{event} is out of turn"
+                known = {joined.birth for joined in self._unfenced()}  # who is over may be forgotten, and ask late
+                ids = {one for joined in self.joined.values() for one in joined.transactional_ids}
+                assert event.birth not in known, f"{event} joins twice"
+                assert not ids & set(event.transactional_ids), f"{event} has an id of another one"
+                for other in self._unfenced() if event.instance else ():
+                    assert other.instance != event.instance, f"{event} has the name of {other}, which is not fenced"
+                self.joined[event.incarnation] = event
+            case MemberRefused():
+                self.refused[event.birth] = event.reason
+                assert self._unfenced(), f"{event}: by nobody"
+            case MemberExpelled():
+                assert event.incarnation in self.joined, f"{event} has not joined"
+                self.expelled.setdefault(event.incarnation, event.cause)
+                self.reached[f"expelled: {event.cause}"] += 1
+            case MemberFenced():
+                assert event.incarnation in self.expelled, f"{event} was not expelled before"
+                for one in self.joined[event.incarnation].transactional_ids:
+                    known_id = self.cluster.state.ids.get(one)
+                    last = None if known_id is None else known_id.transaction
+                    assert last is None or last.complete, f"{event}: a transaction of {one} is under way"
+                self.fenced.add(event.incarnation)
+
+    def has_reached(self, ends: Iterable[PinnedEnd]) -> bool:
+        """Whether all is committed up to these ends."""
+        return all(min(self.cells[TopicPartition(end.topic, end.partition)].edges) >= end.offset for end in ends)
+
+    def _unfenced(self) -> list[MemberJoined]:
+        return [joined for incarnation, joined in self.joined.items() if incarnation not in self.fenced]
 
     @property
     def app_id(self) -> bytes | None:
@@ -158,12 +213,18 @@ class Watch:
     def _grant(self, event: RangesGranted) -> None:
         """A grant begins at the edges: what its predecessor had committed when it could commit no more."""
         cells = self._cells(event)
+        assert event.incarnation in self.joined, f"{event} to one that has not joined"
+        assert event.incarnation not in self.expelled, f"{event} to one that was expelled"
         for band in event.bands:
             for i in cells.within(band.first, band.end):
                 if event.epoch <= cells.holders[i].epoch:
                     continue  # it stands there twice, or comes late
                 assert band.offset_from == cells.edges[i], (
                     f"{event} begins at {band.offset_from} where {cells.edges[i]} is the edge of {cells.bounds[i]:08x}"
+                )
+                before = cells.holders[i].incarnation
+                assert before == NOBODY or before in self.fenced, (
+                    f"{event} of what {cells.holders[i]} neither released nor was fenced at"
                 )
                 cells.holders[i] = Holder(event.epoch, event.incarnation)
 
@@ -192,6 +253,9 @@ class Watch:
         events = [decode(row.value or b"") for place, row in placed if place.topic == self.offsets_topic]
         outputs = [_output_of(place, row) for place, row in placed if place.topic in (OUT, AUDIT, DEAD)]
         self._count(events, outputs)
+        if events and all(isinstance(event, LogOpened) for event in events):
+            assert not outputs, "the opening of a log has outputs"
+            return
         self._check_numbers(events)
         named = {output.app_id for output in outputs}
         assert named <= {self.app_id}, f"outputs name {named}, the application is {self.app_id!r}"
@@ -212,6 +276,9 @@ class Watch:
                 self._release(event)
             elif isinstance(event, WorkersMerged):
                 self._check_level(event)
+            elif isinstance(event, SnapshotTaken):
+                birth = self.joined[event.incarnation].birth
+                assert birth in self.coordinators, f"{event} by {birth}, which never coordinated"
         wrote = {place: self._check_records(place, mine, found) for place, mine in tiles.items()}
         assert not found, f"outputs of records that are in no tile of their transaction: {sorted(found)}"
         if self.stateful:

@@ -17,17 +17,22 @@ from typing import Any, NamedTuple
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import Latency
 from keylanes.brokers.simulated.log import Transaction
-from keylanes.errors import BrokerUnavailable, FencedError, StoreError
-from keylanes.runtime import source_watch
+from keylanes.errors import BrokerUnavailable, FencedError, SettingsError, StoreError
+from keylanes.group.members import LEFT, SILENT, SUPERSEDED
+from keylanes.keyrange.hashing import SPACE_END
+from keylanes.offsets.control_events import MemberExpelled
+from keylanes.runtime.logs.office import Expelled
 from keylanes.runtime.member import Member
+from keylanes.runtime.membership import coordinating
 from keylanes.runtime.stores import follower, restore
 
 from ..stage.cluster import Cluster, fold_of
 from .folders import Folders
-from .happenings import Happenings
+from .happenings import FENCE, TROUBLE_ECHO_S, Happenings
+from .key_order import KeyOrder
 from .loop import PausingLoop
 from .plan import Burst, Mix, Plan, draw_plan
-from .process import APP, Process
+from .process import APP, FACTORS, Process
 from .state_checker import check_copies
 from .watch import Watch
 
@@ -40,6 +45,8 @@ MERGES_MAX = 10
 """So often an application without work may merge what is cold, before it writes nothing more."""
 CALM_LOOKS = 12
 """Nothing was split or merged in so many looks at an idle application: nothing will be."""
+SILENCE_SESSIONS = 2.0
+"""So many sessions behind the last trouble somebody may still be silent by it."""
 WRITER = "writer-"
 INJECTED = (
     "transact_aborted",
@@ -81,6 +88,9 @@ class World:
         self.sources = [TopicPartition(topic, p) for topic, n in plan.mix.sources.items() for p in range(n)]
         self.watch = Watch(self.cluster, APP, self.sources, stateful=plan.mix.stateful)
         self.cluster.hear(self._appended, self._committed)
+        self.cluster.state.on_fence = self._fenced
+        self.factors = {topic: self.rng.choice(FACTORS) for topic in plan.mix.sources}
+        self.key_order = KeyOrder(lambda incarnation: incarnation in self.watch.expelled)
         self.folders = Folders()
         self.processes: list[Process] = []
         self.is_happening = False
@@ -116,7 +126,16 @@ class World:
 
     def _appended(self, records: Sequence[Outgoing]) -> None:
         if records[0].topic == self.watch.control_topic:
+            before = len(self.watch.control)
             self._check(lambda: self.watch.hear(record.value for record in records))
+            for event in self.watch.control[before:]:
+                if isinstance(event, MemberExpelled):
+                    self._check(lambda event=event: self._judge_silence(event))  # type: ignore[misc]  # a default
+                self.happenings.step(type(event).__name__)
+
+    def _fenced(self, transactional_id: str) -> None:
+        if any(transactional_id in self.watch.joined[who].transactional_ids for who in self.watch.expelled):
+            self.happenings.step(FENCE)
 
     def _committed(self, transaction: Transaction) -> None:
         if not transaction.transactional_id.startswith(WRITER):
@@ -157,9 +176,9 @@ class World:
 
     # --- processes -------------------------------------------------------------------------------------------------
 
-    def start(self) -> Process:
-        """Start a process, beside whatever runs."""
-        process = Process(self, len(self.processes))
+    def start(self, name: str | None = None) -> Process:
+        """Start a process, beside whatever runs; with a name, or one that is drawn."""
+        process = Process(self, len(self.processes), name)
         self.processes.append(process)
         self.tell(f"{process.name} starts")
         return process
@@ -168,94 +187,165 @@ class World:
         """Processes that have not ended."""
         return [p for p in self.processes if not p.task.done()]
 
-    def worker(self) -> Process | None:
-        """A process that works and shall go on to."""
-        return next((p for p in self.alive() if p.is_working and not p.was_stopped), None)
+    def coordinator(self) -> Process | None:
+        """The process that decides, by the control log, if it is alive."""
+        return next((p for p in self.alive() if p.member.identity.birth == self.watch.coordinator), None)
+
+    def workers(self) -> list[Process]:
+        """Processes that work and shall go on to."""
+        return [p for p in self.alive() if p.is_working and not p.was_stopped]
 
     def judge_ended(self) -> None:
         """Raises what ended a process, unless that is how it had to end."""
-        echo_s = self.happenings.echo_s()
         for process in self.processes:
             if not process.task.done() or process.was_killed:
                 continue
             error = None if process.task.cancelled() else process.task.exception()
             if error is None:
-                assert process.was_stopped, "a process ended by itself"
-            elif isinstance(error, FencedError):
-                rivals = [p for p in self.processes if p is not process and p.ended_s + echo_s > process.started_s]
-                assert rivals, "a process was fenced though no other ran"
+                assert process.was_stopped or process.until_level, "a process ended by itself"
+            elif isinstance(error, Expelled):
+                self._judge_expelled(process, error)
+            elif isinstance(error, FencedError | SettingsError):
+                if process.member.identity.birth not in self.watch.refused:
+                    raise error
             elif isinstance(error, BrokerUnavailable):
-                if not process.was_stopped:  # a stop's last commit has little time
+                has_stopped = process.was_stopped or self._has_reached_its_level(process)
+                if not has_stopped:  # a stop's last commit has little time
                     assert process.ended_s <= self.happenings.trouble_until_s, f"without trouble: {error!r}"
             elif not (isinstance(error, StoreError) and process.saw_full_disk):
                 raise error
 
+    def judge_level(self, process: Process) -> None:
+        """Who ends by itself ran to the level, and all is committed up to the ends that were pinned for that."""
+        if not self._has_reached_its_level(process):
+            self.fail(f"{process.name} ended by itself, and it is not level with any of {self.watch.pins}")
+        self.reached["ended at its level"] += 1
+
+    def _has_reached_its_level(self, process: Process) -> bool:
+        pins = self.watch.pins[max(0, process.pins_before - 1) :]
+        return process.until_level and any(self.watch.has_reached(ends) for ends in pins)
+
+    def _judge_silence(self, event: MemberExpelled) -> None:
+        """Nobody who lives is silent while nothing is wrong, or the signals are away."""
+        joined = self.watch.joined.get(event.incarnation)
+        living = (p for p in self.alive() if joined is not None and p.member.identity.birth == joined.birth)
+        process = next(living, None)
+        if event.cause != SILENT or process is None or process.was_killed or process.is_paused:
+            return
+        calm_s = self.loop.time() - self.happenings.calm_since_s
+        longest_s = SILENCE_SESSIONS * self.happenings.session_s + TROUBLE_ECHO_S
+        assert calm_s <= longest_s, f"{event}: {process.name} lives, and for {calm_s} s at most the signals were away"
+
+    def _judge_expelled(self, process: Process, error: Expelled) -> None:
+        """Who is expelled ends only when it has left, or when another one has its name; else it comes back."""
+        cause = self.watch.expelled.get(process.incarnation)
+        assert cause is not None, f"{process.name} ended as expelled, and was not: {error!r}"
+        if cause == LEFT:
+            assert process.was_stopped, f"{process.name} left without being told to"
+        else:
+            assert cause == SUPERSEDED, f"{process.name} was expelled ({cause}) and did not come back"
+            assert process.settings.group_instance_id, f"{process.name} has no name, and was superseded"
+
     # --- the end ---------------------------------------------------------------------------------------------------
 
-    async def reach_level(self) -> Process:
-        """Wait until one process is left and all it reads is committed; one that ended is replaced."""
+    async def reach_level(self) -> list[Process]:
+        """Wait until all that is read is committed, and everything is held by those that live; if all have ended,
+        another one is started.
+        """
         until = self.loop.time() + LEVEL_LIMIT_S
         while self.loop.time() < until:
             self.judge_ended()
             alive = self.alive()
             if not alive:
                 self.start()
-            elif len(alive) == 1 and alive[0].is_working and not alive[0].was_stopped:
-                member = alive[0].member
-                ends = {source: self.cluster.watermarks(source).high for source in self.sources}
-                if len(member.runs) == len(self.sources) and member.work.ends_watch.is_level(ends):
-                    return alive[0]
+            elif self.workers() == alive and self._is_level(alive) and not any(p.until_level for p in alive):
+                return alive
             await asyncio.sleep(LOOK_S)
         raise AssertionError(f"not level after {LEVEL_LIMIT_S} s:\n{self.describe()}")
 
-    def describe(self) -> str:
-        """Where the processes that are alive stand."""
-        lines = [f"{process.name} {process.member.is_ready=}" for process in self.alive()]
-        for process in self.alive():
+    def _is_level(self, alive: Sequence[Process]) -> bool:
+        held: Counter[TopicPartition] = Counter()
+        for process in alive:
             for run in process.member.runs:
-                source = TopicPartition(run.dispatch.topic, run.dispatch.partition)
-                lines.append(f"{run.label}: front {run.dispatch.front}, {self.cluster.watermarks(source)}")
-                lines += [f"  {worker}" for worker in run.dispatch.workers]
+                held[run.dispatch.place] += sum(worker.end - worker.first for worker in run.dispatch.workers)
+        if held != dict.fromkeys(self.sources, SPACE_END):
+            return False
+        ends = {source: self.cluster.watermarks(source).high for source in self.sources}
+        cells = self.watch.cells
+        if cells.keys() < set(self.sources):  # one has grown, and was not started yet
+            return False
+        return all(edge == ends[source] for source in self.sources for edge in cells[source].edges)
+
+    def describe(self, *, verbose: bool = False) -> str:
+        """Where the processes that are alive stand."""
+        lines = []
+        for process in self.alive():
+            member = process.member
+            coordinates = member.group.coordinating.is_coordinator
+            lines.append(
+                f"{process.name}: {process.incarnation}, {member.state}, {member.is_ready.is_set()=}, {coordinates=}, "
+                f"{process.was_stopped=}, {process.is_paused=}"
+            )
+            for run in member.runs:
+                lines.append(f"{run.label}: front {run.dispatch.front}, {self.cluster.watermarks(run.dispatch.place)}")
+                lines += [
+                    f"  [{w.first:08x}, {w.end:08x}) epoch {w.epoch}: edge {w.edge}, {w.running=}, {len(w.queue)=}, "
+                    f"{len(w.done)=}, {w.hold_at=}, {w.dropped_from=}"
+                    for w in run.dispatch.workers
+                    if verbose or w.edge < run.dispatch.front or w.hold_at is not None
+                ]
+        lines += [f"{event}" for event in self.watch.control[-12:]]
         return "\n".join(lines)
 
     def ends_of_logs(self) -> list[int]:
-        """High watermarks of our logs."""
+        """High watermarks of our logs, but for the signals: beats go on."""
         places = [*self.cluster.places(f"{APP}.control"), *self.cluster.places(f"{APP}.offsets")]
         return [self.cluster.watermarks(place).high for place in places]
 
-    async def stay_idle(self) -> Process:
-        """An idle application appends nothing, once its merges are through; the process that is idle."""
+    async def stay_idle(self) -> list[Process]:
+        """An idle application appends nothing but beats, once its merges are through; the processes that are idle."""
         until = self.loop.time() + LEVEL_LIMIT_S
-        process = await self.reach_level()
+        processes = await self.reach_level()
         merges_left = MERGES_MAX
         while self.loop.time() < until:
-            if process.task.done():
-                process = await self.reach_level()  # faults were healed too late for it
-            if is_quiet(process.member):
+            if not self._is_whole(processes):
+                processes = await self.reach_level()  # faults were healed too late for one of them
+            if all(is_quiet(process.member) for process in processes):
                 await asyncio.sleep(0.5)
                 ends = self.ends_of_logs()
                 await asyncio.sleep(IDLE_S)
-                if self.ends_of_logs() == ends and not process.task.done():
-                    process.check_idle()
-                    return process
+                if self.ends_of_logs() == ends and self._is_whole(processes):
+                    for process in processes:
+                        process.check_idle()
+                    return processes
                 merges_left -= 1  # ranges that were split while there was work are found to be cold
-                assert merges_left > 0, "an idle application goes on writing to its logs"
+                assert merges_left > 0, f"an idle application goes on writing to its logs:\n{self.describe()}"
             await asyncio.sleep(0.1)
         raise AssertionError("merges are not through")
 
-    async def finish(self, process: Process) -> None:
-        """End in order, or not, and mostly look whether it starts again."""
+    def _is_whole(self, processes: Sequence[Process]) -> bool:
+        """Whether these are those that work, still."""
+        return self.workers() == processes
+
+    async def finish(self, processes: Sequence[Process]) -> None:
+        """End in order, or not, one after the other or all at once, and mostly look whether it starts again."""
         for again in range(self.rng.choice((1, 1, 2))):
             if again:
-                process = self.start()
-                await self.reach_level()
-            if self.rng.random() < 0.3:
-                await process.kill()
-            else:
-                process.stop()
-                done, _ = await asyncio.wait([process.task], timeout=END_LIMIT_S)
-                assert done, "a stop in order does not end"
+                self.start()
+                processes = await self.reach_level()
+            for process in self.rng.sample(processes, len(processes)):
+                if self.rng.random() < 0.3:
+                    await process.kill()
+                else:
+                    process.stop()
+                    if self.rng.random() < 0.5:
+                        await self._ended([process])
+            await self._ended(processes)
             self.judge_ended()
+
+    async def _ended(self, processes: Sequence[Process]) -> None:
+        _, left = await asyncio.wait([process.task for process in processes], timeout=END_LIMIT_S)
+        assert not left, "a stop in order does not end"
 
     async def run(self) -> None:
         """From the first start to the last check."""
@@ -269,15 +359,17 @@ class World:
         whole.result()
 
     async def _run(self) -> None:
-        self.start()
         self.is_happening = True
+        for _ in range(self.mix.members):
+            self.start()
         await asyncio.gather(self.write_all(), self.happenings.run())
         self.is_happening = False
         await self.happenings.heal()
         self.tell("healed")
-        process = await self.stay_idle()
+        processes = await self.stay_idle()
         self.tell("level and idle")
-        await self.finish(process)
+        self.reached[f"idle with {len(processes)} processes"] += 1
+        await self.finish(processes)
         self.count()
         self.watch.finish()
         if self.mix.stateful:
@@ -293,22 +385,25 @@ class World:
         if process.task.done():
             work.close()
             return False
+        member = process.member
         asked = process.spawn(work)
-        await asyncio.wait([asked, process.task], return_when=asyncio.FIRST_COMPLETED)
+        while not asked.done() and not process.task.done() and process.member is member and member.cause is None:
+            await asyncio.wait([asked, process.task], timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
         if asked.done() and not asked.cancelled():
             asked.result()
             return True
-        asked.cancel()  # the process ends, or has ended
-        await asyncio.wait([asked, process.task])
+        asked.cancel()  # the run ends, or has ended
+        await asyncio.wait([asked], timeout=END_LIMIT_S)
         return False
 
     def count(self) -> None:
         """What this plan came across."""
-        for process in self.processes:
-            if process.member.runs and process.member.work.balance is not None:
-                self.reached["split as hot"] += process.member.work.balance.splits
-                self.reached["merged as cold"] += process.member.work.balance.merges
-            for run in process.member.runs:
+        for member in (member for process in self.processes for member in process.members):
+            balance = member.work.balance if member.runs else None
+            if balance is not None:
+                self.reached["split as hot"] += balance.splits
+                self.reached["merged as cold"] += balance.merges
+            for run in member.runs:
                 self.reached["dropped"] += run.dispatch.records_dropped
                 self.reached["caught up"] += run.dispatch.records_caught_up
         self.reached["trimmed"] += self.cluster.trims
@@ -343,7 +438,8 @@ def limits_of(mix: Mix) -> Iterator[None]:
     limits = {
         (follower, "SLICE_CHANGES"): mix.slice_changes,
         (restore, "FETCH_RECORDS_MAX"): mix.restore_records_max,
-        (source_watch, "SOURCES_CHECK_MS"): mix.sources_check_ms,
+        (coordinating, "LOOK_AGAIN_MS"): mix.sources_check_ms,
+        (coordinating, "RELEASE_MS"): mix.release_ms,
     }
     before = {where: getattr(*where) for where in limits}
     for where, value in limits.items():

@@ -38,6 +38,13 @@ class JudgedState(ClusterState):
 
     on_append: Callable[[Sequence[Outgoing]], None] = staticmethod(lambda records: None)
     on_commit: Callable[[Transaction], None] = staticmethod(lambda transaction: None)
+    on_fence: Callable[[str], None] = staticmethod(lambda transactional_id: None)
+    """An id was initialised: whoever had it is fenced."""
+
+    def initialise(self, transactional_id: str, timeout_ms: int) -> int | Transaction:
+        found = super().initialise(transactional_id, timeout_ms)
+        self.on_fence(transactional_id)
+        return found
 
     def trim(self, before: Mapping[TopicPartition, int]) -> None:
         for source, offset in before.items():

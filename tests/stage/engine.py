@@ -7,9 +7,13 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from keylanes import App, Settings
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import EPOCH_MS, Latency
+from keylanes.keyrange.ranges import KeyRange
+from keylanes.offsets.ledger import Ledger, Place
 from keylanes.runtime.engine.partition_run import PartitionRun
 from keylanes.runtime.member import Member
 from keylanes.runtime.stores.view import StoreView
@@ -30,12 +34,21 @@ def application(name: str = "app", **settings: Any) -> App:
 
 
 class Engine:
-    """See the module. ``copies`` may be changed while it does not run."""
+    """See the module. ``copies`` may be changed while it does not run. ``name``: that of the process in its group, ""
+    for none; births are made of it, so processes on one cluster have different ones.
+    """
 
     def __init__(
-        self, app: App, *, seed: int = 0, partitions: int = 1, sources: Sequence[str] = (SOURCE,), cluster: Any = None
+        self,
+        app: App,
+        *,
+        seed: int = 0,
+        partitions: int = 1,
+        sources: Sequence[str] = (SOURCE,),
+        cluster: Any = None,
+        name: str = "process",
     ) -> None:
-        self.app = app
+        self.app, self.name = app, name
         self.cluster: Cluster = cluster or Cluster(seed, Latency())
         for topic in (*sources, OUT, DEAD):
             self.cluster.create_topic(topic, partitions)
@@ -47,22 +60,33 @@ class Engine:
     async def start(self, app: App | None = None, *, until_level: bool = False) -> Member:
         """Start; returns when it works, raises what ended its start."""
         self.app = app or self.app
+        self.task = asyncio.get_running_loop().create_task(self.make().run(until_level=until_level))
+        await self.member.started(self.task)
+        return self.member
+
+    def make(self) -> Member:
+        """What runs next, with a birth and a connection of its own."""
         loop = asyncio.get_running_loop()
-        self.connection = self.cluster.connect(f"process-{self.starts}")
+        birth = f"{self.name or 'unnamed'}-{self.starts}"
+        self.connection = self.cluster.connect(birth)
         self.member = Member(
             self.app.name,
             list(self.app.handlers.values()),
             self.connection,
-            self.app.settings,
-            instance=f"process-{self.starts}",
+            self.settings(),
+            birth=birth,
             wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
             open_copies=lambda _: self.copies,
             now_s=loop.time,
         )
         self.starts += 1
-        self.task = loop.create_task(self.member.run(until_level=until_level))
-        await self.member.started(self.task)
         return self.member
+
+    def settings(self) -> Settings:
+        """Those of the application, and the name of this process: it comes back soon after a crash."""
+        own = self.app.settings
+        name = own.group_instance_id or self.name or None
+        return msgspec.structs.replace(own, group_instance_id=name)
 
     async def crash(self) -> None:
         """Kill -9."""
@@ -74,6 +98,18 @@ class Engine:
         """Stop in order; raises what ended it."""
         self.member.stop()
         await self.task
+
+    def hold_back(self) -> asyncio.Event:
+        """What is granted from here on is not taken up until this is set."""
+        keeper, gate = self.member.keeper, asyncio.Event()
+        take_up = keeper.take_up
+
+        async def later(granted: Mapping[Place, Sequence[KeyRange]], ledger: Ledger, incarnation: int) -> None:
+            await gate.wait()
+            await take_up(granted, ledger, incarnation)
+
+        keeper.take_up = later  # type: ignore[method-assign]  # until it is let go
+        return gate
 
     async def level(self) -> None:
         """Wait until everything in the sources is committed and settled of what is held; raises what stopped it."""

@@ -18,17 +18,19 @@ from .appending import append
 
 _numbers = itertools.count(1)
 
+BEAT_MS = 200
 READ_SECONDS_MAX = 60
 """For all of a partition. Far more than a transaction stays open that nobody ends."""
 
 
 class Ground:
     """An address, names that nobody else uses, and plain reading and writing. ``state_folder``: where state is copied
-    to; the embedded broker keeps it itself.
+    to; the embedded broker keeps it itself. ``instance``: the name of its process, one after the other: so the next one
+    waits but two short beats for one that was killed.
     """
 
-    def __init__(self, address: str, state_folder: Path | None = None) -> None:
-        self.address = address
+    def __init__(self, address: str, state_folder: Path | None = None, instance: str | None = None) -> None:
+        self.address, self.instance = address, instance
         self.is_embedded = address.startswith("embedded:")
         self.state_folder = None if self.is_embedded else state_folder
         self.source = f"src-{next(_numbers)}"
@@ -48,6 +50,8 @@ class Ground:
         }
         if self.state_folder is not None:
             values["state_folder"] = str(self.state_folder)
+        if self.instance is not None:
+            values |= {"group_instance_id": self.instance, "heartbeat_interval_ms": BEAT_MS}
         return {**values, **settings}
 
     def connect(self, compression_type: str | None = None) -> Broker:
@@ -105,7 +109,7 @@ class Ground:
 
         self._with(scatter)
 
-    def kept(self, partitions: int, subfolder: str = "0") -> dict[tuple[int, bytes], bytes]:
+    def kept(self, partitions: int, subfolder: str | None = None) -> dict[tuple[int, bytes], bytes]:
         """What is kept of the state while nobody works, as bytes: (partition, state key) → stored value."""
         kept: dict[tuple[int, bytes], bytes] = {}
         if self.is_embedded:
@@ -123,10 +127,10 @@ class Ground:
         copies.close()
         return kept
 
-    def copies(self, subfolder: str = "0") -> Path:
-        """Where the copies of a process are; first of all of one that was alone and had no name."""
+    def copies(self, subfolder: str | None = None) -> Path:
+        """Where the copies of a process are; first of all of this one, or of one that was alone and had no name."""
         assert self.state_folder is not None, "the application has a folder for its state"
-        return self.state_folder / self.name / subfolder
+        return self.state_folder / self.name / (subfolder or self.instance or "0")
 
     def logged(self, partitions: int) -> dict[tuple[int, bytes], bytes]:
         """The same, from the changelog; of a broker that keeps it as a log."""

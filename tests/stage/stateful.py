@@ -35,7 +35,7 @@ def fill(ground: Ground, times: int = 4) -> None:
     ground.fill([(b"k%d" % (i % 3), b"%d" % i) for i in range(3 * times)])
 
 
-def counts(ground: Ground, subfolder: str = "0") -> dict[bytes, int]:
+def counts(ground: Ground, subfolder: str | None = None) -> dict[bytes, int]:
     """What is kept, of the first store."""
     found = ground.kept(1, subfolder)
     kept = [(parse_key(key), json.loads(decode_stored(value).payload)) for (_, key), value in found.items()]

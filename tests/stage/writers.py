@@ -102,8 +102,12 @@ class Group:
         ledger = await self.ledger()
         await keeper.open(ledger, await broker.describe([self.changelog]))
         if reads:
-            await keeper.restore(ledger)
+            await self.take_up(member, within, ledger)
         return member
+
+    async def take_up(self, member: Member, within: KeyRange, ledger: Ledger) -> None:
+        """Make the state of a range whole, as whoever was granted it does."""
+        await member.keeper.take_up({(self.source, 0): [within]}, ledger, member.incarnation)
 
     def fence(self, *members: Member) -> None:
         """They write no more."""

@@ -148,7 +148,7 @@ def test_hot_keys_of_many_partitions_are_not_idle() -> None:
         # room for thirty records in each queue
         settings = Settings.of(compression_type=None, buffer_bytes_max=partitions * 64 * 30 * 220)
         handler = declare(work, "src", parallelising_factor=64)
-        member = Member("app", [handler], cluster.connect("app"), settings, instance="one", wall_ms=lambda: EPOCH_MS)
+        member = Member("app", [handler], cluster.connect("app"), settings, birth="one", wall_ms=lambda: EPOCH_MS)
         ends = {TopicPartition("src", p): records for p in range(partitions)}
         task = loop.create_task(member.run())
         await asyncio.wait_for(member.is_ready.wait(), WAIT_S)

@@ -6,21 +6,27 @@ from typing import Any
 
 import pytest
 
-from keylanes.brokers.protocol import Batch, BrokerTimeout, Outgoing, Reader, TopicPartition, Watermarks
+from keylanes.brokers.protocol import Batch, BrokerTimeout, Outgoing, Producer, Reader, TopicPartition
 from keylanes.brokers.simulated.broker import SimulatedBroker
 from keylanes.brokers.simulated.virtual_loop import run_virtual
-from keylanes.errors import FencedError
-from keylanes.keyrange.hashing import SPACE_END
-from keylanes.keyrange.ranges import KeyRange
+from keylanes.keyrange.hashing import HASH_NAME, SPACE_END
+from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.offsets.codec import encode
-from keylanes.offsets.control_events import MemberJoined
-from keylanes.offsets.decide import CommitKey, Move, decide_commits
+from keylanes.offsets.control_events import (
+    AppCreated,
+    ControlEvent,
+    CoordinatorElected,
+    MemberExpelled,
+    MemberFenced,
+    MemberJoined,
+    PartitionStarted,
+)
+from keylanes.offsets.decide import CommitKey, Move, Turn, decide_commits, decide_grant, decide_opening
 from keylanes.offsets.events import Committed
 from keylanes.offsets.ledger import Ledger
 from keylanes.offsets.snapshots import take_snapshot
-from keylanes.runtime.logs.office import Identity, Standing
+from keylanes.runtime.logs.office import Expelled, Identity, Standing
 from keylanes.runtime.logs.reader import LogReader
-from keylanes.runtime.membership.coordinator import Coordinator
 from keylanes.runtime.settings import Settings
 
 from ...stage.appending import append
@@ -62,42 +68,64 @@ class BreakingReader:
 
 
 class Group:
-    """A cluster, a member that coordinates, another one, and others who take snapshots and trim."""
+    """A cluster, the control log of an application as its coordinators write it, members, and who takes snapshots."""
 
     def __init__(self) -> None:
         self.cluster = SimulatedBroker(1)
         for topic in ("src", "x.control", "x.offsets"):
             self.cluster.create_topic(topic, 1)
+        self.turn = Turn(0)
+        self.producers: dict[int, Producer] = {}
 
     def identity(self, name: str) -> Identity:
         """A process of the application."""
         broker: Any = Breaking(self.cluster.connect(name))
         return Identity("x", name, broker, LogReader("x", broker, Settings(), 1), Settings())
 
+    async def decide(self, *events: ControlEvent) -> None:
+        """Whoever coordinates writes this."""
+        records = [Outgoing("x.control", 0, None, encode(event)) for event in events]
+        await append(self.cluster.connect("coordinator"), records)
+
     async def begin(self, name: str = "P") -> Standing:
-        """A process takes office."""
-        await append(self.cluster.connect(name), [Outgoing(*PLACE, None, b"") for _ in range(10)])
-        identity = self.identity(name)
-        self.coordinator = Coordinator(identity)
-        office = await self.coordinator.take_office({TopicPartition(*PLACE): Watermarks(0, 10)})
-        self.producers = {office.incarnation: office.producer}
-        return Standing(office, identity)
+        """A process is elected, expels all others, joins and is granted everything."""
+        standing = Standing(self.identity(name))
+        control = (await standing.logs.read_control(standing.ledger)).control
+        if control.created is None:
+            await append(self.cluster.connect(name), [Outgoing(*PLACE, None, b"") for _ in range(10)])
+            await self.decide(AppCreated("x", HASH_NAME, 1))
+        self.turn = Turn(control.term + 1)
+        await self.decide(CoordinatorElected(self.turn.term, name, name, control.app_birth or "P"))
+        for incarnation in [member.incarnation for member in control.unfenced()]:
+            await self.decide(MemberExpelled(*self.turn.next(), incarnation, "silent", 0))
+            await self.cluster.connect(name).fence(control.members[incarnation].transactional_ids[0])
+            await self.decide(MemberFenced(*self.turn.next(), incarnation))
+        if PLACE not in control.started:
+            await self.decide(PartitionStarted(*self.turn.next(), *PLACE, 0, "earliest", 1))
+        return await self.admit(standing, name, WHOLE)
 
     async def join(self, member: Standing, within: KeyRange) -> int:
         """Another member joins and is granted points of the first one, which did nothing there; its incarnation."""
-        decisions, incarnation = self.coordinator.decisions, member.incarnation + 1
-        ids = ("x.Q",)
-        decisions.add(
-            [
-                MemberJoined(
-                    *decisions.turn.next(), incarnation, "Q", "Q", ids, "", "", 1.0, 1, (), (), until_level=False
-                )
-            ]
-        )
-        await self.coordinator.grant(member.ledger, PLACE, incarnation, within)
-        self.producers[incarnation] = await self.cluster.connect("Q").producer(*ids, transaction_timeout_ms=1_000)
+        other = await self.admit(Standing(self.identity("Q")), "Q", within)
         await member.read()
-        return incarnation
+        return other.incarnation
+
+    async def admit(self, standing: Standing, name: str, within: KeyRange) -> Standing:
+        """A process joins, makes its producer, and is granted this."""
+        incarnation = (await standing.logs.read_control(standing.ledger)).control.incarnation_next
+        ids, turn = (f"x.{name}",), self.turn.next()
+        await self.decide(MemberJoined(*turn, incarnation, name, name, ids, "", "", 1.0, 1, (), (), until_level=False))
+        await standing.read_control()
+        standing.identity.joined(standing.ledger.control.members[incarnation])
+        producer = self.producers[incarnation] = await standing.identity.make_producer()
+        await standing.read()
+        if not standing.ledger.opened:
+            opening = decide_opening("x", 1, 0, incarnation, 0)
+            await producer.transact([Outgoing(LOG.topic, 0, None, encode(opening))])
+            await standing.read()
+        await self.decide(*decide_grant(standing.ledger, self.turn, PLACE, incarnation, within))
+        await standing.read()
+        return standing
 
     async def transact(self, key: CommitKey, move: Move) -> list[Committed]:
         """A transaction of a member."""
@@ -116,6 +144,8 @@ class Group:
         events = await self.transact(key, Move(0, 0, end, offset_from, to))
         if is_known:
             member.fold(transaction, events)
+        else:
+            member.unknown()
         return transaction
 
     async def snapshot(self) -> None:
@@ -217,6 +247,7 @@ def test_what_nothing_became_of_is_not_found_in_a_snapshot() -> None:
         member = await group.begin()
         first = await group.commit(member, 0, 3, is_known=False)
         lost = member.next_transaction()
+        member.unknown()
         await group.snapshot()
         await member.read()
         assert member.has_committed(first)
@@ -235,7 +266,8 @@ def test_an_expelled_member_whose_log_was_trimmed_is_told_so() -> None:
         await group.commit(member, 0, 3, is_known=False)
         await group.begin("Q")
         await group.snapshot()
-        with pytest.raises(FencedError):
-            await member.read()
+        await member.read()
+        with pytest.raises(Expelled, match=r"incarnation 1\) was expelled: others have its ranges"):
+            member.check()
 
     run_virtual(story(), seed=1)

@@ -51,7 +51,7 @@ def test_the_own_topics_are_asked_for_by_name() -> None:
     """Those of this application, with the changelogs of its stateful handlers; trimmed is the offset log alone."""
     needs = needed("shop", list(shop().handlers.values()), creates=False)
     own = [need.asked for need in needs if need.told.is_prefix and need.asked.resource == "topic"]
-    assert {right.name for right in own} == {"shop.control", "shop.offsets", "shop.changelog.orders"}
+    assert {right.name for right in own} == {"shop.control", "shop.offsets", "shop.signals", "shop.changelog.orders"}
     assert [right.name for right in own if right.operation == "DELETE"] == ["shop.offsets"]
     assert not any(right.is_prefix for right in own)
 

@@ -155,6 +155,7 @@ def test_the_commands_make_changelogs_too() -> None:
     assert [command.split("--topic ")[1].split()[:3] for command in commands] == [
         ["x.control", "--partitions", "1"],
         ["x.offsets", "--partitions", "6"],
+        ["x.signals", "--partitions", "5"],
         ["x.changelog.other", "--partitions", "6"],
         [CHANGELOG, "--partitions", "3"],
     ]
@@ -163,4 +164,4 @@ def test_the_commands_make_changelogs_too() -> None:
 
 def test_what_only_the_application_itself_writes_to() -> None:
     """Its logs, and the changelogs of its sources with stores."""
-    assert reserved_topics("x", ["src"]) == {"x.control", "x.offsets", CHANGELOG}
+    assert reserved_topics("x", ["src"]) == {"x.control", "x.offsets", "x.signals", CHANGELOG}

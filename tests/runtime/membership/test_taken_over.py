@@ -5,12 +5,18 @@ from typing import Any
 
 import pytest
 
+from keylanes.brokers.protocol import Outgoing
 from keylanes.brokers.simulated.broker import Latency
 from keylanes.brokers.simulated.virtual_loop import run_virtual
-from keylanes.errors import SourceError
+from keylanes.errors import LogError, SourceError, StateError
+from keylanes.offsets.codec import encode
+from keylanes.offsets.control_events import MemberExpelled
+from keylanes.runtime.logs.office import Expelled
+from keylanes.runtime.logs.reader import HistoryTrimmed
 
 from ...stage.cluster import Cluster
 from ...stage.engine import SOURCE, Engine, application
+from ...stage.log_events import coordinator_elected
 
 
 class SlowToAnswer:
@@ -63,3 +69,28 @@ def test_no_record_is_begun_while_it_asks_who_is_in_office() -> None:
         assert member.work.cycle.transactions.commits <= commits + 1
 
     run_virtual(main(), seed=1)
+
+
+@pytest.mark.parametrize("kind", [LogError, HistoryTrimmed, SourceError, StateError])
+def test_damage_that_an_expelled_process_finds_is_its_expulsion(kind: type[Exception]) -> None:
+    """It stood still, others went on, and what it misses is what they did: it has to go, nothing has to be mended."""
+
+    async def main() -> None:
+        app = application()
+        app.handler(SOURCE, parallelising_factor=1)(_nothing)
+        engine = Engine(app)
+        member = await engine.start()
+        control, own = member.standing.ledger.control, member.standing.incarnation
+        elected = coordinator_elected(control.term + 1, "another", control.app_birth)
+        expelled = MemberExpelled(control.term + 1, 1, own, "silent", 0)
+        member.fail(kind("damaged"))
+        log = f"{app.name}.control"
+        engine.cluster.write([Outgoing(log, 0, None, encode(event)) for event in (elected, expelled)], ())
+        with pytest.raises(Expelled, match=r"was expelled \(silent\)"):
+            await engine.task
+
+    run_virtual(main(), seed=1)
+
+
+def _nothing(value: bytes) -> None:
+    """Whatever it is."""

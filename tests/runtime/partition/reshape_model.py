@@ -21,7 +21,7 @@ from keylanes.offsets.control_events import ControlEvent
 from keylanes.offsets.decide import CommitKey, Move, Turn, decide_commits, decide_grant
 from keylanes.offsets.event_values import NUMBERLESS, Band
 from keylanes.offsets.events import WorkersCut
-from keylanes.offsets.ledger import Ledger, evolve_all
+from keylanes.offsets.ledger import EpochPart, Ledger, evolve_all
 from keylanes.runtime.partition import generation
 from keylanes.runtime.partition.cut import Cut, Merged, Released, Split
 from keylanes.runtime.partition.generation import Generation
@@ -133,10 +133,11 @@ class WishDrive(Drive):
         self.ledger = evolve_all(before, self._granted(before, WE))
         self.cut = even_bounds(rng.choice((1, 2, 3, 4)))
         self.wanted = set(self.cut)
-        changes = self.wishes.begin(self.dispatch, self.cut, before)
-        for change in changes:
-            self.owners.tell(change)
-        self._send(Generation([], changes))
+        self._ask(TakeUpWish(self.dispatch, 2, self.cut), [])
+        arriving = list(self.wishes.arriving)
+        self._arrive(arriving, self.wishes.take_up(arriving, self.ledger, WE))
+        self.fulfilled = list(self.wishes._fulfilled)
+        self._send(Generation([], list(self.arrived)))
         assert {w.first for w in self.dispatch.workers} >= set(self.cut) - {SPACE_END}
 
     # --- what is asked for -------------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ class WishDrive(Drive):
             wish = self.rng.choice(list(self.open))
             has_begun = wish in self.fulfilled or any(held.wish is wish for held in self.wishes.holds)
             self.wishes.withdraw(wish)
-            if not has_begun and not isinstance(wish, ReleaseWish):
+            if not has_begun:
                 del self.open[wish]
             return
         at = self.rng.choice(self.samples)
@@ -185,11 +186,10 @@ class WishDrive(Drive):
     def _away(self) -> list[KeyRange]:
         """Ranges that were released, and that this is committed of; asked for by nobody."""
         bounds = [*self.samples, SPACE_END]
-        free = [
-            KeyRange(a, b)
-            for a, b in pairwise(bounds)
-            if self.owners.of(a) is None and self.wishes.is_leaving(self.dispatch, KeyRange(a, b)) is None
-        ]
+        given_up = [*self.wishes.leaving, *self.wishes._fulfilled]  # the coordinator grants what is committed
+        leaving = [wish.within for wish in given_up if isinstance(wish, ReleaseWish)]
+        unowned = [KeyRange(a, b) for a, b in pairwise(bounds) if self.owners.of(a) is None]
+        free = [piece for piece in unowned if not any(within.overlaps(piece) for within in leaving)]
         joined: list[KeyRange] = []
         for piece in free:
             if joined and joined[-1].end == piece.first:
@@ -263,7 +263,15 @@ class WishDrive(Drive):
                 assert ("is no grant" in refused[wish]) is not is_ours, refused[wish]
                 self._answer(wish, refused[wish])
             else:
+                assert part is not None, "what is no grant is taken up"
                 assert is_ours, "a grant to another one is taken up"
+                self._forget_splits(part)
+
+    def _forget_splits(self, part: EpochPart) -> None:
+        """Of splits from before a grant it keeps those that came with it."""
+        for first, end, _ in part.edges.pieces():
+            self.wanted -= {at for at in self.wanted if first <= at < end and at not in self.cut}
+        self.wanted |= set(part.granted_bounds)
 
     def _commit(self, taken: Generation) -> None:
         self.now += self.rng.choice((0.0, 0.01, 0.05))

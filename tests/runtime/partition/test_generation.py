@@ -171,3 +171,17 @@ def test_structure_alone_is_a_generation() -> None:
     """A release of a range in which nothing moved is written, too."""
     events: list[OffsetEvent] = Generation([], [Released(filled([]), 2, (Edge(0, 1, 0),))]).events(3)
     assert events == [range_released(5, 3, 2, "t", 0, 0, 1, 0)]
+
+
+def test_what_changes_ranges_rides_with_the_last_half() -> None:
+    """A merge or a release is read behind the tiles that it ends."""
+    dispatch = filled([0, 1, 2, 3])
+    for worker in dispatch.workers:
+        finish(dispatch, worker)
+    generation = everything(dispatch)
+    change = Cut(dispatch, 2, 9, (0, 1))
+    generation.add([change], [(dispatch.workers[0], 1)])
+    first, last = generation.halves()
+    assert first.structure == []
+    assert last.structure == [change]
+    assert [len(half.shares) for half in (first, last)] == [2, 2]

@@ -85,9 +85,6 @@ PLANTS: dict[str, Callable[[], WishParts]] = {
     "what is withdrawn is done": lambda: planted(
         "withdraw", "other for other in self.splitting if other is not wish", "*self.splitting"
     ),
-    "a range is granted from the edges of before its release": lambda: planted(
-        "is_leaving", "[*self.leaving, *released]", "[*self.leaving]"
-    ),
     "what was granted is held under the grant of before": lambda: granted("dispatch.epoch = part.epoch", "pass"),
     "what was granted begins at its first edge": lambda: granted(
         "defined(part.edges)", "lambda first: defined(part.edges)(span[0])"

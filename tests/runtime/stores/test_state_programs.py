@@ -281,8 +281,9 @@ class Run:
 
     def gaps(self, partition: int) -> list[KeyRange]:
         """What was released of a partition."""
-        (run,) = [run for run in self.engine.member.runs if run.dispatch.partition == partition]
-        bounds = [(0, 0), *sorted((w.first, w.end) for w in run.dispatch.workers), (SPACE_END, SPACE_END)]
+        runs = [run for run in self.engine.member.runs if run.dispatch.partition == partition]
+        held = sorted((w.first, w.end) for run in runs for w in run.dispatch.workers)
+        bounds = [(0, 0), *held, (SPACE_END, SPACE_END)]
         return [KeyRange(end, first) for (_, end), (first, _) in pairwise(bounds) if end < first]
 
     async def end(self) -> None:

@@ -346,8 +346,8 @@ def test_store_before_and_during_a_restore() -> None:
 
         engine.copies = SlowCopies(hears)
         await engine.start()
-        assert heard
-        assert set(heard) == {"StateNotReady"}
+        assert heard[0] == "StateNotReady"
+        assert set(heard) <= {"StateNotReady", "1"}, "the other range may be restored behind it"
         assert engine.view("seen").get(high) == 1
         await engine.stop()
 
@@ -368,6 +368,7 @@ def test_stale_copy_of_a_range_that_comes_back() -> None:
         await engine.level()
         point = point_of_key(b"k")
         within = KeyRange(point, point + 1)
+        gate = engine.hold_back()
         await member.work.requests.release((SOURCE, 0), within)
         copy = engine.copies.copy(SOURCE, 0)
         now = copy.markers().at(point)
@@ -376,9 +377,11 @@ def test_stale_copy_of_a_range_that_comes_back() -> None:
         copy.write(stale, [(point, point + 1, now._replace(position=0))])
         engine.send(b"k", b"2")  # it waits, and its values are read ahead
         await asyncio.sleep(1)
+        gate.set()
         await member.work.requests.grant((SOURCE, 0), within)
         await engine.level()
         assert engine.values()[b"k"] == [b"1", b"2"]
+        await asyncio.sleep(2)  # state_write_interval_ms
         assert engine.copied() == engine.folded()
         await engine.stop()
 
@@ -386,8 +389,9 @@ def test_stale_copy_of_a_range_that_comes_back() -> None:
 
 
 def test_grant_while_the_release_is_being_committed() -> None:
-    """Until a release is committed the range's edges are not known: it is not granted on those of before."""
-    refused: list[ValueError] = []
+    """Until a release is committed the range's edges are not known: it is not granted on those of before, whoever asks
+    for it meanwhile.
+    """
 
     async def main() -> None:
         app = application()
@@ -397,25 +401,18 @@ def test_grant_while_the_release_is_being_committed() -> None:
         within = KeyRange(0, SPACE_END // 2)
         tasks: list[asyncio.Task[None]] = []
 
-        async def grant() -> None:
-            try:
-                await member.work.requests.grant((SOURCE, 0), within)
-            except ValueError as error:
-                refused.append(error)
-
         def hears(step: str) -> None:
             if step == "transact":
-                tasks.append(asyncio.get_running_loop().create_task(grant()))
+                granting = member.work.requests.grant((SOURCE, 0), within)
+                tasks.append(asyncio.get_running_loop().create_task(granting))
 
         member.work.cycle.transactions._on_step = hears
         for i in range(20):
             engine.send(b"k%d" % i, b"1")
         await member.work.requests.release((SOURCE, 0), within)
         member.work.cycle.transactions._on_step = unheard
-        await asyncio.wait(tasks)
-        assert not [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
-        assert refused
-        await member.work.requests.grant((SOURCE, 0), within)
+        await asyncio.gather(*tasks)
+        assert tasks
         await engine.level()
         assert sum(map(len, engine.values().values())) == 20
         await engine.crash()

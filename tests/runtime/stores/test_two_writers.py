@@ -149,7 +149,7 @@ def test_start_beside_a_writer_that_goes_on() -> None:
         third = await group.join(halves()[0], reads=False)
         ledger = await group.ledger()
         await world.transact(upper)
-        await third.keeper.restore(ledger)
+        await group.take_up(third, WHOLE, ledger)
         assert group.kept(third) == group.truth
         await world.transact(third, upper)
         assert [changed_by(event) for event in (await world.read())[-2:]] == [(2, ()), (3, (1,))]
@@ -174,7 +174,7 @@ def test_succeeded_while_another_one_starts() -> None:
         fourth = await group.join(halves()[1], reads=False)
         ledger = await group.ledger()
         await world.transact(third)
-        await fourth.keeper.restore(ledger)
+        await group.take_up(fourth, WHOLE, ledger)
         assert group.kept(fourth) == group.truth
 
     simulated(story)
@@ -189,17 +189,17 @@ def test_range_that_arrives_beside_another_writer() -> None:
         group = world.group
         lower, upper = [await group.join(half) for half in halves()]
         await world.transact(lower)
-        await lower.keeper.take_up((SOURCE, 0), [halves()[1]], await group.ledger(), 1)
+        await group.take_up(lower, halves()[1], await group.ledger())
         await world.transact(lower, upper)
         ledger = await group.ledger()
         await world.transact(upper)
         group.fence(upper)
-        await lower.keeper.take_up((SOURCE, 0), [halves()[1]], ledger, 1)
+        await group.take_up(lower, halves()[1], ledger)
         assert group.kept(lower) == group.truth
         ledger = await group.ledger()
         world.truncate(2)
         with pytest.raises(StateError, match="up to transaction 1 of incarnation 2"):
-            await lower.keeper.take_up((SOURCE, 0), [halves()[1]], ledger, 1)
+            await group.take_up(lower, halves()[1], ledger)
 
     simulated(story)
 

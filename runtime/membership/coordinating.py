@@ -1,0 +1,446 @@
+"""The coordinator's work, in each process: it stands when there is none, and decides as long as it is the one.
+
+The host of group/election.py and group/coordinator.py. What they decide is appended, and read back before anything else
+is decided; what they need is done beside that: members are fenced, logs read, topics looked at. A step that fails is
+tried again: what has not come about is decided, or needed, again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final
+
+from ...brokers.protocol import (
+    BrokerError,
+    BrokerTimeout,
+    NotAuthorized,
+    Outgoing,
+    ProducerFenced,
+    TopicPartition,
+    TransactionAborted,
+    TransactionRefused,
+    TransactionUnknown,
+)
+from ...brokers.waiting import Patience, bounded, closed_within, fatal_of, until_answered
+from ...errors import LogError
+from ...group.coordinator import decide, needs
+from ...group.election import Candidate, is_coordinator, probes, stands
+from ...group.heard import COORDINATORS, PARTITIONS, Heard
+from ...group.members import LEFT
+from ...group.view import Batch, Rules, Seat, View
+from ...keyrange.hashing import HASH_NAME
+from ...offsets.codec import encode
+from ...offsets.control import Member
+from ...offsets.control_events import AppCreated, CoordinatorElected, MemberExpelled, PlanMade, ReleaseAsked
+from ...offsets.decide import decide_opening
+from ...offsets.event_values import EVERYBODY, PinnedEnd
+from ...offsets.ledger import Place
+from ...offsets.signals import Beat, CoordinatorBeat
+from ..logs.office import Standing
+from ..logs.reader import offsets_topic
+from ..settings import Settings
+from .decisions import Decisions
+from .following import Following
+from .levelling import Levelling
+from .signals import Signals
+from .sources import Sources, StateGrown, stateful_in, tell_begun
+
+logger = logging.getLogger("keylanes")
+
+LOOK_AGAIN_MS = 30_000
+"""How often it is looked whether a source has got more partitions, or is another topic."""
+PROBES: Final = 4
+"""In an interval: silence is told to that part of one."""
+LEVEL_LOOK_MS = 100
+"""Between two looks whether a group that runs to its level is there."""
+READ_ON_MS = 50
+"""Between two reads of the offset log while a member is to release something."""
+READ_ALONG_MS = 10_000
+"""The same else: so the coordinator knows when a snapshot is due, and is never far behind, whoever commits."""
+START_WINDOW_MS: Final = 1_000
+PLAN_INTERVAL_MS: Final = 1_000
+RELEASE_MS: Final = 30_000
+OPENS: Final = 0
+"""The number of the transaction that opens the offset log: of no generation."""
+
+
+def rules_of(settings: Settings) -> Rules:
+    """What the settings say of the group."""
+    return Rules(
+        session_ms=settings.session_timeout_ms,
+        interval_ms=settings.heartbeat_interval_ms,
+        start_window_ms=min(START_WINDOW_MS, settings.session_timeout_ms),
+        plan_interval_ms=min(PLAN_INTERVAL_MS, settings.session_timeout_ms),
+        release_ms=RELEASE_MS,
+        leave_ms=settings.drain_timeout_ms
+        + settings.close_timeout_ms
+        + max(settings.drain_timeout_ms, settings.close_timeout_ms),
+    )
+
+
+class Coordinating:
+    """Of one process, from its start to its end; ``run`` is its task."""
+
+    def __init__(
+        self, standing: Standing, heard: Heard, signals: Signals, following: Following, *, is_alone: bool
+    ) -> None:
+        identity = standing.identity
+        self.standing, self.identity, self.heard = standing, identity, heard
+        self.signals, self.following = signals, following
+        self.broker, self.settings = identity.broker, identity.settings
+        self.rules = rules_of(self.settings)
+        self.candidate = Candidate(identity.instance, identity.birth, is_alone=is_alone)
+        self.decisions = Decisions(self.broker, identity.logs.control, self.settings)
+        self.sources = Sources(self.broker, self.settings)
+        self.levelling = Levelling(standing, heard)
+        self.resigns = False
+        self._term = self._seated = self._beats = 0
+        self._seat = Seat(identity.app, identity.birth, 0)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._wake = asyncio.Event()
+        self._looked_s = 0.0
+        self._error: BaseException | None = None
+
+    @property
+    def is_coordinator(self) -> bool:
+        """Whether this process decides, by what it has read."""
+        return is_coordinator(self.standing.ledger.control, self.identity.birth, self._term)
+
+    def wake(self) -> None:
+        """Look again: something was heard or read."""
+        self._wake.set()
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled. Raises LogError, SourceError, SettingsError, AccessRefused, TransactionRefused."""
+        refused, told = Patience(self.settings.broker_retry_ms, "coordinating"), ""
+        try:
+            while True:
+                if self._error is not None:
+                    raise self._error
+                self._wake.clear()
+                try:
+                    await self._step()
+                except NotAuthorized as error:
+                    await refused.wait(error)
+                except TransactionRefused:  # the same would be refused again
+                    raise
+                except BrokerError as error:
+                    if str(error) != told:
+                        logger.warning("coordinating waits: %s", error)
+                    told = str(error)
+                    await asyncio.sleep(0.1)
+                else:
+                    refused.answered()
+                    told = ""
+                await self._rest()
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+
+    async def beat_on(self) -> None:
+        """Beat until cancelled, beside ``run``: a coordinator whose decisions take long is no silent one."""
+        interval_s = self.settings.heartbeat_interval_ms / 1000
+        while True:
+            is_probing = self._beat_or_probe()
+            await asyncio.sleep(interval_s / PROBES if is_probing else interval_s)
+
+    async def _rest(self) -> None:
+        """Until there is something to look at, or time has passed."""
+        try:
+            async with asyncio.timeout(self.settings.heartbeat_interval_ms / 1000):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _step(self) -> None:
+        control = self.standing.ledger.control
+        if self.is_coordinator:
+            if self._seated != self._term:
+                self._take_seat()
+            await self._coordinate()
+        elif not self.resigns and stands(control, self.heard, self.candidate, self._term):
+            await self._stand()
+
+    def _beat_or_probe(self) -> bool:
+        """The coordinator says that it lives; whoever does not hear it, that the partitions are there, which is True.
+
+        Those of the members, too: who coordinates next knows at once who of them is as silent as the coordinator was.
+        """
+        now_s = asyncio.get_running_loop().time()
+        control = self.standing.ledger.control
+        self.heard.keep({incarnation: member.birth for incarnation, member in control.members.items()})
+        if self.candidate.is_alone:  # nobody hears it
+            return False
+        if self.is_coordinator:
+            if not self.following.is_lost():  # or others would go on waiting for who can decide nothing
+                self.beat()
+            return False
+        quiet_ms = int((now_s - self.signals.read_s[COORDINATORS]) * 1000)
+        is_probing = probes(control, self.heard, self.candidate, self._term, quiet_ms=quiet_ms)
+        self.signals.listen(to_all=self.identity.incarnation is None or is_probing)
+        if is_probing:
+            position = self.identity.logs.positions[self.identity.logs.control]
+            probe = Beat(self.identity.incarnation or 0, self.identity.birth, position, 0)
+            for partition in range(PARTITIONS):
+                self.signals.tell(partition, probe)
+        return is_probing
+
+    def beat(self) -> None:
+        """Say that it lives, in each partition: so the silence of others can be told there."""
+        self.signals.listen(to_all=True)
+        self._beats += 1
+        interval_ms = self.rules.interval_ms
+        beat = CoordinatorBeat(self._term, self._beats, self.resigns, interval_ms, self.levelling.is_level, ())
+        for partition in range(PARTITIONS):
+            self.signals.tell(partition, beat)
+
+    async def resign(self, limit_s: float) -> None:
+        """Say that it decides nothing more: the next may stand at once."""
+        beat = CoordinatorBeat(self._term, self._beats + 1, True, self.rules.interval_ms, self.levelling.is_level, ())
+        try:
+            async with asyncio.timeout(limit_s):
+                await self.signals.told(COORDINATORS, beat)
+        except TimeoutError:
+            return
+
+    # --- standing ----------------------------------------------------------------------------------------------------
+
+    async def _stand(self) -> None:
+        """Read the control log to its end; stand, unless somebody else was elected meanwhile."""
+        await self.following_read()
+        control = self.standing.ledger.control
+        if not stands(control, self.heard, self.candidate, self._term):
+            return
+        if control.created is None:
+            await self._check_lost()
+            await self.decisions.append([AppCreated(self.identity.app, HASH_NAME, self.identity.logs.log_partitions)])
+        self._term = control.term + 1
+        identity = self.identity
+        app_birth = control.app_birth or identity.birth
+        self.decisions.stand(self._term)
+        try:
+            elected = CoordinatorElected(self._term, identity.instance, identity.birth, app_birth)
+            await self.decisions.append([elected])
+        finally:
+            await self.following_read()
+        self.wake()
+
+    def _take_seat(self) -> None:
+        """It was elected, by what it has read: the answer to its asking may never have come."""
+        identity = self.identity
+        logger.info("%s: this process coordinates (term %d)", identity.app, self._term)
+        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        self._seat = Seat(identity.app, identity.birth, now_ms, self.candidate.is_alone)
+        self._seat.log_partitions = identity.logs.log_partitions
+        self._seated = self._term
+        for task in self._tasks.values():
+            task.cancel()
+        self._tasks = {}
+        self.beat()
+
+    async def _check_lost(self) -> None:
+        """Raises LogError when the control log of an application that has run is empty."""
+        topic = offsets_topic(self.identity.app)
+        places = [TopicPartition(topic, p) for p in range(self.identity.logs.log_partitions)]
+        marks = await bounded(self.broker.watermarks(places), self.settings.call_limit_ms, "watermarks")
+        await self.following_read()
+        if self.standing.ledger.control.created is None and any(m.high > 0 for m in marks.values()):
+            raise LogError(
+                f"{self.identity.logs.control.topic} is empty, but {topic} is not: the control log of "
+                f"{self.identity.app!r} is lost. Restore it from a copy, or start under a new application name."
+            )
+
+    async def following_read(self) -> None:
+        """Read the control log to its end, for all who follow it."""
+        asked_ms = self.following.wall_ms()
+        await self.standing.read_control()
+        self.following.has_read(asked_ms)
+
+    # --- coordinating ------------------------------------------------------------------------------------------------
+
+    def _view(self) -> View:
+        position = self.identity.logs.positions[self.identity.logs.control]
+        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        return View(self.standing.ledger, self.heard, self._seat, self.rules, position, now_ms)
+
+    async def _coordinate(self) -> None:
+        """Decide until there is nothing more to say, or it is coordinator no more; begin what is needed."""
+        while self.is_coordinator and self._error is None:
+            await self.decisions.settle()  # what an earlier step did not bring through
+            await self._read_back()
+            if not self.is_coordinator:
+                return
+            control = self.standing.ledger.control
+            if control.pinned is not None or not control.runs_to_level:
+                self._seat.ends = None  # who runs to its level later has ends of its own
+            batch = decide(self._view(), self.decisions.turn)
+            self._note(batch)
+            if not batch.decisions and not batch.answered:
+                break
+            self.decisions.add(batch.decisions)
+        self._begin_needs()
+
+    async def _read_back(self) -> None:
+        """Raises LogError when what was acknowledged does not count."""
+        control = self.standing.ledger.control
+        turn = self.decisions.turn
+        if control.number < turn.number or control.term != turn.term:
+            await self.following_read()
+            control = self.standing.ledger.control
+        if self.is_coordinator and control.number < turn.number:
+            raise LogError(
+                f"{self.identity.logs.control.topic}: decision {turn.number} of term {turn.term} was acknowledged and "
+                f"does not count: the log has {control.number} of them. Something else writes to this topic, or "
+                "records of it are lost. Restore it from a copy, or start under a new application name"
+            )
+
+    def _note(self, batch: Batch) -> None:
+        """What the seat keeps of what is decided."""
+        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        for request in batch.answered:
+            self.heard.answered(request)
+        for decision in batch.decisions:
+            match decision:
+                case PlanMade():
+                    self._seat.planned_ms = now_ms
+                case ReleaseAsked():
+                    self._seat.asked_ms[decision.move] = now_ms
+                case MemberExpelled(incarnation=incarnation, cause=cause) if incarnation != self.identity.incarnation:
+                    how = "has left" if cause == LEFT else f"is expelled: {cause}"
+                    logger.info("%s: incarnation %d %s", self.identity.app, incarnation, how)
+
+    def _begin_needs(self) -> None:
+        wanted = needs(self._view())
+        for member in wanted.fence:
+            self._begin(f"fence {member.incarnation}", partial(self._fence, member))
+        if wanted.read:
+            self._begin("read", lambda: self._read(wanted.read))
+        if wanted.look:
+            self._begin("look", lambda: self._look(wanted.look))
+        if wanted.open:
+            self._begin("open", lambda: self._open(wanted.open))
+        if wanted.ends:
+            self._begin("ends", self._find_ends)
+        if self.levelling.is_wanted:
+            self._begin("level", self._look_level)
+        elif len(self.standing.ledger.control.members) > 1:
+            pause_ms = READ_ON_MS if self._expects() else READ_ALONG_MS
+            self._begin(f"read each {pause_ms} ms", partial(self._read_on, pause_ms))
+        now_s = asyncio.get_running_loop().time()
+        if self._seat.found and now_s - self._looked_s >= LOOK_AGAIN_MS / 1000:
+            self._looked_s = now_s
+            self._begin("look again", self._look_again)
+
+    def _begin(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do it beside the rest, once at a time, and again until it is answered."""
+        if what in self._tasks:
+            return
+        patience = Patience(self.settings.broker_retry_ms, what)
+        task = asyncio.ensure_future(until_answered(work, patience))
+        self._tasks[what] = task
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if self._tasks.get(what) is task:
+                del self._tasks[what]
+            if not task.cancelled() and (error := task.exception()) is not None:
+                if isinstance(error, BrokerTimeout):  # it may be one broker of many: needed again, until it can
+                    logger.warning("%s: %s can't be done, until it can: %s", self.identity.app, what, error)
+                else:
+                    self._error = fatal_of(error) if isinstance(error, BrokerError) else error
+            self.wake()
+
+        task.add_done_callback(ended)
+
+    async def _fence(self, member: Member) -> None:
+        """Fence all ids of a member whose expulsion was read back; its last transaction's markers may take longer."""
+        seat = self._seat
+        limit = self.settings.call_limit_ms + self.settings.transaction_timeout_ms
+        for one in member.transactional_ids:
+            await bounded(self.broker.fence(one), limit, f"fencing {one}")
+        seat.fenced.add(member.incarnation)
+
+    async def _read(self, wanted: list[tuple[Place, int]]) -> None:
+        """The owners of these are known to be fenced: what is read from here on has all that they committed."""
+        seat = self._seat
+        await self.standing.read()
+        seat.read |= set(wanted)
+
+    async def _look(self, topics: list[str]) -> None:
+        seat = self._seat
+        try:
+            found = await self.sources.look(self.standing.ledger.control, topics)
+        except StateGrown:
+            if self._is_heard_with_state(topics):
+                raise
+            await asyncio.sleep(self.rules.interval_ms / 1000)  # whoever kept it may be gone: it is expelled, or heard
+            return
+        seat.found |= found
+        seat.lost |= set(topics) - found.keys()
+        tell_begun(found)
+        self._looked_s = asyncio.get_running_loop().time()
+
+    def _is_heard_with_state(self, topics: Sequence[str]) -> bool:
+        """Whether somebody who is at work keeps state of one of these topics."""
+        own, members = self.identity.birth, self.standing.ledger.control.members.values()
+        living = [m for m in members if not m.expelled and stateful_in([m]).intersection(topics)]
+        return any(
+            m.birth == own or self.heard.silence_of(m.joined.instance, m.birth).was_heard(m.birth) for m in living
+        )
+
+    async def _look_again(self) -> None:
+        seat = self._seat
+        grown = await self.sources.look_again(self.standing.ledger.control, seat.found)
+        seat.found |= grown
+        tell_begun(grown)
+
+    async def _find_ends(self) -> None:
+        seat, handled = self._seat, self._view().handled
+        started = sorted(self.standing.ledger.control.started)
+        places = [TopicPartition(*place) for place in started if place[0] in handled]
+        marks = await bounded(self.broker.watermarks(places), self.settings.call_limit_ms, "ends of the sources")
+        seat.ends = tuple(PinnedEnd(*place, marks[place].high) for place in places)
+
+    async def _look_level(self) -> None:
+        was_level = self.levelling.is_level
+        await self.levelling.look()
+        if self.levelling.is_level and not was_level:
+            self.beat()
+        await asyncio.sleep(LEVEL_LOOK_MS / 1000)
+
+    def _expects(self) -> bool:
+        """Whether something is about to be released."""
+        control = self.standing.ledger.control
+        is_leaving = any(i in self.heard.leaving and not m.expelled for i, m in control.members.items())
+        return bool(control.moves.asked) or is_leaving
+
+    async def _read_on(self, pause_ms: int) -> None:
+        await self.standing.read()
+        await asyncio.sleep(pause_ms / 1000)
+
+    async def _open(self, log_partitions: list[int]) -> None:
+        """Write the first event of partitions of the offset log, before anything is granted of what goes there."""
+        identity, topic = self.identity, offsets_topic(self.identity.app)
+        own, all_of_them = self.standing.ledger.control.member_of(identity.birth), identity.logs.log_partitions
+        incarnation = EVERYBODY if own is None else own.incarnation
+        events = [decide_opening(identity.app, all_of_them, p, incarnation, OPENS) for p in log_partitions]
+        records = [Outgoing(topic, event.log_partition, None, encode(event)) for event in events]
+        limit = self.settings.transaction_limit_ms
+        opener = f"{identity.app}.{identity.birth}.opens"
+        making = self.broker.producer(opener, transaction_timeout_ms=self.settings.transaction_timeout_ms)
+        producer = await bounded(making, self.settings.call_limit_ms, f"making a producer of {opener}")
+        try:
+            await self.standing.read()
+            if not self.standing.ledger.opened.issuperset(log_partitions):
+                await bounded(producer.transact(records), limit, f"opening {topic}")
+                await self.standing.read()
+        except (ProducerFenced, TransactionAborted, TransactionUnknown) as error:
+            logger.info("opening %s is tried again: %s", topic, error)
+        finally:
+            await closed_within(self.settings.close_timeout_ms, producer.close(), "closing a producer")
+
+    async def close(self) -> None:
+        """Let go of the connections; bounded in time."""
+        await self.decisions.close()

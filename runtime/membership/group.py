@@ -1,0 +1,120 @@
+"""One process in its group: all that it needs to take part, made together."""
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any
+
+from ...brokers.protocol import TopicPartition
+from ...brokers.waiting import bounded
+from ...group.heard import Heard
+from ...offsets.control import Member
+from ...offsets.decide import StoreSpec
+from ...offsets.ledger import Place
+from ..handlers.start import Start
+from ..logs.office import Identity, Standing
+from .coordinating import PROBES, Coordinating
+from .following import Following
+from .offer import Offer
+from .signals import Signals
+from .sources import Sources, check_identities, missing_stores
+from .starts import Starts
+from .taking_part import TakingPart
+
+RESIGN_S = 1.0
+"""So long at most a coordinator that stops says so."""
+
+
+class Group:
+    """As one process sees it. ``is_alone``: the broker proves that there is no other process."""
+
+    def __init__(self, standing: Standing, stores: Sequence[StoreSpec], *, is_alone: bool) -> None:
+        identity: Identity = standing.identity
+        settings = identity.settings
+        self.standing, self.identity, self.settings, self.stores = standing, identity, settings, stores
+        self.heard = Heard(settings.session_timeout_ms, settings.heartbeat_interval_ms)
+        self.signals = Signals(identity.app, identity.broker, settings, self.heard, self._on_heard)
+        self.following = Following(standing, settings, self.heard.news)
+        self.taking_part = TakingPart(standing, self.heard, self.signals, stores, is_alone=is_alone)
+        self.coordinating = Coordinating(standing, self.heard, self.signals, self.following, is_alone=is_alone)
+        self.sources = Sources(identity.broker, settings)
+        self.following.listeners += [self.taking_part.wake, self.coordinating.wake]
+        self._woken_s = 0.0
+        self._heard_before = (0, 0)
+        """The term and number of the last beat that was heard before this process had joined."""
+
+    def _on_heard(self, has_news: bool) -> None:
+        """Of many members somebody beats all the time: silence is looked for in a part of an interval."""
+        now_s = asyncio.get_running_loop().time()
+        if has_news or now_s - self._woken_s >= self.settings.heartbeat_interval_ms / 1000 / PROBES:
+            self._woken_s = now_s
+            self.coordinating.wake()
+
+    async def check(self, sources: Iterable[Place], identities: Mapping[str, str], starts: Mapping[str, Start]) -> None:
+        """Read the control log, and whether this process can take part: one that can't disturbs nobody.
+
+        Raises SettingsError, SourceError, LogError, BrokerError.
+        """
+        asked_ms = self.following.wall_ms()
+        await self.standing.read_control()
+        self.following.has_read(asked_ms)
+        control = self.standing.ledger.control
+        check_identities(control.identities, identities)
+        trial, places = Starts(self.identity.broker, self.settings, starts, is_trial=True), list(sources)
+        trial.check(control)
+        missing_stores(control, places, self.stores)
+        if new := {topic for topic, partition in places if (topic, partition) not in control.started}:
+            asked = [TopicPartition(*place) for place in places if place[0] in new]
+            limit = self.settings.call_limit_ms
+            marks = await bounded(self.identity.broker.watermarks(asked), limit, "watermarks of sources")
+            await trial.decide(control, marks)
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        """What goes on from before it joins to its end."""
+        coordinating = self.coordinating
+        return [
+            self.following.run(),
+            self.signals.run(),
+            coordinating.run(),
+            coordinating.beat_on(),
+            self.taking_part.run(),
+        ]
+
+    async def join(self, offer: Offer) -> Member:
+        """Take part; raises FencedError, LogError, SettingsError when the answer is no."""
+        if (beat := self.heard.coordinator) is not None:
+            self._heard_before = (beat.term, beat.number)
+        member = await self.taking_part.join(offer)
+        self.identity.joined(member)
+        return member
+
+    def is_level(self) -> bool:
+        """Whether the group that runs to its level is there, as the coordinator says since this process has joined."""
+        control, beat = self.standing.ledger.control, self.heard.coordinator
+        if control.pinned is None or beat is None or beat.term != control.term:
+            return False
+        return beat.is_level and (beat.term, beat.number) > self._heard_before
+
+    def takes_snapshots(self) -> bool:
+        """Whether it is this process that does: it coordinates, and does not leave, after which it may be fenced."""
+        return self.coordinating.is_coordinator and not self.taking_part.leaves
+
+    async def leave(self, limit_s: float) -> None:
+        """Wait until the group goes on without this process, which holds nothing any more, for a bounded time. Who
+        coordinates does so until its own last transaction is fenced, and says that it stops.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + limit_s
+        await self.taking_part.left(limit_s)
+        coordinating = self.coordinating
+        while coordinating.is_coordinator and not self._is_fenced() and loop.time() < until:  # noqa: ASYNC110  # bounded
+            await asyncio.sleep(0.01)
+        if coordinating.is_coordinator:
+            coordinating.resigns = True
+            await coordinating.resign(min(RESIGN_S, max(0.0, until - loop.time())))
+
+    def _is_fenced(self) -> bool:
+        return self.standing.ledger.control.is_fenced(self.standing.incarnation)
+
+    async def close(self) -> None:
+        """Let go of the connections; bounded in time."""
+        await asyncio.gather(self.signals.close(), self.coordinating.close())

@@ -1,0 +1,151 @@
+"""The signals of an application: what this process tells the others, and what it hears from them.
+
+Each partition that is written to has a connection of its own: a beat waits behind nothing else. What can't be told or
+heard is no error: it is told again in the next interval, and whoever is not heard is slow, never wrong.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from ...brokers.protocol import Appender, Batch, Broker, BrokerError, OffsetOutOfRange, Outgoing, Reader, TopicPartition
+from ...brokers.waiting import bounded, closed_within
+from ...group.heard import COORDINATORS, PARTITIONS, Heard
+from ...offsets.codec import SignalError, decode_signal, encode
+from ...offsets.signals import Beat, CoordinatorBeat, Signal
+from ..logs.reader import signals_topic
+from ..settings import Settings
+
+logger = logging.getLogger("keylanes")
+
+HISTORY = 20
+"""So many records of the coordinator's partition are heard that stood there before: it may have said that it stops."""
+FETCH_RECORDS_MAX = 2_000
+AWAY_WAIT_MS = 200
+"""After a read that failed."""
+
+
+class Signals:
+    """Of one process. ``heard``: the fold of what it hears. ``on_heard`` is called when there is something new, and is
+    told whether it is more than that somebody lives.
+    """
+
+    def __init__(
+        self, app: str, broker: Broker, settings: Settings, heard: Heard, on_heard: Callable[[bool], None]
+    ) -> None:
+        self.topic, self.broker, self.settings = signals_topic(app), broker, settings
+        self.heard, self.on_heard = heard, on_heard
+        self._appenders: dict[int, Appender] = {}
+        self._telling: set[asyncio.Task[None]] = set()
+        self._positions: dict[TopicPartition, int] = {}
+        self._wanted = set(range(PARTITIONS))
+        self._mute: set[int] = set()
+        """The partitions that can't be written to."""
+        self.read_s = [0.0] * PARTITIONS
+        """When a record of each was read last, by the loop's time."""
+        self.is_listening = asyncio.Event()
+        """From here on nothing that is said is missed."""
+
+    # --- telling -----------------------------------------------------------------------------------------------------
+
+    def tell(self, partition: int, signal: Signal) -> None:
+        """Say something in a partition; nobody waits for it."""
+        task = asyncio.get_running_loop().create_task(self.told(partition, signal))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def told(self, partition: int, signal: Signal) -> None:
+        """The same; returns when it is acknowledged, or was not in time."""
+        if partition not in self._appenders:
+            self._appenders[partition] = self.broker.appender()
+        try:
+            record = Outgoing(self.topic, partition, None, encode(signal))
+            await bounded(self._appenders[partition].append([record]), self.settings.call_limit_ms, "telling")
+        except BrokerError as error:
+            if not self._mute:
+                logger.warning("%s[%d] can't be written to, until it can: %s", self.topic, partition, error)
+            self._mute.add(partition)
+        else:
+            self._mute.discard(partition)
+
+    # --- hearing -----------------------------------------------------------------------------------------------------
+
+    def listen(self, *, to_all: bool) -> None:
+        """Hear the coordinator, or all, which is how it begins; what was said before in a partition is not heard."""
+        self._wanted = set(range(PARTITIONS)) if to_all else {COORDINATORS}
+
+    async def run(self) -> None:
+        """Hear until cancelled."""
+        reader: Reader | None = None
+        assigned: list[TopicPartition] = []
+        try:
+            while True:
+                wanted = [TopicPartition(self.topic, partition) for partition in sorted(self._wanted)]
+                try:
+                    if reader is None:
+                        reader, assigned = await self.broker.reader({}), []
+                    if wanted != assigned:
+                        await self._find_positions(wanted)
+                        reader.assign({source: self._positions[source] for source in wanted})
+                        assigned = wanted
+                        self.is_listening.set()
+                    wait_ms = self.settings.heartbeat_interval_ms
+                    batches = await reader.fetch(wanted, records_max=FETCH_RECORDS_MAX, wait_ms=wait_ms)
+                except OffsetOutOfRange as error:  # retention passed what was to be heard next
+                    self._positions[error.source] = error.watermarks.start
+                    assigned = []
+                except BrokerError as error:
+                    logger.debug("signals can't be heard: %s", error)
+                    if reader is not None:
+                        await self._close(reader)
+                    reader = None
+                    await asyncio.sleep(AWAY_WAIT_MS / 1000)
+                else:
+                    self._hear(batches)
+        finally:
+            if reader is not None:
+                await self._close(reader)
+
+    async def _find_positions(self, wanted: list[TopicPartition]) -> None:
+        for source in self._positions.keys() - {*wanted}:  # what is said meanwhile is not heard
+            del self._positions[source]
+        if missing := [source for source in wanted if source not in self._positions]:
+            limit = self.settings.call_limit_ms
+            marks = await bounded(self.broker.watermarks(missing), limit, f"watermarks of {self.topic}")
+            for source in missing:
+                history = HISTORY if source.partition == COORDINATORS else 0
+                self.heard.begin_anew(source.partition)
+                self._positions[source] = max(marks[source].start, marks[source].high - history)
+
+    def _hear(self, batches: list[Batch]) -> None:
+        has_news = False
+        for batch in batches:
+            self._positions[batch.source] = batch.offset_next
+            self.read_s[batch.source.partition] = asyncio.get_running_loop().time()
+            for record in batch.records:
+                with contextlib.suppress(SignalError):  # a newer version's: no fact
+                    signal = decode_signal(record.value or b"")
+                    self.heard.hear(batch.source.partition, record.timestamp, signal)
+                    has_news |= not isinstance(signal, Beat) and not _is_plain(signal)
+        if batches:
+            self.on_heard(has_news)
+
+    async def _close(self, reader: Reader) -> None:
+        await closed_within(self.settings.close_timeout_ms, reader.close(), "closing a reader of signals")
+
+    async def close(self) -> None:
+        """Let go of the connections; what is still being told is waited for, for a bounded time."""
+        limit_s = self.settings.close_timeout_ms / 1000
+        if self._telling:
+            _, left = await asyncio.wait(self._telling, timeout=limit_s)
+            for task in left:
+                task.cancel()
+        appenders, self._appenders = list(self._appenders.values()), {}
+        for appender in appenders:
+            await closed_within(self.settings.close_timeout_ms, appender.close(), "closing an appender of signals")
+
+
+def _is_plain(signal: Signal) -> bool:
+    """Whether it says no more than that the coordinator lives."""
+    return isinstance(signal, CoordinatorBeat) and not signal.resigns

@@ -1,0 +1,174 @@
+"""What the broker says of source topics, held against what the logs say: which are started, and from where; which have
+grown, or are others than they were.
+
+New partitions are read from their start. Their records do not wait for what their keys left behind in the old ones, nor
+does anything else in Kafka: order per key begins anew there. With stores that would be wrong state, so it stops.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+
+from ...brokers.protocol import Broker, BrokerTimeout, TopicPartition, UnknownTopic, Watermarks
+from ...brokers.waiting import bounded
+from ...errors import LogError, SettingsError, SourceError
+from ...group.view import Begun, Found
+from ...offsets.control import Control, Member
+from ...offsets.decide import StoreSpec, Turn, decide_stores
+from ...offsets.ledger import Ledger, Place
+from ...offsets.starts import EARLIEST, LATEST
+from ..handlers.start import FROM_EARLIEST, Start
+from ..settings import Settings
+from .starts import Starts, tell
+
+logger = logging.getLogger("keylanes")
+
+GROUP = "group:"
+
+
+class StateGrown(SourceError):
+    """A topic with state has more partitions than its state was begun with."""
+
+
+class Sources:
+    """The source topics of an application, as its coordinator looks at them."""
+
+    def __init__(self, broker: Broker, settings: Settings) -> None:
+        self.broker, self.settings = broker, settings
+
+    async def look(self, control: Control, topics: Iterable[str]) -> dict[str, Found]:
+        """What there is of these topics. Raises SourceError, SettingsError, BrokerError."""
+        limit = self.settings.call_limit_ms
+        described = await bounded(self.broker.describe(sorted(topics)), limit, "describing the sources")
+        check_identities(control.identities, {name: one.identity for name, one in described.items()})
+        found: dict[str, Found] = {}
+        for name, one in sorted(described.items()):
+            places = [TopicPartition(name, partition) for partition in range(one.partitions)]
+            check_growth(control, places, stateful_in(control.members.values()))
+            begun: tuple[tuple[int, Begun], ...] = ()
+            if any(place not in control.started for place in places):
+                marks = await bounded(self.broker.watermarks(places), limit, f"watermarks of {name}")
+                starts = Starts(self.broker, self.settings, {name: start_in(control, name)})
+                decided = await starts.decide(control, marks)
+                begun = tuple((place.partition, start) for place, start in sorted(decided.items()))
+            found[name] = Found(one.identity, one.partitions, begun)
+        return found
+
+    async def look_again(self, control: Control, known: Mapping[str, Found]) -> dict[str, Found]:
+        """Those of the known topics that have more partitions now. Raises SourceError."""
+        limit = self.settings.call_limit_ms
+        described = await bounded(self.broker.describe(sorted(known)), limit, "describing the sources")
+        check_identities(control.identities, {name: one.identity for name, one in described.items()})
+        grown = [name for name, one in described.items() if one.partitions > known[name].partitions]
+        for name in grown:
+            now, before = described[name].partitions, known[name].partitions
+            if name in stateful_in(control.members.values()):
+                raise SourceError(
+                    f"{name} has {now} partitions now and had {before}: keys moved to other partitions, their state "
+                    "did not. Make a new source topic, or start under a new application name"
+                )
+            logger.warning(
+                "%s has %d partitions now and had %d: the new ones are read from their start. Records of keys that "
+                "moved there do not wait for those that their keys have in the old ones",
+                name,
+                now,
+                before,
+            )
+        try:
+            return await self.look(control, grown) if grown else {}
+        except (BrokerTimeout, UnknownTopic) as error:  # one that was made just now may have no leader yet
+            logger.warning("new partitions of %s can't be read yet: %s", ", ".join(grown), error)
+            return {}
+
+    async def check_held(self, ledger: Ledger, places: Sequence[Place]) -> Mapping[TopicPartition, Watermarks]:
+        """Their watermarks now; raises SourceError when one no longer holds what is to be read next."""
+        limit, sources = self.settings.call_limit_ms, [TopicPartition(*place) for place in places]
+        marks = await bounded(self.broker.watermarks(sources), limit, "watermarks of sources")
+        for source in sources:
+            check_source(ledger, source, marks[source], ledger.control.started[source])
+        return marks
+
+
+def stateful_in(members: Iterable[Member]) -> set[str]:
+    """The topics for which one of these keeps stores now."""
+    living = [member for member in members if not member.expelled]
+    return {source.topic for member in living for source in member.joined.topics if source.stores_hash}
+
+
+def start_in(control: Control, topic: str) -> Start:
+    """Where members start a topic."""
+    for _, member in sorted(control.members.items()):
+        for source in member.joined.topics if not member.expelled else ():
+            if source.topic == topic:
+                return start_of_text(source.start)
+    return FROM_EARLIEST
+
+
+def start_of_text(text: str) -> Start:
+    """A start from its words in the log; raises LogError."""
+    if text in (EARLIEST, LATEST):
+        return Start(text)
+    if text.startswith(GROUP):
+        return Start(text, group=text.removeprefix(GROUP))
+    try:
+        return Start(text, timestamp_ms=int(datetime.fromisoformat(text).timestamp() * 1000))
+    except ValueError:
+        raise LogError(f"a member joined with start {text!r}, which this version does not know") from None
+
+
+def missing_stores(control: Control, sources: Iterable[Place], stores: Sequence[StoreSpec]) -> None:
+    """Raises SettingsError, SourceError when state can't go on with these stores and source partitions."""
+    check_growth(control, sources, {store.topic for store in stores})
+    try:
+        decide_stores(control, Turn(0), stores)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+
+
+def check_growth(control: Control, sources: Iterable[Place], stateful: Collection[str]) -> None:
+    """Raises SourceError when a topic of ``stateful`` with a store has partitions that it did not have before."""
+    started, declared = control.started, {store.topic for store in control.stores.values()}
+    places = list(sources)
+    for topic in sorted(declared & set(stateful)):
+        if any(place not in started for place in places if place[0] == topic):
+            now, before = (sum(place[0] == topic for place in of) for of in (places, started))
+            raise StateGrown(
+                f"{topic} has {now} partitions now; its state was begun with {before}. State is kept by partition and "
+                "key, and with more partitions a key's records go to another one, where its state is not. Nothing was "
+                "read. Make a new topic with as many partitions as it needs and start under a new application name, "
+                "or start under a new application name on this one, which works all its records again."
+            )
+
+
+def check_identities(known: Mapping[str, str], identities: Mapping[str, str]) -> None:
+    """Raises SourceError for a topic that has another identity than it is known by."""
+    for name, told in sorted(identities.items()):
+        if told and known.get(name, told) != told:
+            raise SourceError(
+                f"{name} was deleted and created anew, or this is another cluster: it was {known[name]}, it is {told}. "
+                "Offsets of the one mean nothing in the other, so nothing of it was read. Start under a new "
+                "application name to process it"
+            )
+
+
+def check_source(ledger: Ledger, place: Place, marks: Watermarks, started: int) -> None:
+    """Raises SourceError when a source partition, which was started at an offset, no longer holds what has to be read
+    next.
+    """
+    edges = [edge for _, _, edge in ledger.partition(place).edges(started).pieces()]
+    topic, partition = place
+    if max(edges) > marks.high:
+        raise SourceError(
+            f"{topic}[{partition}] ends at offset {marks.high}, but records up to {max(edges)} were processed: the "
+            "topic was truncated or created anew. Start under a new application name to process the new topic."
+        )
+    if min(edges) < marks.start:
+        raise SourceError(
+            f"{topic}[{partition}] starts at offset {marks.start}, but records from {min(edges)} on were not processed "
+            "yet: retention or deletion passed them. Nothing was skipped; restore them, or start a new application."
+        )
+
+
+def tell_begun(found: Mapping[str, Found]) -> None:
+    """Show where partitions are started."""
+    tell({TopicPartition(name, at): begun for name, one in found.items() for at, begun in one.begun})

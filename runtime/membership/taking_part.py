@@ -1,0 +1,172 @@
+"""How a process takes part: it asks to join, says that it lives, and says that it leaves. What it may do stands in the
+control log alone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from ...errors import FencedError, LogError, SettingsError
+from ...group.features import CONTRADICTS, LEVEL_TOO_LOW, kind_of
+from ...group.heard import Heard, partition_of
+from ...group.member import Rejected, Waits, Works, state_of
+from ...offsets.control import Member
+from ...offsets.decide import StoreSpec
+from ...offsets.event_values import LEVEL
+from ...offsets.signals import Beat, JoinAsked, LeaveAsked, MoveAsked, ReleaseTold, StoreAsked
+from ..logs.office import Identity, Standing
+from .offer import Offer
+from .signals import Signals
+
+logger = logging.getLogger("keylanes")
+
+LEAVES_AGAIN_MS = 200
+"""Until it is answered."""
+
+
+class TakingPart:
+    """Of one process."""
+
+    def __init__(
+        self, standing: Standing, heard: Heard, signals: Signals, stores: Sequence[StoreSpec], *, is_alone: bool
+    ) -> None:
+        self.standing, self.identity, self.heard, self.signals = standing, standing.identity, heard, signals
+        self.stores, self.is_alone = stores, is_alone
+        self.lag_ms: Callable[[], int] = lambda: 0
+        self._changed = asyncio.Event()
+        self._term = 0
+        self._asked: JoinAsked | None = None
+        self.leaves = False
+        """Whether it has asked to leave."""
+        self._is_done = False
+        """Whether it commits nothing more."""
+        self._is_told = False
+
+    def wake(self) -> None:
+        """The control log was read on."""
+        self._changed.set()
+
+    @property
+    def partition(self) -> int:
+        """Of the signals, in which this process is heard."""
+        return partition_of(self.identity.instance, self.identity.birth)
+
+    async def join(self, offer: Offer) -> Member:
+        """Ask until the answer stands in the control log; raises FencedError, LogError, SettingsError when it is no."""
+        self._asked = _asked(self.identity, offer, self.stores)
+        await self.signals.is_listening.wait()
+        began_s = asyncio.get_running_loop().time()
+        while True:
+            self._changed.clear()
+            control = self.standing.ledger.control
+            match state_of(control, self.identity.birth, self.identity.incarnation):
+                case Rejected(reason):
+                    raise _refused(reason)
+                case Works(incarnation=incarnation):
+                    member = control.members[incarnation]
+                    if all(store.name in control.stores for store in self.stores):
+                        return member
+                case Waits():
+                    self._say_wait(asyncio.get_running_loop().time() - began_s)
+            if control.term != self._term:  # whoever was elected since has not heard it
+                self._term = control.term
+                self.signals.tell(self.partition, self._asked)
+            await self._pause(self.identity.settings.heartbeat_interval_ms / 1000)
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        interval_s = self.identity.settings.heartbeat_interval_ms / 1000
+        while True:
+            self.beat()
+            await asyncio.sleep(interval_s)
+
+    def beat(self) -> None:
+        """Say that this process lives; before it has joined, that it wants to; when it stops, that it leaves."""
+        identity = self.identity
+        if self.leaves:
+            self.leave()
+        elif identity.incarnation is None:
+            if self._asked is not None:
+                self.signals.tell(self.partition, self._asked)
+        elif not self.is_alone:
+            position = identity.logs.positions[identity.logs.control]
+            self.signals.tell(self.partition, Beat(identity.incarnation, identity.birth, position, self.lag_ms()))
+
+    def leave(self) -> None:
+        """Say that this process stops in order: it is given nothing more."""
+        self.leaves = True
+        asked = LeaveAsked(self.standing.incarnation, self.identity.birth, 0, is_done=self._is_done)
+        self.signals.tell(self.partition, asked)
+
+    async def left(self, limit_s: float) -> bool:
+        """Wait until the control log says that this process, which has made its last commit, has left; False when that
+        takes longer than the limit.
+        """
+        self._is_done = True
+        loop = asyncio.get_running_loop()
+        until = loop.time() + limit_s
+        while not self.standing.ledger.control.is_expelled(self.standing.incarnation):
+            if loop.time() >= until:
+                return False
+            self._changed.clear()
+            self.leave()
+            await self._pause(min(LEAVES_AGAIN_MS / 1000, until - loop.time()))
+        return True
+
+    def ask_move(self, asked: MoveAsked) -> None:
+        """Ask that points go to a member."""
+        self.signals.tell(self.partition, asked)
+
+    def has_released(self, told: ReleaseTold) -> None:
+        """Say that something was released: the coordinator finds it in the log."""
+        self.signals.tell(self.partition, told)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def _say_wait(self, waited_s: float) -> None:
+        """Once, when it takes longer than it does among those who live: for whom it waits, and how to avoid it."""
+        settings = self.identity.settings
+        control = self.standing.ledger.control
+        gone = [m for m in control.unfenced() if m.birth != self.identity.birth]
+        if self._is_told or waited_s * 1000 < settings.heartbeat_interval_ms or not gone:
+            return
+        self._is_told = True
+        who = ", ".join(f"incarnation {m.incarnation} ({m.joined.host or m.birth})" for m in gone)
+        logger.info(
+            "%s: waiting to join, for about session_timeout_ms=%d, at most twice as long: %s did not leave in order "
+            "and may still be at work. A process that is started again under its own group_instance_id waits for two "
+            "heartbeats only",
+            self.identity.app,
+            settings.session_timeout_ms,
+            who,
+        )
+
+
+def _asked(identity: Identity, offer: Offer, stores: Sequence[StoreSpec]) -> JoinAsked:
+    return JoinAsked(
+        identity.instance,
+        identity.birth,
+        1,
+        offer.host,
+        offer.endpoint,
+        offer.capacity,
+        LEVEL,
+        offer.topics,
+        offer.writes,
+        offer.until_level,
+        tuple(StoreAsked(*store) for store in stores),
+        0,
+    )
+
+
+def _refused(reason: str) -> FencedError | LogError | SettingsError:
+    kind = kind_of(reason)
+    text = f"this process may not take part: {reason}"
+    if kind == LEVEL_TOO_LOW:
+        return LogError(text)
+    return SettingsError(text) if kind == CONTRADICTS else FencedError(text)

@@ -1,0 +1,530 @@
+"""Several processes of one application: they share whole partitions, come and go, and each record is handled once."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Literal
+
+import pytest
+
+from keylanes import App, Context, FencedError, SettingsError, State, StateNotReady
+from keylanes.brokers.protocol import BrokerTimeout, Outgoing, Reader, TopicPartition
+from keylanes.brokers.simulated.broker import Latency
+from keylanes.brokers.simulated.virtual_loop import run_virtual
+from keylanes.runtime.logs.office import Expelled
+from keylanes.runtime.member import Member
+from keylanes.runtime.rejoining import Rejoining
+
+from ...stage.cluster import Cluster
+from ...stage.engine import OUT, SOURCE, Engine, application
+
+PARTITIONS = 6
+SESSION_S, BEAT_S = 10.0, 1.0
+"""The defaults."""
+PROCESSED_S = 120.0
+"""So long a test waits for something at most."""
+
+Way = Literal["in order", "killed"]
+
+
+def passing_on(*, start: str = "earliest", factor: int = 4, **settings: Any) -> App:
+    """Passes on values."""
+    app = application(**{"commit_interval_ms": 100, **settings})
+
+    @app.handler(SOURCE, to=OUT, parallelising_factor=factor, start=start)
+    async def pass_on(value: bytes, _: Context) -> bytes:
+        return value
+
+    return app
+
+
+class Group:
+    """Processes on one cluster, and what is sent to them."""
+
+    def __init__(self, *, partitions: int = PARTITIONS, cluster: Any = None) -> None:
+        self.cluster: Cluster = cluster or Cluster(1, Latency())
+        self.partitions, self.sent = partitions, 0
+        self.cluster.create_topic(SOURCE, partitions)
+
+    def process(self, name: str, app: App | None = None, *, is_named: bool = True) -> Engine:
+        """One that was not started yet; without a name of its own in the group unless it is to have one."""
+        engine = Engine(app or passing_on(), partitions=self.partitions, cluster=self.cluster, name=name)
+        if not is_named:
+            engine.settings = lambda: engine.app.settings  # type: ignore[method-assign]  # it goes by no name
+        return engine
+
+    def send(self, count: int) -> None:
+        """So many records, to all partitions."""
+        numbers = range(self.sent, self.sent + count)
+        records = [Outgoing(SOURCE, n % self.partitions, b"k%d" % (n % 50), b"%d" % n) for n in numbers]
+        self.cluster.write(records, ())
+        self.sent += count
+
+    async def done(self) -> None:
+        """Wait until all that was sent was passed on, and see that it was once."""
+        await until(lambda: len(self.passed_on()) >= self.sent)
+        assert sorted(self.passed_on()) == list(range(self.sent))
+
+    def passed_on(self) -> list[int]:
+        """What stands in the outputs."""
+        return [int(record.value or b"") for record in self.cluster.committed(OUT)]
+
+    def end(self, topic: str) -> int:
+        """How far all partitions of a topic go."""
+        marks = range(self.cluster.topics()[topic].partitions)
+        return sum(self.cluster.watermarks(TopicPartition(topic, p)).high for p in marks)
+
+
+async def until(condition: Callable[[], bool], limit_s: float = PROCESSED_S) -> float:
+    """Wait for a condition; the seconds that it took."""
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    async with asyncio.timeout(limit_s):
+        while not condition():  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0.05)
+    return loop.time() - began_s
+
+
+def held(engine: Engine) -> set[int]:
+    """The partitions that a process works on."""
+    return {run.dispatch.partition for run in engine.member.runs if run.dispatch.workers}
+
+
+def share(*engines: Engine) -> Callable[[], bool]:
+    """Whether these have all partitions among them, in parts that differ by one at most."""
+
+    def they_do() -> bool:
+        parts = [held(engine) for engine in engines]
+        sizes = [len(part) for part in parts]
+        count = engines[0].cluster.topics()[SOURCE].partitions
+        return sum(sizes) == len(set[int]().union(*parts)) == count and max(sizes) - min(sizes) <= 1
+
+    return they_do
+
+
+def coordinators(*engines: Engine) -> list[Engine]:
+    """Those that decide, by what they have read."""
+    return [engine for engine in engines if engine.member.group.coordinating.is_coordinator]
+
+
+def virtual(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a story in virtual time."""
+    run_virtual(story(), seed=1)
+
+
+# --- sharing ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_members_share_whole_partitions_and_each_record_is_handled_once(count: int) -> None:
+    """Whoever joins gets its part, whoever leaves gives it back; meanwhile all goes on."""
+
+    async def story() -> None:
+        group = Group()
+        engines = [group.process(name) for name in "abc"[:count]]
+        group.send(300)
+        for engine in engines:
+            await engine.start()
+            group.send(300)
+        await until(share(*engines))
+        group.send(300)
+        await group.done()
+        assert len(coordinators(*engines)) == 1
+        for engine in engines[:-1]:
+            await engine.stop()
+            group.send(100)
+        await until(lambda: held(engines[-1]) == set(range(PARTITIONS)))
+        await group.done()
+        await engines[-1].stop()
+
+    virtual(story)
+
+
+def test_a_join_moves_only_what_must_move() -> None:
+    """Of six partitions two go to the third process, one of each; nobody loses what it keeps, even for a moment."""
+
+    async def story() -> None:
+        group = Group()
+        engines = [group.process(name) for name in "abc"]
+        for engine in engines[:2]:
+            await engine.start()
+        await until(share(*engines[:2]))
+        before = [{run.dispatch for run in engine.member.runs} for engine in engines[:2]]
+        await engines[2].start()
+        await until(share(*engines))
+        for engine, runs in zip(engines, before, strict=False):
+            assert {run.dispatch for run in engine.member.runs} < runs, "the same runs, and fewer of them"
+        for engine in engines:
+            await engine.stop()
+
+    virtual(story)
+
+
+@pytest.mark.parametrize("who", ["the coordinator", "another one"])
+def test_a_member_that_is_killed_is_replaced_by_the_others(who: str) -> None:
+    """What it had not committed is handled by them; who coordinates next goes on from the logs."""
+
+    async def story() -> None:
+        group = Group()
+        engines = [group.process(name, is_named=False) for name in "abc"]
+        for engine in engines:
+            await engine.start()
+        await until(share(*engines))
+        (first,) = coordinators(*engines)
+        killed = first if who == "the coordinator" else next(engine for engine in engines if engine is not first)
+        left = [engine for engine in engines if engine is not killed]
+        group.send(300)
+        await asyncio.sleep(0.05)
+        await killed.crash()
+        group.send(300)
+        assert await until(share(*left)) <= 2 * SESSION_S + 2 * BEAT_S
+        await group.done()
+        assert len(coordinators(*left)) == 1
+        for engine in left:
+            await engine.stop()
+
+    virtual(story)
+
+
+# --- how long a start waits -------------------------------------------------------------------------------------------
+
+
+async def seconds_to_first_record(group: Group, engine: Engine) -> float:
+    """From the start of a process to the first record that it passes on."""
+    before = group.sent
+    group.send(1)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    starting = loop.create_task(engine.start())
+    await until(lambda: len(group.passed_on()) > before)
+    await starting
+    return loop.time() - began_s
+
+
+@pytest.mark.parametrize(
+    ("way", "is_named", "limit_s", "waits"),
+    [
+        ("in order", False, 1.0, False),
+        ("in order", True, 1.0, False),
+        ("killed", True, 2 * BEAT_S + 1, True),
+        ("killed", False, 2 * SESSION_S + 1, True),
+    ],
+    ids=["stopped", "stopped-named", "killed-named", "killed"],
+)
+def test_how_long_the_next_start_waits(
+    caplog: pytest.LogCaptureFixture, way: Way, limit_s: float, *, is_named: bool, waits: bool
+) -> None:
+    """After a stop in order not at all; else until it is sure that the predecessor is gone, which is said once."""
+
+    async def story() -> None:
+        group = Group(partitions=1)
+        engine = group.process("a", is_named=is_named)
+        await seconds_to_first_record(group, engine)
+        await asyncio.sleep(3)
+        await (engine.stop() if way == "in order" else engine.crash())
+        with caplog.at_level(logging.INFO, "keylanes"):
+            caplog.clear()
+            assert await seconds_to_first_record(group, engine) <= limit_s
+        assert sorted(group.passed_on()) == [0, 1]
+        await engine.stop()
+
+    virtual(story)
+    said = [record.getMessage() for record in caplog.records if "waiting to join" in record.getMessage()]
+    assert len(said) == waits
+    for line in said:
+        assert "incarnation 1" in line
+        assert "group_instance_id waits for two heartbeats only" in line
+
+
+# --- at rest ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_idle_group_writes_nothing_but_beats(count: int) -> None:
+    """For ten minutes no epoch begins, and neither the control log nor the offset log grows."""
+
+    async def story() -> None:
+        group = Group(partitions=3)
+        engines = [group.process(name, passing_on(commit_interval_ms=2_000)) for name in "abc"[:count]]
+        group.send(50)
+        for engine in engines:
+            await engine.start()
+        await until(share(*engines))
+        await group.done()
+        await asyncio.sleep(5)
+        logs = ("app.control", "app.offsets")
+        ends, epochs = [group.end(log) for log in logs], [run.dispatch.epoch for run in engines[0].member.runs]
+        beats = group.end("app.signals")
+        await asyncio.sleep(600)
+        assert [group.end(log) for log in logs] == ends
+        assert [run.dispatch.epoch for run in engines[0].member.runs] == epochs
+        assert 0 < group.end("app.signals") - beats <= 1.1 * 600 * (5 + count)
+        for engine in engines:
+            await engine.stop()
+
+    virtual(story)
+
+
+# --- who may not take part --------------------------------------------------------------------------------------------
+
+
+async def refused(engine: Engine, kind: type[Exception]) -> str:
+    """A process is refused: what it says."""
+    with pytest.raises(kind) as error:
+        await engine.start()
+    return str(error.value)
+
+
+def test_a_second_process_of_a_name_at_work_is_refused() -> None:
+    """With exit code 3; the first one goes on."""
+
+    async def story() -> None:
+        group = Group()
+        first = group.process("a")
+        await first.start()
+        settings = first.settings()
+        second = group.process("b")
+        second.settings = lambda: settings  # type: ignore[method-assign]  # it has the other's name
+        said = await refused(second, FencedError)
+        assert "group_instance_id='a' is the name of incarnation 1" in said
+        assert FencedError.exit_code == 3
+        group.send(10)
+        await group.done()
+        await first.stop()
+
+    virtual(story)
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({"factor": 5}, "parallelising_factor=5 for topic 'in', and 4 at incarnation 1"),
+        ({"start": "latest"}, "start= is 'latest' now"),
+    ],
+    ids=["factor", "start"],
+)
+def test_who_contradicts_those_at_work_is_refused(other: dict[str, Any], says: str) -> None:
+    """With exit code 2; nobody is disturbed."""
+
+    async def story() -> None:
+        group = Group()
+        first = group.process("a")
+        await first.start()
+        said = await refused(group.process("b", passing_on(**other)), SettingsError)
+        assert says in said
+        assert SettingsError.exit_code == 2
+        group.send(10)
+        await group.done()
+        assert held(first) == set(range(PARTITIONS))
+        await first.stop()
+
+    virtual(story)
+
+
+# --- until the level --------------------------------------------------------------------------------------------------
+
+
+def test_members_that_run_to_the_level_end_together() -> None:
+    """When all that there was at the start is done, by whichever of them."""
+
+    async def story() -> None:
+        group = Group()
+        group.send(2_000)
+        engines = [group.process(name) for name in "ab"]
+        await asyncio.gather(*(engine.start(until_level=True) for engine in engines))
+        async with asyncio.timeout(PROCESSED_S):
+            await asyncio.gather(*(engine.task for engine in engines))
+        assert sorted(group.passed_on()) == list(range(group.sent))
+
+    virtual(story)
+
+
+def test_who_has_no_level_to_reach_stays() -> None:
+    """One that runs to the level ends, the other one takes over what it had."""
+
+    async def story() -> None:
+        group = Group()
+        stays, ends = group.process("a"), group.process("b")
+        await stays.start()
+        group.send(1_000)
+        await ends.start(until_level=True)
+        async with asyncio.timeout(PROCESSED_S):
+            await ends.task
+        assert len(group.passed_on()) >= 1_000
+        await until(lambda: held(stays) == set(range(PARTITIONS)))
+        group.send(100)
+        await group.done()
+        await stays.stop()
+
+    virtual(story)
+
+
+# --- who can't read the control log -----------------------------------------------------------------------------------
+
+
+class Deaf:
+    """A connection that can't read the control log for some time."""
+
+    def __init__(self, broker: Any) -> None:
+        self.broker, self.is_deaf = broker, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.broker, name)
+
+    async def reader(self, positions: Any) -> Any:
+        """A reader."""
+        return DeafReader(self, await self.broker.reader(positions))
+
+    async def watermarks(self, sources: Sequence[TopicPartition]) -> Any:
+        """See the protocol."""
+        self.check(sources)
+        return await self.broker.watermarks(sources)
+
+    def check(self, sources: Sequence[TopicPartition]) -> None:
+        """Raises BrokerTimeout when the control log is asked for."""
+        if self.is_deaf and any(source.topic == "app.control" for source in sources):
+            raise BrokerTimeout("no answer on demand")
+
+
+class DeafReader:
+    """A reader of such a connection."""
+
+    def __init__(self, connection: Deaf, reader: Reader) -> None:
+        self.connection, self.reader = connection, reader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.reader, name)
+
+    async def fetch(self, sources: Any, **limits: Any) -> Any:
+        """See the protocol."""
+        try:
+            self.connection.check(list(sources))
+        except BrokerTimeout:
+            await asyncio.sleep(0.5)
+            raise
+        return await self.reader.fetch(sources, **limits)
+
+
+class DeafCluster(Cluster):
+    """A cluster of such connections."""
+
+    def connect(self, client_name: str) -> Any:
+        return Deaf(super().connect(client_name))
+
+
+def test_who_cant_read_the_control_log_begins_no_record_and_answers_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """After a session it does not know what it may do; when it can again, it goes on."""
+
+    async def story() -> None:
+        begun: list[bytes] = []
+        app = application(commit_interval_ms=100)
+
+        @app.handler(SOURCE, to=OUT, parallelising_factor=4)
+        async def count(value: bytes, seen: State[int]) -> bytes:
+            begun.append(value)
+            seen.put((seen.get() or 0) + 1)
+            return value
+
+        group = Group(partitions=1, cluster=DeafCluster(1, Latency()))
+        engine = group.process("a", app)
+        await engine.start()
+        group.send(10)
+        await group.done()
+        connection: Any = engine.connection
+        connection.is_deaf = True
+        group.send(10)
+        await until(lambda: len(begun) == 20, SESSION_S / 2)
+        await asyncio.sleep(SESSION_S + 2 * BEAT_S)
+        group.send(10)
+        await asyncio.sleep(SESSION_S)
+        assert len(begun) == 20
+        with pytest.raises(StateNotReady, match="whether this process still has it is not known"):
+            engine.view("seen").get(b"k0")
+        connection.is_deaf = False
+        await group.done()
+        assert len(begun) == 30
+        assert engine.view("seen").get(b"k0") == 1
+        await engine.stop()
+
+    virtual(story)
+    assert caplog.text.count("can't be read for session_timeout_ms: records are not begun until it can") == 1
+    assert caplog.text.count("can be read again: records are begun again") == 1
+
+
+# --- health -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_member_without_ranges_is_ready() -> None:
+    """There are fewer partitions than processes; it stands by, and takes over."""
+
+    async def story() -> None:
+        group = Group(partitions=1)
+        first, second = group.process("a"), group.process("b")
+        await first.start()
+        async with asyncio.timeout(5):
+            member: Member = await second.start()
+        assert held(second) == set()
+        assert member.state == "running"
+        assert not member.stall.is_stalled
+        await asyncio.sleep(20)
+        assert not member.stall.is_stalled
+        await first.stop()
+        group.send(10)
+        await group.done()
+        assert held(second) == {0}
+        await second.stop()
+
+    virtual(story)
+
+
+def test_who_was_expelled_comes_back() -> None:
+    """It was not heard for a session: what it ran is over, and a second later it asks to join again, as another one."""
+
+    async def story() -> None:
+        group = Group()
+        other, away = (group.process(name, is_named=False) for name in "ab")
+        await other.start()
+        lives: list[Member] = []
+        life = Rejoining(away.make, lives.append, away.settings())
+        living = asyncio.get_running_loop().create_task(life.run())
+        await until(share(other, away))
+        signals: Any = away.member.group.signals
+        signals.tell = lambda partition, signal: None  # nobody hears it any more
+        assert await until(lambda: life.is_coming_back) <= SESSION_S + 2 * BEAT_S
+        (first,) = lives
+        assert isinstance(first.cause, Expelled)
+        assert "was expelled (silent)" in str(first.cause)
+        await until(lambda: held(other) == set(range(PARTITIONS)))
+        group.send(100)
+        await until(share(other, away))
+        assert [member.standing.incarnation for member in lives] == [2, 3]
+        group.send(100)
+        await group.done()
+        life.stop()
+        await living
+        await other.stop()
+
+    virtual(story)
+
+
+@pytest.mark.parametrize("joins", ["with ranges", "without"])
+def test_a_member_is_ready_when_it_has_joined_and_holds_what_is_its_own(joins: str) -> None:
+    """On an empty topic, too; nobody waits for a record."""
+
+    async def story() -> None:
+        group = Group(partitions=1)
+        first = group.process("a")
+        async with asyncio.timeout(5):
+            await first.start()
+        assert first.member.is_ready.is_set()
+        assert held(first) == {0}
+        if joins == "without":
+            second = group.process("b")
+            async with asyncio.timeout(5):
+                await second.start()
+            assert second.member.is_ready.is_set()
+            await second.stop()
+        await first.stop()
+
+    virtual(story)

@@ -1,0 +1,226 @@
+"""What a process does with source topics that are new, have grown, or are others than they were."""
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Any
+
+import pytest
+
+from keylanes import App, Context, SettingsError, SourceError, State
+from keylanes.brokers.protocol import BrokerError, BrokerTimeout, Outgoing, TopicPartition, UnknownTopic, Watermarks
+from keylanes.brokers.simulated.broker import Latency
+from keylanes.brokers.simulated.virtual_loop import run_virtual
+from keylanes.keyrange.hashing import HASH_NAME
+from keylanes.keyrange.ranges import WHOLE
+from keylanes.offsets.codec import encode
+from keylanes.offsets.control_events import AppCreated, ControlEvent
+from keylanes.runtime.membership import coordinating
+
+from ...stage.cluster import Cluster
+from ...stage.engine import OUT, SOURCE, Engine, application
+from ...stage.log_events import coordinator_elected, in_turn, partition_started
+
+ADDED = TopicPartition(SOURCE, 1)
+
+
+class Leaderless:
+    """A connection that can't tell the watermarks of the added partition at first: one error after the other."""
+
+    def __init__(self, broker: Any, errors: list[BrokerError]) -> None:
+        self.broker, self.errors = broker, errors
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.broker, name)
+
+    async def watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Watermarks]:
+        """The watermarks, or the next error."""
+        if ADDED in partitions and self.errors:
+            raise self.errors.pop()
+        found: dict[TopicPartition, Watermarks] = await self.broker.watermarks(partitions)
+        return found
+
+
+class SlowToLead(Cluster):
+    """A cluster on which the added partition has no leader at first."""
+
+    def __init__(self, *errors: BrokerError) -> None:
+        super().__init__(1, Latency())
+        self.errors = list(errors)
+
+    def connect(self, client_name: str) -> Any:
+        return Leaderless(super().connect(client_name), self.errors)
+
+
+async def reached(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, a minute at most."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0.001)
+
+
+def passing_on() -> App:
+    """Passes values on."""
+    app = application(commit_interval_ms=200)
+
+    @app.handler(SOURCE, to=OUT, parallelising_factor=4)
+    async def copy(value: bytes, _: Context) -> bytes:
+        return value
+
+    return app
+
+
+def counting(*names: str) -> App:
+    """Keeps stores of these names."""
+    app = application(commit_interval_ms=200)
+    if names == ("sums",):
+
+        @app.handler(SOURCE, parallelising_factor=4)
+        async def one(value: int, sums: State[int]) -> None: ...
+    else:
+
+        @app.handler(SOURCE, parallelising_factor=4)
+        async def two(value: int, seen: State[int], sums: State[int]) -> None: ...
+
+    return app
+
+
+def stores_of(engine: Engine) -> dict[str, int]:
+    """The numbers of the stores, as the process knows them."""
+    return {store.name: store.store for store in engine.member.standing.ledger.control.stores.values()}
+
+
+# --- partitions that are added ----------------------------------------------------------------------------------------
+
+
+def test_added_partitions_without_a_leader_are_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A slow answer, or none yet about what was made just now, ends nothing: it is said, and looked at again."""
+    monkeypatch.setattr(coordinating, "LOOK_AGAIN_MS", 100)
+
+    async def main() -> None:
+        cluster = SlowToLead(BrokerTimeout("no leader yet"), UnknownTopic("no such partition yet"))
+        engine = Engine(passing_on(), cluster=cluster)
+        await engine.start()
+        cluster.grow(SOURCE)
+        engine.send(b"k", b"new", partition=1)
+        await reached(lambda: engine.values() == {b"k": [b"new"]})
+        assert cluster.errors == []
+        await engine.stop()
+
+    run_virtual(main(), seed=1)
+    assert caplog.text.count(f"new partitions of {SOURCE} can't be read yet: ") == 2
+    assert "has 2 partitions now and had 1" in caplog.text
+
+
+def test_a_partition_that_was_added_is_held_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its workers know how many partitions its topic has; those of the others know it, too."""
+    monkeypatch.setattr(coordinating, "LOOK_AGAIN_MS", 100)
+
+    async def main() -> None:
+        cluster = Cluster(1, Latency())
+        engine = Engine(passing_on(), cluster=cluster)
+        member = await engine.start()
+        with pytest.raises(ValueError, match="is no source partition of"):
+            await member.work.requests.split(ADDED, WHOLE.size // 2)
+        cluster.grow(SOURCE)
+        await reached(lambda: len(member.runs) == 2 and bool(member.runs[1].dispatch.workers))
+        assert sum(worker.end - worker.first for worker in member.runs[1].dispatch.workers) == WHOLE.size
+        await reached(lambda: [run.dispatch.partitions for run in member.runs] == [2, 2])
+        await engine.stop()
+
+    run_virtual(main(), seed=1)
+
+
+# --- stores, which bind a topic to the partitions that it has --------------------------------------------------------
+
+
+def test_stores_keep_their_numbers_from_start_to_start() -> None:
+    """A further store gets the next number; one that is not asked for any more is still there when it comes back."""
+
+    async def main() -> None:
+        engine = Engine(counting("sums"))
+        for names in (("sums",), ("seen", "sums"), ("sums",), ("seen", "sums")):
+            await engine.start(counting(*names))
+            await engine.stop()
+        assert stores_of(engine) == {"sums": 0, "seen": 1}
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("grows", ["while it is down", "while it works"])
+def test_more_partitions_than_the_state_was_begun_with_are_refused(monkeypatch: pytest.MonkeyPatch, grows: str) -> None:
+    """SourceError, also at the next try; an application without a store reads the new partitions."""
+    monkeypatch.setattr(coordinating, "LOOK_AGAIN_MS", 100)
+
+    async def main() -> None:
+        engine = Engine(counting("sums"))
+        await engine.start()
+        if grows == "while it works":
+            engine.cluster.grow_topic(SOURCE)
+            with pytest.raises(SourceError, match="in has 2 partitions now and had 1: keys moved"):
+                await engine.task
+        else:
+            await engine.stop()
+            engine.cluster.grow_topic(SOURCE)
+        for _ in range(2):
+            with pytest.raises((SettingsError, SourceError), match=r"in has 2 partitions now|they must have as many"):
+                await engine.start()
+        await engine.start(passing_on())
+        await reached(lambda: len(engine.member.runs) == 2)
+        await engine.stop()
+
+    run_virtual(main())
+
+
+def test_state_may_begin_on_a_topic_that_has_grown() -> None:
+    """While there was no store the number of partitions bound nothing."""
+
+    async def main() -> None:
+        engine = Engine(passing_on())
+        await engine.start()
+        await engine.stop()
+        engine.cluster.grow_topic(SOURCE)
+        for _ in range(2):
+            await engine.start(counting("sums"))
+            await engine.stop()
+        assert stores_of(engine) == {"sums": 0}
+
+    run_virtual(main())
+
+
+def test_a_start_that_ended_between_two_partitions_stands_in_nobodys_way() -> None:
+    """Partitions half of which were started, and no store declared yet, are no growth."""
+
+    async def main() -> None:
+        engine = Engine(counting("sums"), partitions=2)
+        for topic, partitions in (("app.control", 1), ("app.offsets", 2)):
+            engine.cluster.create_topic(topic, partitions, {"retention.ms": "-1"})
+        log: list[ControlEvent] = [
+            AppCreated("app", HASH_NAME, 2),
+            coordinator_elected(1, "P"),
+            partition_started(1, SOURCE, 0, 0, "earliest", 2),
+        ]
+        engine.cluster.write([Outgoing("app.control", 0, None, encode(event)) for event in in_turn(log)], ())
+        await engine.start()
+        assert set(engine.member.standing.ledger.control.started) == {(SOURCE, 0), (SOURCE, 1)}
+        assert stores_of(engine) == {"sums": 0}
+        await engine.stop()
+
+    run_virtual(main())
+
+
+def test_logs_are_told_apart_by_their_birth() -> None:
+    """The same from start to start; other logs of the same name have another one."""
+
+    async def main() -> None:
+        engine, other = Engine(passing_on()), Engine(passing_on(), name="other")
+        born = set()
+        for _ in range(2):
+            born.add((await engine.start()).standing.app_id)
+            await engine.stop()
+        assert len(born) == 1
+        assert (await other.start()).standing.app_id not in born
+        await other.stop()
+
+    run_virtual(main())

@@ -1,0 +1,80 @@
+"""Who is expelled comes back, unless it was told to stop meanwhile."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from keylanes import Settings
+from keylanes.brokers.simulated.virtual_loop import run_virtual
+from keylanes.runtime.logs.office import Expelled
+from keylanes.runtime.member import Member
+from keylanes.runtime.rejoining import Rejoining
+
+
+class Short:
+    """Stands for a member: its run ends as expelled for silence, when it is ``over``."""
+
+    def __init__(self, over: Callable[[], bool], *, is_ready: bool = True) -> None:
+        self.over, self.is_ready = over, is_ready
+        self.stops = 0
+
+    async def started(self, running: "asyncio.Task[None]") -> None:
+        """At once, or when all is over."""
+        if not self.is_ready:
+            await asyncio.wait([running])
+
+    async def run(self, **_: Any) -> None:
+        """Until it is over."""
+        while not self.over():  # noqa: ASYNC110  # what is waited for has no event
+            await asyncio.sleep(0.1)
+        raise Expelled("app", 1, "silent")
+
+    def stop(self) -> None:
+        """Noted."""
+        self.stops += 1
+
+
+def test_one_that_is_told_to_stop_does_not_come_back(caplog: pytest.LogCaptureFixture) -> None:
+    """Expelled twice, it joins again the first time; the second time it was told to stop before."""
+    caplog.set_level(logging.INFO, "keylanes")
+    made: list[Short] = []
+
+    def make() -> Member:
+        made.append(Short(lambda: len(made) == 1 or made[-1].stops > 0))
+        return cast(Member, made[-1])
+
+    async def main() -> None:
+        runs = Rejoining(make, lambda member: None, Settings())
+        running = asyncio.get_running_loop().create_task(runs.run())
+        await asyncio.sleep(10)
+        assert len(made) == 2
+        runs.stop()
+        await running
+
+    run_virtual(main(), seed=1)
+    assert len(made) == 2
+    assert [caplog.text.count(words) for words in ("it joins again in", "it was told to stop, and does")] == [1, 1]
+
+
+def test_who_waits_for_the_start_gets_the_run_that_comes_to_work() -> None:
+    """The first is expelled before it works on anything; what counts is that the second does."""
+    made: list[Short] = []
+
+    def make() -> Member:
+        is_first = not made
+        made.append(Short(lambda: is_first or made[-1].stops > 0, is_ready=not is_first))
+        return cast(Member, made[-1])
+
+    async def main() -> None:
+        runs = Rejoining(make, lambda member: None, Settings())
+        running = asyncio.get_running_loop().create_task(runs.run())
+        async with asyncio.timeout(10):
+            await runs.started(running)
+        assert len(made) == 2
+        runs.stop()
+        await running
+
+    run_virtual(main(), seed=1)
