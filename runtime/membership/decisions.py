@@ -8,7 +8,6 @@ another decision would be a second owner at the same epoch. Readers take the num
 not known to be written is sent again, the same, until it is acknowledged: a copy that arrives late counts for nothing.
 """
 
-import asyncio
 from collections.abc import Sequence
 
 from ...brokers.protocol import Broker, Outgoing, TopicPartition
@@ -31,8 +30,6 @@ class Decisions:
         self.turn = Turn(0)
         """Of the term that this process was elected for; of none before."""
         self._unsettled: list[Decision] = []
-        self.deciding = asyncio.Lock()
-        """Held from a decision until it is settled, by whoever may decide beside others."""
 
     def stand(self, term: int) -> None:
         """Decide in this term from here on."""

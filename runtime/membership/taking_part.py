@@ -4,7 +4,7 @@ control log alone.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ...errors import FencedError, LogError, SettingsError
 from ...group.features import CONTRADICTS, LEVEL_TOO_LOW, kind_of
@@ -32,7 +32,6 @@ class TakingPart:
     ) -> None:
         self.standing, self.identity, self.heard, self.signals = standing, standing.identity, heard, signals
         self.stores, self.is_alone = stores, is_alone
-        self.lag_ms: Callable[[], int] = lambda: 0
         self._changed = asyncio.Event()
         self._term = 0
         self._asked: JoinAsked | None = None
@@ -90,7 +89,7 @@ class TakingPart:
                 self.signals.tell(self.partition, self._asked)
         elif not self.is_alone:
             position = identity.logs.positions[identity.logs.control]
-            self.signals.tell(self.partition, Beat(identity.incarnation, identity.birth, position, self.lag_ms()))
+            self.signals.tell(self.partition, Beat(identity.incarnation, identity.birth, position, 0))
 
     def leave(self) -> None:
         """Say that this process stops in order: it is given nothing more."""
