@@ -115,7 +115,7 @@ class Heard:
         match signal:
             case JoinAsked():
                 return (signal.birth,)
-            case LeaveAsked():
+            case LeaveAsked() if partition != COORDINATORS:
                 return (signal.birth,)
             case Beat() if partition != COORDINATORS:
                 if self.is_deaf(signal, append_ms):

@@ -11,7 +11,6 @@ from ..keyrange.ranges import KeyRange
 from ..offsets.control import Control
 from ..offsets.control_events import ReleaseAsked
 from ..offsets.ledger import Place
-from .members import SUPERSEDED
 
 
 class Waits(NamedTuple):
@@ -28,13 +27,6 @@ class Out(NamedTuple):
     """It was expelled: it stops at once, and commits no more. ``cause``: "" where that is forgotten already."""
 
     cause: str
-
-    @property
-    def returns(self) -> bool:
-        """Whether the process may ask to take part again, by a new birth: unless another one has its place. Where the
-        cause is forgotten the answer to its request says that.
-        """
-        return self.cause != SUPERSEDED
 
 
 class Works(NamedTuple):

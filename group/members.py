@@ -22,6 +22,13 @@ OPERATOR: Final = "operator"
 """Why a member is expelled."""
 
 
+def comes_back(cause: str) -> bool:
+    """Whether a process that was expelled may ask to take part again, by a new birth: unless it left, or another one
+    has its place. Where the cause is forgotten ("") the answer to its request says that.
+    """
+    return cause not in (LEFT, SUPERSEDED)
+
+
 def fenced(view: View, turn: Turn) -> Batch:
     """Who was fenced here."""
     done = [m for m in view.control.unfenced() if m.expelled and m.incarnation in view.seat.fenced]

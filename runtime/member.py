@@ -478,6 +478,7 @@ class Member:
         await self._end_tasks()
         await self.slots.close(self.settings.close_timeout_ms / 1000)
         self.holding.close()
+        await self._closed(self.group.ends())
         closing = [self.logs.close(), self.group.close()]
         if self._work is not None:
             closing += [self._work.catch_up.close(), self._work.cycle.close()]

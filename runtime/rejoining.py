@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from ..group.members import LEFT, SUPERSEDED
+from ..group.members import comes_back
 from .logs.office import Expelled
 from .member import Member
 from .settings import Settings
@@ -61,7 +61,7 @@ class Rejoining:
             try:
                 await self.member.run(until_level=until_level)
             except Expelled as out:
-                if self.settings.exit_on_expulsion or out.expulsion in (LEFT, SUPERSEDED):
+                if self.settings.exit_on_expulsion or not comes_back(out.expulsion):
                     raise
                 if self._stop.is_set():
                     logger.warning("%s; it was told to stop, and does", out)

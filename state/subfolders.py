@@ -59,11 +59,15 @@ class Claimed(NamedTuple):
     was_adopted: bool
 
 
+class NameInUse(RocksInUse):
+    """A process of this machine has the subfolder of the name, and so the name itself."""
+
+
 def claim(parent: Path | str, app: str, name: str | None = None, *, cache_bytes: int = CACHE_BYTES) -> Claimed:
     """A subfolder for this process alone: that of its name, else of the lowest free number; made if there is none.
 
-    Blocks while another process looks for its own. Raises RocksError: the state folder is no such folder, the name is
-    in use, or an older version's copies are in use, damaged or another application's.
+    Blocks while another process looks for its own. Raises NameInUse, or RocksError: the state folder is no such
+    folder, or an older version's copies are in use, damaged or another application's.
     """
     parent = Path(os.path.abspath(parent))
     with in_words_of_system(parent):
@@ -138,7 +142,7 @@ def _of_name(folder: Path, app: str, name: str) -> "Lock":
     lock = Lock(subfolder)
     if lock.take():
         return lock
-    raise RocksInUse(
+    raise NameInUse(
         subfolder,
         holder_of(subfolder / LOCK_FILE),
         f", which has the name {name!r}, too: give each process of application {app!r} a group_instance_id of its "

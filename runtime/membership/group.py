@@ -6,7 +6,7 @@ from typing import Any
 
 from ...brokers.protocol import TopicPartition
 from ...brokers.waiting import bounded
-from ...group.heard import Heard
+from ...group.heard import COORDINATORS, Heard
 from ...offsets.control import Member
 from ...offsets.decide import StoreSpec
 from ...offsets.ledger import Place
@@ -21,7 +21,7 @@ from .starts import Starts
 from .taking_part import TakingPart
 
 RESIGN_S = 1.0
-"""So long at most a coordinator that stops says so."""
+"""So long at most a process that ends says so."""
 
 
 class Group:
@@ -111,6 +111,25 @@ class Group:
         if coordinating.is_coordinator:
             coordinating.resigns = True
             await coordinating.resign(min(RESIGN_S, max(0.0, until - loop.time())))
+
+    async def ends(self) -> None:
+        """Say once that this process is gone, if it took part and did not leave in order: others have its ranges then
+        without waiting for a session. It commits nothing more.
+
+        Who coordinates says so where its successor hears it: members listen to the partition of the coordinators alone.
+        """
+        own, coordinating = self.identity.incarnation, self.coordinating
+        if own is None or self.standing.ledger.control.is_expelled(own):
+            return
+        leads = coordinating.is_coordinator
+        try:
+            async with asyncio.timeout(RESIGN_S):
+                await self.taking_part.has_ended(COORDINATORS if leads else self.taking_part.partition)
+                if leads:
+                    coordinating.resigns = True
+                    await coordinating.resign(RESIGN_S)
+        except TimeoutError:
+            return
 
     def _is_fenced(self) -> bool:
         return self.standing.ledger.control.is_fenced(self.standing.incarnation)

@@ -94,8 +94,17 @@ class TakingPart:
     def leave(self) -> None:
         """Say that this process stops in order: it is given nothing more."""
         self.leaves = True
-        asked = LeaveAsked(self.standing.incarnation, self.identity.birth, 0, is_done=self._is_done)
-        self.signals.tell(self.partition, asked)
+        self.signals.tell(self.partition, self._leaving())
+
+    async def has_ended(self, partition: int) -> None:
+        """Say in a partition that this process commits nothing more; returns when that is acknowledged, or was not in
+        time.
+        """
+        self.leaves = self._is_done = True
+        await self.signals.told(partition, self._leaving())
+
+    def _leaving(self) -> LeaveAsked:
+        return LeaveAsked(self.standing.incarnation, self.identity.birth, 0, is_done=self._is_done)
 
     async def left(self, limit_s: float) -> bool:
         """Wait until the control log says that this process, which has made its last commit, has left; False when that

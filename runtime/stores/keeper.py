@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from ...brokers.protocol import Broker, Outgoing, Record, TopicDescription, TopicPartition
-from ...errors import SettingsError, StateNotReady
+from ...errors import FencedError, SettingsError, StateNotReady
 from ...keyrange.ranges import KeyRange
 from ...offsets.decide import WRITERS_MAX, StoreSpec
 from ...offsets.events import StateChanged
@@ -363,13 +363,16 @@ class StateFolder:
             claimed.lock.close()
 
     def _claim(self) -> Path:
-        """The subfolder of this process. One call at a time."""
+        """The subfolder of this process; raises RocksError, FencedError. One call at a time."""
         from ...state.rocks import RocksError
-        from ...state.subfolders import claim
+        from ...state.subfolders import NameInUse, claim
 
         if self._claimed is not None:
             return self._claimed.folder
-        claimed = claim(self.folder, self.app, self.name, cache_bytes=self.cache_bytes)
+        try:
+            claimed = claim(self.folder, self.app, self.name, cache_bytes=self.cache_bytes)
+        except NameInUse as error:
+            raise FencedError(str(error)) from error
         if claimed.was_adopted:
             moved_to = claimed.folder.with_name("0")
             logger.info("%s: state that an older version left in %s was moved to %s", self.app, self.folder, moved_to)

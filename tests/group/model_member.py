@@ -10,6 +10,7 @@ from itertools import chain, combinations
 from typing import TypeAlias, TypeVar
 
 from keylanes.group.member import Out, Rejected, State, Works, state_of
+from keylanes.group.members import comes_back
 from keylanes.offsets.snapshots import take_snapshot
 
 from .model_world import (
@@ -100,8 +101,8 @@ def has_read(work: Work, world: World, i: int) -> World:
     if isinstance(found, Rejected):
         return gone(work, world, i, for_good=True)
     if isinstance(found, Out):
-        comes_back = work.comes_back and found.returns and not world.members[i].leaves
-        return anew(world, i) if comes_back else gone(work, world, i, for_good=True)
+        is_back = work.comes_back and comes_back(found.cause) and not world.members[i].leaves
+        return anew(world, i) if is_back else gone(work, world, i, for_good=True)
     if isinstance(found, Works):
         return put_member(world, i, incarnation=found.incarnation)
     return world

@@ -15,7 +15,7 @@ import pytest
 
 from keylanes import App, Context, DeadLetter, MapState, Retry, State
 from keylanes.cli.commands import run_command
-from keylanes.errors import SettingsError, StateError, StoreError
+from keylanes.errors import FencedError, SettingsError, StateError, StoreError
 from keylanes.runtime.handlers.store_declarations import Store
 from keylanes.runtime.handlers.values import MsgpackCodec
 from keylanes.state.changelog import decode_stored
@@ -201,7 +201,7 @@ def test_a_state_folder_in_use(kafka: Ground) -> None:
         assert holder.stdout is not None
         holder.stdout.readline()
         says = f"{kafka.copies('a')} is in use by another process (pid {holder.pid}), which has the name 'a', too"
-        stops_with(StoreError, counting(kafka, group_instance_id="a"), says)
+        stops_with(FencedError, counting(kafka, group_instance_id="a"), says)
         counting(kafka).run(until="level")
         assert counts(kafka) == all_at(4)
     counting(kafka, group_instance_id="a").run(until="level")

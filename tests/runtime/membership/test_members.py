@@ -11,6 +11,7 @@ from keylanes import App, Context, FencedError, SettingsError, State, StateNotRe
 from keylanes.brokers.protocol import BrokerTimeout, Outgoing, Reader, TopicPartition
 from keylanes.brokers.simulated.broker import Latency
 from keylanes.brokers.simulated.virtual_loop import run_virtual
+from keylanes.errors import InvariantBroken
 from keylanes.runtime.logs.office import Expelled
 from keylanes.runtime.member import Member
 from keylanes.runtime.rejoining import Rejoining
@@ -24,7 +25,7 @@ SESSION_S, BEAT_S = 10.0, 1.0
 PROCESSED_S = 120.0
 """So long a test waits for something at most."""
 
-Way = Literal["in order", "killed"]
+Way = Literal["in order", "killed", "by an error"]
 
 
 def passing_on(*, start: str = "earliest", factor: int = 4, **settings: Any) -> App:
@@ -186,6 +187,38 @@ def test_a_member_that_is_killed_is_replaced_by_the_others(who: str) -> None:
     virtual(story)
 
 
+@pytest.mark.parametrize("who", ["the coordinator", "another one"])
+def test_a_member_that_ends_by_an_error_is_not_waited_for(who: str) -> None:
+    """It says that it is gone, and who coordinates also that another one may; so the others have its ranges at once."""
+
+    async def story() -> None:
+        group = Group()
+        engines = [group.process(name, is_named=False) for name in "abc"]
+        for engine in engines:
+            await engine.start()
+        await until(share(*engines))
+        (first,) = coordinators(*engines)
+        ends = first if who == "the coordinator" else next(engine for engine in engines if engine is not first)
+        left = [engine for engine in engines if engine is not ends]
+        group.send(300)
+        await asyncio.sleep(0.05)
+        await ended(ends)
+        group.send(300)
+        assert await until(share(*left)) <= 3 * BEAT_S
+        await group.done()
+        for engine in left:
+            await engine.stop()
+
+    virtual(story)
+
+
+async def ended(engine: Engine) -> None:
+    """A process ends by an error that only people can mend."""
+    engine.member.fail(InvariantBroken("planted"))
+    with pytest.raises(InvariantBroken):
+        await engine.task
+
+
 # --- how long a start waits -------------------------------------------------------------------------------------------
 
 
@@ -208,20 +241,21 @@ async def seconds_to_first_record(group: Group, engine: Engine) -> float:
         ("in order", True, 1.0, False),
         ("killed", True, 2 * BEAT_S + 1, True),
         ("killed", False, 2 * SESSION_S + 1, True),
+        ("by an error", False, 1.0, False),
     ],
-    ids=["stopped", "stopped-named", "killed-named", "killed"],
+    ids=["stopped", "stopped-named", "killed-named", "killed", "ended by an error"],
 )
 def test_how_long_the_next_start_waits(
     caplog: pytest.LogCaptureFixture, way: Way, limit_s: float, *, is_named: bool, waits: bool
 ) -> None:
-    """After a stop in order not at all; else until it is sure that the predecessor is gone, which is said once."""
+    """Not at all where the predecessor said that it ends; else until it is sure that it is gone, which is said once."""
 
     async def story() -> None:
         group = Group(partitions=1)
         engine = group.process("a", is_named=is_named)
         await seconds_to_first_record(group, engine)
         await asyncio.sleep(3)
-        await (engine.stop() if way == "in order" else engine.crash())
+        await {"in order": engine.stop, "killed": engine.crash, "by an error": lambda: ended(engine)}[way]()
         with caplog.at_level(logging.INFO, "keylanes"):
             caplog.clear()
             assert await seconds_to_first_record(group, engine) <= limit_s
