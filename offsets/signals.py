@@ -71,7 +71,7 @@ class ExpelAsked(LogEvent, frozen=True, tag="expel_asked/1"):
 
 class Beat(LogEvent, frozen=True, tag="beat/1"):
     """A member lives, and has read the control log up to ``control_position``. ``loop_lag_ms``: how late its event loop
-    was at most since the last beat.
+    came to this beat.
     """
 
     incarnation: int

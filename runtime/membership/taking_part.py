@@ -40,6 +40,8 @@ class TakingPart:
         self._is_done = False
         """Whether it commits nothing more."""
         self._is_told = False
+        self._late_ms = 0
+        """So late its event loop comes to the next beat."""
 
     def wake(self) -> None:
         """The control log was read on."""
@@ -74,10 +76,12 @@ class TakingPart:
 
     async def run(self) -> None:
         """Beat until cancelled."""
-        interval_s = self.identity.settings.heartbeat_interval_ms / 1000
+        loop, interval_s = asyncio.get_running_loop(), self.identity.settings.heartbeat_interval_ms / 1000
         while True:
             self.beat()
+            due_s = loop.time() + interval_s
             await asyncio.sleep(interval_s)
+            self._late_ms = max(0, int((loop.time() - due_s) * 1000))
 
     def beat(self) -> None:
         """Say that this process lives; before it has joined, that it wants to; when it stops, that it leaves."""
@@ -89,7 +93,7 @@ class TakingPart:
                 self.signals.tell(self.partition, self._asked)
         elif not self.is_alone:
             position = identity.logs.positions[identity.logs.control]
-            self.signals.tell(self.partition, Beat(identity.incarnation, identity.birth, position, 0))
+            self.signals.tell(self.partition, Beat(identity.incarnation, identity.birth, position, self._late_ms))
 
     def leave(self) -> None:
         """Say that this process stops in order: it is given nothing more."""
