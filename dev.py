@@ -105,7 +105,7 @@ def soak(rest: list[str]) -> int:
     """The next slice of the long tests; one of all begins with ``check`` on the other Pythons and the group model."""
     if not soaks_broker(rest):
         return hand_over([*module(environment([SMALL]), "tests.simulation.soak"), *rest], dict(os.environ))
-    if not {"--broker-only", "--cluster-only"} & {*rest}:
+    if not {"--broker-only", "--cluster-only", "--group-only"} & {*rest}:
         model = [*module(environment([SMALL]), "tests.group.model"), "--search"]
         first = [("other Pythons", [sys.executable, PYTHONS_SCRIPT, "--all"]), ("group model", model)]
         if code := steps(first, dict(os.environ)):

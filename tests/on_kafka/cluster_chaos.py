@@ -21,8 +21,9 @@ from keylanes.offsets.events import Committed
 from .chaos_audit import Audited, audit
 from .chaos_process import ChaosError
 from .cluster_chaos_plan import ClusterRound
-from .cluster_chaos_world import NAME, OFFSETS, ClusterWorld, Happened, checked
+from .cluster_chaos_world import ClusterWorld, Happened
 from .cluster_check import DEAD, FIN, MID, read
+from .cluster_stage import NAME, OFFSETS
 
 __all__ = ["ChaosError", "ClusterFigures", "ClusterRound", "run_cluster_round", "table"]
 
@@ -77,7 +78,7 @@ def judge(world: ClusterWorld, figures: ClusterFigures) -> None:
     """Fill in the figures; raises ChaosError when something does not hold, or took too long."""
     figures.starts, figures.gave_up = len(world.processes), world.gave_up
     world.say("the check")
-    answer = checked(world)
+    answer = world.checked()
     figures.checked, read_of = answer["found"], answer["read"]
     # The load's own producer may write a record again when all nodes were killed: then the source has it twice, and so
     # must what came of it, which the check compares.

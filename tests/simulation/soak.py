@@ -26,7 +26,7 @@ from keylanes.devkafka.jars import KAFKA_VERSION
 from . import corpus, soak_book, soak_broker
 from .plan import Plan, draw_plan
 from .shrink import RUNS_MAX, parts_of
-from .soak_book import BOOK, BROKER, CLUSTER, SIMULATION, Book, Found, Slice, SoakError
+from .soak_book import BOOK, BROKER, CLUSTER, GROUP, SIMULATION, Book, Found, Slice, SoakError
 from .soak_pool import LIMIT_S, Pool
 from .soak_progress import Progress
 from .soak_report import WANTED, missing, report
@@ -69,11 +69,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=wanted["seeds"], help="how many in all (20,000)")
     parser.add_argument("--kills", type=int, default=wanted["kills"], help="how many SIGKILLs in all (200)")
     parser.add_argument("--records", type=int, default=wanted["records"], help="how many on a real broker (2,000,000)")
-    parser.add_argument("--rounds", type=int, default=rounds, help="how many rounds on a cluster of three (20)")
+    parser.add_argument("--rounds", type=int, default=rounds, help="how many rounds on a cluster, and in a group (20)")
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--simulation-only", action="store_true", help="no real broker")
     only.add_argument("--broker-only", action="store_true", help="the real broker of one node alone")
     only.add_argument("--cluster-only", action="store_true", help="the real cluster of three nodes alone")
+    only.add_argument("--group-only", action="store_true", help="the group of three processes alone")
     only.add_argument("--report", action="store_true", help="print what was done so far, and run nothing")
     only.add_argument("--seed", type=int, help="run one seed and tell its story")
     only.add_argument("--plan", type=Path, help="run one plan and tell its story")
@@ -95,8 +96,13 @@ async def slice_of_all(options: argparse.Namespace, console: Console) -> int:
     book = soak_book.read(options.book)
     is_told = stop_when_told()
     until_s = time.monotonic() + options.minutes * 60
-    only = {SIMULATION: options.simulation_only, BROKER: options.broker_only, CLUSTER: options.cluster_only}
-    parts = [part for part, is_alone in only.items() if is_alone] or [SIMULATION, BROKER, CLUSTER]
+    only = {
+        SIMULATION: options.simulation_only,
+        BROKER: options.broker_only,
+        CLUSTER: options.cluster_only,
+        GROUP: options.group_only,
+    }
+    parts = [part for part, is_alone in only.items() if is_alone] or list(only)
     for number, part in enumerate(parts):
         share_s = (until_s - time.monotonic()) / (len(parts) - number)
         run = Run(options, console, book, part, time.monotonic() + share_s, is_told)

@@ -1,4 +1,6 @@
-"""Rounds of chaos on a real Kafka, of one node or three, one after the other, each in a process of its own."""
+"""Rounds of chaos on a real Kafka, of one node or three, with one process or three: one round after the other, each in
+a process of its own.
+"""
 
 import asyncio
 import contextlib
@@ -13,13 +15,11 @@ from typing import Any
 
 import msgspec
 
-from .soak_book import BROKER, CLUSTER, Book
+from .soak_book import BROKER, CLUSTER, GROUP, Book
 from .soak_pool import DIED, ERRORS_BYTES_MAX, HUNG, ROOT, module_command
 from .soak_worker import Failure
 
 KILLS, RECORDS = 20, 200_000
-ROUNDS: dict[str, dict[str, Any]] = {BROKER: {"kills": KILLS, "records": RECORDS}, CLUSTER: {"is_whole": True}}
-"""What one round is, beside its seed."""
 STOPPED = "ms without progress, "
 ROUND_S = 600.0
 """A round is begun when this much time is left, or what the longest round so far took."""
@@ -51,15 +51,16 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def counted(figures: Mapping[str, Any]) -> Counted:
-    """Figures as they add up. What has a name of two words has it with a space. On a cluster each fault is counted, and
-    for how many ms it stopped progress.
+    """Figures as they add up. What has a name of two words has it with a space. On a cluster and in a group each
+    fault is counted, and for how many ms it stopped progress.
     """
     flat = {name: value for name, value in figures.items() if type(value) is int and name != "seed"}
     stops: list[tuple[str, float]] = figures.get("stops", [])
     stopped: Counter[str] = Counter()
     for name, seconds in stops:
         stopped[f"{STOPPED}{name}"] += round(seconds * 1000)
-    counts = {**flat, **figures.get("changes", {}), **figures["found"], **stopped}
+    expelled = {f"expelled as {cause}": count for cause, count in figures.get("expelled", {}).items()}
+    counts = {**flat, **figures.get("changes", {}), **expelled, **figures["found"], **stopped}
     faults = {**figures.get("faults", {}), **Counter(name for name, _ in stops)}
     return Counted({name.replace("_", " "): count for name, count in counts.items()}, faults)
 
@@ -68,6 +69,16 @@ def wants_round(book: Book, part: str, wanted: Mapping[str, int]) -> bool:
     """Whether the rounds of a part so far do not yet make so many of each."""
     total = book.total(part)
     return any(total[name] < count for name, count in wanted.items())
+
+
+def round_of(part: str, seed: int) -> dict[str, Any]:
+    """What one round is: of a group every other one is on three nodes."""
+    more: dict[str, dict[str, Any]] = {
+        BROKER: {"kills": KILLS, "records": RECORDS},
+        CLUSTER: {"is_whole": True},
+        GROUP: {"is_whole": True, "nodes": 3 if seed % 2 else 1},
+    }
+    return {"seed": seed, **more[part]}
 
 
 async def run_round(
@@ -80,7 +91,7 @@ async def run_round(
 ) -> Counted | None:
     """One round; None when somebody asked to end meanwhile. ``command``: another program in the round's place."""
     shutil.rmtree(folder, ignore_errors=True)
-    round_ = msgspec.json.encode({"seed": seed, **ROUNDS[part]}).decode()
+    round_ = msgspec.json.encode(round_of(part, seed)).decode()
     with tempfile.TemporaryFile() as errors:
         child = await asyncio.create_subprocess_exec(
             *(command or module_command("tests.simulation.soak_round")),

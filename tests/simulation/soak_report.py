@@ -2,20 +2,21 @@
 
 from collections.abc import Sequence
 
-from .soak_book import BROKER, CLUSTER, SIMULATION, Book, Slice
+from .soak_book import BROKER, CLUSTER, GROUP, PARTS, SIMULATION, Book, Slice
 from .soak_broker import STOPPED
 
 WANTED = {
     SIMULATION: {"seeds": 20_000},
     BROKER: {"kills": 200, "records": 2_000_000},
     CLUSTER: {"seeds": 20, "records": 1_000_000},
+    GROUP: {"seeds": 20},
 }
 """What the soak is to reach, by part."""
 BAR = ("lost", "doubled", "out of order", "torn", "state differences", "wrong")
 """What the audit may not find; it is counted in rounds that fail too."""
 
 
-def report(book: Book, parts: Sequence[str] = (SIMULATION, BROKER, CLUSTER)) -> str:
+def report(book: Book, parts: Sequence[str] = PARTS) -> str:
     """All parts: what was wanted and done, what it met, and which code and machine it belongs to."""
     return "\n\n".join(_part(book, part) for part in parts)
 
@@ -52,7 +53,7 @@ def _part(book: Book, part: str) -> str:
         rows.append(("failures of earlier versions, mended and run again", f"{len(mended):,}", ""))
     told = [f"**{part.capitalize()}**: {_belongs_to(slices)}", _table(("", "done", "wanted"), rows)]
     faults = book.faults(part)
-    if part == CLUSTER and faults:
+    if part in (CLUSTER, GROUP) and faults:
         head = ("fault", "times", "seconds without progress, mean")
         means = [(kind, f"{n:,}", f"{total[STOPPED + kind] / n / 1000:.1f}") for kind, n in sorted(faults.items())]
         told.append(_table(head, means))

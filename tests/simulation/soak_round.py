@@ -14,8 +14,9 @@ import msgspec
 
 from ..on_kafka.chaos import Round, run_round
 from ..on_kafka.cluster_chaos import ClusterRound, run_cluster_round
+from ..on_kafka.group_chaos import GroupRound, run_group_round
 from .shrink import kind_of
-from .soak_book import CLUSTER
+from .soak_book import CLUSTER, GROUP
 from .soak_broker import Told
 from .soak_worker import Failure, take_story
 
@@ -40,6 +41,9 @@ def main() -> int:
         if part == CLUSTER:
             of_cluster = run_cluster_round(msgspec.json.decode(raw, type=ClusterRound), folder, say, found.update)
             tell(Told(figures=msgspec.structs.asdict(of_cluster)))
+        elif part == GROUP:
+            of_group = run_group_round(msgspec.json.decode(raw, type=GroupRound), folder, say, found.update)
+            tell(Told(figures=msgspec.structs.asdict(of_group)))
         else:
             figures = run_round(msgspec.json.decode(raw, type=Round), folder, say, found.update)
             tell(Told(figures=msgspec.structs.asdict(figures)))

@@ -255,7 +255,7 @@ def test_how_long_the_next_start_waits(
         engine = group.process("a", is_named=is_named)
         await seconds_to_first_record(group, engine)
         await asyncio.sleep(3)
-        await {"in order": engine.stop, "killed": engine.crash, "by an error": lambda: ended(engine)}[way]()
+        await (ended(engine) if way == "by an error" else engine.stop() if way == "in order" else engine.crash())
         with caplog.at_level(logging.INFO, "keylanes"):
             caplog.clear()
             assert await seconds_to_first_record(group, engine) <= limit_s

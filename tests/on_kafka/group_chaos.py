@@ -1,0 +1,138 @@
+"""A round of chaos in a group: three processes with state share the work, on one node or three, under load.
+
+Whoever coordinates and whoever does not is killed and suspended, below and beyond the session; all are restarted one
+after the other; the leaders of the group's own logs go. Three judges look at what came of it: Spark, from the logs;
+another client with plain Python (cluster_check.py); and the control log, which must show that nobody was expelled but
+whom a fault met, and that nobody was elected while the coordinator lived.
+
+What happens is in group_chaos_plan.py, how it is done in group_chaos_world.py.
+"""
+
+import itertools
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from keylanes.offsets.codec import decode
+from keylanes.offsets.control_events import CoordinatorElected, MemberExpelled
+from keylanes.offsets.events import Committed
+
+from .chaos_audit import Audited, audit
+from .chaos_process import ChaosError
+from .cluster_check import DEAD, FIN, MID, Row, read
+from .cluster_stage import NAME, OFFSETS
+from .group_chaos_plan import GroupRound
+from .group_chaos_world import Befallen, GroupWorld
+
+__all__ = ["ChaosError", "GroupFigures", "GroupRound", "run_group_round", "table"]
+
+
+class GroupFigures(Audited, kw_only=True):
+    """What was done in a round, and what the judges found; ``checked`` is empty, or the round has raised."""
+
+    seed: int
+    seconds: float = 0.0
+    commits: int = 0
+    starts: int = 0
+    elections: int = 0
+    expelled: dict[str, int] = msgspec.field(default_factory=dict)
+    """Members, by cause."""
+    stops: list[tuple[str, float]] = msgspec.field(default_factory=list)
+    """Each fault, and the longest time without a commit of anybody, in their order."""
+    checked: dict[str, int] = msgspec.field(default_factory=dict)
+    """What the independent check found."""
+
+
+def run_group_round(
+    round_: GroupRound,
+    folder: Path,
+    tell: Callable[[str], None],
+    hear_found: Callable[[dict[str, int]], object] = dict,
+) -> GroupFigures:
+    """Run a round in a folder of its own, which is deleted when it went well; raises ChaosError with what happened.
+
+    ``tell`` hears one line about each thing that happens; ``hear_found`` what was found in a round that failed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    world, figures = GroupWorld(round_, folder, tell), GroupFigures(seed=round_.seed)
+    try:
+        world.begin()
+        for number, fault in enumerate(world.plan):
+            world.say(f"{number + 1} of {len(world.plan)}: {fault.name}")
+            world.befalls(fault)
+        world.heal()
+        judge(world, figures)
+    except BaseException as error:
+        hear_found({**figures.found, **figures.checked})
+        for line in (f"{round_}", table(figures), *world.story[-16:], world.tails(4)):
+            error.add_note(line)
+        raise
+    finally:
+        world.end()
+    figures.seconds = world.seconds()
+    shutil.rmtree(folder, ignore_errors=True)
+    return figures
+
+
+def judge(world: GroupWorld, figures: GroupFigures) -> None:
+    """Fill in the figures; raises ChaosError when something does not hold."""
+    figures.starts = len(world.processes)
+    bootstrap = world.cluster.bootstrap
+    control = read(bootstrap, f"{NAME}.control")
+    _count(control, figures)
+    times = sorted(row.timestamp / 1000 for row in read(bootstrap, OFFSETS) if isinstance(decode(row.value), Committed))
+    figures.commits = len(times)
+    for one in world.befallen:
+        within = [one.began, *(at for at in times if one.began < at < one.ended), one.ended]
+        one.stopped_s = max(after - before for before, after in itertools.pairwise(within))
+    figures.stops = [(one.fault.name, one.stopped_s) for one in world.befallen]
+    if wrong := [what for one in world.befallen for what in unfounded(control, one)]:
+        raise ChaosError(f"in the control log: {'; '.join(wrong)}")
+    world.say("the check")
+    answer = world.checked()
+    figures.checked = answer["found"]
+    held = world.written + figures.checked.pop("source doubled", 0)
+    world.say("the audit")
+    command = ["--app", NAME, "--broker", f"kafka://{bootstrap}", "--json", "--dead-letters", DEAD]
+    command += ["--outputs", MID, "--outputs", FIN, "--level"]
+    expectation = "cluster_chaos_expectation"
+    command += ["--expected", f"{expectation}:expected_outputs", "--state", f"{expectation}:expected_state"]
+    report = audit(world.folder, command)
+    world.say(f"the audit took {report['seconds']}")
+    figures.take(report)
+    if figures.checked:
+        raise ChaosError(f"the independent check found {figures.checked}")
+    read_of = answer["read"]
+    if read_of[MID] + read_of[DEAD] != held or figures.outputs != read_of[MID] + read_of[FIN]:
+        raise ChaosError(f"the source holds {held}, the check has read {read_of}, the audit {figures}")
+
+
+def _count(control: list[Row], figures: GroupFigures) -> None:
+    events = [decode(row.value) for row in control]
+    figures.elections = sum(isinstance(event, CoordinatorElected) for event in events)
+    figures.expelled = dict(Counter(event.cause for event in events if isinstance(event, MemberExpelled)))
+
+
+def unfounded(control: list[Row], one: Befallen) -> list[str]:
+    """What the control log shows of a fault that it does not account for."""
+    within = [decode(row.value) for row in control if one.began <= row.timestamp / 1000 <= one.ended]
+    wrong = []
+    expelled = [event for event in within if isinstance(event, MemberExpelled)]
+    if sorted(event.cause for event in expelled) != sorted(one.fault.causes):
+        told = ", ".join(f"incarnation {event.incarnation}: {event.cause}" for event in expelled) or "nobody"
+        wrong.append(f"{one.fault.name}: expelled: {told}; it should be {', '.join(one.fault.causes) or 'nobody'}")
+    if strangers := sorted({event.incarnation for event in expelled} - {*one.met}):
+        wrong.append(f"{one.fault.name}: incarnations {strangers} were expelled, which it did not meet")
+    elected = [event for event in within if isinstance(event, CoordinatorElected)]
+    if elected and not one.fault.may_elect:
+        wrong.append(f"{one.fault.name}: elected: {[event.term for event in elected]} while the coordinator lived")
+    return wrong
+
+
+def table(figures: GroupFigures) -> str:
+    """Fault and seconds without progress, as Markdown."""
+    rows = [f"| {name} | {seconds:.1f} |" for name, seconds in figures.stops]
+    return "\n".join(["| fault | seconds without a commit |", "|---|---:|", *rows])

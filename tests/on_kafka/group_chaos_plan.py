@@ -1,0 +1,92 @@
+"""What shall happen to a group of processes in a round: drawn from its seed, the same each time."""
+
+import random
+from typing import Literal
+
+import msgspec
+
+MEMBERS = 3
+SESSION_S = 6.0
+BEAT_S = 0.5
+BELOW_S = SESSION_S / 2
+"""So long a pause expels nobody."""
+BEYOND_S = SESSION_S + 2.0
+"""So long one is paused on after it was expelled."""
+AWAY_S = 20.0
+"""So long the leaders of topics are away."""
+
+Deed = Literal[
+    "killed", "killed and away", "paused", "paused and expelled", "restarted", "leaders killed", "leaders paused"
+]
+Role = Literal["coordinator", "member"]
+Topic = Literal["signals", "control"]
+ROLES: tuple[Role, ...] = ("coordinator", "member")
+LOGS: tuple[tuple[Topic, ...], ...] = (("signals",), ("control",), ("signals", "control"))
+
+
+class GroupFault(msgspec.Struct, frozen=True):
+    """A deed, and whom it meets: a process by its role, or the nodes that lead topics of the application."""
+
+    deed: Deed
+    role: Role | None = None
+    topics: tuple[Topic, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """In words, as a table has it."""
+        whom = f"the {self.role}" if self.role else ""
+        leaders = f"the leaders of {' and '.join(self.topics)}"
+        return {
+            "killed": f"kill -9 of {whom}, started again at once",
+            "killed and away": f"kill -9 of {whom}, started again when it was expelled",
+            "paused": f"SIGSTOP of {whom} for {BELOW_S:.0f} s, half a session",
+            "paused and expelled": f"SIGSTOP of {whom} until it was expelled, and {BEYOND_S:.0f} s more",
+            "restarted": "rolling restart",
+            "leaders killed": f"kill -9 of {leaders} for {AWAY_S:.0f} s",
+            "leaders paused": f"SIGSTOP of {leaders} for {AWAY_S:.0f} s",
+        }[self.deed]
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """Why members may be expelled by it: each one that it meets, once, and nobody else."""
+        match self.deed:
+            case "killed":
+                return ("superseded",)
+            case "killed and away" | "paused and expelled":
+                return ("silent",)
+            case "restarted":
+                return ("left",) * MEMBERS
+            case _:
+                return ()
+
+    @property
+    def may_elect(self) -> bool:
+        """Whether another coordinator may be elected: never while the one there is lives."""
+        return self.deed == "restarted" or (self.role == "coordinator" and self.deed != "paused")
+
+
+class GroupRound(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of what. ``nodes``: 1 or 3; ``rate``: records a second, bursts come on top; ``is_whole``: every deed on
+    everybody, else some that are drawn.
+    """
+
+    seed: int
+    nodes: int = 1
+    rate: float = 80.0
+    is_whole: bool = False
+
+
+def draw(round_: GroupRound) -> list[GroupFault]:
+    """The faults of a round, in their order."""
+    chance = random.Random(f"group {round_.seed}")
+    whole = round_.is_whole
+    found = [GroupFault("killed", role) for role in (ROLES if whole else chance.sample(ROLES, 1))]
+    found += [GroupFault("killed and away", role) for role in (ROLES if whole else chance.sample(ROLES, 1))]
+    found += [GroupFault("paused", role) for role in (ROLES if whole else ("coordinator",))]
+    found += [GroupFault("paused and expelled", role) for role in ROLES]
+    logs = LOGS if whole and round_.nodes > 1 else LOGS[-1:]  # of one node all are led by the same
+    found += [GroupFault("leaders killed", None, topics) for topics in logs]
+    found += [GroupFault("leaders paused", None, topics) for topics in logs]
+    found.append(GroupFault("restarted"))
+    chance.shuffle(found)
+    return found

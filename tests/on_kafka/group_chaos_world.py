@@ -1,0 +1,184 @@
+"""The world of a round of chaos in a group: nodes, a loader, processes that share the work, and what befalls them."""
+
+import signal
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from keylanes import Settings
+from keylanes.brokers.protocol import BrokerError
+from keylanes.cli.group import show_group
+from keylanes.errors import FatalError, SettingsError
+from keylanes.group.shown import GroupShown, GroupState, MemberShown
+
+from .chaos_process import LIMIT_S, ChaosError, Process
+from .cluster_stage import NAME, ClusterStage
+from .group_chaos_plan import AWAY_S, BEAT_S, BELOW_S, BEYOND_S, MEMBERS, SESSION_S, GroupFault, GroupRound, Role, draw
+
+NODE_SESSION_S = 6.0
+LOOK_S = 0.3
+SETTINGS = {
+    "commit_interval_ms": 100,
+    "snapshot_every_commits": 200,
+    "session_timeout_ms": int(SESSION_S * 1000),
+    "heartbeat_interval_ms": int(BEAT_S * 1000),
+    "transaction_timeout_ms": 5_000,
+}
+
+
+class Befallen(msgspec.Struct):
+    """A fault: when it began, and when all members worked again; s since the epoch. ``met``: the incarnations that it
+    met; ``stopped_s``: how long no commit became visible.
+    """
+
+    fault: GroupFault
+    began: float
+    ended: float
+    met: list[int]
+    stopped_s: float = 0.0
+
+
+class GroupWorld(ClusterStage):
+    """Everything of one round. ``members``: the processes that are in it, by name."""
+
+    def __init__(self, round_: GroupRound, folder: Path, tell: Callable[[str], None]) -> None:
+        self.round, self.plan = round_, draw(round_)
+        super().__init__(folder, tell, nodes=round_.nodes, session_ms=int(NODE_SESSION_S * 1000))
+        self.members: dict[str, Process] = {}
+        self.befallen: list[Befallen] = []
+
+    # --- the frame ---------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Nodes, topics, loader, members."""
+        self.open()
+        self.load(self.round.rate, self.round.seed)
+        for number in range(MEMBERS):
+            self.start(f"m{number}")
+        self.works()
+
+    def start(self, name: str) -> None:
+        """A process under a name."""
+        address = f"kafka://{self.cluster.bootstrap}"
+        self.members[name] = self.process(address, {**SETTINGS, "group_instance_id": name})
+
+    def heal(self) -> None:
+        """All is written; the members end in order, and new ones work until all is level."""
+        self.say("healed")
+        self.close_source()
+        for process in self.members.values():
+            process.send(signal.SIGTERM)
+        self._ended_well(self.members.values(), "was told to stop")
+        address = f"kafka://{self.cluster.bootstrap}"
+        last = [self.process(address, {**SETTINGS, "group_instance_id": name}, until="level") for name in self.members]
+        self._ended_well(last, "ran to the level")
+
+    def _ended_well(self, processes: Iterable[Process], why: str) -> None:
+        for process in processes:
+            if (code := process.ended()) != 0:
+                raise ChaosError(f"process {process.number} {why} and ended with exit code {code}")
+
+    # --- how it stands -----------------------------------------------------------------------------------------------
+
+    def shown(self) -> GroupShown | None:
+        """How the group stands, by its logs; None while the broker does not tell."""
+        try:
+            return show_group(NAME, f"kafka://{self.cluster.bootstrap}", Settings(default_api_timeout_ms=5_000))
+        except (SettingsError, FatalError, BrokerError):  # before its logs are made, too
+            return None
+
+    def until(self, is_so: Callable[[GroupShown], bool], what: str) -> GroupShown:
+        """Wait until the group stands so; no member may end meanwhile. Raises ChaosError in the end."""
+        until = time.monotonic() + LIMIT_S
+        while time.monotonic() < until:
+            if (group := self.shown()) is not None and is_so(group):
+                return group
+            for name, process in self.members.items():
+                if (code := process.code) not in (None, -signal.SIGKILL):
+                    raise ChaosError(f"{name} ended with exit code {code} beside the others")
+            time.sleep(LOOK_S)
+        raise ChaosError(f"the group is not {what} within {LIMIT_S:.0f} s: {group}")
+
+    def works(self) -> GroupShown:
+        """Wait until all are there, all is owned and taken up, and each one commits."""
+        group = self.until(self._is_whole, "whole")
+        for name, process in self.members.items():
+            if not process.wait_more("applied", 2):
+                raise ChaosError(f"{name} ended with exit code {process.code} beside the others")
+        return group
+
+    def _is_whole(self, group: GroupShown) -> bool:
+        there = {member.instance for member in group.members if member.standing == "member" and member.held}
+        return group.state is GroupState.RUNNING and there == self.members.keys()
+
+    def one(self, group: GroupShown, role: Role) -> MemberShown:
+        """A member of a role."""
+        return next(member for member in group.members if member.is_coordinator == (role == "coordinator"))
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
+    def befalls(self, fault: GroupFault) -> None:
+        """One fault, from a group at work to one that is at work again."""
+        group, began = self.works(), time.time()
+        if fault.role is not None:
+            met = [self.one(group, fault.role)]
+            self.meet(fault, met[0])
+        elif fault.topics:
+            met = []
+            self.lose_leaders(fault)
+        else:
+            met = list(group.members)
+            self.roll()
+        self.works()
+        self.befallen.append(Befallen(fault, began, time.time(), [member.incarnation for member in met]))
+
+    def meet(self, fault: GroupFault, member: MemberShown) -> None:
+        """Something befalls a member."""
+        name = member.instance
+        process = self.members[name]
+        self.say(f"it is {name}, incarnation {member.incarnation}")
+        if fault.deed in ("killed", "killed and away"):
+            process.send(signal.SIGKILL)
+            process.ended()
+            if fault.deed == "killed and away":
+                self.expelled(member)
+            self.start(name)
+            return
+        process.send(signal.SIGSTOP)
+        if fault.deed == "paused":
+            self.last(BELOW_S)
+        else:
+            self.expelled(member)
+            self.last(BEYOND_S)
+        process.send(signal.SIGCONT)
+
+    def expelled(self, member: MemberShown) -> None:
+        """Wait until the others go on without it, with all that it had."""
+
+        def is_out(group: GroupShown) -> bool:
+            there = {one.incarnation for one in group.members if one.standing == "member"}
+            return member.incarnation not in there and group.state is GroupState.RUNNING
+
+        self.until(is_out, f"without incarnation {member.incarnation}")
+
+    def roll(self) -> None:
+        """Each process is stopped in order and started again, one after the other."""
+        for name in list(self.members):
+            process = self.members[name]
+            process.send(signal.SIGTERM)
+            self._ended_well([process], "was told to stop")
+            self.start(name)
+            self.works()
+
+    def lose_leaders(self, fault: GroupFault) -> None:
+        """The nodes that lead topics are killed or suspended for a time."""
+        nodes = list(
+            {id(node): node for node in (self.leaders.of(f"{NAME}.{topic}", 0) for topic in fault.topics)}.values()
+        )
+        for node in nodes:
+            node.kill() if fault.deed == "leaders killed" else node.suspend()
+        self.last(AWAY_S)
+        for node in nodes:
+            node.start() if fault.deed == "leaders killed" else node.resume()
