@@ -77,9 +77,9 @@ class Plant:
             return said if re.search(self.finding, said, re.DOTALL) else ""
         return ""
 
-    def plans(self) -> Iterator[Plan]:
-        """The plans that are to find it, from seed 0 on."""
-        for seed in itertools.count():
+    def plans(self, known: int | None = None) -> Iterator[Plan]:
+        """The plans that are to find it: first that of the seed which is known to, then from seed 0 on."""
+        for seed in itertools.chain([] if known is None else [known], itertools.count()):
             plan = draw_plan(seed)
             if self.stateful and not plan.mix.stateful:
                 continue

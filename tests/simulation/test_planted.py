@@ -17,7 +17,7 @@ import pytest
 
 from ..on_kafka.test_planted_kafka import TRAPPED, Trapped
 from ..stage.planting import Planting, Tripping
-from . import plants_fencing, plants_lanes, plants_logs, plants_state
+from . import plants_fencing, plants_found, plants_lanes, plants_logs, plants_state
 from .plants import Plant, Test, label
 from .world import run_plan
 
@@ -36,9 +36,6 @@ ACCIDENTS = (
     ),
 )
 """What is said of a defect that does not fit the code any more."""
-PLANS_SEARCHED = 250
-"""Of one defect. What needs more is found by luck; give it a plan that brings about what it takes, or a test."""
-
 WANTED = (
     "no fence",
     "FENCED without a fence",
@@ -90,23 +87,16 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plant", BY_SEEDS, ids=lambda plant: plant.name)
-def test_seeds_find_a_planted_defect(
-    plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_seeds_find_a_planted_defect(plant: Plant, capsys: pytest.CaptureFixture[str]) -> None:
     """One of the plans fails with it, in the words that the plant states, and not without it."""
     began = time.process_time()
-    plant.put(Planting(monkeypatch))
-    for number, plan in enumerate(islice(plant.plans(), PLANS_SEARCHED), 1):
-        found = plant.found(partial(run_plan, plan))
-        if not found:
-            continue
-        monkeypatch.undo()
-        run_plan(plan)
-        spent = time.process_time() - began
-        with capsys.disabled():
-            sys.stdout.write(f"\n{plant.name}: seed {plan.seed}, plan {number}, {spent:.1f} s: {found:.120}\n")
-        return
-    pytest.fail(f"none of {PLANS_SEARCHED} plans found: {plant.name}")
+    found = plants_found.search(plant, plants_found.known().get(plant.name))
+    assert found is not None, f"no plan found: {plant.name}"
+    seed, number, said = found
+    run_plan(next(plant.plans(seed)))
+    spent = time.process_time() - began
+    with capsys.disabled():
+        sys.stdout.write(f"\n{plant.name}: seed {seed}, plan {number}, {spent:.1f} s: {said:.120}\n")
 
 
 @pytest.mark.slow
@@ -176,6 +166,11 @@ def test_what_every_suite_has_to_find_is_planted() -> None:
     names = [plant.name for plant in ALL]
     assert len(set(names)) == len(names)
     assert not set(WANTED) - set(names)
+
+
+def test_of_each_a_seed_is_known() -> None:
+    """``python -m tests.simulation.plants_found`` writes them down."""
+    assert plants_found.known().keys() == {plant.name for plant in BY_SEEDS}
 
 
 def test_the_document_lists_them() -> None:
