@@ -49,12 +49,12 @@ def test_planted_defects_are_caught(tmp_path: Path) -> None:
     """Commits that are sent again unread, an output that is not written, changes of state that are not: the audit names
     what each of them breaks.
     """
-    planted = replace(QUIET, records=2_000, planted=("resend", "lose", "forget"), armed="LOSE_REPLY")
+    # So many that each transaction has outputs: one that only passes over records of others doubles nothing but a tile.
+    planted = replace(QUIET, records=20_000, planted=("resend", "lose", "forget"), armed="LOSE_REPLY")
     with pytest.raises(ChaosError, match="NOT exactly once") as caught:
         run_round(planted, tmp_path / "round", say)
     named = set(str(caught.value).partition(": ")[2].partition(": ")[0].split(", "))
-    is_doubled = "tile-cover" in named or named >= {"output-once", "record-tile"}
-    assert is_doubled, "by the transaction that was sent again"
+    assert named >= {"output-once", "record-tile"}, "by the transaction that was sent again"
     assert named >= {"commit-outputs", "commit-digest"}, "by the output that is missing"
     assert "state" in named, "by the changes that are missing"
 
