@@ -44,7 +44,14 @@ TEST_FLOORS = {
 """The folders of tests. Each imports of the tests its own, those on lower floors and the stage, and of the package what
 stands no higher than its own room.
 """
-BENCH_SEES = {"rig": (), "comparison": ("rig",), "growing": ("rig",), "steadiness": ("rig",), "peers": ()}
+BENCH_SEES = {
+    "rig": (),
+    "comparison": ("rig",),
+    "growing": ("rig",),
+    "steadiness": ("rig",),
+    "failing_over": ("rig",),
+    "peers": (),
+}
 """The rooms of ``bench/``, and what each may import of the others."""
 LONGER = {
     "tests/brokers/test_conformance.py": "one suite for every adapter, read as what a broker is",
