@@ -9,9 +9,10 @@ import typer
 from typer.core import TyperGroup
 
 from ..group.happened import selected
+from ..group.history import History
 from .application import named
 from .codes import epilog
-from .group_logs import read_group, read_history
+from .group_logs import Stands, opened, read_group, read_history
 from .group_text import group_json, group_text, history_json, history_text
 from .moments import MOMENT, optional_ms
 
@@ -57,7 +58,12 @@ def show(
     """Show who takes part in an application, who owns what, and what waits for what."""
     application = named("group", target, app, broker)
     at_ms = optional_ms("--at", at, _now_ms())
-    stands = asyncio.run(read_group(application, at_ms))
+
+    async def read() -> Stands:
+        async with opened(application) as logs:
+            return await read_group(logs, at_ms, _now_ms)
+
+    stands = asyncio.run(read())
     sys.stdout.write((group_json if as_json else group_text)(application.app, stands) + "\n")
 
 
@@ -73,15 +79,19 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """Show who took part when, and how each range changed hands: asked, released, granted, taken up."""
-    application = named("group history", target, app, broker)
-    now_ms = _now_ms()
+    application, now_ms = named("group history", target, app, broker), _now_ms()
     since_ms, until_ms = optional_ms("--since", since, now_ms), optional_ms("--until", until, now_ms)
-    read = asyncio.run(read_history(application))
-    entries = selected(read.entries(), since_ms, until_ms, topic, partition)
+
+    async def read() -> History:
+        async with opened(application) as logs:
+            return await read_history(logs)
+
+    found = asyncio.run(read())
+    entries = selected(found.entries(), since_ms, until_ms, topic, partition)
     if as_json:
-        sys.stdout.write(history_json(application.app, read, entries) + "\n")
+        sys.stdout.write(history_json(application.app, found, entries) + "\n")
     else:
-        sys.stdout.write(history_text(application.app, read, entries, now_ms) + "\n")
+        sys.stdout.write(history_text(application.app, found, entries, now_ms) + "\n")
 
 
 def _now_ms() -> int:

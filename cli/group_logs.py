@@ -1,10 +1,9 @@
 """Reading a group from the logs of its application: how it stands, how it stood, and what happened to it."""
 
 import contextlib
-import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from ..brokers.protocol import Broker, BrokerError, OffsetOutOfRange, Reader, TopicPartition, Watermarks
 from ..brokers.waiting import bounded, fatal_of
@@ -30,9 +29,12 @@ from ..runtime.logs.reader import (
     offsets_topic,
     signals_topic,
 )
+from ..runtime.settings import Settings
 from ..runtime.watch.progress import ProgressShown
 from .application import Named
 from .moments import written
+
+T = TypeVar("T")
 
 TRIES_MAX: Final = 5
 """So often a log is begun to be read that is trimmed meanwhile."""
@@ -58,62 +60,83 @@ class Stands(NamedTuple):
     heard: Heard | None
 
 
+class GroupLogs(NamedTuple):
+    """The logs of an application, on a broker that is open. ``log_partitions``: of its offset log."""
+
+    app: str
+    broker: Broker
+    settings: Settings
+    log_partitions: int
+    has_signals: bool
+
+    @classmethod
+    async def of(cls, app: str, broker: Broker, settings: Settings) -> "GroupLogs":
+        """Raises SettingsError where there is no such application."""
+        names, signals = [control_topic(app), offsets_topic(app)], signals_topic(app)
+        found = await broker.describe([*names, signals])
+        if missing := [name for name in names if name not in found]:
+            raise SettingsError(
+                f"there is no application {app!r} on this broker: {', '.join(missing)} does not exist. Name one that "
+                "has run there"
+            )
+        return cls(app, broker, settings, found[names[1]].partitions, signals in found)
+
+
 @asynccontextmanager
-async def _opened(named: Named) -> AsyncIterator[tuple[Broker, int, bool]]:
-    """The broker, how many partitions the offset log has, and whether there are signals. Raises SettingsError where
-    there is no such application, and for what goes wrong at the broker its fatal error.
-    """
+async def opened(named: Named) -> AsyncIterator[GroupLogs]:
+    """The logs of an application; what goes wrong at the broker is its fatal error."""
     broker = connect(named.address, named.settings, f"{named.app}-group")
     try:
         await broker.open()
     except BrokerError as error:
         raise fatal_of(error) from error
     try:
-        names, signals = [control_topic(named.app), offsets_topic(named.app)], signals_topic(named.app)
-        found = await broker.describe([*names, signals])
-        if missing := [name for name in names if name not in found]:
-            raise SettingsError(
-                f"there is no application {named.app!r} on this broker: {', '.join(missing)} does not exist. Name one "
-                "that has run there"
-            )
-        yield broker, found[names[1]].partitions, signals in found
+        yield await GroupLogs.of(named.app, broker, named.settings)
     except BrokerError as error:
         raise fatal_of(error) from error
     finally:
         await broker.close()
 
 
+async def _read(group: GroupLogs, read: Callable[[LogReader], Awaitable[T]]) -> T:
+    """Read with a new reader; again, when the application has trimmed its log meanwhile."""
+    for tries_left in reversed(range(TRIES_MAX)):
+        logs = LogReader(group.app, group.broker, group.settings, group.log_partitions)
+        try:
+            return await read(logs)
+        except HistoryTrimmed:
+            if not tries_left:
+                raise
+        finally:
+            await logs.close()
+    raise AssertionError("it returns or raises")
+
+
 # --- how it stands ---------------------------------------------------------------------------------------------------
 
 
-async def read_group(named: Named, at_ms: int | None) -> Stands:
-    """The group now, or as it stood at a moment. Raises SettingsError for one of which the logs do not know, LogError,
-    BrokerUnavailable.
+async def read_group(group: GroupLogs, at_ms: int | None, wall_ms: Callable[[], int]) -> Stands:
+    """The group now, or as it stood at a moment; ``wall_ms``: the clock. Raises SettingsError for a moment of which the
+    logs do not know, LogError, BrokerError.
     """
-    now_ms = int(time.time() * 1000)
-    if at_ms is not None and at_ms > now_ms:
+    if at_ms is not None and at_ms > (now_ms := wall_ms()):
         raise SettingsError(f"--at: {written(at_ms)} is to come; it is {written(now_ms)} now")
-    async with _opened(named) as (broker, log_partitions, has_signals):
-        logs = LogReader(named.app, broker, named.settings, log_partitions)
-        try:
-            if at_ms is not None:
-                sources = [logs.control, *logs.offset_logs()]
-                logs.ends = await _ends_at(broker, named, sources, at_ms)
-                await _check_known(logs, at_ms)
-            ledger = await logs.read_control(Ledger())
-            ledger = await logs.begin_offsets(ledger)
-        finally:
-            await logs.close()
-        heard = await _heard(broker, named, ledger.control, at_ms) if has_signals else None
-        return Stands(shown(ledger.control, ledger.partitions), at_ms, now_ms, heard)
+
+    async def read(logs: LogReader) -> Ledger:
+        if at_ms is not None:
+            logs.ends = await _ends_at(group, [logs.control, *logs.offset_logs()], at_ms)
+            await _check_known(logs, at_ms)
+        return await logs.begin_offsets(await logs.read_control(Ledger()))
+
+    ledger = await _read(group, read)
+    heard = await _heard(group, ledger.control, at_ms) if group.has_signals else None
+    return Stands(shown(ledger.control, ledger.partitions), at_ms, wall_ms(), heard)
 
 
-async def _ends_at(
-    broker: Broker, named: Named, sources: Collection[TopicPartition], at_ms: int
-) -> dict[TopicPartition, int]:
+async def _ends_at(group: GroupLogs, sources: Sequence[TopicPartition], at_ms: int) -> dict[TopicPartition, int]:
     """Of each partition the first position that is behind a moment; not in it: there is none."""
-    limit = named.settings.call_limit_ms
-    found = await bounded(broker.offsets_at(dict.fromkeys(sources, at_ms + 1)), limit, f"positions at {written(at_ms)}")
+    finding = group.broker.offsets_at(dict.fromkeys(sources, at_ms + 1))
+    found = await bounded(finding, group.settings.call_limit_ms, f"looking for positions at {written(at_ms)}")
     return {source: position for source, position in found.items() if position is not None}
 
 
@@ -167,13 +190,13 @@ async def _known_from_ms(logs: LogReader, source: TopicPartition, start: int, en
 # --- who was heard ---------------------------------------------------------------------------------------------------
 
 
-async def _heard(broker: Broker, named: Named, control: Control, at_ms: int | None) -> Heard | None:
+async def _heard(group: GroupLogs, control: Control, at_ms: int | None) -> Heard | None:
     """When each member was heard last, by the signals, which are read backwards until all were, or to their start."""
-    sources = [TopicPartition(signals_topic(named.app), partition) for partition in range(PARTITIONS)]
-    limit = named.settings.call_limit_ms
+    broker, limit = group.broker, group.settings.call_limit_ms
+    sources = [TopicPartition(signals_topic(group.app), partition) for partition in range(PARTITIONS)]
     marks = await bounded(broker.watermarks(sources), limit, f"watermarks of {sources[0].topic}")
     if at_ms is not None:
-        ends = await _ends_at(broker, named, sources, at_ms)
+        ends = await _ends_at(group, sources, at_ms)
         marks = {source: Watermarks(mark.start, ends.get(source, mark.high)) for source, mark in marks.items()}
         if all(0 < mark.start >= mark.high for mark in marks.values()):
             return None
@@ -222,19 +245,9 @@ async def _hear(reader: Reader, spans: Mapping[TopicPartition, tuple[int, int]],
 # --- what happened ---------------------------------------------------------------------------------------------------
 
 
-async def read_history(named: Named) -> History:
-    """All that the logs tell. Raises SettingsError, LogError, BrokerUnavailable."""
-    async with _opened(named) as (broker, log_partitions, _):
-        for tries_left in reversed(range(TRIES_MAX)):
-            logs = LogReader(named.app, broker, named.settings, log_partitions)
-            try:
-                return await _read_history(logs)
-            except HistoryTrimmed:
-                if not tries_left:
-                    raise
-            finally:
-                await logs.close()
-        raise AssertionError("it returns or raises")
+async def read_history(group: GroupLogs) -> History:
+    """All that the logs tell. Raises LogError, BrokerError."""
+    return await _read(group, _read_history)
 
 
 async def _read_history(logs: LogReader) -> History:

@@ -173,11 +173,11 @@ def _change_line(change: Change) -> str:
 def _move_line(move: Move, width: int) -> str:
     shown_ms = move.times_ms()
     listed_ms = move.granted_ms or move.withdrawn_ms or (shown_ms[-1] if shown_ms else 0)
-    target = "" if move.state is MoveState.WITHDRAWN else f" -> {'?' if move.target is None else _name(move.target)}"
+    target = "?" if move.target is None else _name(move.target)
     numbers = [f"plan {move.plan}"] if move.plan else []
     numbers += [f"move {move.move}"] if move.move else []
     return (
-        f"{_time(listed_ms)}  {move.label:{width}}  {_name(move.origin)}{target}, {move.cause} "
+        f"{_time(listed_ms)}  {move.label:{width}}  {_name(move.origin)} -> {target}, {move.cause} "
         f"({', '.join([*numbers, f'term {move.term}'])})"
     )
 
@@ -210,9 +210,10 @@ def _columns(rows: Sequence[Sequence[str]]) -> Any:
 def _tail(move: Move, now_ms: int) -> str:
     """What there is to say of a move beside its times."""
     if (still_ms := move.stood_still_ms) is not None:
-        return f"stood still {seconds(still_ms)}"
+        is_bound = move.released is not None and move.released.what == "fenced"  # when it died is in no log
+        return f"stood still {'at least ' if is_bound else ''}{seconds(still_ms)}"
     if move.state is MoveState.WITHDRAWN:
-        return move.reason
+        return f"withdrawn: {move.reason}"
     if move.is_open:
         times = move.times_ms()
         return f"{move.state.value}" + (f", for {seconds(max(0, now_ms - times[-1]))}" if times else "")

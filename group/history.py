@@ -110,11 +110,15 @@ class History:
     _changes: list[Change] = field(default_factory=list)
     _gone: dict[int, _Gone] = field(default_factory=dict)
     _grants: list[_Granted] = field(default_factory=list)
+    _by: dict[tuple[Place, int], int] = field(default_factory=dict)
+    """By place and epoch: the move that it was granted by."""
     _asks: list[_Asked] = field(default_factory=list)
     _asked: dict[Hold, Steps[_Asked]] = field(default_factory=dict)
     _withdrawn: dict[int, _Withdrawn] = field(default_factory=dict)
     _plans: dict[int, tuple[int, str]] = field(default_factory=dict)
     """By move: its plan, and why this was made."""
+    _targets: dict[int, int] = field(default_factory=dict)
+    """By move: the incarnation to which it was planned."""
     _causes: list[str] = field(default_factory=list)
     """That no plan has answered."""
     _cause: str = CHANGE
@@ -174,6 +178,7 @@ class History:
         """Before the fold of the control log forgets who had the points. A later chunk of a grant joins the first."""
         place = event.topic, event.partition
         what = (position, event.term, event.move, place, event.epoch, event.incarnation)
+        self._by[place, event.epoch] = event.move
         owners: Steps[Owner] = self.control.owners.get(place) or Steps()
         for band in event.bands:
             for first, end, before in owners.all_pieces(band.first, band.end) if is_span(band.first, band.end) else ():
@@ -195,6 +200,7 @@ class History:
         if event.part == 0:
             self._cause = event.cause if event.cause != CHANGE else _first_of(self._causes)
         self._plans.update((move.move, (event.plan, self._cause)) for move in event.moves)
+        self._targets.update((move.move, move.target) for move in event.moves)
         if event.part + 1 == event.parts and event.group_epoch > self.control.moves.group_epoch:
             self._causes.clear()
 
@@ -257,39 +263,61 @@ class History:
         return self._parties.get(incarnation) or (Party(incarnation, "", "") if incarnation else None)
 
     def _moves_of(self, granted: _Granted) -> Iterator[Move]:
-        """What was granted at once, parted where it was not released at once."""
+        """What was granted at once, parted where it was not released at once, or something else came of it."""
         before, place = granted.before, granted.place
         hold = None if before is None else (place, before.epoch, before.incarnation)
+        origin = None if before is None else self._party(before.incarnation)
         for first, end, released_ms in _pieces(self._released, hold, granted.first, granted.end):
             asked, released = self._let_go(granted, released_ms)
-            taken_up_ms = self._taken_up_ms(granted, first, end)
-            plan, cause = self._plans.get(granted.move, (0, ""))
-            if asked is not None and asked.what == "asked" and granted.asked is not None:
-                plan, cause = self._plans.get(granted.asked.event.move, (plan, cause))
-            elif before is None:
-                cause = START
-            elif before.incarnation == granted.incarnation:
-                cause = cause or GIVEN_UP
+            plan, cause = self._why(granted, asked)
+            for a, b, state, taken_up_ms in self._arrived(granted, first, end):
+                yield Move(
+                    granted.position,
+                    state,
+                    *place,
+                    a,
+                    b,
+                    origin,
+                    self._party(granted.incarnation),
+                    cause,
+                    plan,
+                    granted.move,
+                    granted.term,
+                    granted.epoch,
+                    asked,
+                    released,
+                    granted.ms,
+                    taken_up_ms,
+                )
+
+    def _why(self, granted: _Granted, asked: Moment | None) -> tuple[int, str]:
+        """The plan of a grant, or of what was asked for, and its cause."""
+        before, (plan, cause) = granted.before, self._plans.get(granted.move, (0, ""))
+        if asked is not None and asked.what == "asked" and granted.asked is not None:
+            return self._plans.get(granted.asked.event.move, (plan, cause))
+        if before is None:
+            return plan, START
+        if before.incarnation == granted.incarnation:
+            return plan, cause or GIVEN_UP
+        gone = self._gone.get(before.incarnation)
+        return plan, LEFT if gone is None else gone.cause
+
+    def _arrived(self, granted: _Granted, first: int, end: int) -> list[tuple[int, int, MoveState, int | None]]:
+        """What has become of points that were granted, and when they were taken up: as one, if they all were."""
+        taken_up_ms = self._taken_up_ms(granted, first, end)
+        if taken_up_ms is not None or self._is_unseen(granted):
+            return [(first, end, MoveState.MOVED, taken_up_ms)]
+        found: list[tuple[int, int, MoveState, int | None]] = []
+        for a, b, owner in self.control.owners[granted.place].pieces(first, end):
+            is_there = owner.epoch == granted.epoch and granted.incarnation not in self._gone
+            state = MoveState.GRANTED if is_there else MoveState.NOT_TAKEN_UP
+            if not is_there and (ms := self._taken_up_ms(granted, a, b)) is not None:
+                found.append((a, b, MoveState.MOVED, ms))
+            elif found and found[-1][1:3] == (a, state):
+                found[-1] = found[-1][0], b, state, None
             else:
-                cause = self._gone[before.incarnation].cause if before.incarnation in self._gone else LEFT
-            yield Move(
-                granted.position,
-                self._state(granted, first, end, taken_up_ms),
-                *place,
-                first,
-                end,
-                None if before is None else self._party(before.incarnation),
-                self._party(granted.incarnation),
-                cause,
-                plan,
-                granted.move,
-                granted.term,
-                granted.epoch,
-                asked,
-                released,
-                granted.ms,
-                taken_up_ms,
-            )
+                found.append((a, b, state, None))
+        return found
 
     def _let_go(self, granted: _Granted, released_ms: int | None) -> tuple[Moment | None, Moment | None]:
         """When the owner before was asked or expelled, and when it had released the points or was fenced."""
@@ -310,13 +338,6 @@ class History:
         times = [ms for _, _, ms in _pieces(self._cut, hold, first, end)]
         return max((ms for ms in times if ms is not None), default=None) if None not in times else None
 
-    def _state(self, granted: _Granted, first: int, end: int, taken_up_ms: int | None) -> MoveState:
-        if taken_up_ms is not None or self._is_unseen(granted):
-            return MoveState.MOVED
-        owners = self.control.owners[granted.place].pieces(first, end)
-        is_there = any(owner.epoch == granted.epoch for _, _, owner in owners)
-        return MoveState.GRANTED if is_there and granted.incarnation not in self._gone else MoveState.NOT_TAKEN_UP
-
     def _is_unseen(self, granted: _Granted) -> bool:
         """Whether the offset log was trimmed, and does not show what was done at the time of a grant."""
         created = self.control.created
@@ -335,7 +356,7 @@ class History:
             event.first,
             event.end,
             self._party(event.incarnation),
-            None,
+            self._party(self._targets.get(event.move, 0)),
             cause,
             plan,
             event.move,
@@ -382,9 +403,10 @@ class History:
                 )
 
     def _under_way(self, place: Place, first: int, end: int, owner: Owner, asked: _Asked | None) -> Move:
-        planned = self.control.moves.planned
-        over = [m for m in planned.values() if (m.topic, m.partition) == place and m.first < end and first < m.end]
-        newest = max(over, key=lambda move: move.move, default=None)
+        planned, done = self.control.moves.planned.values(), self._by.get((place, owner.epoch), NO_MOVE)
+        over = [m for m in planned if (m.topic, m.partition) == place and m.first < end and first < m.end]
+        open_moves = [m for m in over if m.move > done and m.target not in self._gone]
+        newest = max(open_moves, key=lambda move: move.move, default=None)
         number = newest.move if newest is not None else asked.event.move if asked is not None else NO_MOVE
         plan, cause = self._plans.get(number if asked is None else asked.event.move, (0, ""))
         if asked is None and (gone := self._gone.get(owner.incarnation)) is not None:
