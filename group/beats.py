@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from ..offsets.control import Control
-from ..offsets.signals import Beat, CoordinatorBeat, JoinAsked, LeaveAsked, Signal
+from ..offsets.signals import Beat, CoordinatorBeat, LeaveAsked, Signal
 from .heard import COORDINATORS, partition_of
 
 
@@ -17,7 +17,7 @@ class Beats:
     def hear(self, append_ms: int, signal: Signal) -> None:
         """One record, with its timestamp."""
         match signal:
-            case Beat(birth=birth) | LeaveAsked(birth=birth) | JoinAsked(birth=birth):
+            case Beat(birth=birth) | LeaveAsked(birth=birth):
                 self.last_ms[birth] = max(append_ms, self.last_ms.get(birth, 0))
             case CoordinatorBeat(term=term) if term == self.control.term and self.control.coordinator:
                 birth = self.control.coordinator

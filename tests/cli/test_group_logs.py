@@ -1,6 +1,7 @@
 """What ``keylanes group`` reads: of processes at work, at moments that have passed, of logs that were trimmed."""
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -10,8 +11,8 @@ from keylanes import SettingsError
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import EPOCH_MS, Latency
 from keylanes.brokers.simulated.virtual_loop import run_virtual
-from keylanes.cli.group_logs import GroupLogs, Stands, read_group, read_history
-from keylanes.cli.group_text import group_text, history_text
+from keylanes.cli.group_logs import GroupLogs, Heard, Stands, read_group, read_history
+from keylanes.cli.group_text import group_json, group_text, history_text
 from keylanes.cli.moments import moment_ms
 from keylanes.group.happened import Change, Move, MoveState
 from keylanes.group.shown import GroupState
@@ -114,6 +115,12 @@ def test_who_lives_was_heard_a_moment_ago_and_who_was_killed_was_not() -> None:
         assert gone.heard is not None
         assert (list(gone.heard.last_ms), gone.heard.expired) == ([1], {2})
         assert "the signals hold nothing of it" in group_text("app", gone)
+        assert group_text("app", gone._replace(heard=Heard({}, ()))).count("never heard of") == 2
+        assert "heard" not in group_text("app", gone._replace(heard=None))
+        first_told, second_told = json.loads(group_json("app", gone))["members"]
+        assert moment_ms("--at", first_told["last_beat"], 0) == gone.heard.last_ms[1]
+        assert 0 <= first_told["last_beat_age_s"] <= 1.5
+        assert (second_told["last_beat"], second_told["last_beat_age_s"]) == (None, None)
         await first.stop()
 
     virtual(story)

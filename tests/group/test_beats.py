@@ -5,7 +5,7 @@ import pytest
 from keylanes.group.beats import Beats
 from keylanes.group.heard import COORDINATORS, partition_of
 from keylanes.offsets.control import Control, evolve_control
-from keylanes.offsets.signals import Beat, CoordinatorBeat, LeaveAsked, Signal
+from keylanes.offsets.signals import Beat, CoordinatorBeat, LeaveAsked, MoveAsked, Signal
 
 from ..stage.log_events import coordinator_elected, in_turn, member_expelled, member_fenced, member_joined
 
@@ -26,6 +26,7 @@ def group() -> Control:
         (Beat(2, "b", 0, 0), {"b": 7}),
         (LeaveAsked(1, "a", 0, is_done=False), {"a": 7}),
         (CoordinatorBeat(2, 1, False, 1_000, False, ()), {"a": 7}),
+        (MoveAsked("r1", "b", "orders", 0, 0, 1, 0, 0), {}),
         (CoordinatorBeat(1, 1, False, 1_000, False, ()), {}),
     ],
 )
