@@ -179,11 +179,13 @@ class History:
         place = event.topic, event.partition
         what = (position, event.term, event.move, place, event.epoch, event.incarnation)
         self._by[place, event.epoch] = event.move
-        owners: Steps[Owner] = self.control.owners.get(place) or Steps()
+        known: Steps[Owner] | None = self.control.owners.get(place)
+        owners: Steps[Owner] = Steps() if known is None else known.copy()
         for band in event.bands:
             for first, end, before in owners.all_pieces(band.first, band.end) if is_span(band.first, band.end) else ():
                 if before is not None and before.epoch >= event.epoch:
                     continue
+                owners.put(first, end, Owner(event.epoch, event.incarnation))
                 for a, b, asked in self._asked_of(place, before).all_pieces(first, end):
                     new = _Granted(timestamp_ms, *what, a, b, before, asked)
                     last = self._grants[-1] if self._grants else None

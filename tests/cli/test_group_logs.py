@@ -191,6 +191,32 @@ def test_what_was_trimmed_is_not_known_and_said_so() -> None:
     virtual(story)
 
 
+def test_a_log_that_is_trimmed_while_it_is_read_is_read_again() -> None:
+    """The application goes on, and trims what is about to be read."""
+
+    async def story() -> None:
+        group = Group()
+        engine = await group.start("a")
+        await group.until(runs_with("a"))
+
+        async def feed() -> None:
+            for number in range(200):
+                group.send(number)
+                await asyncio.sleep(0.1)
+
+        feeding = asyncio.create_task(feed())
+        read = 0
+        while not feeding.done():
+            history = await read_history(await group.logs())
+            assert history.control.coordinator == "a-0"
+            read += bool(history.begins_ms)
+        await engine.stop()
+        assert group.cluster.trims > 10
+        assert read > 10
+
+    virtual(story)
+
+
 def test_the_history_of_a_crash() -> None:
     """Who was killed is expelled and fenced before the others have its partitions; each time stands behind the last."""
 

@@ -22,6 +22,7 @@ from keylanes.offsets.control_events import (
     PlanMade,
     RangesGranted,
     ReleaseAsked,
+    ReleaseWithdrawn,
 )
 from keylanes.offsets.event_values import NUMBERLESS, Band, Edge, PlannedMove, Tile
 from keylanes.offsets.events import Committed, Event, RangesReleased, WorkersCut
@@ -187,6 +188,32 @@ def test_a_grant_in_bands_and_in_chunks_is_one_move() -> None:
     assert (whole.state, whole.taken_up_ms) == (MoveState.MOVED, 6)
 
 
+def test_points_that_were_granted_already_are_not_granted_again() -> None:
+    """A band that comes twice, and a grant of an epoch that is over."""
+    control = [*begun("a", "b"), (1, granted(1, 2, QUARTERS[0:2], QUARTERS[0:2])), (2, granted(2, 1, QUARTERS[0:2]))]
+    (move,) = moves(told(control, [(3, cut(1, 2, *QUARTERS[0:2]))]))
+    assert (move.target, move.end, move.granted_ms) == (Party(1, "a", "host"), QUARTERS[1], 1)
+
+
+def test_what_has_become_of_the_parts_of_a_grant() -> None:
+    """What went on to others before it was taken up is one part, what was taken up in time another, the rest is
+    waited for.
+    """
+    control = [
+        *begun("a", "b"),
+        (1, granted(1, 1)),
+        (3, granted(2, 2, QUARTERS[0:2])),
+        (4, granted(2, 3, QUARTERS[1:3])),
+    ]
+    history = told([*control, (5, granted(2, 4, QUARTERS[2:4]))], [(2, cut(1, 1, *QUARTERS[2:4]))])
+    of_first = [move for move in moves(history) if move.epoch == 1]
+    assert [(move.first, move.end, move.state, move.taken_up_ms) for move in of_first] == [
+        (0, HALF, MoveState.NOT_TAKEN_UP, None),
+        (HALF, QUARTERS[3], MoveState.MOVED, 2),
+        (QUARTERS[3], SPACE_END, MoveState.GRANTED, None),
+    ]
+
+
 def test_what_is_cut_anew_was_taken_up_the_first_time() -> None:
     """Workers are cut more than once at an epoch."""
     (move,) = moves(told([*begun("a"), (1, granted(1, 1))], [(2, cut(1, 1)), (7, cut(1, 1, 0, HALF, SPACE_END))]))
@@ -236,6 +263,56 @@ def test_a_leaver_before_the_log_was_trimmed_is_not_taken_for_one_that_was_fence
         control = [*begun("a", "b"), (1, granted(1, 1)), (5, expelled(1, cause)), (6, member_fenced(1, 1))]
         (_, moved) = moves(told([*control, (7, granted(2, 2))], [(30, cut(9, 9))], at=700))
         assert (moved.released, moved.cause) == (let_go, cause)
+
+
+def test_a_request_is_withdrawn_for_what_was_not_released() -> None:
+    """What was released in time has moved. What was released behind the withdrawal was withdrawn, and moved later."""
+    control = [*begun("a", "b"), (1, granted(1, 1)), (2, planned(1, 1, 2)), (3, asked(1, 1))]
+    control += [(6, ReleaseWithdrawn(1, NUMBERLESS, 1, "deadline")), (9, granted(2, 2))]
+    offsets = [(1, cut(1, 1)), (5, released(1, 1, 0, HALF)), (7, released(1, 1, HALF)), (10, cut(2, 2))]
+    (_, withdrawn, lower, upper) = moves(told(control, offsets))
+    assert (withdrawn.first, withdrawn.end, withdrawn.state) == (HALF, SPACE_END, MoveState.WITHDRAWN)
+    assert (withdrawn.reason, withdrawn.withdrawn_ms, withdrawn.target) == ("deadline", 6, Party(2, "b", "host"))
+    assert (times(lower)[:2], times(upper)[:2]) == (
+        (Moment(3, "asked"), Moment(5, "released")),
+        (Moment(3, "asked"), Moment(7, "released")),
+    )
+
+
+def test_who_leaves_after_a_request_was_withdrawn_was_not_asked_for_it() -> None:
+    """It releases by itself."""
+    control = [*begun("a", "b"), (1, granted(1, 1)), (2, planned(1, 1, 2)), (3, asked(1, 1))]
+    control += [(6, ReleaseWithdrawn(1, NUMBERLESS, 1, "deadline")), (31, expelled(1, "left")), (32, granted(2, 2))]
+    (_, _, moved) = moves(told(control, [(1, cut(1, 1)), (30, released(1, 1)), (33, cut(2, 2))]))
+    assert (moved.asked, moved.released, moved.cause) == (None, Moment(30, "released"), "left")
+
+
+def test_where_a_range_goes_that_is_under_way_is_told_by_a_plan_that_is_to_be_done() -> None:
+    """Not by the one that brought it to where it is, and not to who is gone."""
+    control = [*begun("a", "b"), (1, planned(1, 0, 1)), (2, granted(1, 1, move=1))]
+    offsets = [(3, cut(1, 1)), (9, released(1, 1))]
+    (_, waiting) = moves(told(control, offsets))
+    assert (waiting.state, waiting.target) == (MoveState.RELEASED, None)
+    control.append((10, planned(2, 0, 2, plan=2)))
+    (_, waiting) = moves(told(control, offsets))
+    assert (waiting.target, waiting.move, waiting.plan) == (Party(2, "b", "host"), 2, 2)
+    (_, waiting) = moves(told([*control, (11, expelled(2, "silent"))], offsets))
+    assert waiting.target is None
+
+
+def test_a_move_between_two_members_has_the_cause_that_its_plan_answers() -> None:
+    """That somebody joined is answered by the first plan; the next one answers that somebody went."""
+    control = [*begun("a", "b", "c"), (1, granted(1, 1)), (2, planned(1, 1, 2, epoch=4)), (3, asked(1, 1))]
+    control += [(5, granted(2, 2, move=1)), (6, expelled(3, "silent"))]
+    control += [(7, planned(2, 2, 1, plan=2, epoch=5)), (8, asked(2, 2, move=2)), (9, granted(1, 3, move=2))]
+    control += [(10, planned(3, 1, 2, "load", plan=3, epoch=5)), (11, asked(1, 3, move=3)), (12, granted(2, 4, move=3))]
+    offsets = [(4, released(1, 1)), (8, released(2, 2)), (11, released(1, 3))]
+    assert [(move.cause, move.plan) for move in moves(told(control, offsets))] == [
+        (START, 0),
+        (JOIN, 1),
+        ("silent", 2),
+        ("load", 3),
+    ]
 
 
 # --- level 0 ----------------------------------------------------------------------------------------------------------
@@ -357,6 +434,7 @@ def test_entries_are_chosen_by_time_and_place() -> None:
     assert [entry for entry in selected(entries, since_ms=13) if isinstance(entry, Move)] == [second, waiting]
     assert [entry for entry in selected(entries, since_ms=1_000) if isinstance(entry, Move)] == [waiting]
     assert [entry for entry in selected(entries, until_ms=29) if isinstance(entry, Move)] == [first]
+    assert [entry for entry in selected(entries, until_ms=31) if isinstance(entry, Move)] == [first, second]
     assert selected(entries, since_ms=55, until_ms=55) == [second]
     assert selected(entries, topic="orders") == selected(entries, partition=0) == [first, second, waiting]
     assert selected(entries, topic="bills") == selected(entries, partition=1) == []
