@@ -5,6 +5,7 @@ import pytest
 from keylanes.group.beats import Beats
 from keylanes.group.heard import COORDINATORS, partition_of
 from keylanes.offsets.control import Control, evolve_control
+from keylanes.offsets.control_events import ControlEvent
 from keylanes.offsets.signals import Beat, CoordinatorBeat, LeaveAsked, MoveAsked, Signal
 
 from ..stage.log_events import coordinator_elected, in_turn, member_expelled, member_fenced, member_joined
@@ -13,7 +14,8 @@ from ..stage.log_events import coordinator_elected, in_turn, member_expelled, me
 def group() -> Control:
     """Three members; the second was expelled, the third was fenced too. The first one coordinates term 2."""
     control = Control()
-    events = [coordinator_elected(1, "b"), *(member_joined(1, n, birth, birth) for n, birth in enumerate("abc", 1))]
+    events: list[ControlEvent] = [coordinator_elected(1, "b")]
+    events += [member_joined(1, n, birth, birth) for n, birth in enumerate("abc", 1)]
     events += [member_expelled(1, 2), member_expelled(1, 3), member_fenced(1, 3), coordinator_elected(2, "a")]
     for event in in_turn(events):
         evolve_control(control, event)

@@ -51,7 +51,7 @@ def told(
 
 def begun(*names: str) -> list[tuple[int, ControlEvent]]:
     """An application of one partition and its members, at the time 0."""
-    events = [AppCreated("app", "hash", 1), coordinator_elected(1, f"{names[0]} 1")]
+    events: list[ControlEvent] = [AppCreated("app", "hash", 1), coordinator_elected(1, f"{names[0]} 1")]
     events += [joined(n, name) for n, name in enumerate(names, 1)]
     return [(0, event) for event in [*events, partition_started(1, *PLACE, 0, "earliest", 1)]]
 
@@ -269,7 +269,12 @@ def test_a_request_is_withdrawn_for_what_was_not_released() -> None:
     """What was released in time has moved. What was released behind the withdrawal was withdrawn, and moved later."""
     control = [*begun("a", "b"), (1, granted(1, 1)), (2, planned(1, 1, 2)), (3, asked(1, 1))]
     control += [(6, ReleaseWithdrawn(1, NUMBERLESS, 1, "deadline")), (9, granted(2, 2))]
-    offsets = [(1, cut(1, 1)), (5, released(1, 1, 0, HALF)), (7, released(1, 1, HALF)), (10, cut(2, 2))]
+    offsets: list[tuple[int, Event]] = [
+        (1, cut(1, 1)),
+        (5, released(1, 1, 0, HALF)),
+        (7, released(1, 1, HALF)),
+        (10, cut(2, 2)),
+    ]
     (_, withdrawn, lower, upper) = moves(told(control, offsets))
     assert (withdrawn.first, withdrawn.end, withdrawn.state) == (HALF, SPACE_END, MoveState.WITHDRAWN)
     assert (withdrawn.reason, withdrawn.withdrawn_ms, withdrawn.target) == ("deadline", 6, Party(2, "b", "host"))
@@ -290,7 +295,7 @@ def test_who_leaves_after_a_request_was_withdrawn_was_not_asked_for_it() -> None
 def test_where_a_range_goes_that_is_under_way_is_told_by_a_plan_that_is_to_be_done() -> None:
     """Not by the one that brought it to where it is, and not to who is gone."""
     control = [*begun("a", "b"), (1, planned(1, 0, 1)), (2, granted(1, 1, move=1))]
-    offsets = [(3, cut(1, 1)), (9, released(1, 1))]
+    offsets: list[tuple[int, Event]] = [(3, cut(1, 1)), (9, released(1, 1))]
     (_, waiting) = moves(told(control, offsets))
     assert (waiting.state, waiting.target) == (MoveState.RELEASED, None)
     control.append((10, planned(2, 0, 2, plan=2)))
@@ -306,7 +311,7 @@ def test_a_move_between_two_members_has_the_cause_that_its_plan_answers() -> Non
     control += [(5, granted(2, 2, move=1)), (6, expelled(3, "silent"))]
     control += [(7, planned(2, 2, 1, plan=2, epoch=5)), (8, asked(2, 2, move=2)), (9, granted(1, 3, move=2))]
     control += [(10, planned(3, 1, 2, "load", plan=3, epoch=5)), (11, asked(1, 3, move=3)), (12, granted(2, 4, move=3))]
-    offsets = [(4, released(1, 1)), (8, released(2, 2)), (11, released(1, 3))]
+    offsets: list[tuple[int, Event]] = [(4, released(1, 1)), (8, released(2, 2)), (11, released(1, 3))]
     assert [(move.cause, move.plan) for move in moves(told(control, offsets))] == [
         (START, 0),
         (JOIN, 1),
