@@ -88,10 +88,8 @@ def history(
 
     found = asyncio.run(read())
     entries = selected(found.entries(), since_ms, until_ms, topic, partition)
-    if as_json:
-        sys.stdout.write(history_json(application.app, found, entries) + "\n")
-    else:
-        sys.stdout.write(history_text(application.app, found, entries, now_ms) + "\n")
+    told = history_json if as_json else history_text
+    sys.stdout.write(told(application.app, found, entries, now_ms) + "\n")
 
 
 def _now_ms() -> int:

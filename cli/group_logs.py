@@ -7,15 +7,15 @@ from typing import Final, NamedTuple, TypeVar
 
 from ..brokers.protocol import Broker, BrokerError, OffsetOutOfRange, Reader, TopicPartition, Watermarks
 from ..brokers.waiting import bounded, fatal_of
-from ..errors import LogError, SettingsError
+from ..errors import SettingsError
 from ..group.beats import Beats
 from ..group.heard import PARTITIONS, partition_of
 from ..group.history import History
 from ..group.shown import GroupShown, shown
-from ..offsets.codec import SignalError, decode_signal
+from ..offsets.codec import SignalError, decode_signal, prefix_of
 from ..offsets.control import Control
 from ..offsets.control_events import ControlEvent
-from ..offsets.events import SnapshotTaken
+from ..offsets.events import Committed, SnapshotTaken, StateChanged
 from ..offsets.ledger import Ledger
 from ..offsets.snapshots import newest_snapshot, search_starts
 from ..runtime.connect import connect
@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 TRIES_MAX: Final = 5
 """So often a log is begun to be read that is trimmed meanwhile."""
+PROGRESS: Final = tuple(prefix_of(kind) for kind in (Committed, StateChanged, SnapshotTaken))
+"""What the offset log holds most of, and no history tells of."""
 
 
 class Heard(NamedTuple):
@@ -142,11 +144,10 @@ async def _ends_at(group: GroupLogs, sources: Sequence[TopicPartition], at_ms: i
 
 async def _check_known(logs: LogReader, at_ms: int) -> None:
     """Raises SettingsError when the logs hold nothing of a moment, with the first one of which they do."""
-    if logs.ends.get(logs.control) == 0:
-        first_ms = await _first_ms(logs, logs.control)
+    if logs.ends.get(logs.control) == 0 and (first := await _first_event(logs, logs.control)) is not None:
         raise SettingsError(
             f"--at: {written(at_ms)} is before the application began: {logs.control.topic} begins at "
-            f"{written(first_ms)}"
+            f"{written(first.timestamp_ms)}"
         )
     marks = await logs.watermarks(logs.offset_logs())
     trimmed = [source for source, mark in marks.items() if mark.start > 0 and source in logs.ends]
@@ -158,15 +159,15 @@ async def _check_known(logs: LogReader, at_ms: int) -> None:
         )
 
 
-async def _first_ms(logs: LogReader, source: TopicPartition) -> int:
-    """When the first event of a log was written."""
+async def _first_event(logs: LogReader, source: TopicPartition) -> Placed | None:
+    """The first event that a log holds."""
     ends, logs.ends = logs.ends, {}
     mark = (await logs.watermarks([source]))[source]
     logs.ends = ends
     async for stretch in logs.stream({source: (mark.start, mark.high)}):
         if stretch.events:
-            return stretch.events[0].timestamp_ms
-    raise LogError(f"{source.topic}[{source.partition}] is empty although it has positions up to {mark.high}")
+            return stretch.events[0]
+    return None
 
 
 async def _known_from_ms(logs: LogReader, source: TopicPartition, start: int, end: int) -> int | None:
@@ -252,10 +253,13 @@ async def read_history(group: GroupLogs) -> History:
 
 async def _read_history(logs: LogReader) -> History:
     await logs.read_control(Ledger())  # it is ours, whole, and of a level that is known
-    marks = await logs.watermarks(logs.offset_logs())
+    history, marks = History(), await logs.watermarks(logs.offset_logs())
+    for source, mark in marks.items():
+        if mark.start > 0 and (first := await _first_event(logs, source)) is not None:
+            history.hear_offsets(source.partition, *first)
+    logs.passed_over = PROGRESS
     control = {logs.control: (0, logs.positions[logs.control])}
     offsets = {source: (mark.start, mark.high) for source, mark in marks.items()}
-    history = History()
     done, total = 0, sum(end - start for span in (control, offsets) for start, end in span.values())
     with ProgressShown(f"{logs.app}: events read", total) as progress:
         for spans in (control, offsets):

@@ -65,12 +65,12 @@ def _beat(member: MemberShown, heard: Heard, now_ms: int) -> str:
 # --- what happened ---------------------------------------------------------------------------------------------------
 
 
-def history_json(app: str, history: History, entries: Sequence[Entry]) -> str:
+def history_json(app: str, history: History, entries: Sequence[Entry], now_ms: int) -> str:
     """One document; docs/group.md has its shape."""
     told = {
         "app": app,
         "first": _written(history.first_ms),
-        "last": _written(history.last_ms),
+        "read": written(now_ms),
         "offset_log_begins": {str(p): written(ms) for p, ms in sorted(history.begins_ms.items())},
         "entries": [_move_json(entry) if isinstance(entry, Move) else _change_json(entry) for entry in entries],
     }
@@ -125,9 +125,9 @@ def _move_json(move: Move) -> dict[str, Any]:
 
 def history_text(app: str, history: History, entries: Sequence[Entry], now_ms: int) -> str:
     """Lines in the order of the control log; a move has a second one with its times."""
-    if history.first_ms is None or history.last_ms is None:
+    if history.first_ms is None:
         return f"{app}: the control log is empty"
-    lines = [f"{app}: from {_time(history.first_ms)} to {_time(history.last_ms)}, all times in UTC"]
+    lines = [f"{app}: from {_time(history.first_ms)} to {_time(now_ms)}, all times in UTC"]
     lines += [
         f"  partition {log_partition} of the offset log begins at {_time(ms)}: when ranges were released and taken up "
         "before is not known"

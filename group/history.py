@@ -103,8 +103,6 @@ class History:
     begins_ms: dict[int, int] = field(default_factory=dict)
     first_ms: int | None = None
     """The time of the first event of the control log."""
-    last_ms: int | None = None
-    """The latest time of any event."""
     _parties: dict[int, Party] = field(default_factory=dict)
     _births: dict[str, int] = field(default_factory=dict)
     _changes: list[Change] = field(default_factory=list)
@@ -131,7 +129,6 @@ class History:
 
     def hear_control(self, position: int, timestamp_ms: int, event: ControlEvent) -> None:
         """The next event of the control log."""
-        self._pass(timestamp_ms)
         self.first_ms = timestamp_ms if self.first_ms is None else self.first_ms
         if not event_counts(self.control, event):
             return
@@ -158,8 +155,7 @@ class History:
         take(self.control, event)
 
     def hear_offsets(self, log_partition: int, position: int, timestamp_ms: int, event: Event) -> None:
-        """The next event of a partition of the offset log."""
-        self._pass(timestamp_ms)
+        """The next event of a partition of the offset log; those of progress may be left out behind the first."""
         if log_partition not in self._heard:
             self._heard.add(log_partition)
             if position > 0:
@@ -170,9 +166,6 @@ class History:
                     _note(self._released, event, band.first, band.end, timestamp_ms)
             case WorkersCut() if event.bounds:
                 _note(self._cut, event, event.bounds[0], event.bounds[-1], timestamp_ms)
-
-    def _pass(self, timestamp_ms: int) -> None:
-        self.last_ms = timestamp_ms if self.last_ms is None else max(self.last_ms, timestamp_ms)
 
     def _grant(self, position: int, timestamp_ms: int, event: RangesGranted) -> None:
         """Before the fold of the control log forgets who had the points. A later chunk of a grant joins the first."""

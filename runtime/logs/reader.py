@@ -104,7 +104,8 @@ def signals_topic(app: str) -> str:
 
 class LogReader:
     """Reads one application's logs; positions stay between calls. ``log_partitions``: how many the offset log has.
-    ``ends``: positions below which the log is read and no further, as if it ended there; for who looks at the past.
+    For who looks at the past: ``ends``: positions below which the log is read and no further, as if it ended there;
+    ``passed_over``: events that begin so are not even decoded.
 
     The two logs are read over connections of their own, side by side: what stands behind an open transaction in the
     offset log keeps nobody from reading the control log, which may say how it is ended. Of each log there is one call
@@ -121,8 +122,10 @@ class LogReader:
         settings: Settings,
         log_partitions: int = 0,
         ends: Mapping[TopicPartition, int] = MappingProxyType({}),
+        passed_over: tuple[bytes, ...] = (),
     ) -> None:
-        self.app, self.broker, self.settings, self.ends = app, broker, settings, ends
+        self.app, self.broker, self.settings = app, broker, settings
+        self.ends, self.passed_over = ends, passed_over
         self.control = TopicPartition(control_topic(app), 0)
         self.log_partitions = log_partitions
         self.positions: dict[TopicPartition, int] = {}
@@ -387,7 +390,7 @@ class LogReader:
         return [
             Placed(record.offset, record.timestamp, self._decode(batch.source, record.offset, record.value))
             for record in batch.records
-            if record.offset < high
+            if record.offset < high and not (record.value or b"").startswith(self.passed_over)
         ]
 
     def _decode(self, source: TopicPartition, position: int, value: bytes | None) -> Event:

@@ -112,7 +112,8 @@ def test_the_history_of_a_group_that_is_down(old: Path) -> None:
     answer = keylanes(old, "group", "history", "--app", "shop", "--broker", "embedded:data")
     assert answer.returncode == 0, answer.stderr
     lines = answer.stdout.splitlines()
-    assert lines[0] == "shop: from 2026-11-25 14:58:33.918 to 2026-11-25 14:58:39.889, all times in UTC"
+    assert lines[0].startswith("shop: from 2026-11-25 14:58:33.918 to 2")
+    assert lines[0].endswith(", all times in UTC")
     assert lines[1] == "2026-11-25 14:58:33.918  incarnation 1 77b429532f90ca29 coordinates (term 1)"
     at = next(i for i, line in enumerate(lines) if line.startswith("2026-11-25 14:58:35.312"))
     assert lines[at - 2].endswith("incarnation 1 77b429532f90ca29 is expelled: taken over (term 2)")
@@ -132,7 +133,7 @@ def test_the_history_of_a_group_that_is_down(old: Path) -> None:
 def test_the_history_for_programs(old: Path) -> None:
     """All of it has one shape: docs/group.md."""
     told = of_old(old, "history")
-    assert list(told) == ["app", "first", "last", "offset_log_begins", "entries"]
+    assert list(told) == ["app", "first", "read", "offset_log_begins", "entries"]
     assert (told["app"], told["first"], told["offset_log_begins"]) == ("shop", "2026-11-25T14:58:33.918Z", {})
     moves = [entry for entry in told["entries"] if entry["kind"] == "move"]
     assert {entry["kind"] for entry in told["entries"]} == {"elected", "joined", "expelled", "fenced", "move"}
