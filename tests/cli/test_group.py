@@ -124,10 +124,8 @@ def test_the_history_of_a_group_that_is_down(old: Path) -> None:
     )
     assert "-> ?, given up (term 5)" in lines[-2]
     assert "released, not granted, for" in lines[-1]
-    assert (
-        keylanes(old, "group", "history", "--app", "shop", "--broker", "embedded:data").stdout[:999]
-        == (answer.stdout[:999])
-    ), "it changes nothing"
+    again = keylanes(old, "group", "history", "--app", "shop", "--broker", "embedded:data").stdout.splitlines()
+    assert again[1:-1] == lines[1:-1], "it changes nothing"
 
 
 def test_the_history_for_programs(old: Path) -> None:
