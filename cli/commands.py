@@ -4,7 +4,6 @@ The rooms above and beside this one are imported by name when a command asks for
 demo nor the audit.
 """
 
-import importlib
 import json
 import logging
 import os
@@ -22,15 +21,13 @@ from ..devkafka.java import java_home
 from ..errors import KeylanesError, SettingsError
 from ..runtime.app import App
 from ..runtime.logs.topics import creation_commands
-from ..runtime.settings import Settings
 from ..runtime.watch.progress import ProgressShown
 from ..runtime.watch.steps import Step
+from .application import load_app
 from .audit import audit_arguments, client_settings
 from .broker import broker
 from .codes import CODES, epilog
-from .group import as_json as group_json
-from .group import as_text as group_text
-from .group import show_group
+from .group import group as group_commands
 from .said import checked_level, set_up_logging
 from .state import state as state_commands
 from .topics import create_topics
@@ -51,6 +48,7 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
 )
 cli.add_typer(state_commands)
+cli.add_typer(group_commands)
 cli.command(epilog=epilog(2, 6, 8, code_0="stopped", code_6="it can't be fetched or does not start"))(broker)
 
 
@@ -199,26 +197,6 @@ def audit(context: typer.Context) -> None:
     raise typer.Exit(job.main(arguments, security))
 
 
-@cli.command(epilog=epilog(0, 2, 4, 6))
-def group(
-    target: Annotated[str | None, typer.Argument(metavar="[MODULE:APP]", help="where the App is")] = None,
-    app: Annotated[str | None, typer.Option(help="or the application's name, with --broker")] = None,
-    broker: Annotated[str | None, typer.Option(help="its address; default: that of MODULE:APP")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show who takes part in an application, who owns what, and what waits for what: from its logs alone."""
-    if (target is None) == (app is None):
-        raise SettingsError("group: give either MODULE:APP, or --app NAME with --broker ADDRESS")
-    loaded = None if target is None else load_app(target)
-    address = broker or (loaded.broker if loaded is not None and isinstance(loaded.broker, str) else None)
-    if address is None:
-        raise SettingsError("group: the broker's address is not known; give --broker ADDRESS")
-    settings = Settings.from_env() if loaded is None else loaded.settings
-    name = app if loaded is None else loaded.name
-    shown = show_group(name or "", address, settings)
-    sys.stdout.write((group_json(name or "", shown) if as_json else group_text(name or "", shown)) + "\n")
-
-
 @cli.command(epilog=epilog(0, 2))
 def topics(
     partitions: Annotated[int, typer.Option(min=1, help="of the widest source topic")],
@@ -263,26 +241,6 @@ def _partitions_of(given: str, widest: int) -> tuple[str, int]:
     if not (topic and number.isascii() and number.isdigit() and 1 <= int(number) <= widest):
         raise SettingsError(f"--state: seen {given!r}; allowed is TOPIC:N with N from 1 to --partitions {widest}")
     return topic, int(number)
-
-
-def load_app(target: str) -> App:
-    """The App that ``module:name`` names; modules of the working directory are found. Raises SettingsError."""
-    module_name, colon, name = target.partition(":")
-    if not (module_name and colon and name):
-        raise SettingsError(f"an application is named as module:app, e.g. flights:app; seen {target!r}")
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there; something that it imports is not
-        raise SettingsError(f"no module {module_name!r} in {here} or among what is installed") from None
-    found = getattr(module, name, None)
-    if not isinstance(found, App):
-        raise SettingsError(f"{target}: {name!r} is no keylanes.App of that module; seen {type(found).__name__}")
-    return found
 
 
 def print_error(text: str) -> None:

@@ -1,78 +1,96 @@
-"""How the group of an application stands: from its logs alone, also while it is down."""
+"""``keylanes group``: how the group of an application stands and stood, and what happened to it, by its logs alone."""
 
 import asyncio
-import json
-from typing import Any
+import sys
+import time
+from typing import Annotated, Any, Final
 
-from ..brokers.protocol import Broker, BrokerError
-from ..brokers.waiting import fatal_of
-from ..errors import SettingsError
-from ..group.shown import GroupShown, shown
-from ..offsets.ledger import Ledger
-from ..runtime.connect import connect
-from ..runtime.logs.reader import LogReader, control_topic, offsets_topic
-from ..runtime.settings import Settings
+import typer
+from typer.core import TyperGroup
 
-RANGES_SHOWN = 8
-"""Of one member, on a line."""
+from ..group.happened import selected
+from ..group.history import History
+from .application import named
+from .codes import epilog
+from .group_logs import Stands, opened, read_group, read_history
+from .group_text import group_json, group_text, history_json, history_text
+from .moments import MOMENT, optional_ms
 
-
-def show_group(app: str, address: str, settings: Settings) -> GroupShown:
-    """The group of an application, as its logs on a broker say. Raises SettingsError, LogError, BrokerUnavailable."""
-    return asyncio.run(_show(app, connect(address, settings, f"{app}-group"), settings))
+STANDS: Final = "show"
+"""What is meant when no command is named."""
 
 
-async def _show(app: str, broker: Broker, settings: Settings) -> GroupShown:
-    try:
-        await broker.open()
-    except BrokerError as error:
-        raise fatal_of(error) from error
-    try:
-        names = [control_topic(app), offsets_topic(app)]
-        found = await broker.describe(names)
-        if missing := [name for name in names if name not in found]:
-            raise SettingsError(
-                f"there is no application {app!r} on this broker: {', '.join(missing)} does not exist. Name one that "
-                "has run there"
-            )
-        logs = LogReader(app, broker, settings, found[names[1]].partitions)
-        try:
-            ledger = await logs.read_control(Ledger())
-            ledger = await logs.begin_offsets(ledger)
-        finally:
-            await logs.close()
-        return shown(ledger.control, ledger.partitions)
-    except BrokerError as error:
-        raise fatal_of(error) from error
-    finally:
-        await broker.close()
+class _Commands(TyperGroup):
+    """``keylanes group MODULE:APP`` is ``keylanes group show MODULE:APP``. The context is ``Any``: whose click it is of
+    depends on typer's version.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = [STANDS, *args]
+        return list(super().parse_args(ctx, args))
 
 
-def as_json(app: str, group: GroupShown) -> str:
-    """All of it, for programs."""
-    members = [
-        {**member._asdict(), "held": [held._asdict() for held in member.held], "share": round(member.share, 6)}
-        for member in group.members
-    ]
-    told: dict[str, Any] = {"app": app, **group._asdict(), "state": group.state.value, "members": members}
-    return json.dumps(told)
+group = typer.Typer(name="group", cls=_Commands, no_args_is_help=True)
+
+Target = Annotated[str | None, typer.Argument(metavar="[MODULE:APP]", help="where the App is")]
+AppName = Annotated[str | None, typer.Option("--app", help="or the application's name, with --broker")]
+Address = Annotated[str | None, typer.Option("--broker", help="its address; default: that of MODULE:APP")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON on standard output")]
 
 
-def as_text(app: str, group: GroupShown) -> str:
-    """For people: the group, a line for each member, and what waits for what."""
-    epochs = f"group epoch {group.group_epoch}, assignment epoch {group.assignment_epoch}"
-    lines = [f"{app}: {group.state.value}, term {group.term}, {epochs}, level {group.level}"]
-    for member in group.members:
-        name = f" {member.instance}" if member.instance else ""
-        ranges = ", ".join(held.label for held in member.held[:RANGES_SHOWN]) or "nothing"
-        if (more := len(member.held) - RANGES_SHOWN) > 0:
-            ranges += f" and {more} more"
-        role = ", coordinates" if member.is_coordinator else ""
-        lines.append(
-            f"  incarnation {member.incarnation}{name} on {member.host or '?'} ({member.standing}{role}): {ranges} "
-            f"({member.share:.0%})"
-        )
-    if not group.members:
-        lines.append("  no member")
-    lines += [f"  {line}" for line in group.waits]
-    return "\n".join(lines)
+@group.callback(epilog=epilog(0, 2, 4, 6))
+def about() -> None:
+    """Show the group of an application: from its logs alone, also while it is down.
+
+    `keylanes group MODULE:APP` is short for `keylanes group show MODULE:APP`.
+    """
+
+
+@group.command(STANDS, epilog=epilog(0, 2, 4, 6))
+def show(
+    target: Target = None,
+    app: AppName = None,
+    broker: Address = None,
+    at: Annotated[str | None, typer.Option(metavar="MOMENT", help=f"as it stood then: {MOMENT}")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who takes part in an application, who owns what, and what waits for what."""
+    application = named("group", target, app, broker)
+    at_ms = optional_ms("--at", at, _now_ms())
+
+    async def read() -> Stands:
+        async with opened(application) as logs:
+            return await read_group(logs, at_ms, _now_ms)
+
+    stands = asyncio.run(read())
+    sys.stdout.write((group_json if as_json else group_text)(application.app, stands) + "\n")
+
+
+@group.command(epilog=epilog(0, 2, 4, 6))
+def history(
+    target: Target = None,
+    app: AppName = None,
+    broker: Address = None,
+    since: Annotated[str | None, typer.Option(metavar="MOMENT", help=f"nothing that was over before: {MOMENT}")] = None,
+    until: Annotated[str | None, typer.Option(metavar="MOMENT", help="nothing that began later")] = None,
+    topic: Annotated[str | None, typer.Option(help="only the moves of this source topic")] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="only the moves of this source partition")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who took part when, and how each range changed hands: asked, released, granted, taken up."""
+    application, now_ms = named("group history", target, app, broker), _now_ms()
+    since_ms, until_ms = optional_ms("--since", since, now_ms), optional_ms("--until", until, now_ms)
+
+    async def read() -> History:
+        async with opened(application) as logs:
+            return await read_history(logs)
+
+    found = asyncio.run(read())
+    entries = selected(found.entries(), since_ms, until_ms, topic, partition)
+    told = history_json if as_json else history_text
+    sys.stdout.write(told(application.app, found, entries, now_ms) + "\n")
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

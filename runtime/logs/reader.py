@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from ...brokers.protocol import Batch, Broker, BrokerError, OffsetOutOfRange, Reader, TopicPartition, Watermarks
@@ -103,6 +104,8 @@ def signals_topic(app: str) -> str:
 
 class LogReader:
     """Reads one application's logs; positions stay between calls. ``log_partitions``: how many the offset log has.
+    For who looks at the past: ``ends``: positions below which the log is read and no further, as if it ended there;
+    ``passed_over``: events that begin so are not even decoded.
 
     The two logs are read over connections of their own, side by side: what stands behind an open transaction in the
     offset log keeps nobody from reading the control log, which may say how it is ended. Of each log there is one call
@@ -112,10 +115,17 @@ class LogReader:
     may go on after it, over others.
     """
 
-    def __init__(self, app: str, broker: Broker, settings: Settings, log_partitions: int = 0) -> None:
-        self.app = app
-        self.broker = broker
-        self.settings = settings
+    def __init__(
+        self,
+        app: str,
+        broker: Broker,
+        settings: Settings,
+        log_partitions: int = 0,
+        ends: Mapping[TopicPartition, int] = MappingProxyType({}),
+        passed_over: tuple[bytes, ...] = (),
+    ) -> None:
+        self.app, self.broker, self.settings = app, broker, settings
+        self.ends, self.passed_over = ends, passed_over
         self.control = TopicPartition(control_topic(app), 0)
         self.log_partitions = log_partitions
         self.positions: dict[TopicPartition, int] = {}
@@ -147,7 +157,8 @@ class LogReader:
         """A partition of the offset log."""
         return TopicPartition(offsets_topic(self.app), log_partition)
 
-    def _offset_logs(self) -> list[TopicPartition]:
+    def offset_logs(self) -> list[TopicPartition]:
+        """All of them."""
         return [self.offsets(log_partition) for log_partition in range(self.log_partitions)]
 
     def log_partition_of(self, partition: int) -> int:
@@ -168,7 +179,7 @@ class LogReader:
                 )
             self.positions[self.control] = 0
         high = (await self._ends([self.control]))[self.control]
-        async for placed in self._stream({self.control: (self.positions[self.control], high)}):
+        async for placed in self.stream({self.control: (self.positions[self.control], high)}):
             for one in placed.events:
                 self._fold_control(ledger, one)
             self.positions[self.control] = placed.end
@@ -234,7 +245,7 @@ class LogReader:
     async def _begin(self, ledger: Ledger, own: Own | None) -> None:
         # Known before the ends are asked for: meanwhile the control log is read on, to grants of what was opened since.
         granted = {self.log_partition_of(partition) for _, partition in self._granted.places()}
-        marks = await self.watermarks(self._offset_logs())
+        marks = await self.watermarks(self.offset_logs())
         self._check_history(marks, granted)
         for source, (snapshot, position) in (await self._search_snapshots(marks)).items():
             self.positions[source] = position
@@ -255,7 +266,7 @@ class LogReader:
             return []
         span = (min(lacking), max(lacking) + 1)
         grants: list[RangesGranted] = []
-        async for placed in self._stream({self.control: span}, GRANTS):  # the control log is read on meanwhile
+        async for placed in self.stream({self.control: span}, GRANTS):  # the control log is read on meanwhile
             wanted = [one.event for one in placed.events if one.position in lacking]
             grants += [event for event in wanted if isinstance(event, RangesGranted)]
         return grants
@@ -279,7 +290,7 @@ class LogReader:
                 found[source] = None, mark.start
                 del searched[source]
             taken: dict[TopicPartition, list[SnapshotTaken]] = {source: [] for source in spans}
-            async for placed in self._stream(spans):
+            async for placed in self.stream(spans):
                 events = (one.event for one in placed.events)
                 taken[placed.source] += [event for event in events if isinstance(event, SnapshotTaken)]
             for source, parts in taken.items():
@@ -305,8 +316,8 @@ class LogReader:
         """Read the offset log from where it was left to the ends of its partitions; raises LogError. ``own``: what is
         not to be folded of it.
         """
-        ends = await self._ends(self._offset_logs())
-        async for placed in self._stream({source: (self.positions[source], high) for source, high in ends.items()}):
+        ends = await self._ends(self.offset_logs())
+        async for placed in self.stream({source: (self.positions[source], high) for source, high in ends.items()}):
             events = [one.event for one in placed.events]
             self.commits_read += sum(isinstance(event, Committed) and not event.part for event in events)
             self.fold_offsets(ledger, placed.source, events, own or Own())  # type: ignore[arg-type]  # of the offset log
@@ -328,7 +339,7 @@ class LogReader:
 
     async def behind(self) -> int:
         """How many positions the offset log has behind where it was read to, in the partition where these are most."""
-        marks = await self.watermarks(self._offset_logs())
+        marks = await self.watermarks(self.offset_logs())
         return max((mark.high - self.positions.get(source, 0) for source, mark in marks.items()), default=0)
 
     async def _ends(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -347,13 +358,13 @@ class LogReader:
         HistoryTrimmed, BrokerTimeout.
         """
         found: dict[TopicPartition, list[Placed]] = {source: [] for source in spans}
-        async for placed in self._stream(spans):
+        async for placed in self.stream(spans):
             found[placed.source] += placed.events
         return found
 
-    async def _stream(self, spans: Mapping[TopicPartition, Extent], over: str = "") -> AsyncIterator[Stretch]:
-        """The same as it comes, so that a log of any length is read without being held. ``over``: which connection;
-        that of the log unless it is said.
+    async def stream(self, spans: Mapping[TopicPartition, Extent], over: str = "") -> AsyncIterator[Stretch]:
+        """The same as it comes, so that a log of any length is read without being held; all sources are of one log.
+        ``over``: which connection; that of the log unless it is said.
         """
         wanted = {source: span for source, span in spans.items() if span[0] < span[1]}
         if not wanted:
@@ -379,7 +390,7 @@ class LogReader:
         return [
             Placed(record.offset, record.timestamp, self._decode(batch.source, record.offset, record.value))
             for record in batch.records
-            if record.offset < high
+            if record.offset < high and not (record.value or b"").startswith(self.passed_over)
         ]
 
     def _decode(self, source: TopicPartition, position: int, value: bytes | None) -> Event:
@@ -389,9 +400,12 @@ class LogReader:
             raise LogError(f"{source.topic}[{source.partition}] at position {position}: {error}") from None
 
     async def watermarks(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, Watermarks]:
-        """The watermarks of partitions of one of our logs, in this order."""
+        """The watermarks of partitions of one of our logs, in this order; none above the ``ends``."""
         marks = await self._bounded(self.broker.watermarks(sources), f"watermarks of {sources[0].topic}")
-        return {source: marks[source] for source in sources}
+        return {
+            source: Watermarks(marks[source].start, min(marks[source].high, self.ends.get(source, marks[source].high)))
+            for source in sources
+        }
 
     async def _bounded(self, work: Awaitable[T], what: str) -> T:
         return await bounded(work, self.settings.call_limit_ms, what)

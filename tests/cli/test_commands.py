@@ -95,7 +95,7 @@ def test_the_commands_are_named(folder: Path) -> None:
     """The help names every command, and no command at all is wrong usage that shows it too."""
     answer = keylanes(folder, "--help")
     assert answer.returncode == 0
-    assert all(command in answer.stdout for command in ("run", "demo", "audit", "broker", "topics", "state"))
+    assert all(command in answer.stdout for command in ("run", "demo", "audit", "broker", "topics", "state", "group"))
     assert keylanes(folder).returncode == 2
 
 
@@ -106,7 +106,10 @@ def test_the_version_is_told(folder: Path) -> None:
     assert answer.stdout == f"keylanes {__version__}, {'compiled' if IS_COMPILED else 'interpreted'}\n"
 
 
-@pytest.mark.parametrize("command", ["run", "demo", "audit", "broker", "topics", "state get", "state scan"])
+@pytest.mark.parametrize(
+    "command",
+    ["run", "demo", "audit", "broker", "topics", "state get", "state scan", "group", "group show", "group history"],
+)
 def test_the_help_of_each_command_names_its_exit_codes(folder: Path, command: str) -> None:
     """Those of errors.py with the same numbers, in words."""
     answer = keylanes(folder, *command.split(), "--help")

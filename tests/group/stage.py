@@ -18,6 +18,7 @@ A script is text: paragraphs of commands, a line ``----``, and what came of them
     coordinator is b                 that process is elected: it knows only the logs and what is said from now on
     takes a                          it has cut all that it was granted into workers: that was committed
     show                             how the group stands, for people
+    history                          what is new in the history: who owned what when; times in seconds
     outage 20s                       the signals can't be appended to for so long
 
 After each command the coordinator decides until it has nothing more to say; each fence and read that it asks for is
@@ -30,7 +31,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from keylanes.group.coordinator import decide, needs
+from keylanes.group.happened import Change, Entry, Party
 from keylanes.group.heard import PARTITIONS, Heard, partition_of
+from keylanes.group.history import History
 from keylanes.group.moves import CHANGE
 from keylanes.group.shown import shown
 from keylanes.group.view import Batch, Begun, Found, Rules, Seat, View
@@ -56,7 +59,7 @@ from keylanes.offsets.control_events import (
 )
 from keylanes.offsets.decide import StoreSpec, Turn, stores_hash
 from keylanes.offsets.event_values import LEVEL, Edge, Sourced, Tile
-from keylanes.offsets.events import Committed, RangesReleased, WorkersCut
+from keylanes.offsets.events import Committed, Event, RangesReleased, WorkersCut
 from keylanes.offsets.ledger import Ledger, evolve
 from keylanes.offsets.signals import Beat, CoordinatorBeat, ExpelAsked, JoinAsked, LeaveAsked, MoveAsked, StoreAsked
 
@@ -80,15 +83,25 @@ class Group:
         self.births: list[str] = []
         self.stopped: set[int] = set()
         """Who was fenced: it commits no more."""
-        evolve(self.ledger, AppCreated("app", "hash", 1))
+        self.history, self._events, self._told = History(), 0, list[str]()
+        self.write(AppCreated("app", "hash", 1))
         self._seats(1, "a")
 
     def _seats(self, term: int, name: str) -> None:
         birth = self.asks[name].birth if name in self.asks else f"{name}1"
-        evolve(self.ledger, CoordinatorElected(term, "", birth, "app"))
+        self.write(CoordinatorElected(term, "", birth, "app"))
         self.turn, self.seat = Turn(term), Seat("app", birth, self.now_ms)
         self.heard = Heard(self.rules.session_ms, self.rules.interval_ms)
         self._beat()
+
+    def write(self, event: Event) -> None:
+        """An event is written to its log, and read by all."""
+        evolve(self.ledger, event)
+        self._events += 1
+        if isinstance(event, ControlEvent):
+            self.history.hear_control(self._events, self.now_ms, event)
+        else:
+            self.history.hear_offsets(0, 0, self.now_ms, event)
 
     def view(self) -> View:
         """What the coordinator sees."""
@@ -117,7 +130,7 @@ class Group:
         for decision in batch.decisions:
             before = self.ledger.control.number
             self.judge(decision)
-            evolve(self.ledger, decision)
+            self.write(decision)
             assert self.ledger.control.number == before + 1, f"it does not count: {decision}"
             self.position += 1
             self.said += list(self.told(decision))
@@ -266,10 +279,7 @@ class Group:
             if fold.parts[epoch].incarnation == incarnation:
                 self.transactions += 1
                 edges = tuple(Edge(x, y, edge) for x, y, edge in fold.parts[epoch].edges.pieces(a, b))
-                evolve(
-                    self.ledger,
-                    RangesReleased(incarnation, self.transactions, epoch, topic, partition, 0, edges, ()),
-                )
+                self.write(RangesReleased(incarnation, self.transactions, epoch, topic, partition, 0, edges, ()))
 
     def _do_works(self, name: str) -> None:
         incarnation = self.member(name)
@@ -280,10 +290,7 @@ class Group:
                     self.transactions += 1
                     at = [(x, y, edge) for x, y, edge in part.edges.pieces(a, b)]
                     tiles = tuple(Tile(n, 1, x, y, edge, edge + 1) for n, (x, y, edge) in enumerate(at))
-                    evolve(
-                        self.ledger,
-                        Committed(incarnation, self.transactions, 0, 1, epoch, topic, partition, tiles, 0, 0, 0),
-                    )
+                    self.write(Committed(incarnation, self.transactions, 0, 1, epoch, topic, partition, tiles, 0, 0, 0))
 
     def _do_move(self, topic: str, partition: str, _to: str, name: str, half: str = "") -> None:
         self.requests += 1
@@ -306,12 +313,17 @@ class Group:
             self.said.append(f"  {self.name_of(member.incarnation)}: {member.standing}, {held}, {member.share:.0%}")
         self.said += [f"  {line}" for line in group.waits]
 
+    def _do_history(self) -> None:
+        now = [told_of(entry) for entry in self.history.entries()]
+        self.said += [line for line in now if line not in self._told]
+        self._told = now
+
     def _do_takes(self, name: str) -> None:
         for place, fold in self.ledger.partitions.items():
             for epoch, part in list(fold.parts.items()):
                 for a, b, _ in part.froms.pieces() if part.incarnation == self.member(name) else ():
                     self.transactions += 1
-                    evolve(self.ledger, WorkersCut(self.member(name), self.transactions, epoch, *place, 1, (a, b)))
+                    self.write(WorkersCut(self.member(name), self.transactions, epoch, *place, 1, (a, b)))
 
     def _do_hold(self, *what: str) -> None:
         self.holds |= {*what}
@@ -345,6 +357,29 @@ class Group:
                 self._say(name, self.asks[name])
             else:
                 self._say(name, Beat(member.incarnation, member.birth, self.position, 0))
+
+
+def told_of(entry: Entry) -> str:
+    """An entry of the history in a line."""
+
+    def party(one: Party | None) -> str:
+        return "nobody" if one is None else f"{one.host.removeprefix('host-')}#{one.incarnation}"
+
+    def at(name: str, ms: int | None) -> str:
+        return "" if ms is None else f" {name} {ms // SECOND_MS}"
+
+    if isinstance(entry, Change):
+        who = party(entry.party) if entry.party and entry.party.incarnation else bare(entry.birth)
+        return f"{entry.at_ms // SECOND_MS}: {who} {entry.what}" + (f": {entry.cause}" if entry.cause else "")
+    times = "".join(at(one.what, one.ms) for one in (entry.asked, entry.released) if one is not None)
+    times += at("granted", entry.granted_ms) + at("taken up", entry.taken_up_ms) + at("withdrawn", entry.withdrawn_ms)
+    still = "" if entry.stood_still_ms is None else f", stood still {entry.stood_still_ms // SECOND_MS}"
+    what = f"{entry.topic}[{entry.partition}]{share(entry.first, entry.end)}"
+    numbers = f"{entry.cause}, plan {entry.plan} move {entry.move} term {entry.term}"
+    reason = f": {entry.reason}" if entry.reason else ""
+    return (
+        f"{what} {party(entry.origin)} -> {party(entry.target)} ({numbers}){times}{still}; {entry.state.value}{reason}"
+    )
 
 
 def share(first: int, end: int) -> str:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from keylanes.offsets import control_events, event_values, older_events, signals
 from keylanes.offsets import events as offset_events
-from keylanes.offsets.codec import EVENT_BYTES_MAX, EventError, SignalError, decode, decode_signal, encode
+from keylanes.offsets.codec import EVENT_BYTES_MAX, EventError, SignalError, decode, decode_signal, encode, prefix_of
 from keylanes.offsets.event_values import EVERYBODY, NUMBERLESS, Band, Edge, Tile, Writer
 from keylanes.offsets.events import Committed, Event, RangesReleased, SnapshotTaken, StateChanged
 from keylanes.offsets.older_events import OlderEvent, SnapshotTaken1, SnapshotTaken2, as_of_today
@@ -287,6 +287,13 @@ def test_events_are_values(event: Event) -> None:
     assert len({event, decode(encode(event))}) == 1
     with pytest.raises(AttributeError):
         event.term = 9  # type: ignore[union-attr, misc]  # that it is refused is the point
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_events_of_a_kind_are_told_by_how_they_begin(event: Event) -> None:
+    """All of that kind begin so, and none of any other one."""
+    kinds = [kind for kind in typing.get_args(Event) if encode(event).startswith(prefix_of(kind))]
+    assert kinds == [type(event)]
 
 
 def test_an_event_over_a_thousand_tiles_fits_the_limit() -> None:

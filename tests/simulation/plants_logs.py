@@ -57,7 +57,7 @@ def read_to_the_stable_offset(patch: Planting) -> None:
     change(
         patch,
         LogReader,
-        "_stream",
+        "stream",
         (
             "            batches = await bounded(_some(reader, wanted), limit, what)\n",
             (

@@ -1,0 +1,276 @@
+"""Reading a group from the logs of its application: how it stands, how it stood, and what happened to it."""
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple, TypeVar
+
+from ..brokers.protocol import Broker, BrokerError, OffsetOutOfRange, Reader, TopicPartition, Watermarks
+from ..brokers.waiting import bounded, fatal_of
+from ..errors import SettingsError
+from ..group.beats import Beats
+from ..group.heard import PARTITIONS, partition_of
+from ..group.history import History
+from ..group.shown import GroupShown, shown
+from ..offsets.codec import SignalError, decode_signal, prefix_of
+from ..offsets.control import Control
+from ..offsets.control_events import ControlEvent
+from ..offsets.events import Committed, SnapshotTaken, StateChanged
+from ..offsets.ledger import Ledger
+from ..offsets.snapshots import newest_snapshot, search_starts
+from ..runtime.connect import connect
+from ..runtime.logs.reader import (
+    FETCH_RECORDS_MAX,
+    READ_RECORDS_MAX,
+    HistoryTrimmed,
+    LogReader,
+    Placed,
+    control_topic,
+    offsets_topic,
+    signals_topic,
+)
+from ..runtime.settings import Settings
+from ..runtime.watch.progress import ProgressShown
+from .application import Named
+from .moments import written
+
+T = TypeVar("T")
+
+TRIES_MAX: Final = 5
+"""So often a log is begun to be read that is trimmed meanwhile."""
+PROGRESS: Final = tuple(prefix_of(kind) for kind in (Committed, StateChanged, SnapshotTaken))
+"""What the offset log holds most of, and no history tells of."""
+
+
+class Heard(NamedTuple):
+    """``last_ms``: by incarnation, when each member was heard last; ``expired``: of whom the signals hold nothing any
+    more, who may have been heard before.
+    """
+
+    last_ms: Mapping[int, int]
+    expired: Collection[int]
+
+
+class Stands(NamedTuple):
+    """A group at a moment. ``at_ms``: that was asked for, None for now. ``heard``: None where the signals say nothing
+    of that moment.
+    """
+
+    group: GroupShown
+    at_ms: int | None
+    now_ms: int
+    heard: Heard | None
+
+
+class GroupLogs(NamedTuple):
+    """The logs of an application, on a broker that is open. ``log_partitions``: of its offset log."""
+
+    app: str
+    broker: Broker
+    settings: Settings
+    log_partitions: int
+    has_signals: bool
+
+    @classmethod
+    async def of(cls, app: str, broker: Broker, settings: Settings) -> "GroupLogs":
+        """Raises SettingsError where there is no such application."""
+        names, signals = [control_topic(app), offsets_topic(app)], signals_topic(app)
+        found = await broker.describe([*names, signals])
+        if missing := [name for name in names if name not in found]:
+            raise SettingsError(
+                f"there is no application {app!r} on this broker: {', '.join(missing)} does not exist. Name one that "
+                "has run there"
+            )
+        return cls(app, broker, settings, found[names[1]].partitions, signals in found)
+
+
+@asynccontextmanager
+async def opened(named: Named) -> AsyncIterator[GroupLogs]:
+    """The logs of an application; what goes wrong at the broker is its fatal error."""
+    broker = connect(named.address, named.settings, f"{named.app}-group")
+    try:
+        await broker.open()
+    except BrokerError as error:
+        raise fatal_of(error) from error
+    try:
+        yield await GroupLogs.of(named.app, broker, named.settings)
+    except BrokerError as error:
+        raise fatal_of(error) from error
+    finally:
+        await broker.close()
+
+
+async def _read(group: GroupLogs, read: Callable[[LogReader], Awaitable[T]]) -> T:
+    """Read with a new reader; again, when the application has trimmed its log meanwhile."""
+    for tries_left in reversed(range(TRIES_MAX)):
+        logs = LogReader(group.app, group.broker, group.settings, group.log_partitions)
+        try:
+            return await read(logs)
+        except HistoryTrimmed:
+            if not tries_left:
+                raise
+        finally:
+            await logs.close()
+    raise AssertionError("it returns or raises")
+
+
+# --- how it stands ---------------------------------------------------------------------------------------------------
+
+
+async def read_group(group: GroupLogs, at_ms: int | None, wall_ms: Callable[[], int]) -> Stands:
+    """The group now, or as it stood at a moment; ``wall_ms``: the clock. Raises SettingsError for a moment of which the
+    logs do not know, LogError, BrokerError.
+    """
+    if at_ms is not None and at_ms > (now_ms := wall_ms()):
+        raise SettingsError(f"--at: {written(at_ms)} is to come; it is {written(now_ms)} now")
+
+    async def read(logs: LogReader) -> Ledger:
+        if at_ms is not None:
+            logs.ends = await _ends_at(group, [logs.control, *logs.offset_logs()], at_ms)
+            await _check_known(logs, at_ms)
+        return await logs.begin_offsets(await logs.read_control(Ledger()))
+
+    ledger = await _read(group, read)
+    heard = await _heard(group, ledger.control, at_ms) if group.has_signals else None
+    return Stands(shown(ledger.control, ledger.partitions), at_ms, wall_ms(), heard)
+
+
+async def _ends_at(group: GroupLogs, sources: Sequence[TopicPartition], at_ms: int) -> dict[TopicPartition, int]:
+    """Of each partition the first position that is behind a moment; not in it: there is none."""
+    finding = group.broker.offsets_at(dict.fromkeys(sources, at_ms + 1))
+    found = await bounded(finding, group.settings.call_limit_ms, f"looking for positions at {written(at_ms)}")
+    return {source: position for source, position in found.items() if position is not None}
+
+
+async def _check_known(logs: LogReader, at_ms: int) -> None:
+    """Raises SettingsError when the logs hold nothing of a moment, with the first one of which they do."""
+    if logs.ends.get(logs.control) == 0 and (first := await _first_event(logs, logs.control)) is not None:
+        raise SettingsError(
+            f"--at: {written(at_ms)} is before the application began: {logs.control.topic} begins at "
+            f"{written(first.timestamp_ms)}"
+        )
+    marks = await logs.watermarks(logs.offset_logs())
+    trimmed = [source for source, mark in marks.items() if mark.start > 0 and source in logs.ends]
+    known_ms = [await _known_from_ms(logs, source, marks[source].start, logs.ends[source]) for source in trimmed]
+    if (from_ms := max((ms for ms in known_ms if ms is not None), default=None)) is not None:
+        raise SettingsError(
+            f"--at: {written(at_ms)} is before what {offsets_topic(logs.app)} holds, which was trimmed: it knows how "
+            f"the group stood from {written(from_ms)} on"
+        )
+
+
+async def _first_event(logs: LogReader, source: TopicPartition) -> Placed | None:
+    """The first event that a log holds."""
+    ends, logs.ends = logs.ends, {}
+    mark = (await logs.watermarks([source]))[source]
+    logs.ends = ends
+    async for stretch in logs.stream({source: (mark.start, mark.high)}):
+        if stretch.events:
+            return stretch.events[0]
+    return None
+
+
+async def _known_from_ms(logs: LogReader, source: TopicPartition, start: int, end: int) -> int | None:
+    """When the first whole snapshot was written in a log that was trimmed, if that is not before ``end``."""
+    ends, logs.ends = logs.ends, {}
+    high = (await logs.watermarks([source]))[source].high
+    logs.ends = ends
+    taken: list[Placed] = []
+    for first in range(start, high, READ_RECORDS_MAX):
+        span = first, min(high, first + READ_RECORDS_MAX)
+        for placed in (await logs.read_spans({source: span}))[source]:
+            if not isinstance(placed.event, SnapshotTaken):
+                continue
+            taken.append(placed)
+            parts = newest_snapshot(one.event for one in taken if isinstance(one.event, SnapshotTaken))
+            if parts is not None and parts[0].position >= start:
+                return placed.timestamp_ms if placed.position >= end else None
+    return None
+
+
+# --- who was heard ---------------------------------------------------------------------------------------------------
+
+
+async def _heard(group: GroupLogs, control: Control, at_ms: int | None) -> Heard | None:
+    """When each member was heard last, by the signals, which are read backwards until all were, or to their start."""
+    broker, limit = group.broker, group.settings.call_limit_ms
+    sources = [TopicPartition(signals_topic(group.app), partition) for partition in range(PARTITIONS)]
+    marks = await bounded(broker.watermarks(sources), limit, f"watermarks of {sources[0].topic}")
+    if at_ms is not None:
+        ends = await _ends_at(group, sources, at_ms)
+        marks = {source: Watermarks(mark.start, ends.get(source, mark.high)) for source, mark in marks.items()}
+        if all(0 < mark.start >= mark.high for mark in marks.values()):
+            return None
+    beats = Beats(control)
+    starts = {source: iter(search_starts(mark.start, mark.high)) for source, mark in marks.items()}
+    upper = {source: mark.high for source, mark in marks.items()}
+    reader = await bounded(broker.reader({}), limit, f"opening a reader of {sources[0].topic}")
+    try:
+        while lacking := beats.lacking():
+            spans: dict[TopicPartition, tuple[int, int]] = {}
+            for source in sources:
+                if source.partition in lacking and (start := next(starts[source], None)) is not None:
+                    spans[source], upper[source] = (start, upper[source]), start
+            if not spans:
+                break
+            await bounded(_hear(reader, spans, beats), limit, f"reading {sources[0].topic}")
+    finally:
+        await reader.close()
+    members = control.unfenced()
+    last_ms = {m.incarnation: beats.last_ms[m.birth] for m in members if m.birth in beats.last_ms}
+    kept = {source.partition for source, mark in marks.items() if mark.start == 0}
+    expired = {m.incarnation for m in members if partition_of(m.joined.instance, m.birth) not in kept}
+    return Heard(last_ms, expired - last_ms.keys())
+
+
+async def _hear(reader: Reader, spans: Mapping[TopicPartition, tuple[int, int]], beats: Beats) -> None:
+    wanted = {source: span for source, span in spans.items() if span[0] < span[1]}
+    reader.assign({source: start for source, (start, _) in wanted.items()})
+    while wanted:
+        try:
+            batches = await reader.fetch(wanted, records_max=FETCH_RECORDS_MAX, wait_ms=100)
+        except OffsetOutOfRange as error:  # retention has passed it
+            del wanted[error.source]
+            reader.assign({source: reader.position(source) for source in wanted})
+            continue
+        for batch in batches:
+            end = wanted[batch.source][1]
+            for record in batch.records:
+                with contextlib.suppress(SignalError):  # a newer version's: no fact
+                    if record.offset < end:
+                        beats.hear(record.timestamp, decode_signal(record.value or b""))
+            if batch.offset_next >= end:
+                del wanted[batch.source]
+
+
+# --- what happened ---------------------------------------------------------------------------------------------------
+
+
+async def read_history(group: GroupLogs) -> History:
+    """All that the logs tell. Raises LogError, BrokerError."""
+    return await _read(group, _read_history)
+
+
+async def _read_history(logs: LogReader) -> History:
+    await logs.read_control(Ledger())  # it is ours, whole, and of a level that is known
+    history, marks = History(), await logs.watermarks(logs.offset_logs())
+    for source, mark in marks.items():
+        if mark.start > 0 and (first := await _first_event(logs, source)) is not None:
+            history.hear_offsets(source.partition, *first)
+    logs.passed_over = PROGRESS
+    control = {logs.control: (0, logs.positions[logs.control])}
+    offsets = {source: (mark.start, mark.high) for source, mark in marks.items()}
+    done, total = 0, sum(end - start for span in (control, offsets) for start, end in span.values())
+    with ProgressShown(f"{logs.app}: events read", total) as progress:
+        for spans in (control, offsets):
+            at = {source: start for source, (start, _) in spans.items()}
+            async for stretch in logs.stream(spans):
+                for position, timestamp_ms, event in stretch.events:
+                    if isinstance(event, ControlEvent):
+                        history.hear_control(position, timestamp_ms, event)
+                    else:
+                        history.hear_offsets(stretch.source.partition, position, timestamp_ms, event)
+                done += stretch.end - at[stretch.source]
+                at[stretch.source] = stretch.end
+                progress.move(done)
+    return history

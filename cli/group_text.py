@@ -1,0 +1,220 @@
+"""A group and its history in words for people, and as JSON for programs."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ..group.happened import Change, Entry, Move, MoveState, Party
+from ..group.history import History
+from ..group.shown import MemberShown
+from ..keyrange.hashing import SPACE_END
+from .group_logs import Heard, Stands
+from .moments import seconds, written
+
+RANGES_SHOWN: Final = 8
+"""Of one member, on a line."""
+
+# --- how it stands ---------------------------------------------------------------------------------------------------
+
+
+def group_json(app: str, stands: Stands) -> str:
+    """All of it."""
+    group, heard = stands.group, stands.heard
+    reckoned_ms = stands.now_ms if stands.at_ms is None else stands.at_ms
+    members = []
+    for member in group.members:
+        last_ms = None if heard is None else heard.last_ms.get(member.incarnation)
+        told = {**member._asdict(), "held": [held._asdict() for held in member.held], "share": round(member.share, 6)}
+        told["last_beat"] = None if last_ms is None else written(last_ms)
+        told["last_beat_age_s"] = None if last_ms is None else max(0, reckoned_ms - last_ms) / 1000
+        members.append(told)
+    at = None if stands.at_ms is None else written(stands.at_ms)
+    return json.dumps({"app": app, "at": at, **group._asdict(), "state": group.state.value, "members": members})
+
+
+def group_text(app: str, stands: Stands) -> str:
+    """The group, a line for each member, and what waits for what."""
+    group = stands.group
+    at = "" if stands.at_ms is None else f" at {written(stands.at_ms)}"
+    epochs = f"group epoch {group.group_epoch}, assignment epoch {group.assignment_epoch}"
+    lines = [f"{app}{at}: {group.state.value}, term {group.term}, {epochs}, level {group.level}"]
+    reckoned_ms = stands.now_ms if stands.at_ms is None else stands.at_ms
+    for member in group.members:
+        name = f" {member.instance}" if member.instance else ""
+        ranges = ", ".join(held.label for held in member.held[:RANGES_SHOWN]) or "nothing"
+        if (more := len(member.held) - RANGES_SHOWN) > 0:
+            ranges += f" and {more} more"
+        role = ", coordinates" if member.is_coordinator else ""
+        beat = "" if stands.heard is None else f", {_beat(member, stands.heard, reckoned_ms)}"
+        lines.append(
+            f"  incarnation {member.incarnation}{name} on {member.host or '?'} ({member.standing}{role}{beat}): "
+            f"{ranges} ({member.share:.0%})"
+        )
+    if not group.members:
+        lines.append("  no member")
+    lines += [f"  {line}" for line in group.waits]
+    return "\n".join(lines)
+
+
+def _beat(member: MemberShown, heard: Heard, now_ms: int) -> str:
+    if (last_ms := heard.last_ms.get(member.incarnation)) is not None:
+        return f"last beat {max(0, now_ms - last_ms) / 1000:.1f} s ago"
+    return "the signals hold nothing of it" if member.incarnation in heard.expired else "never heard of"
+
+
+# --- what happened ---------------------------------------------------------------------------------------------------
+
+
+def history_json(app: str, history: History, entries: Sequence[Entry], now_ms: int) -> str:
+    """One document; docs/group.md has its shape."""
+    told = {
+        "app": app,
+        "first": _written(history.first_ms),
+        "read": written(now_ms),
+        "offset_log_begins": {str(p): written(ms) for p, ms in sorted(history.begins_ms.items())},
+        "entries": [_move_json(entry) if isinstance(entry, Move) else _change_json(entry) for entry in entries],
+    }
+    return json.dumps(told)
+
+
+def _written(ms: int | None) -> str | None:
+    return None if ms is None else written(ms)
+
+
+def _party_json(party: Party | None) -> dict[str, Any] | None:
+    return None if party is None else party._asdict()
+
+
+def _change_json(change: Change) -> dict[str, Any]:
+    return {
+        "kind": change.what,
+        "at": written(change.at_ms),
+        "member": _party_json(change.party),
+        "birth": change.birth,
+        "cause": change.cause or None,
+        "term": change.term,
+    }
+
+
+def _move_json(move: Move) -> dict[str, Any]:
+    asked, released, still_ms = move.asked, move.released, move.stood_still_ms
+    return {
+        "kind": "move",
+        "state": move.state.name.lower(),
+        "topic": move.topic,
+        "partition": move.partition,
+        "first": move.first,
+        "end": move.end,
+        "is_whole": move.end - move.first == SPACE_END,
+        "from": _party_json(move.origin),
+        "to": _party_json(move.target),
+        "cause": move.cause,
+        "plan": move.plan or None,
+        "move": move.move or None,
+        "term": move.term,
+        "epoch": move.epoch or None,
+        "asked": None if asked is None else {"at": written(asked.ms), "by": asked.what},
+        "released": None if released is None else {"at": written(released.ms), "by": released.what},
+        "granted": _written(move.granted_ms),
+        "taken_up": _written(move.taken_up_ms),
+        "withdrawn": _written(move.withdrawn_ms),
+        "reason": move.reason or None,
+        "stood_still_s": None if still_ms is None else still_ms / 1000,
+    }
+
+
+def history_text(app: str, history: History, entries: Sequence[Entry], now_ms: int) -> str:
+    """Lines in the order of the control log; a move has a second one with its times."""
+    if history.first_ms is None:
+        return f"{app}: the control log is empty"
+    lines = [f"{app}: from {_time(history.first_ms)} to {_time(now_ms)}, all times in UTC"]
+    lines += [
+        f"  partition {log_partition} of the offset log begins at {_time(ms)}: when ranges were released and taken up "
+        "before is not known"
+        for log_partition, ms in sorted(history.begins_ms.items())
+    ]
+    moves = [entry for entry in entries if isinstance(entry, Move)]
+    width = max((len(move.label) for move in moves), default=0)
+    columns = _columns([_times(move) for move in moves])
+    for entry in entries:
+        if isinstance(entry, Change):
+            lines.append(_change_line(entry))
+            continue
+        lines.append(_move_line(entry, width))
+        lines.append(f"    {next(columns)}{_tail(entry, now_ms)}".rstrip())
+    if not entries:
+        lines.append("  nothing of what was asked for")
+    return "\n".join(lines)
+
+
+def _time(ms: int) -> str:
+    return written(ms).replace("T", " ").rstrip("Z")
+
+
+def _clock(ms: int) -> str:
+    """The time of the day."""
+    return _time(ms)[-12:]
+
+
+def _name(party: Party | None) -> str:
+    if party is None:
+        return "nobody"
+    return f"{party.incarnation} {party.instance}".rstrip() if party.incarnation else party.instance
+
+
+def _change_line(change: Change) -> str:
+    who = f"incarnation {_name(change.party)}" if change.party and change.party.incarnation else change.birth
+    host = f" on {change.party.host}" if change.party and change.party.host and change.what == "joined" else ""
+    cause = f": {change.cause}" if change.cause else ""
+    verb = {"elected": "coordinates", "left": "has left", "joined": "joined"}.get(change.what, f"is {change.what}")
+    return f"{_time(change.at_ms)}  {who}{host} {verb}{cause} (term {change.term})"
+
+
+def _move_line(move: Move, width: int) -> str:
+    shown_ms = move.times_ms()
+    listed_ms = move.granted_ms or move.withdrawn_ms or (shown_ms[-1] if shown_ms else 0)
+    target = "?" if move.target is None else _name(move.target)
+    numbers = [f"plan {move.plan}"] if move.plan else []
+    numbers += [f"move {move.move}"] if move.move else []
+    return (
+        f"{_time(listed_ms)}  {move.label:{width}}  {_name(move.origin)} -> {target}, {move.cause} "
+        f"({', '.join([*numbers, f'term {move.term}'])})"
+    )
+
+
+def _times(move: Move) -> list[str]:
+    """Each of the four, with what has passed since the one before that is known."""
+    told: list[str] = []
+    before: int | None = None
+    asked, released = move.asked, move.released
+    for name, ms in (
+        ("asked" if asked is None else asked.what, None if asked is None else asked.ms),
+        ("released" if released is None else released.what, None if released is None else released.ms),
+        ("granted", move.granted_ms),
+        ("taken up", move.taken_up_ms),
+        ("withdrawn", move.withdrawn_ms),
+    ):
+        passed = "" if ms is None or before is None else f" ({seconds(ms - before)})"
+        told.append("" if ms is None else f"{name} {_clock(ms)}{passed}")
+        before = before if ms is None else ms
+    return told
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> Any:
+    """Lines of columns that stand below each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "".join(f"{text:{width}}  " if width else "" for text, width in zip(row, widths, strict=True))
+
+
+def _tail(move: Move, now_ms: int) -> str:
+    """What there is to say of a move beside its times."""
+    if (still_ms := move.stood_still_ms) is not None:
+        is_bound = move.released is not None and move.released.what == "fenced"  # when it died is in no log
+        return f"stood still {'at least ' if is_bound else ''}{seconds(still_ms)}"
+    if move.state is MoveState.WITHDRAWN:
+        return f"withdrawn: {move.reason}"
+    if move.is_open:
+        times = move.times_ms()
+        return f"{move.state.value}" + (f", for {seconds(max(0, now_ms - times[-1]))}" if times else "")
+    return "" if move.state is MoveState.MOVED else move.state.value

@@ -1,0 +1,30 @@
+"""PURE. When each member was heard last, for people. What it takes to call somebody silent is in silence.py."""
+
+from dataclasses import dataclass, field
+
+from ..offsets.control import Control
+from ..offsets.signals import Beat, CoordinatorBeat, LeaveAsked, Signal
+from .heard import COORDINATORS, partition_of
+
+
+@dataclass(slots=True)
+class Beats:
+    """The fold of the records of the signals, in any order. ``last_ms``: by birth, of those that were heard."""
+
+    control: Control
+    last_ms: dict[str, int] = field(default_factory=dict)
+
+    def hear(self, append_ms: int, signal: Signal) -> None:
+        """One record, with its timestamp."""
+        match signal:
+            case Beat(birth=birth) | LeaveAsked(birth=birth):
+                self.last_ms[birth] = max(append_ms, self.last_ms.get(birth, 0))
+            case CoordinatorBeat(term=term) if term == self.control.term and self.control.coordinator:
+                birth = self.control.coordinator
+                self.last_ms[birth] = max(append_ms, self.last_ms.get(birth, 0))
+
+    def lacking(self) -> set[int]:
+        """The partitions of the signals in which members may be heard that were not heard yet."""
+        silent = [member for member in self.control.unfenced() if member.birth not in self.last_ms]
+        partitions = {partition_of(member.joined.instance, member.birth) for member in silent}
+        return partitions | ({COORDINATORS} if partitions else set())

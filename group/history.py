@@ -1,0 +1,445 @@
+"""PURE. Who owned what when: the changes of a group, from its two logs alone, also of an application that is down.
+
+A *move* is what happened to points when their owner changed. It has four times:
+
+asked      the coordinator asked the owner to release them; or it expelled the owner
+released   the owner released them (the record is in the offset log); or it was fenced
+granted    they were granted to the new owner
+taken up   the new owner cut them into workers (the record is in the offset log)
+
+*asked* and *granted* stand in the control log, the others in the offset log. The logs have no common order, and it does
+not matter in which order they are heard: what belongs together is found by place, epoch and points. Of the control log
+the events that count are told (offsets/control.py). Of the offset log only releases and cuts are kept, so the fold
+grows with the moves and the members, not with the records.
+
+The times are the timestamps of the records. They may be of several clocks, so one that follows may be the lower one.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
+
+from ..keyrange.steps import Steps
+from ..offsets.control import Control, Owner, event_counts, take
+from ..offsets.control_events import (
+    ControlEvent,
+    CoordinatorElected,
+    LevelRaised,
+    MemberExpelled,
+    MemberFenced,
+    MemberJoined,
+    MemberRefused,
+    PartitionStarted,
+    PlanMade,
+    RangesGranted,
+    ReleaseAsked,
+    ReleaseWithdrawn,
+)
+from ..offsets.event_values import NO_MOVE
+from ..offsets.events import Event, RangesReleased, WorkersCut
+from ..offsets.ledger import Place, is_span
+from .happened import Change, Entry, Moment, Move, MoveState, Party
+from .members import LEFT
+from .moves import CHANGE
+
+JOIN: Final = "join"
+START: Final = "start"
+LEVEL: Final = "level"
+GIVEN_UP: Final = "given up"
+"""The owner released it unasked and got it back (logs of level 0)."""
+TAKEN_OVER: Final = "taken over"
+"""The cause of an expulsion of level 0: another process was started."""
+
+Hold: TypeAlias = tuple[Place, int, int]
+"""What an incarnation holds of a place at an epoch: (place, epoch, incarnation)."""
+
+
+class _Asked(NamedTuple):
+    ms: int
+    position: int
+    term: int
+    event: ReleaseAsked
+
+
+class _Granted(NamedTuple):
+    """``before``: who had all of these points, ``asked``: what it was asked for last over them."""
+
+    ms: int
+    position: int
+    term: int
+    move: int
+    place: Place
+    epoch: int
+    incarnation: int
+    first: int
+    end: int
+    before: Owner | None
+    asked: _Asked | None
+
+
+class _Gone(NamedTuple):
+    """An incarnation that was expelled."""
+
+    expelled: Moment
+    position: int
+    cause: str
+    fenced_ms: int | None = None
+
+
+class _Withdrawn(NamedTuple):
+    ms: int
+    position: int
+    reason: str
+
+
+@dataclass(slots=True)
+class History:
+    """The fold: ``hear_control`` and ``hear_offsets`` change it, ``entries`` tells it. ``control``: the fold of the
+    control log as far as it was heard; ``begins_ms``: by partition of the offset log, when its first event was written,
+    of those that were trimmed.
+    """
+
+    control: Control = field(default_factory=Control)
+    begins_ms: dict[int, int] = field(default_factory=dict)
+    first_ms: int | None = None
+    """The time of the first event of the control log."""
+    _parties: dict[int, Party] = field(default_factory=dict)
+    _births: dict[str, int] = field(default_factory=dict)
+    _changes: list[Change] = field(default_factory=list)
+    _gone: dict[int, _Gone] = field(default_factory=dict)
+    _grants: list[_Granted] = field(default_factory=list)
+    _by: dict[tuple[Place, int], int] = field(default_factory=dict)
+    """By place and epoch: the move that it was granted by."""
+    _asks: list[_Asked] = field(default_factory=list)
+    _asked: dict[Hold, Steps[_Asked]] = field(default_factory=dict)
+    _withdrawn: dict[int, _Withdrawn] = field(default_factory=dict)
+    _plans: dict[int, tuple[int, str]] = field(default_factory=dict)
+    """By move: its plan, and why this was made."""
+    _targets: dict[int, int] = field(default_factory=dict)
+    """By move: the incarnation to which it was planned."""
+    _causes: list[str] = field(default_factory=list)
+    """That no plan has answered."""
+    _cause: str = CHANGE
+    """Of the newest plan."""
+    _released: dict[Hold, Steps[int]] = field(default_factory=dict)
+    _cut: dict[Hold, Steps[int]] = field(default_factory=dict)
+    _heard: set[int] = field(default_factory=set)
+
+    # --- hearing -----------------------------------------------------------------------------------------------------
+
+    def hear_control(self, position: int, timestamp_ms: int, event: ControlEvent) -> None:
+        """The next event of the control log."""
+        self.first_ms = timestamp_ms if self.first_ms is None else self.first_ms
+        if not event_counts(self.control, event):
+            return
+        match event:
+            case RangesGranted():
+                self._grant(position, timestamp_ms, event)
+            case ReleaseAsked():
+                asked = _Asked(timestamp_ms, position, event.term, event)
+                self._asks.append(asked)
+                if is_span(event.first, event.end):
+                    hold = ((event.topic, event.partition), event.epoch, event.incarnation)
+                    self._asked.setdefault(hold, Steps()).put(event.first, event.end, asked)
+            case ReleaseWithdrawn():
+                if event.move in self.control.moves.asked:
+                    self._withdrawn[event.move] = _Withdrawn(timestamp_ms, position, event.reason)
+            case PlanMade():
+                self._plan(event)
+            case PartitionStarted():
+                self._causes.append(START)
+            case LevelRaised():
+                self._causes.append(LEVEL)
+            case MemberJoined() | MemberExpelled() | MemberFenced() | MemberRefused() | CoordinatorElected():
+                self._change(position, timestamp_ms, event)
+        take(self.control, event)
+
+    def hear_offsets(self, log_partition: int, position: int, timestamp_ms: int, event: Event) -> None:
+        """The next event of a partition of the offset log; those of progress may be left out behind the first."""
+        if log_partition not in self._heard:
+            self._heard.add(log_partition)
+            if position > 0:
+                self.begins_ms[log_partition] = timestamp_ms
+        match event:
+            case RangesReleased():
+                for band in event.bands:
+                    _note(self._released, event, band.first, band.end, timestamp_ms)
+            case WorkersCut() if event.bounds:
+                _note(self._cut, event, event.bounds[0], event.bounds[-1], timestamp_ms)
+
+    def _grant(self, position: int, timestamp_ms: int, event: RangesGranted) -> None:
+        """Before the fold of the control log forgets who had the points. A later chunk of a grant joins the first."""
+        place = event.topic, event.partition
+        what = (position, event.term, event.move, place, event.epoch, event.incarnation)
+        self._by[place, event.epoch] = event.move
+        known: Steps[Owner] | None = self.control.owners.get(place)
+        owners: Steps[Owner] = Steps() if known is None else known.copy()
+        for band in event.bands:
+            for first, end, before in owners.all_pieces(band.first, band.end) if is_span(band.first, band.end) else ():
+                if before is not None and before.epoch >= event.epoch:
+                    continue
+                owners.put(first, end, Owner(event.epoch, event.incarnation))
+                for a, b, asked in self._asked_of(place, before).all_pieces(first, end):
+                    new = _Granted(timestamp_ms, *what, a, b, before, asked)
+                    last = self._grants[-1] if self._grants else None
+                    if last is not None and _goes_on(last, new):
+                        self._grants[-1] = last._replace(end=b, ms=max(last.ms, timestamp_ms))
+                    else:
+                        self._grants.append(new)
+
+    def _asked_of(self, place: Place, owner: Owner | None) -> Steps[_Asked]:
+        """What an owner was asked for last, by point."""
+        return Steps() if owner is None else self._asked.get((place, *owner)) or Steps()
+
+    def _plan(self, event: PlanMade) -> None:
+        if event.part == 0:
+            self._cause = event.cause if event.cause != CHANGE else _first_of(self._causes)
+        self._plans.update((move.move, (event.plan, self._cause)) for move in event.moves)
+        self._targets.update((move.move, move.target) for move in event.moves)
+        if event.part + 1 == event.parts and event.group_epoch > self.control.moves.group_epoch:
+            self._causes.clear()
+
+    def _change(
+        self,
+        position: int,
+        ms: int,
+        event: MemberJoined | MemberExpelled | MemberFenced | MemberRefused | CoordinatorElected,
+    ) -> None:
+        term = event.term
+        match event:
+            case CoordinatorElected(instance=instance, birth=birth):
+                known = self._births.get(birth, 0)
+                party = self._parties.get(known) or Party(0, instance, "")
+                self._changes.append(Change(position, ms, "elected", party, birth, "", term))
+            case MemberRefused(birth=birth, reason=reason):
+                self._changes.append(Change(position, ms, "refused", None, birth, reason, term))
+            case MemberJoined(incarnation=new, birth=birth):
+                if new > self.control.incarnation_max and self.control.member_of(birth) is None:
+                    self._parties[new], self._births[birth] = Party(new, event.instance, event.host), new
+                    self._causes.append(JOIN)
+                    self._changes.append(Change(position, ms, "joined", self._parties[new], birth, "", term))
+            case MemberExpelled(incarnation=old):
+                member, cause = self.control.members.get(old), event.cause or TAKEN_OVER
+                if member is not None and not member.expelled:
+                    self._gone[old] = _Gone(Moment(ms, "expelled"), position, cause)
+                    self._causes.append(cause)
+                    what, why = ("left", "") if cause == LEFT else ("expelled", cause)
+                    self._changes.append(Change(position, ms, what, self._party(old), member.birth, why, term))
+            case MemberFenced(incarnation=old):
+                member, gone = self.control.members.get(old), self._gone.get(old)
+                if member is not None and not member.fenced:
+                    if gone is not None:
+                        self._gone[old] = gone._replace(fenced_ms=ms)
+                    self._changes.append(Change(position, ms, "fenced", self._party(old), member.birth, "", term))
+
+    # --- telling -----------------------------------------------------------------------------------------------------
+
+    def entries(self) -> list[Entry]:
+        """All that happened, in the order of the control log; what is under way at the end."""
+        found: list[Entry] = [self._elected(change) for change in self._changes]
+        for granted in self._grants:
+            found += self._moves_of(granted)
+        for asked in self._asks:
+            if (withdrawn := self._withdrawn.get(asked.event.move)) is not None:
+                found += self._stayed(asked, withdrawn)
+        for place, owners in sorted(self.control.owners.items()):
+            for first, end, owner in owners.pieces():
+                found += self._waiting(place, first, end, owner)
+        return sorted(found, key=lambda entry: (entry.is_open, entry.position))
+
+    def _elected(self, change: Change) -> Change:
+        """A coordinator is elected before it has joined."""
+        if change.what != "elected" or change.birth not in self._births:
+            return change
+        return change._replace(party=self._party(self._births[change.birth]))
+
+    def _party(self, incarnation: int) -> Party | None:
+        """None for nobody."""
+        return self._parties.get(incarnation) or (Party(incarnation, "", "") if incarnation else None)
+
+    def _moves_of(self, granted: _Granted) -> Iterator[Move]:
+        """What was granted at once, parted where it was not released at once, or something else came of it."""
+        before, place = granted.before, granted.place
+        hold = None if before is None else (place, before.epoch, before.incarnation)
+        origin = None if before is None else self._party(before.incarnation)
+        for first, end, released_ms in _pieces(self._released, hold, granted.first, granted.end):
+            asked, released = self._let_go(granted, released_ms)
+            plan, cause = self._why(granted, asked)
+            for a, b, state, taken_up_ms in self._arrived(granted, first, end):
+                yield Move(
+                    granted.position,
+                    state,
+                    *place,
+                    a,
+                    b,
+                    origin,
+                    self._party(granted.incarnation),
+                    cause,
+                    plan,
+                    granted.move,
+                    granted.term,
+                    granted.epoch,
+                    asked,
+                    released,
+                    granted.ms,
+                    taken_up_ms,
+                )
+
+    def _why(self, granted: _Granted, asked: Moment | None) -> tuple[int, str]:
+        """The plan of a grant, or of what was asked for, and its cause."""
+        before, (plan, cause) = granted.before, self._plans.get(granted.move, (0, ""))
+        if asked is not None and asked.what == "asked" and granted.asked is not None:
+            return self._plans.get(granted.asked.event.move, (plan, cause))
+        if before is None:
+            return plan, START
+        if before.incarnation == granted.incarnation:
+            return plan, cause or GIVEN_UP
+        gone = self._gone.get(before.incarnation)
+        return plan, LEFT if gone is None else gone.cause
+
+    def _arrived(self, granted: _Granted, first: int, end: int) -> list[tuple[int, int, MoveState, int | None]]:
+        """What has become of points that were granted, and when they were taken up: as one, if they all were."""
+        taken_up_ms = self._taken_up_ms(granted, first, end)
+        if taken_up_ms is not None or self._is_unseen(granted):
+            return [(first, end, MoveState.MOVED, taken_up_ms)]
+        found: list[tuple[int, int, MoveState, int | None]] = []
+        for a, b, owner in self.control.owners[granted.place].pieces(first, end):
+            is_there = owner.epoch == granted.epoch and granted.incarnation not in self._gone
+            state = MoveState.GRANTED if is_there else MoveState.NOT_TAKEN_UP
+            if not is_there and (ms := self._taken_up_ms(granted, a, b)) is not None:
+                found.append((a, b, MoveState.MOVED, ms))
+            elif found and found[-1][1:3] == (a, state):
+                found[-1] = found[-1][0], b, state, None
+            else:
+                found.append((a, b, state, None))
+        return found
+
+    def _let_go(self, granted: _Granted, released_ms: int | None) -> tuple[Moment | None, Moment | None]:
+        """When the owner before was asked or expelled, and when it had released the points or was fenced."""
+        before, asked = granted.before, granted.asked
+        gone = None if before is None else self._gone.get(before.incarnation)
+        is_withdrawn = asked is not None and asked.event.move in self._withdrawn
+        was_asked = None if asked is None or (is_withdrawn and gone) else Moment(asked.ms, "asked")
+        if released_ms is not None:
+            return was_asked, Moment(released_ms, "released")
+        is_unseen = self._is_unseen(granted) and (was_asked is not None or (gone is not None and gone.cause == LEFT))
+        if gone is None or gone.fenced_ms is None or is_unseen:
+            return was_asked, None
+        return gone.expelled, Moment(gone.fenced_ms, "fenced")
+
+    def _taken_up_ms(self, granted: _Granted, first: int, end: int) -> int | None:
+        """When the last of these points was cut into workers; None: some were not."""
+        hold = (granted.place, granted.epoch, granted.incarnation)
+        times = [ms for _, _, ms in _pieces(self._cut, hold, first, end)]
+        return max((ms for ms in times if ms is not None), default=None) if None not in times else None
+
+    def _is_unseen(self, granted: _Granted) -> bool:
+        """Whether the offset log was trimmed, and does not show what was done at the time of a grant."""
+        created = self.control.created
+        log_partition = granted.place[1] % created.log_partitions if created is not None else 0
+        return granted.ms < self.begins_ms.get(log_partition, 0)
+
+    def _stayed(self, asked: _Asked, withdrawn: _Withdrawn) -> Iterator[Move]:
+        """What was asked for and not released before that was withdrawn."""
+        event = asked.event
+        hold = ((event.topic, event.partition), event.epoch, event.incarnation)
+        plan, cause = self._plans.get(event.move, (0, ""))
+        move = Move(
+            withdrawn.position,
+            MoveState.WITHDRAWN,
+            *hold[0],
+            event.first,
+            event.end,
+            self._party(event.incarnation),
+            self._party(self._targets.get(event.move, 0)),
+            cause,
+            plan,
+            event.move,
+            event.term,
+            asked=Moment(asked.ms, "asked"),
+            withdrawn_ms=withdrawn.ms,
+            reason=withdrawn.reason,
+        )
+        last: Move | None = None
+        for first, end, released_ms in _pieces(self._released, hold, event.first, event.end):
+            if released_ms is not None and released_ms <= withdrawn.ms:
+                continue
+            if last is not None and last.end == first:
+                last = last._replace(end=end)
+                continue
+            if last is not None:
+                yield last
+            last = move._replace(first=first, end=end)
+        if last is not None:
+            yield last
+
+    def _waiting(self, place: Place, first: int, end: int, owner: Owner) -> Iterator[Move]:
+        """What is under way of points that were granted last to this owner."""
+        gone, hold = self._gone.get(owner.incarnation), (place, owner.epoch, owner.incarnation)
+        released: Moment | None = None
+        for a, b, released_ms in _pieces(self._released, hold, first, end):
+            for c, d, asked in self._asked_of(place, owner).all_pieces(a, b):
+                is_asked = asked is not None and asked.event.move in self.control.moves.asked
+                was_asked = Moment(asked.ms, "asked") if asked is not None and is_asked else None
+                position = asked.position if asked is not None and is_asked else 0
+                if released_ms is not None:
+                    state, released = MoveState.RELEASED, Moment(released_ms, "released")
+                elif gone is not None:
+                    is_fenced = gone.fenced_ms is not None
+                    state = MoveState.FENCED if is_fenced else MoveState.EXPELLED
+                    released = None if gone.fenced_ms is None else Moment(gone.fenced_ms, "fenced")
+                    was_asked, position = gone.expelled, gone.position
+                elif is_asked:
+                    state, released = MoveState.ASKED, None
+                else:  # it is held
+                    continue
+                yield self._under_way(place, c, d, owner, asked if is_asked else None)._replace(
+                    state=state, asked=was_asked, released=released, position=position
+                )
+
+    def _under_way(self, place: Place, first: int, end: int, owner: Owner, asked: _Asked | None) -> Move:
+        planned, done = self.control.moves.planned.values(), self._by.get((place, owner.epoch), NO_MOVE)
+        over = [m for m in planned if (m.topic, m.partition) == place and m.first < end and first < m.end]
+        open_moves = [m for m in over if m.move > done and m.target not in self._gone]
+        newest = max(open_moves, key=lambda move: move.move, default=None)
+        number = newest.move if newest is not None else asked.event.move if asked is not None else NO_MOVE
+        plan, cause = self._plans.get(number if asked is None else asked.event.move, (0, ""))
+        if asked is None and (gone := self._gone.get(owner.incarnation)) is not None:
+            cause = gone.cause
+        elif asked is None:
+            cause = cause or (LEFT if self.control.is_numbered else GIVEN_UP)
+        origin, target = self._party(owner.incarnation), None if newest is None else self._party(newest.target)
+        term = self.control.term if asked is None else asked.term
+        return Move(0, MoveState.ASKED, *place, first, end, origin, target, cause, plan, number, term)
+
+
+def _note(into: dict[Hold, Steps[int]], event: RangesReleased | WorkersCut, first: int, end: int, ms: int) -> None:
+    """The first time stays: what was cut may be cut anew."""
+    if not is_span(first, end):
+        return
+    steps = into.setdefault(((event.topic, event.partition), event.epoch, event.incarnation), Steps())
+    for a, b, known in steps.all_pieces(first, end):
+        if known is None:
+            steps.put(a, b, ms)
+
+
+def _pieces(
+    noted: dict[Hold, Steps[int]], hold: Hold | None, first: int, end: int
+) -> list[tuple[int, int, int | None]]:
+    """What was noted of these points, None where nothing was."""
+    steps = None if hold is None else noted.get(hold)
+    return [(first, end, None)] if steps is None else steps.all_pieces(first, end)
+
+
+def _goes_on(last: _Granted, new: _Granted) -> bool:
+    """Whether the points of a grant go on those of the one before."""
+    same = (last.place, last.epoch, last.incarnation, last.before, last.asked)
+    return last.end == new.first and same == (new.place, new.epoch, new.incarnation, new.before, new.asked)
+
+
+def _first_of(causes: Sequence[str]) -> str:
+    """The one of several causes that a move between two members is told by: who joins takes, who goes leaves more."""
+    if JOIN in causes:
+        return JOIN
+    gone = [cause for cause in causes if cause not in (START, LEVEL)]
+    return gone[0] if gone else START if START in causes else LEVEL if LEVEL in causes else CHANGE
