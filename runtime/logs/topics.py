@@ -14,16 +14,16 @@ from ..handlers.handler import DeadLetter, Handler
 from ..settings import Settings
 from .reader import control_topic, offsets_topic, signals_topic
 
-LOG_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-"""Nothing may expire from our logs by itself: an idle log with time retention empties itself."""
+BROKER_TIME = {"message.timestamp.type": "LogAppendTime"}
+"""Times of the broker's clock: those of the processes differ."""
 
-SIGNALS_CONFIG = {
-    "cleanup.policy": "delete",
-    "retention.ms": "1800000",
-    "segment.ms": "600000",
-    "message.timestamp.type": "LogAppendTime",
-}
-"""Half an hour of what is of no use after a session. Its times are those of one clock, the broker's."""
+LOG_CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", **BROKER_TIME}
+"""Nothing may expire from our logs by itself: an idle log with time retention empties itself. How old an event is
+matters to the history alone; logs of older versions have the times of those who wrote.
+"""
+
+SIGNALS_CONFIG = {"cleanup.policy": "delete", "retention.ms": "1800000", "segment.ms": "600000", **BROKER_TIME}
+"""Half an hour of what is of no use after a session. Who is silent is told by its times."""
 
 LOG_PARTITIONS_MAX = 64
 KNOWN_PAUSE_MS = 50
