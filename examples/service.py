@@ -41,8 +41,8 @@ class Parcel(msgspec.Struct):
 
 PIECES: Final = "/pieces/"
 
-# All workers of a server have one environment: each takes a subfolder of the folder for itself.
-settings = Settings.from_env({"KEYLANES_STATE_FOLDER": "./state", **os.environ})
+# The workers of a server have one environment, and each takes a subfolder of this folder for itself.
+settings = Settings.from_env({"KEYLANES_STATE_FOLDER": "./orders-state", **os.environ})
 app = App("orders", broker=os.environ.get("BROKER", "embedded:./data"), settings=settings)
 
 

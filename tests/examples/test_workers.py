@@ -101,14 +101,27 @@ class Service:
         """The same on many connections at once."""
         return await asyncio.gather(*(self.get(path) for _ in range(ASKED_AT_ONCE)))
 
+    async def statistics(self) -> dict[frozenset[int], dict[str, Any]]:
+        """What the workers say, by the partitions that they have."""
+        answers = [seen for status, seen in await self.ask("/statistics") if status == 200]
+        return {frozenset(one["partition"] for one in seen["partitions"]): seen for seen in answers}
+
     async def shares(self) -> bool:
         """Whether two workers have half of the partitions each, and all is handled."""
-        parts, lags = set(), []
-        for status, seen in await self.ask("/statistics"):
-            if status == 200:
-                parts.add(frozenset(one["partition"] for one in seen["partitions"]))
-                lags.append(seen["lag"])
-        return sorted(map(len, parts)) == [2, 2] and len(frozenset().union(*parts)) == PARTITIONS and not any(lags)
+        found = await self.statistics()
+        is_shared = sorted(map(len, found)) == [2, 2] and len(frozenset().union(*found)) == PARTITIONS
+        return is_shared and not any(seen["lag"] for seen in found.values())
+
+    async def handled(self) -> int:
+        """How many records two workers have handled together."""
+        async with asyncio.timeout(WAIT_S):
+            while len(found := await self.statistics()) < 2:
+                pass
+        return sum(int(seen["records_done"]) for seen in found.values())
+
+    async def has_started(self, count: int) -> bool:
+        """Whether it has had so many workers."""
+        return len(self.workers()) == count
 
     async def answers(self, path: str) -> set[tuple[int, int]]:
         """What two workers answer to a question for pieces: each status, with the pieces (0: none are named)."""
@@ -189,7 +202,7 @@ async def parcels(bootstrap: str, count: int) -> list[tuple[str, str, int]]:
 def in_use(folder: Path) -> list[str]:
     """The subfolders of the state folder that processes have."""
     found = []
-    for one in sorted((folder / "state" / "orders").iterdir()):
+    for one in sorted((folder / "orders-state" / "orders").iterdir()):
         lock = Lock(one)
         if not lock.take():
             found.append(one.name)
@@ -198,8 +211,8 @@ def in_use(folder: Path) -> list[str]:
 
 
 async def test_workers_share_the_partitions_with_their_state(kafka_server: KafkaServer, tmp_path: Path) -> None:
-    """Two processes from one command. One is killed and replaced: nothing is lost or doubled, the state goes along, and
-    each question is answered by the worker that has the customer; the other one says that it has not.
+    """Two processes from one command. Both are killed in turn, and replaced: nothing is lost or doubled, the state goes
+    along, and each question is answered by the worker that has the customer; the other one says that it has not.
     """
     bootstrap = kafka_server.bootstrap
     await make_topics(bootstrap)
@@ -211,18 +224,12 @@ async def test_workers_share_the_partitions_with_their_state(kafka_server: Kafka
         assert sorted(await parcels(bootstrap, len(sent))) == sorted(sent)
         await check_pieces(service, sent)
 
-        more = orders(BATCH, BATCH)
-        sending = asyncio.create_task(send(bootstrap, more, gap_s=0.01))
-        (first, _) = service.workers()
-        await until(lambda: has_handled(service, 20))
-        os.kill(first, signal.SIGKILL)
-        await sending
-        sent += more
-        await until(lambda: is_replaced(service))
-        await until(service.shares)
-        assert sorted(await parcels(bootstrap, len(sent))) == sorted(sent)
-        await check_pieces(service, sent)
-        assert in_use(tmp_path) == ["0", "1"]
+        for killed in service.workers():  # one of these two coordinates
+            sent += await kill(service, killed, bootstrap, orders(len(sent), BATCH))
+            await until(service.shares)
+            assert sorted(await parcels(bootstrap, len(sent))) == sorted(sent)
+            await check_pieces(service, sent)
+            assert in_use(tmp_path) == ["0", "1"]
         assert (await service.get("/health"))[0] == (await service.get("/ready"))[0] == 200
 
         assert await service.stop() == 0
@@ -232,15 +239,16 @@ async def test_workers_share_the_partitions_with_their_state(kafka_server: Kafka
     assert in_use(tmp_path) == []
 
 
-async def has_handled(service: Service, count: int) -> bool:
-    """Whether a worker has handled so many of the new records."""
-    answers = await service.ask("/statistics")
-    return max(seen["records_done"] for status, seen in answers if status == 200) >= BATCH // 2 + count
-
-
-async def is_replaced(service: Service) -> bool:
-    """Whether there was a third worker."""
-    return len(service.workers()) == 3
+async def kill(service: Service, worker: int, bootstrap: str, more: list[Sent]) -> list[Sent]:
+    """Kill a worker while more orders come; returns them when all are written and another worker was started."""
+    workers, handled = len(service.workers()), await service.handled()
+    sending = asyncio.create_task(send(bootstrap, more, gap_s=0.01))
+    while await service.handled() < handled + 20:
+        pass
+    os.kill(worker, signal.SIGKILL)
+    await sending
+    await until(lambda: service.has_started(workers + 1))
+    return more
 
 
 async def check_pieces(service: Service, sent: Iterable[Sent]) -> None:
