@@ -7,7 +7,8 @@ the partitions and their state.
 - ``GET /health`` answers 200 while the application may stay in service, else 503; ``GET /ready`` while it works, too.
 - ``GET /statistics`` says where it stands.
 - ``GET /pieces/CUSTOMER`` says how many pieces a customer has ordered, as far as it is committed. 404: none. 421: this
-  worker does not have the customer; another one may, on another connection. 503: it does not work yet, or any more.
+  worker does not have the customer; another one may, on another connection (if none has, all say so). 503: it does not
+  work yet, or any more.
 """
 
 import os
