@@ -1,17 +1,24 @@
 """A web service with the application in its lifespan: plain ASGI, for any server, e.g. ``uvicorn service:service``.
 
 The topics and the broker are the service's own business; here they come from the environment:
-``BROKER=kafka://localhost:9092``. ``GET /health`` answers 200 while the application may stay in service, else 503;
-``GET /statistics`` says where it stands.
+``BROKER=kafka://localhost:9092``. With a Kafka, ``uvicorn service:service --workers 2`` runs two processes, which share
+the partitions and their state.
+
+- ``GET /health`` answers 200 while the application may stay in service, else 503; ``GET /ready`` while it works, too.
+- ``GET /statistics`` says where it stands.
+- ``GET /pieces/CUSTOMER`` says how many pieces a customer has ordered, as far as it is committed. 404: none. 421: this
+  worker does not have the customer; another one may, on another connection (if none has, all say so). 503: it does not
+  work yet, or any more.
 """
 
 import os
+import signal
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from keylanes import App, Context, DeadLetter, KeylanesError, Settings
+from keylanes import App, Context, DeadLetter, KeylanesError, Settings, State, StateNotReady
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -33,14 +40,19 @@ class Parcel(msgspec.Struct):
     order: int
 
 
-app = App("orders", broker=os.environ.get("BROKER", "embedded:./data"), settings=Settings.from_env())
+PIECES: Final = "/pieces/"
+
+# The workers of a server have one environment, and each takes a subfolder of this folder for itself.
+settings = Settings.from_env({"KEYLANES_STATE_FOLDER": "./orders-state", **os.environ})
+app = App("orders", broker=os.environ.get("BROKER", "embedded:./data"), settings=settings)
 
 
 @app.handler("orders", to="parcels", on_failure=DeadLetter("orders.dead"))
-async def pack(order: Order, ctx: Context) -> Parcel:
+async def pack(order: Order, ctx: Context, pieces: State[int]) -> Parcel:
     """Pack one order; those of one customer (the key) one after the other, all others at the same time."""
     if order.pieces < 1:
         raise ValueError(f"{order.pieces} pieces can't be packed")
+    pieces.put((pieces.get() or 0) + order.pieces)
     return Parcel(order.item, order.pieces, ctx.offset)
 
 
@@ -56,7 +68,9 @@ async def service(scope: Message, receive: Receive, send: Send) -> None:
 
 
 async def lifespan(receive: Receive, send: Send) -> None:
-    """Start before the first request, stop in order after the last; a fatal error is told to the server."""
+    """Start before the first request, stop in order after the last. A fatal error is told to the server, which would
+    go on without the application: the signal ends it, or this worker of it, in order.
+    """
     await receive()
     phase = "startup"
     try:
@@ -66,6 +80,8 @@ async def lifespan(receive: Receive, send: Send) -> None:
             await receive()
     except KeylanesError as error:
         await send({"type": f"lifespan.{phase}.failed", "message": str(error)})
+        if phase == "shutdown":
+            signal.raise_signal(signal.SIGTERM)
     else:
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -75,6 +91,22 @@ def respond(path: str) -> tuple[int, Any]:
     if path == "/health":
         health = app.health()
         return (200 if health.is_good else 503), health
+    if path == "/ready":
+        health = app.health()
+        return (200 if health.is_good and health.state == "running" else 503), health
     if path == "/statistics":
         return 200, app.statistics()
+    if path.startswith(PIECES):
+        return pieces_of(path.removeprefix(PIECES))
     return 404, {"error": f"nothing is at {path}"}
+
+
+def pieces_of(customer: str) -> tuple[int, Any]:
+    """The same of a request for a customer's pieces."""
+    try:
+        pieces = app.store("pieces", int).get(customer)
+    except StateNotReady as error:
+        return (421 if app.health().state == "running" else 503), {"error": str(error)}
+    if pieces is None:
+        return 404, {"error": f"customer {customer!r} has ordered nothing"}
+    return 200, {"customer": customer, "pieces": pieces}

@@ -416,7 +416,7 @@ class Member:
                 "not begun until it can" if is_lost else "begun again",
             )
             self.slots.hold(is_held=is_lost)
-            self.keeper.hold(is_held=is_lost)
+            self.keeper.withhold("whether this process still has it is not known" if is_lost else None)
 
     # --- stopping --------------------------------------------------------------------------------------------------
 
@@ -475,6 +475,7 @@ class Member:
 
     async def _close(self) -> None:
         """Every step is bounded, also when the broker is gone; connections are closed side by side."""
+        self.keeper.withhold("this process does not work any more")
         await self._end_tasks()
         await self.slots.close(self.settings.close_timeout_ms / 1000)
         self.holding.close()

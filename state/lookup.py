@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from ..errors import StateError, caused
+from ..errors import StateError, StateNotReady, caused
 from ..keyrange.hashing import point_of_key
 from ..keyrange.ranges import KeyRange
 from .changelog import BEACONS_END, decode_stored, is_beacon_key
@@ -18,10 +18,12 @@ class Lookup(Protocol):
     """The committed state of one partition."""
 
     def read_committed(self, key: bytes, point: int) -> bytes | None:
-        """The stored value of a state key, which has this point."""
+        """The stored value of a state key, which has this point; raises StateNotReady."""
 
     def span_committed(self, first: bytes, end: bytes | None, within: KeyRange) -> Iterator[tuple[bytes, bytes]]:
-        """The entries of ``[first, end)`` (None: to the last one), which lies in a key range; in order."""
+        """The entries of ``[first, end)`` (None: to the last one), which lies in a key range; in order. Raises
+        StateNotReady at once.
+        """
 
 
 class Entry(NamedTuple):
@@ -47,20 +49,29 @@ def entries_of_key(
 ) -> list[Entry]:
     """The values of a record's key: one at most, but those of the whole map, in order of its keys, where ``store`` is a
     map and ``map_key`` (its bytes) None. Raises KeyInSeveral, StateError.
+
+    The partitions that can be read answer. Raises StateNotReady when they don't have the key and others can't be read.
     """
     point = point_of_key(key)
     at = state_key(point, store.number, key, map_key or b"")
     found: dict[int, list[tuple[bytes, bytes]]] = {}
+    unread: StateNotReady | None = None
     for number, partition in partitions:
-        if store.kind == "map" and map_key is None:
-            pairs = list(partition.span_committed(at, prefix_end(at), KeyRange(point, point + 1)))
-        else:
-            stored = partition.read_committed(at, point)
-            pairs = [] if stored is None else [(at, stored)]
+        try:
+            if store.kind == "map" and map_key is None:
+                pairs = list(partition.span_committed(at, prefix_end(at), KeyRange(point, point + 1)))
+            else:
+                stored = partition.read_committed(at, point)
+                pairs = [] if stored is None else [(at, stored)]
+        except StateNotReady as error:
+            unread = unread or error
+            continue
         if pairs:
             found[number] = pairs
     if len(found) > 1:
         raise KeyInSeveral(sorted(found))
+    if unread is not None and not found:
+        raise unread
     return [_entry(store, number, key, data) for number, pairs in found.items() for key, data in pairs]
 
 

@@ -89,7 +89,8 @@ class Keeper:
         self._marked_s = 0.0
         self._asked_ms = self._in_office_ms = wall_ms()
         self._threads = StateThreads()
-        self._is_held = False
+        self._withheld: str | None = None
+        """Why no question from outside is answered."""
 
     @property
     def wanted(self) -> list[StoreSpec]:
@@ -211,15 +212,15 @@ class Keeper:
     def _hear(self, progress: Progress) -> None:
         self.restoring = progress
 
-    def hold(self, *, is_held: bool) -> None:
-        """Answer no question from outside as long as it is held: others may have what this process had."""
-        self._is_held = is_held
+    def withhold(self, why: str | None) -> None:
+        """Answer no question from outside, as others may have what this process had; None: answer again."""
+        self._withheld = why
 
     def find(self, name: str) -> Found:
         """A store, and the states of all partitions; raises StateNotReady."""
         info = self.infos.get(name)
-        if self._is_held:
-            raise StateNotReady(f"store {name!r} can't be read: whether this process still has it is not known")
+        if self._withheld is not None:
+            raise StateNotReady(f"store {name!r} can't be read: {self._withheld}")
         if info is None:
             raise StateNotReady(f"store {name!r} can't be read yet: the application is starting")
         declared = next(d for d in self.handlers[info.topic].stores if d.name == name)

@@ -2,8 +2,8 @@
 
 A read is one step on the event loop: as long as nothing is awaited between two of them, or while a scan is consumed,
 they see the same transactions. A table that the broker keeps is written by the broker, large transactions in a thread:
-there two reads, and two pages of a scan, may lie before and behind one. A range that is not restored yet raises
-StateNotReady; the others answer meanwhile.
+there two reads, and two pages of a scan, may lie before and behind one. A range that is not restored yet, or that
+another process of the application holds, raises StateNotReady; the others answer.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -49,8 +49,9 @@ class StoreView(Generic[V]):
     def get(self, key: bytes | str, map_key: MapKey | None = None, *, partition: int | None = None) -> V | None:
         """The value of a record's key (of a map: at ``map_key``); None when there is none.
 
-        Without ``partition`` all are asked. Its time to live is not judged: there is no record here whose timestamp
-        could be. Raises StateNotReady, and ValueError when several partitions hold the key: then name one.
+        Without ``partition`` all that this process holds are asked; raises StateNotReady when none of them has the key
+        and there are others: None says that no partition has it. Its time to live is not judged: there is no record
+        here whose timestamp could be. Raises ValueError when several partitions hold the key: then name one.
         """
         found = self._find()
         if (found.info.kind == "map") is (map_key is None):

@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -79,12 +80,12 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 async def test_the_service_processes_in_its_lifespan(service: ModuleType, tmp_path: Path) -> None:
-    """Between startup and shutdown it packs orders, exactly once, and says that it is well."""
+    """Between startup and shutdown it packs orders, exactly once, knows what was ordered, and says that it is well."""
     broker = EmbeddedBroker(tmp_path / "data")
     await broker.open()
     await broker.create([TopicSpec("orders", 1, {})])
     server = Server(service.service)
-    assert (await server.get("/health"))[0] == 503
+    assert [(await server.get(path))[0] for path in ("/health", "/ready", "/pieces/ann")] == [503, 503, 503]
     assert await server.start() == {"type": "lifespan.startup.complete"}
     orders = [b'{"item": "tea", "pieces": 2}', b'{"item": "air", "pieces": 0}']
     await append(broker, [Outgoing("orders", 0, b"ann", order) for order in orders])
@@ -95,6 +96,9 @@ async def test_the_service_processes_in_its_lifespan(service: ModuleType, tmp_pa
     assert [record.value for batch in dead for record in batch.records] == [orders[1]]
     status, health = await server.get("/health")
     assert (status, health["state"]) == (200, "running")
+    assert (await server.get("/ready"))[0] == 200
+    assert await server.get("/pieces/ann") == (200, {"customer": "ann", "pieces": 2})
+    assert await server.get("/pieces/bob") == (404, {"error": "customer 'bob' has ordered nothing"})
     status, statistics = await server.get("/statistics")
     assert (status, statistics["records_done"]) == (200, 2)
     assert (await server.get("/nowhere"))[0] == 404
@@ -111,3 +115,24 @@ async def test_the_service_says_why_it_can_not_start(service: ModuleType) -> Non
     assert answer["type"] == "lifespan.startup.failed"
     assert "'orders'" in answer["message"]
     assert (await server.get("/health"))[0] == 503
+
+
+async def test_a_service_that_fails_ends_its_server(service: ModuleType, tmp_path: Path) -> None:
+    """The server hears why, and gets the signal that stops it in order: it would go on without the application."""
+    heard = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, heard.set)
+    broker = EmbeddedBroker(tmp_path / "data")
+    await broker.open()
+    await broker.create([TopicSpec("orders", 1, {})])
+    server = Server(service.service)
+    await server.start()
+    assert not heard.is_set()
+    await append(broker, [Outgoing("orders.control", 0, None, b"of somebody else")])
+    async with asyncio.timeout(20):
+        answer = await server.outbox.get()
+        await heard.wait()
+    assert answer["type"] == "lifespan.shutdown.failed"
+    assert "orders.control" in answer["message"]
+    assert [(await server.get(path))[0] for path in ("/health", "/ready", "/pieces/ann")] == [503, 503, 503]
+    asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+    await broker.close()

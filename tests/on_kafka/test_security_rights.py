@@ -100,6 +100,22 @@ def test_the_right_to_create_is_named_where_topics_are_missing(place: Place, cap
     assert run(place.app(), caplog).code == 0
 
 
+def test_each_log_may_be_allowed_by_its_name(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """In place of the beginning of the names. The one that was forgotten is missing: here that of the signals."""
+    place.fill([b"1"])
+    access, own = place.cluster.access, [acl for acl in place.rights() if acl.name == f"{place.name}."]
+    on_logs = [acl for acl in own if acl.resource == "topic"]
+    access.allow(*(acl for acl in place.rights() if acl not in on_logs))
+    operations = ["read", "write", "describe_configs", "create"]
+    for log in ("control", "offsets", f"changelog.{place.source}"):
+        access.allow(*place.acls("topic", f"{place.name}.{log}", operations))
+    access.allow(*place.acls("topic", f"{place.name}.offsets", ["delete"]))
+    check_named(run(place.app(), caplog), *(acl for acl in on_logs if acl.operation != "delete"))
+    access.allow(*place.acls("topic", f"{place.name}.signals", operations))
+    assert run(place.app(), caplog).code == 0
+    assert place.read(place.out) == [b"1"]
+
+
 def test_rights_of_a_group_and_of_what_is_sent_are_named(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     """They are needed when they are used: at the first start from a group, and when a record is sent."""
     place.fill([b"1"], make=["elsewhere"])

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from keylanes import App, Context, FencedError, SettingsError, State, StateNotReady
+from keylanes import App, Context, FencedError, MapState, SettingsError, State, StateNotReady
 from keylanes.brokers.protocol import BrokerTimeout, Outgoing, Reader, TopicPartition
 from keylanes.brokers.simulated.broker import Latency
 from keylanes.brokers.simulated.virtual_loop import run_virtual
@@ -484,6 +484,49 @@ def test_who_cant_read_the_control_log_begins_no_record_and_answers_nothing(capl
     virtual(story)
     assert caplog.text.count("can't be read for session_timeout_ms: records are not begun until it can") == 1
     assert caplog.text.count("can be read again: records are begun again") == 1
+
+
+def test_state_is_answered_by_the_member_that_has_it() -> None:
+    """Each answers for its partitions; of a key that it does not have it can't say that there is none. One that has
+    all of them can, and one that has stopped answers nothing.
+    """
+
+    async def story() -> None:
+        app = application(commit_interval_ms=100)
+
+        @app.handler(SOURCE, to=OUT, parallelising_factor=4)
+        async def count(value: bytes, seen: State[int], by: MapState[int, int]) -> bytes:
+            seen.put((seen.get() or 0) + 1)
+            by.put(1, int(value))
+            return value
+
+        group = Group(partitions=2)
+        first, second = group.process("a", app), group.process("b", app)
+        await first.start()
+        await second.start()
+        await until(share(first, second))
+        group.send(2)  # k0 in partition 0, k1 in 1
+        await group.done()
+        (of_first,), (of_second,) = held(first), held(second)
+        for engine, own, foreign in ((first, of_first, of_second), (second, of_second, of_first)):
+            seen, by = engine.view("seen"), engine.view("by")
+            assert (seen.get(b"k%d" % own), by.items(b"k%d" % own)) == (1, [(1, own)])
+            for key in (b"k%d" % foreign, b"nobody's"):
+                with pytest.raises(StateNotReady, match=rf"in\[{foreign}\]: .* held here"):
+                    seen.get(key)
+                with pytest.raises(StateNotReady, match=rf"in\[{foreign}\]: .* held here"):
+                    by.items(key)
+            assert seen.get(b"nobody's", partition=own) is None
+            with pytest.raises(StateNotReady, match="not held here"):
+                seen.get(b"k%d" % foreign, partition=foreign)
+        await second.stop()
+        with pytest.raises(StateNotReady, match="this process does not work any more"):
+            second.view("seen").get(b"k%d" % of_second)
+        await until(lambda: held(first) == {0, 1})
+        assert [first.view("seen").get(key) for key in (b"k0", b"k1", b"nobody's")] == [1, 1, None]
+        await first.stop()
+
+    virtual(story)
 
 
 # --- health -----------------------------------------------------------------------------------------------------------
