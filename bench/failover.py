@@ -26,7 +26,8 @@ from comparison.arms import Skipped, java_command
 from failing_over.group import Members, loader
 from failing_over.notes import again, gaps, percentile, stops
 from keylanes import Settings
-from keylanes.cli.group import show_group
+from keylanes.cli.application import Named
+from keylanes.cli.group_logs import stands_of
 from rig.broker import all_records, connected, running_broker
 from rig.child import run_coroutine
 from rig.ground import Ground
@@ -154,7 +155,8 @@ def coordinators(arm: str, address: str, group: str) -> list[str]:
     """Who decides, by name; of Kafka's own groups no process does."""
     if arm != "keylanes":
         return []
-    return [member.instance for member in show_group(group, address, Settings()).members if member.is_coordinator]
+    found = run_coroutine(stands_of(Named(group, address, Settings()), None, lambda: int(time.time() * 1_000)))
+    return [member.instance for member in found.group.members if member.is_coordinator]
 
 
 def others(arm: str, address: str, group: str) -> list[str]:

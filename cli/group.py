@@ -12,7 +12,7 @@ from ..group.happened import selected
 from ..group.history import History
 from .application import named
 from .codes import epilog
-from .group_logs import Stands, opened, read_group, read_history
+from .group_logs import opened, read_history, stands_of
 from .group_text import group_json, group_text, history_json, history_text
 from .moments import MOMENT, optional_ms
 
@@ -59,11 +59,7 @@ def show(
     application = named("group", target, app, broker)
     at_ms = optional_ms("--at", at, _now_ms())
 
-    async def read() -> Stands:
-        async with opened(application) as logs:
-            return await read_group(logs, at_ms, _now_ms)
-
-    stands = asyncio.run(read())
+    stands = asyncio.run(stands_of(application, at_ms, _now_ms))
     sys.stdout.write((group_json if as_json else group_text)(application.app, stands) + "\n")
 
 

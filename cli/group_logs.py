@@ -114,6 +114,12 @@ async def _read(group: GroupLogs, read: Callable[[LogReader], Awaitable[T]]) -> 
     raise AssertionError("it returns or raises")
 
 
+async def stands_of(named: Named, at_ms: int | None, wall_ms: Callable[[], int]) -> Stands:
+    """``read_group`` of an application on its broker."""
+    async with opened(named) as logs:
+        return await read_group(logs, at_ms, wall_ms)
+
+
 # --- how it stands ---------------------------------------------------------------------------------------------------
 
 

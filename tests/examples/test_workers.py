@@ -21,11 +21,10 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from keylanes import Settings
-from keylanes.cli.group import show_group
 from keylanes.devkafka.server import KafkaServer
 from keylanes.state.subfolders import Lock
 
+from ..stage.groups import group_of
 from .test_examples import EXAMPLES
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
@@ -233,7 +232,7 @@ async def test_workers_share_the_partitions_with_their_state(kafka_server: Kafka
         assert (await service.get("/health"))[0] == (await service.get("/ready"))[0] == 200
 
         assert await service.stop() == 0
-    group = await asyncio.to_thread(show_group, "orders", f"kafka://{bootstrap}", Settings())
+    group = await asyncio.to_thread(group_of, "orders", f"kafka://{bootstrap}")
     assert group.state.value == "EMPTY"
     assert {member.standing for member in group.members} <= {"expelled: left"}
     assert in_use(tmp_path) == []

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from keylanes import Settings
 from keylanes.brokers.protocol import BrokerError
-from keylanes.cli.group import show_group
 from keylanes.errors import FatalError, SettingsError
 from keylanes.group.shown import GroupShown, GroupState, MemberShown
 
+from ..stage.groups import group_of
 from .chaos_process import LIMIT_S, ChaosError, Process
 from .cluster_stage import NAME, ClusterStage
 from .group_chaos_plan import AWAY_S, BEAT_S, BELOW_S, BEYOND_S, MEMBERS, SESSION_S, GroupFault, GroupRound, Role, draw
@@ -85,7 +84,7 @@ class GroupWorld(ClusterStage):
     def shown(self) -> GroupShown | None:
         """How the group stands, by its logs; None while the broker does not tell."""
         try:
-            return show_group(NAME, f"kafka://{self.cluster.bootstrap}", Settings(default_api_timeout_ms=5_000))
+            return group_of(NAME, f"kafka://{self.cluster.bootstrap}", default_api_timeout_ms=5_000)
         except (SettingsError, FatalError, BrokerError):  # before its logs are made, too
             return None
 

@@ -9,7 +9,7 @@ from keylanes.offsets.codec import decode
 from keylanes.offsets.control_events import EndsPinned
 
 from ...stage.engine import SOURCE
-from .test_members import PROCESSED_S, Group, coordinators, held, passing_on, until, virtual
+from .group import PROCESSED_S, Group, coordinators, held, passing_on, until, virtual
 
 
 def test_a_second_run_to_the_level_has_ends_of_its_own() -> None:

@@ -1,117 +1,33 @@
 """Several processes of one application: they share whole partitions, come and go, and each record is handled once."""
 
 import asyncio
-import logging
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from keylanes import App, Context, FencedError, MapState, SettingsError, State, StateNotReady
-from keylanes.brokers.protocol import BrokerTimeout, Outgoing, Reader, TopicPartition
+from keylanes import FencedError, MapState, SettingsError, State, StateNotReady
+from keylanes.brokers.protocol import BrokerTimeout, Reader, TopicPartition
 from keylanes.brokers.simulated.broker import Latency
-from keylanes.brokers.simulated.virtual_loop import run_virtual
-from keylanes.errors import InvariantBroken
 from keylanes.runtime.logs.office import Expelled
 from keylanes.runtime.member import Member
 from keylanes.runtime.rejoining import Rejoining
 
 from ...stage.cluster import Cluster
 from ...stage.engine import OUT, SOURCE, Engine, application
-
-PARTITIONS = 6
-SESSION_S, BEAT_S = 10.0, 1.0
-"""The defaults."""
-PROCESSED_S = 120.0
-"""So long a test waits for something at most."""
-
-Way = Literal["in order", "killed", "by an error"]
-
-
-def passing_on(*, start: str = "earliest", factor: int = 4, **settings: Any) -> App:
-    """Passes on values."""
-    app = application(**{"commit_interval_ms": 100, **settings})
-
-    @app.handler(SOURCE, to=OUT, parallelising_factor=factor, start=start)
-    async def pass_on(value: bytes, _: Context) -> bytes:
-        return value
-
-    return app
-
-
-class Group:
-    """Processes on one cluster, and what is sent to them."""
-
-    def __init__(self, *, partitions: int = PARTITIONS, cluster: Any = None) -> None:
-        self.cluster: Cluster = cluster or Cluster(1, Latency())
-        self.partitions, self.sent = partitions, 0
-        self.cluster.create_topic(SOURCE, partitions)
-
-    def process(self, name: str, app: App | None = None, *, is_named: bool = True) -> Engine:
-        """One that was not started yet; without a name of its own in the group unless it is to have one."""
-        engine = Engine(app or passing_on(), partitions=self.partitions, cluster=self.cluster, name=name)
-        if not is_named:
-            engine.settings = lambda: engine.app.settings  # type: ignore[method-assign]  # it goes by no name
-        return engine
-
-    def send(self, count: int) -> None:
-        """So many records, to all partitions."""
-        numbers = range(self.sent, self.sent + count)
-        records = [Outgoing(SOURCE, n % self.partitions, b"k%d" % (n % 50), b"%d" % n) for n in numbers]
-        self.cluster.write(records, ())
-        self.sent += count
-
-    async def done(self) -> None:
-        """Wait until all that was sent was passed on, and see that it was once."""
-        await until(lambda: len(self.passed_on()) >= self.sent)
-        assert sorted(self.passed_on()) == list(range(self.sent))
-
-    def passed_on(self) -> list[int]:
-        """What stands in the outputs."""
-        return [int(record.value or b"") for record in self.cluster.committed(OUT)]
-
-    def end(self, topic: str) -> int:
-        """How far all partitions of a topic go."""
-        marks = range(self.cluster.topics()[topic].partitions)
-        return sum(self.cluster.watermarks(TopicPartition(topic, p)).high for p in marks)
-
-
-async def until(condition: Callable[[], bool], limit_s: float = PROCESSED_S) -> float:
-    """Wait for a condition; the seconds that it took."""
-    loop = asyncio.get_running_loop()
-    began_s = loop.time()
-    async with asyncio.timeout(limit_s):
-        while not condition():  # noqa: ASYNC110  # nobody tells
-            await asyncio.sleep(0.05)
-    return loop.time() - began_s
-
-
-def held(engine: Engine) -> set[int]:
-    """The partitions that a process works on."""
-    return {run.dispatch.partition for run in engine.member.runs if run.dispatch.workers}
-
-
-def share(*engines: Engine) -> Callable[[], bool]:
-    """Whether these have all partitions among them, in parts that differ by one at most."""
-
-    def they_do() -> bool:
-        parts = [held(engine) for engine in engines]
-        sizes = [len(part) for part in parts]
-        count = engines[0].cluster.topics()[SOURCE].partitions
-        return sum(sizes) == len(set[int]().union(*parts)) == count and max(sizes) - min(sizes) <= 1
-
-    return they_do
-
-
-def coordinators(*engines: Engine) -> list[Engine]:
-    """Those that decide, by what they have read."""
-    return [engine for engine in engines if engine.member.group.coordinating.is_coordinator]
-
-
-def virtual(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a story in virtual time."""
-    run_virtual(story(), seed=1)
-
+from .group import (
+    BEAT_S,
+    PARTITIONS,
+    PROCESSED_S,
+    SESSION_S,
+    Group,
+    coordinators,
+    held,
+    passing_on,
+    share,
+    until,
+    virtual,
+)
 
 # --- sharing ----------------------------------------------------------------------------------------------------------
 
@@ -185,89 +101,6 @@ def test_a_member_that_is_killed_is_replaced_by_the_others(who: str) -> None:
             await engine.stop()
 
     virtual(story)
-
-
-@pytest.mark.parametrize("who", ["the coordinator", "another one"])
-def test_a_member_that_ends_by_an_error_is_not_waited_for(who: str) -> None:
-    """It says that it is gone, and who coordinates also that another one may; so the others have its ranges at once."""
-
-    async def story() -> None:
-        group = Group()
-        engines = [group.process(name, is_named=False) for name in "abc"]
-        for engine in engines:
-            await engine.start()
-        await until(share(*engines))
-        (first,) = coordinators(*engines)
-        ends = first if who == "the coordinator" else next(engine for engine in engines if engine is not first)
-        left = [engine for engine in engines if engine is not ends]
-        group.send(300)
-        await asyncio.sleep(0.05)
-        await ended(ends)
-        group.send(300)
-        assert await until(share(*left)) <= 3 * BEAT_S
-        await group.done()
-        for engine in left:
-            await engine.stop()
-
-    virtual(story)
-
-
-async def ended(engine: Engine) -> None:
-    """A process ends by an error that only people can mend."""
-    engine.member.fail(InvariantBroken("planted"))
-    with pytest.raises(InvariantBroken):
-        await engine.task
-
-
-# --- how long a start waits -------------------------------------------------------------------------------------------
-
-
-async def seconds_to_first_record(group: Group, engine: Engine) -> float:
-    """From the start of a process to the first record that it passes on."""
-    before = group.sent
-    group.send(1)
-    loop = asyncio.get_running_loop()
-    began_s = loop.time()
-    starting = loop.create_task(engine.start())
-    await until(lambda: len(group.passed_on()) > before)
-    await starting
-    return loop.time() - began_s
-
-
-@pytest.mark.parametrize(
-    ("way", "is_named", "limit_s", "waits"),
-    [
-        ("in order", False, 1.0, False),
-        ("in order", True, 1.0, False),
-        ("killed", True, 2 * BEAT_S + 1, True),
-        ("killed", False, 2 * SESSION_S + 1, True),
-        ("by an error", False, 1.0, False),
-    ],
-    ids=["stopped", "stopped-named", "killed-named", "killed", "ended by an error"],
-)
-def test_how_long_the_next_start_waits(
-    caplog: pytest.LogCaptureFixture, way: Way, limit_s: float, *, is_named: bool, waits: bool
-) -> None:
-    """Not at all where the predecessor said that it ends; else until it is sure that it is gone, which is said once."""
-
-    async def story() -> None:
-        group = Group(partitions=1)
-        engine = group.process("a", is_named=is_named)
-        await seconds_to_first_record(group, engine)
-        await asyncio.sleep(3)
-        await (ended(engine) if way == "by an error" else engine.stop() if way == "in order" else engine.crash())
-        with caplog.at_level(logging.INFO, "keylanes"):
-            caplog.clear()
-            assert await seconds_to_first_record(group, engine) <= limit_s
-        assert sorted(group.passed_on()) == [0, 1]
-        await engine.stop()
-
-    virtual(story)
-    said = [record.getMessage() for record in caplog.records if "waiting to join" in record.getMessage()]
-    assert len(said) == waits
-    for line in said:
-        assert "incarnation 1" in line
-        assert "group_instance_id waits for two heartbeats only" in line
 
 
 # --- at rest ----------------------------------------------------------------------------------------------------------
