@@ -21,6 +21,8 @@ Deed = Literal[
 Role = Literal["coordinator", "member"]
 Topic = Literal["signals", "control"]
 ROLES: tuple[Role, ...] = ("coordinator", "member")
+DEEDS: tuple[Deed, ...] = ("killed", "killed and away", "paused", "paused and expelled")
+LEADERS: tuple[Deed, ...] = ("leaders killed", "leaders paused")
 LOGS: tuple[tuple[Topic, ...], ...] = (("signals",), ("control",), ("signals", "control"))
 
 
@@ -65,9 +67,12 @@ class GroupFault(msgspec.Struct, frozen=True):
         return self.deed == "restarted" or (self.role == "coordinator" and self.deed != "paused")
 
 
+ROLLING = GroupFault("restarted")
+
+
 class GroupRound(msgspec.Struct, frozen=True, kw_only=True):
     """How much of what. ``nodes``: 1 or 3; ``rate``: records a second, bursts come on top; ``is_whole``: every deed on
-    everybody, else some that are drawn.
+    everybody, else some that are drawn: of three nodes those to nodes, of one those to processes.
     """
 
     seed: int
@@ -79,14 +84,17 @@ class GroupRound(msgspec.Struct, frozen=True, kw_only=True):
 def draw(round_: GroupRound) -> list[GroupFault]:
     """The faults of a round, in their order."""
     chance = random.Random(f"group {round_.seed}")
-    whole = round_.is_whole
-    found = [GroupFault("killed", role) for role in (ROLES if whole else chance.sample(ROLES, 1))]
-    found += [GroupFault("killed and away", role) for role in (ROLES if whole else chance.sample(ROLES, 1))]
-    found += [GroupFault("paused", role) for role in (ROLES if whole else ("coordinator",))]
-    found += [GroupFault("paused and expelled", role) for role in ROLES]
-    logs = LOGS if whole and round_.nodes > 1 else LOGS[-1:]  # of one node all are led by the same
-    found += [GroupFault("leaders killed", None, topics) for topics in logs]
-    found += [GroupFault("leaders paused", None, topics) for topics in logs]
-    found.append(GroupFault("restarted"))
+    of_processes = [GroupFault(deed, role) for deed in DEEDS for role in ROLES]
+    logs = LOGS if round_.nodes > 1 else LOGS[-1:]  # of one node all are led by the same
+    of_nodes = [GroupFault(deed, None, topics) for deed in LEADERS for topics in logs]
+    if round_.is_whole:
+        found = [*of_processes, *of_nodes, ROLLING]
+    elif round_.nodes > 1:
+        found = [*(GroupFault(deed, None, LOGS[-1]) for deed in LEADERS), chance.choice(of_processes)]
+    else:
+        once: list[Deed] = ["killed", "killed and away", "paused"]
+        found = [GroupFault(deed, chance.choice(ROLES)) for deed in once]
+        found += [GroupFault("paused and expelled", role) for role in ROLES]
+        found += [GroupFault("leaders paused", None, LOGS[-1]), ROLLING]
     chance.shuffle(found)
     return found

@@ -11,7 +11,7 @@ from .group_chaos_plan import ROLES, draw
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
-RATE, RECORDS_MIN = 20.0, 5_000
+RATE, RECORDS_MIN = 20.0, 2_000
 
 
 def say(line: str) -> None:
@@ -22,14 +22,16 @@ def say(line: str) -> None:
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_a_round_in_a_group(nodes: int, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    """Who coordinates and who does not are killed and suspended, all are restarted, leaders of the group's logs go."""
-    figures = run_group_round(GroupRound(seed=nodes, nodes=nodes, rate=RATE), tmp_path / "round", say)
+    """On one node processes are killed, suspended and restarted; on three the leaders of the group's logs are."""
+    round_ = GroupRound(seed=nodes, nodes=nodes, rate=RATE)
+    figures = run_group_round(round_, tmp_path / "round", say)
     record_property("figures", str(figures))
     say(table(figures))
     say(str(figures))
     assert figures.records >= RECORDS_MIN
     assert figures.dead_letters > 0
-    assert figures.expelled["silent"] == 3
+    silent = sum(fault.causes.count("silent") for fault in draw(round_))
+    assert figures.expelled.get("silent", 0) == silent >= 3 * (nodes == 1)
     assert set(figures.found.values()) == {0}
     assert figures.checked == {}
     assert not (tmp_path / "round").exists(), "nothing stays on the disk"
