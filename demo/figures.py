@@ -159,19 +159,19 @@ def ownership_of(book: Logbook, course: Course) -> Ownership:
     incarnation = _incarnation_of(book, course.killed)
     killed = "" if course.killed is None else course.killed.name
     joined = "" if course.joined is None else course.joined.name
-    areas = shares(book.tiles, book.members.names)
+    areas = shares(book.tiles, book.history.names)
     whole = sum(areas.values()) or 1.0
     return Ownership(
-        names=book.members.names,
+        names=book.history.names,
         shares={name: area / whole for name, area in sorted(areas.items())},
-        spans=spans_of(book.holds, book.members.names, book.running),
-        marks=marks_of(book.members, killed, _last_commit(book, incarnation), joined, book.running),
+        spans=spans_of(book.holds, book.history.names, book.running),
+        marks=marks_of(book.history, killed, _last_commit(book, incarnation), joined, book.running),
     )
 
 
 def group_figures(book: Logbook, course: Course, records: int) -> GroupFigures:
     """What several processes did with so many ``records`` of both sources."""
-    names, happened = book.members
+    names, happened = book.history
     areas = shares(book.tiles, names)
     whole = sum(areas.values()) or 1.0
     members = [
@@ -193,7 +193,7 @@ def _kill_figures(book: Logbook, killed: Killed | None) -> KillFigures | None:
     incarnation = _incarnation_of(book, killed)
     if killed is None or incarnation is None:
         return None
-    unowned = unowned_s(incarnation, book.holds, book.tiles, book.times)
+    unowned = unowned_s(incarnation, book.holds, book.tiles, book.times, book.running)
     return KillFigures(
         name=killed.name,
         role=killed.role,
@@ -208,7 +208,7 @@ def _kill_figures(book: Logbook, killed: Killed | None) -> KillFigures | None:
 
 def _moment(book: Logbook, is_meant: Callable[[Happening], bool]) -> float | None:
     """When the last such thing happened, in seconds of work."""
-    found = [each.ms for each in book.members.happened if is_meant(each)]
+    found = [each.ms for each in book.history.happened if is_meant(each)]
     return round(book.running.at(found[-1]), 2) if found else None
 
 
@@ -220,7 +220,7 @@ def _incarnation_of(book: Logbook, killed: Killed | None) -> int | None:
     """Its last one: who is killed does not come back."""
     if killed is None:
         return None
-    return max((i for i, name in book.members.names.items() if name == killed.name), default=None)
+    return max((i for i, name in book.history.names.items() if name == killed.name), default=None)
 
 
 async def _count(broker: Broker, topic: str, ends: dict[TopicPartition, int]) -> int:

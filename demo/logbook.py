@@ -14,7 +14,7 @@ from ..offsets.codec import EventError, decode
 from ..offsets.control_events import ControlEvent
 from ..offsets.events import Committed, Event, RangesReleased, WorkersCut, WorkersMerged, WorkerSplit
 from ..runtime.logs.reader import control_topic, offsets_topic
-from .owners import Commit, Hold, Holding, Members, RunningTime, members_of
+from .owners import Commit, History, Hold, Holding, RunningTime, history_of
 from .tiles import Change, PlaneTile, WorkerName, offset_of
 
 FETCH_RECORDS_MAX = 5_000
@@ -40,7 +40,7 @@ class Logbook:
     """Who worked on what, by the time at which it began."""
     times: dict[Commit, int] = field(default_factory=dict)
     """When each commit was made, in ms."""
-    members: Members = field(default_factory=lambda: Members({}, []))
+    history: History = field(default_factory=lambda: History({}, []))
 
     def areas(self) -> dict[TopicPartition, int]:
         """The area of the tiles of each source partition, in offsets times points.
@@ -75,14 +75,14 @@ async def read_logbook(broker: Broker, app: str) -> Logbook:
     book.changes = [(change, offset_of(change, book.tiles, near)) for change, near in structure.changes]
     book.times, book.holds, book.running = holding.times, holding.holds(), holding.running()
     book.commits = len(book.times)
-    book.members = await read_members(broker, app)
+    book.history = await read_history(broker, app)
     return book
 
 
-async def read_members(broker: Broker, app: str) -> Members:
+async def read_history(broker: Broker, app: str) -> History:
     """Who took part in an application whose logs exist. Raises LogError."""
     events = [(read.ms, read.event) async for read in _read_events(broker, control_topic(app))]
-    return members_of((ms, event) for ms, event in events if isinstance(event, ControlEvent))
+    return history_of((ms, event) for ms, event in events if isinstance(event, ControlEvent))
 
 
 class _Read(NamedTuple):

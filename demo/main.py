@@ -31,7 +31,7 @@ from .course import NAME, Told, checked_members, is_quiet
 from .figures import Collected, collect, counts_expected
 from .flights import FLIGHTS, PARTITIONS, data_file
 from .loader import KEEP, SOURCE, Loader
-from .logbook import Logbook, read_logbook, read_members
+from .logbook import Logbook, read_history, read_logbook
 from .members import Members
 from .place import DemoPlace
 from .processing import CUTS, Processing
@@ -382,7 +382,7 @@ def _draw(path: Path, collected: Collected) -> None:
 
 async def _coordinator(broker: Broker) -> str:
     """The name of who was elected last."""
-    happened = (await read_members(broker, APP)).happened
+    happened = (await read_history(broker, APP)).happened
     return next((each.name for each in reversed(happened) if each.kind == "elected"), "")
 
 

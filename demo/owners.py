@@ -140,14 +140,14 @@ class Ownership(NamedTuple):
     marks: Sequence[Mark]
 
 
-class Members(NamedTuple):
+class History(NamedTuple):
     """``names`` by incarnation, and what happened to whom, in order."""
 
     names: dict[int, str]
     happened: list[Happening]
 
 
-def members_of(events: Iterable[tuple[int, ControlEvent]]) -> Members:
+def history_of(events: Iterable[tuple[int, ControlEvent]]) -> History:
     """Folds the control log, its events with their times in ms."""
     control = Control()
     names: dict[int, str] = {}
@@ -166,14 +166,18 @@ def members_of(events: Iterable[tuple[int, ControlEvent]]) -> Members:
                 happened.append(Happening(ms, "expelled", names.get(event.incarnation, "?"), event.cause))
             case CoordinatorElected():
                 happened.append(Happening(ms, "elected", event.instance))
-    return Members(names, happened)
+    return History(names, happened)
 
 
 def unowned_s(
-    incarnation: int, holds: Sequence[Hold], tiles: Iterable[PlaneTile], times: Mapping[Commit, int]
+    incarnation: int,
+    holds: Sequence[Hold],
+    tiles: Iterable[PlaneTile],
+    times: Mapping[Commit, int],
+    running: "RunningTime",
 ) -> list[float]:
-    """Of each range that a killed incarnation held at its end: the seconds from its last commit, of whatever, to the
-    first tile of a successor. A range that was done to its end has none.
+    """Of each range that a killed incarnation held at its end: the seconds of work from its last commit, of whatever,
+    to the first tile of a successor. A range that was done to its end has none.
     """
     lost = [hold for hold in holds if hold.incarnation == incarnation and not hold.is_released]
     found: dict[Hold, int] = {}
@@ -186,7 +190,7 @@ def unowned_s(
             meets = tile.first < hold.end and hold.first < tile.end
             if meets and tile.incarnation != incarnation and hold.to_ms < ms < found.get(hold, ms + 1):
                 found[hold] = ms
-    return sorted((ms - hold.to_ms) / 1000 for hold, ms in found.items())
+    return sorted(round(running.at(ms) - running.at(hold.to_ms), 3) for hold, ms in found.items())
 
 
 def moves(holds: Sequence[Hold], names: Mapping[int, str]) -> int:
@@ -226,19 +230,19 @@ def place_of_the_kill(incarnation: int, topic: str, holds: Sequence[Hold], tiles
     return Place(topic, hold.partition, middle, median_low(ends.values())) if ends else None
 
 
-def marks_of(members: Members, killed: str, kill_ms: int | None, joined: str, running: "RunningTime") -> list[Mark]:
+def marks_of(history: History, killed: str, kill_ms: int | None, joined: str, running: "RunningTime") -> list[Mark]:
     """The last commit of who was killed, its expulsion, who coordinates then, and when who was added joined."""
     found: list[tuple[int, str, bool]] = []
     if kill_ms is not None:
         found.append((kill_ms, f"{killed} is killed", True))
-        behind = [each for each in members.happened if each.ms > kill_ms]
+        behind = [each for each in history.happened if each.ms > kill_ms]
         elected = next((each for each in behind if each.kind == "elected"), None)
         expelled = next((each for each in behind if each.kind == "expelled" and each.name == killed), None)
         if elected is not None and expelled is not None and elected.ms <= expelled.ms:
             found.append((elected.ms, f"{elected.name} coordinates", False))
         if expelled is not None:
             found.append((expelled.ms, f"{killed} is expelled", True))
-    found += [(each.ms, f"{joined} joins", False) for each in members.happened if each[1:3] == ("joined", joined)][-1:]
+    found += [(each.ms, f"{joined} joins", False) for each in history.happened if each[1:3] == ("joined", joined)][-1:]
     return [Mark(running.at(ms), text, is_loss) for ms, text, is_loss in sorted(found)]
 
 

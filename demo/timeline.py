@@ -14,7 +14,7 @@ ROW = 0.86
 INK, NOBODY = "#1d2733", "#dfe2e7"
 WORDS_SHARE = 0.17
 """Of the width: marks that are nearer to each other have their words on different heights."""
-HEIGHTS = 3
+HEIGHTS = 4
 
 
 def draw_timeline(figure: Any, ownership: Ownership) -> None:

@@ -60,8 +60,10 @@ class Unrest:
             await asyncio.sleep(PAUSE_S * (1 + chance.random()))
 
     def _is_here(self, topic: str, partition: int) -> bool:
-        """Whether this process holds some of a source partition; of several processes it may not."""
-        return any((one.topic, one.partition) == (topic, partition) for one in self._app.statistics().partitions)
+        """Whether this process works on some of a source partition; of several processes it may not."""
+        return self._app.health().state == "running" and any(
+            (one.topic, one.partition) == (topic, partition) for one in self._app.statistics().partitions
+        )
 
     async def _out_and_back(self, topic: str, partition: int, given_up: KeyRange) -> None:
         self._moving += 1

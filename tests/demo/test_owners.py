@@ -3,14 +3,14 @@
 from keylanes.demo.owners import (
     COLOURS,
     Happening,
+    History,
     Hold,
     Holding,
     Mark,
-    Members,
     RunningTime,
     colour_of,
+    history_of,
     marks_of,
-    members_of,
     moves,
     place_of_the_kill,
     shares,
@@ -77,8 +77,10 @@ def test_a_range_without_an_owner_waits_for_the_first_tile_of_a_successor() -> N
         PlaneTile("t", 0, 2, 3, 1, 1, 0, HALF, 10, 20),
     ]
     times = {**LOST.times, (2, 3): 999}
-    assert unowned_s(1, LOST.holds(), tiles, times) == [0.65]
-    assert unowned_s(1, LOST.holds(), tiles[:2], times) == []
+    running = RunningTime([(0, 2_000)])
+    assert unowned_s(1, LOST.holds(), tiles, times, running) == [0.65]
+    assert unowned_s(1, LOST.holds(), tiles[:2], times, running) == []
+    assert unowned_s(1, LOST.holds(), tiles, times, RunningTime([(0, 310), (900, 2_000)])) == [0.06]
 
 
 def test_a_move_is_a_range_that_another_process_takes() -> None:
@@ -113,9 +115,9 @@ def test_the_control_log_names_who_came_and_went() -> None:
         "app",
     )
     late = member_expelled(1, 2)
-    members = members_of([*((10 * n, event) for n, event in enumerate(events)), (90, late)])
-    assert members.names == {1: "a", 2: "b"}
-    assert members.happened == [
+    history = history_of([*((10 * n, event) for n, event in enumerate(events)), (90, late)])
+    assert history.names == {1: "a", 2: "b"}
+    assert history.happened == [
         Happening(0, "elected", "a"),
         Happening(10, "joined", "a"),
         Happening(30, "elected", "b"),
@@ -132,14 +134,14 @@ def test_the_marks_tell_the_kill_and_the_join() -> None:
         Happening(12_000, "expelled", "demo-1", "silent"),
         Happening(15_000, "joined", "demo-4"),
     ]
-    marks = marks_of(Members({}, happened), "demo-1", 1_000, "demo-4", RunningTime([(0, 20_000)]))
+    marks = marks_of(History({}, happened), "demo-1", 1_000, "demo-4", RunningTime([(0, 20_000)]))
     assert marks == [
         Mark(1.0, "demo-1 is killed", True),
         Mark(11.0, "demo-2 coordinates", False),
         Mark(12.0, "demo-1 is expelled", True),
         Mark(15.0, "demo-4 joins", False),
     ]
-    assert marks_of(Members({}, happened), "", None, "", RunningTime([(0, 20_000)])) == []
+    assert marks_of(History({}, happened), "", None, "", RunningTime([(0, 20_000)])) == []
 
 
 def test_pauses_between_runs_are_no_work() -> None:
