@@ -11,7 +11,7 @@ from .course import Course, Killed
 from .flights import CANCELLED, FLIGHTS, LATE, LATE_MINUTES, WITHOUT_ARRIVAL, Flight, source_rows
 from .loader import SOURCE
 from .logbook import Logbook, read_logbook, read_topic
-from .owners import LEFT, Happening, Ownership, marks_of, moves, place_of_the_kill, shares, spans_of, unowned_s
+from .owners import Happening, Ownership, marks_of, moves, place_of_the_kill, shares, spans_of, unowned_s
 from .tiles import CHANGES, Stretch, choose_stretch
 
 
@@ -185,7 +185,7 @@ def group_figures(book: Logbook, course: Course, records: int) -> GroupFigures:
         elections=sum(each.kind == "elected" for each in happened),
         killed=_kill_figures(book, course.killed),
         joined=joined,
-        joined_s=_moment(book, lambda each: each.kind == "joined" and each.name == joined),
+        joined_s=_moment(book, lambda each: each[1:3] == ("joined", joined)),
     )
 
 
@@ -193,23 +193,22 @@ def _kill_figures(book: Logbook, killed: Killed | None) -> KillFigures | None:
     incarnation = _incarnation_of(book, killed)
     if killed is None or incarnation is None:
         return None
+    last_ms = _last_commit(book, incarnation) or 0
     unowned = unowned_s(incarnation, book.holds, book.tiles, book.times, book.running)
     return KillFigures(
         name=killed.name,
         role=killed.role,
         share=round(killed.share, 4),
-        last_commit_s=round(book.running.at(_last_commit(book, incarnation) or 0), 2),
-        expelled_s=_moment(
-            book, lambda each: each.kind == "expelled" and each.name == killed.name and each.cause != LEFT
-        ),
+        last_commit_s=round(book.running.at(last_ms), 2),
+        expelled_s=_moment(book, lambda each: each[1:3] == ("expelled", killed.name) and each.ms >= last_ms),
         unowned_s=(unowned[0], unowned[-1]) if unowned else None,
     )
 
 
 def _moment(book: Logbook, is_meant: Callable[[Happening], bool]) -> float | None:
-    """When the last such thing happened, in seconds of work."""
+    """When such a thing happened first, in seconds of work."""
     found = [each.ms for each in book.history.happened if is_meant(each)]
-    return round(book.running.at(found[-1]), 2) if found else None
+    return round(book.running.at(found[0]), 2) if found else None
 
 
 def _last_commit(book: Logbook, incarnation: int | None) -> int | None:

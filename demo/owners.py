@@ -26,8 +26,6 @@ PALE_SHARE = (0.0, 0.22, 0.5)
 """How much white is in the shades of a colour."""
 DARKER = 0.72
 """The second eight processes have the same colours, darker."""
-LEFT = "left"
-"""The cause of who went in order."""
 Commit: TypeAlias = tuple[int, int]
 """Incarnation, transaction."""
 
@@ -242,7 +240,7 @@ def marks_of(history: History, killed: str, kill_ms: int | None, joined: str, ru
             found.append((elected.ms, f"{elected.name} coordinates", False))
         if expelled is not None:
             found.append((expelled.ms, f"{killed} is expelled", True))
-    found += [(each.ms, f"{joined} joins", False) for each in history.happened if each[1:3] == ("joined", joined)][-1:]
+    found += [(each.ms, f"{joined} joins", False) for each in history.happened if each[1:3] == ("joined", joined)][:1]
     return [Mark(running.at(ms), text, is_loss) for ms, text, is_loss in sorted(found)]
 
 

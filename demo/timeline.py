@@ -53,7 +53,9 @@ def _marks(axes: Any, marks: Sequence[Mark], end_s: float, top: int) -> None:
         style: dict[str, Any] = {"lw": 1.6, "ls": "-"} if mark.is_loss else {"lw": 1.1, "ls": (0, (4, 2))}
         axes.plot([mark.at_s, mark.at_s], [0, y + 0.5], color=INK, clip_on=False, **style)
         words = f" {'✕' if mark.is_loss else '+'} {mark.text}, {mark.at_s:.1f} s "
-        axes.text(mark.at_s, y, words, fontsize=9, va="bottom", ha="right" if is_right else "left", clip_on=False)
+        side = "right" if is_right else "left"
+        under = {"fc": "white", "ec": "none", "pad": 0.8}
+        axes.text(mark.at_s, y, words, fontsize=9, va="bottom", ha=side, clip_on=False, bbox=under, zorder=4)
 
 
 def _legend(figure: Any, ownership: Ownership) -> None:
