@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from ..brokers.protocol import BrokerError
 from .child import LOUD, QUIET, ChildSpec
 from .course import Act, Course, Joined, Killed, Looked, Told, is_quiet, next_act, wants_to_kill
 from .saying import Say
@@ -142,7 +143,10 @@ class Members:
         for member in self._members.values():
             member.hush(is_quiet=is_quiet(looked.share, self.course))
         if wants_to_kill(looked, self.course, places=self.places):
-            looked = looked._replace(coordinator=await self.coordinator())
+            try:
+                looked = looked._replace(coordinator=await self.coordinator())
+            except BrokerError:  # it is asked again at the next look
+                return
         act = next_act(looked, self.course, places=self.places)
         if isinstance(act, Killed) and act.name in self._members:
             self._note(act)

@@ -51,7 +51,7 @@ def _marks(axes: Any, marks: Sequence[Mark], end_s: float, top: int) -> None:
         y = top + 0.1 + 0.62 * height
         is_right = mark.at_s > (1 - WORDS_SHARE) * end_s
         style: dict[str, Any] = {"lw": 1.6, "ls": "-"} if mark.is_loss else {"lw": 1.1, "ls": (0, (4, 2))}
-        axes.plot([mark.at_s, mark.at_s], [0, y + 0.5], color=INK, clip_on=False, **style)
+        axes.plot([mark.at_s, mark.at_s], [0, y], color=INK, clip_on=False, **style)
         words = f" {'✕' if mark.is_loss else '+'} {mark.text}, {mark.at_s:.1f} s "
         side = "right" if is_right else "left"
         under = {"fc": "white", "ec": "none", "pad": 0.8}

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.slow
 ROWS = 400
 SLOW_MS = 2_000.0
 """A flight keeps its handler for longer than a test needs to look, and not for long when all is to stop."""
+FOR_EVER_MS = 3_600_000.0
 
 
 async def loaded(folder: Path) -> str:
@@ -68,6 +69,7 @@ async def test_a_process_that_fails_ends_the_others_in_order(tmp_path: Path) -> 
     (other,) = {"demo-1", "demo-2"} - {failed}
     assert f" {failed} CRITICAL " in log
     assert f" {other} INFO " in log
+    assert f" {other} INFO SIGTERM: stopping in order" in log
     assert "stopped in order" in log.splitlines()[-1]
 
 
@@ -99,13 +101,13 @@ ALONE = """
 import asyncio, sys
 from pathlib import Path
 sys.path.append(sys.argv[1])
-from tests.demo.test_members import SLOW_MS, members
-asyncio.run(members(Path(sys.argv[2]), sys.argv[3], 1, SLOW_MS).run())
+from tests.demo.test_members import FOR_EVER_MS, members
+asyncio.run(members(Path(sys.argv[2]), sys.argv[3], 1, FOR_EVER_MS).run())
 """
 
 
 async def test_a_killed_demo_leaves_nobody_behind(tmp_path: Path) -> None:
-    """Its process notices, and lets go of the broker."""
+    """Its process notices, and lets go of the broker, whatever its handlers do."""
     address = await loaded(tmp_path)
     root = str(Path(__file__).parents[2])
     command = [sys.executable, "-P", "-c", ALONE, root, str(tmp_path), address]
