@@ -1,8 +1,8 @@
 """PURE. The course of a demo with several processes: how they are called, which one is killed and when, when one joins.
 
 About a third of the way the process that coordinates is killed, for that is the hard case, and its name stays away.
-About half way another process joins. From shortly before the one until the other, and near the end, the unrest lets
-things be: what is seen then has one cause.
+About half way another process joins. From shortly before the one until the other, until all have something to do, and
+near the end, the unrest lets things be: what is seen then has one cause.
 """
 
 from collections.abc import Mapping, Sequence
@@ -103,15 +103,20 @@ def is_quiet(share: float, course: Course) -> bool:
     return course.joined is None and share > KILLED_FROM - QUIET_BEFORE
 
 
+def do_all_work(told: Mapping[str, Told], course: Course, *, places: int) -> bool:
+    """Whether all that can have one of so many ``places`` have done something there."""
+    working = [each for each in told.values() if each.workers and each.records_done]
+    return len(working) >= min(len(course.names()), places)
+
+
 def wants_to_kill(looked: Looked, course: Course, *, places: int) -> bool:
     """Whether somebody is to be killed now: all that can have one of so many ``places`` work, and nothing moves, unless
     it is late.
     """
     if course.members == 1 or course.killed is not None or looked.share < KILLED_FROM:
         return False
-    working = [told for told in looked.told.values() if told.workers and told.records_done]
     is_still = looked.share > KILLED_AT_LAST or not any(told.is_moving for told in looked.told.values())
-    return is_still and len(working) >= min(course.members, places)
+    return is_still and do_all_work(looked.told, course, places=places)
 
 
 def next_act(looked: Looked, course: Course, *, places: int) -> Act | None:

@@ -15,7 +15,7 @@ import msgspec
 
 from ..brokers.protocol import BrokerError
 from .child import LOUD, QUIET, ChildSpec
-from .course import Act, Course, Joined, Killed, Looked, Told, is_quiet, next_act, wants_to_kill
+from .course import Act, Course, Joined, Killed, Looked, Told, do_all_work, is_quiet, next_act, wants_to_kill
 from .saying import Say
 
 MODULE: Final = "keylanes.demo.child"
@@ -140,8 +140,9 @@ class Members:
             return
         self.on_progress(self.done)
         looked = Looked(self.done / self.expected, {name: m.told for name, m in self._members.items()}, "")
+        is_early = not do_all_work(looked.told, self.course, places=self.places)
         for member in self._members.values():
-            member.hush(is_quiet=is_quiet(looked.share, self.course))
+            member.hush(is_quiet=is_early or is_quiet(looked.share, self.course))
         if wants_to_kill(looked, self.course, places=self.places):
             try:
                 looked = looked._replace(coordinator=await self.coordinator())

@@ -10,6 +10,7 @@ from keylanes.demo.course import (
     Looked,
     Told,
     checked_members,
+    do_all_work,
     is_quiet,
     next_act,
     wants_to_kill,
@@ -78,6 +79,16 @@ def test_nobody_is_killed_before_all_work() -> None:
     assert not wants_to_kill(looked(0.4, one_waits), Course(3), places=PLACES)
     assert not wants_to_kill(looked(0.4, {"demo-2": WORKING}), Course(3), places=PLACES)
     assert wants_to_kill(looked(0.4, one_waits), Course(3), places=2)
+
+
+def test_who_came_last_is_waited_for() -> None:
+    """All work when those have begun that are there by the course; who was killed is none of them."""
+    joined = Course(3, KILLED.killed, Joined("demo-4", 0.5))
+    two = {"demo-1": WORKING, "demo-3": WORKING}
+    assert do_all_work(two, KILLED, places=PLACES)
+    assert not do_all_work(two, joined, places=PLACES)
+    assert not do_all_work({**two, "demo-4": Told(0, 500)}, joined, places=PLACES)
+    assert do_all_work({**two, "demo-4": WORKING}, joined, places=PLACES)
 
 
 def test_nobody_is_killed_while_a_range_is_on_its_way() -> None:
