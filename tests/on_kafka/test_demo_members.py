@@ -37,7 +37,7 @@ def test_a_kill_and_a_join(tmp_path: Path, record_property: Callable[[str, objec
     report = json.loads((folder / "report.json").read_text())
     record_property("group", report["group"])
     assert report["verdict"] == "exactly once: proven"
-    assert report["figures"]["workers"] == 2048
+    assert report["figures"]["workers"] >= 2048  # more where a hot range was split before it changed hands
     group = report["group"]
     killed, joined = group["killed"], group["joined"]
     assert killed["role"] == "coordinator"
