@@ -1,13 +1,17 @@
-"""The demo's figures, counted from the topics and the offset log, and what they must be."""
+"""The demo's figures, counted from the topics and the logs, and what they must be."""
+
+from collections.abc import Callable
 
 import msgspec
 
 from ..brokers.protocol import Broker, TopicPartition
 from ..keyrange.hashing import SPACE_END, point_of
 from .application import APP, ARRIVALS, DEAD_TOPIC, LATE_TOPIC
+from .course import Course, Killed
 from .flights import CANCELLED, FLIGHTS, LATE, LATE_MINUTES, WITHOUT_ARRIVAL, Flight, source_rows
 from .loader import SOURCE
 from .logbook import Logbook, read_logbook, read_topic
+from .owners import Happening, Ownership, marks_of, moves, place_of_the_kill, shares, spans_of, unowned_s
 from .tiles import CHANGES, Stretch, choose_stretch
 
 
@@ -25,7 +29,8 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What a run did. ``is_level``: the tiles cover all of both sources. ``seconds``: of processing, without restarts.
+    """What a run did. ``is_level``: the tiles cover all of both sources. ``seconds``: of processing, without restarts,
+    of all processes together.
 
     ``workers``: of the flights. ``changes``: how often ranges were split, merged, released and granted again meanwhile.
     """
@@ -51,10 +56,50 @@ class Figures(msgspec.Struct, frozen=True):
         return self.log_bytes / handled if handled else 0.0
 
 
+class MemberFigures(msgspec.Struct, frozen=True):
+    """``records`` of both sources, about (by its share of the plane, for in the logs a record has no owner)."""
+
+    name: str
+    records: int
+    share: float
+
+
+class KillFigures(msgspec.Struct, frozen=True):
+    """A kill: when the process had made its last commit and when it was expelled, in seconds of the run's work, and for
+    how many seconds its ranges had no owner: from that commit to the first tile of a successor, the least and the most.
+    None: that did not come.
+    """
+
+    name: str
+    role: str
+    share: float
+    last_commit_s: float
+    expelled_s: float | None
+    unowned_s: tuple[float, float] | None
+
+
+class GroupFigures(msgspec.Struct, frozen=True):
+    """What several processes did. ``moves``: how often a range went from one to another; ``joined_s``: when the one
+    that was added had joined.
+    """
+
+    members: list[MemberFigures]
+    moves: int
+    elections: int
+    killed: KillFigures | None
+    joined: str | None
+    joined_s: float | None
+
+
 class Collected(msgspec.Struct, frozen=True):
-    """The figures, and what the picture shows: tiles, a stretch, and the (offset, point) of the records in it."""
+    """The figures, and what the picture shows: tiles, a stretch, and the (offset, point) of the records in it.
+
+    ``group``, ``ownership``: of several processes; None for one.
+    """
 
     figures: Figures
+    group: GroupFigures | None
+    ownership: Ownership | None
     book: Logbook
     stretch: Stretch | None
     records: list[tuple[int, int]]
@@ -72,14 +117,16 @@ def counts_expected(rows: int) -> Counts:
     return Counts(len(flights), late, len(flights) - len(delays) - cancelled, cancelled, len(delays))
 
 
-async def collect(broker: Broker) -> Collected:
+async def collect(broker: Broker, course: Course) -> Collected:
     """Read everything back from an open broker."""
     book = await read_logbook(broker, APP)
-    stretch = choose_stretch(book.tiles)
+    killed = _incarnation_of(book, course.killed)
+    near = None if killed is None else place_of_the_kill(killed, SOURCE, book.holds, book.tiles)
+    stretch = choose_stretch(book.tiles, near)
     is_cancelled = msgspec.json.Decoder(Flight).decode
     ends: dict[TopicPartition, int] = {}
     records = cancelled = 0
-    near: list[tuple[int, int]] = []
+    inside: list[tuple[int, int]] = []
     async for batch in read_topic(broker, SOURCE):
         ends[batch.source] = batch.offset_next
         records += len(batch.records)
@@ -88,7 +135,7 @@ async def collect(broker: Broker) -> Collected:
             for record in batch.records:
                 point = point_of(record.key, batch.source.partition, record.offset)
                 if stretch.holds(record.offset, point):
-                    near.append((record.offset, point))
+                    inside.append((record.offset, point))
     late, dead, arrivals = [await _count(broker, topic, ends) for topic in (LATE_TOPIC, DEAD_TOPIC, ARRIVALS)]
     areas = book.areas()
     sources = [source for source in ends if source.topic in (SOURCE, ARRIVALS)]
@@ -99,10 +146,80 @@ async def collect(broker: Broker) -> Collected:
         tiles=len(book.tiles),
         commits=book.commits,
         log_bytes=book.log_bytes,
-        seconds=book.running_s,
+        seconds=book.running.total_s,
         changes={kind: sum(change.kind == kind for change, _ in book.changes) for kind in CHANGES},
     )
-    return Collected(figures, book, stretch, near)
+    group = None if course.members == 1 else group_figures(book, course, records + arrivals)
+    ownership = None if course.members == 1 else ownership_of(book, course)
+    return Collected(figures, group, ownership, book, stretch, inside)
+
+
+def ownership_of(book: Logbook, course: Course) -> Ownership:
+    """What the picture shows of several processes."""
+    incarnation = _incarnation_of(book, course.killed)
+    killed = "" if course.killed is None else course.killed.name
+    joined = "" if course.joined is None else course.joined.name
+    areas = shares(book.tiles, book.history.names)
+    whole = sum(areas.values()) or 1.0
+    return Ownership(
+        names=book.history.names,
+        shares={name: area / whole for name, area in sorted(areas.items())},
+        spans=spans_of(book.holds, book.history.names, book.running),
+        marks=marks_of(book.history, killed, _last_commit(book, incarnation), joined, book.running),
+    )
+
+
+def group_figures(book: Logbook, course: Course, records: int) -> GroupFigures:
+    """What several processes did with so many ``records`` of both sources."""
+    names, happened = book.history
+    areas = shares(book.tiles, names)
+    whole = sum(areas.values()) or 1.0
+    members = [
+        MemberFigures(name, round(area / whole * records), round(area / whole, 4))
+        for name, area in sorted(areas.items())
+    ]
+    joined = None if course.joined is None else course.joined.name
+    return GroupFigures(
+        members=members,
+        moves=moves(book.holds, names),
+        elections=sum(each.kind == "elected" for each in happened),
+        killed=_kill_figures(book, course.killed),
+        joined=joined,
+        joined_s=_moment(book, lambda each: each[1:3] == ("joined", joined)),
+    )
+
+
+def _kill_figures(book: Logbook, killed: Killed | None) -> KillFigures | None:
+    incarnation = _incarnation_of(book, killed)
+    if killed is None or incarnation is None:
+        return None
+    last_ms = _last_commit(book, incarnation) or 0
+    unowned = unowned_s(incarnation, book.holds, book.tiles, book.times, book.running)
+    return KillFigures(
+        name=killed.name,
+        role=killed.role,
+        share=round(killed.share, 4),
+        last_commit_s=round(book.running.at(last_ms), 2),
+        expelled_s=_moment(book, lambda each: each[1:3] == ("expelled", killed.name) and each.ms >= last_ms),
+        unowned_s=(unowned[0], unowned[-1]) if unowned else None,
+    )
+
+
+def _moment(book: Logbook, is_meant: Callable[[Happening], bool]) -> float | None:
+    """When such a thing happened first, in seconds of work."""
+    found = [each.ms for each in book.history.happened if is_meant(each)]
+    return round(book.running.at(found[0]), 2) if found else None
+
+
+def _last_commit(book: Logbook, incarnation: int | None) -> int | None:
+    return max((ms for (of, _), ms in book.times.items() if of == incarnation), default=None)
+
+
+def _incarnation_of(book: Logbook, killed: Killed | None) -> int | None:
+    """Its last one: who is killed does not come back."""
+    if killed is None:
+        return None
+    return max((i for i, name in book.history.names.items() if name == killed.name), default=None)
 
 
 async def _count(broker: Broker, topic: str, ends: dict[TopicPartition, int]) -> int:

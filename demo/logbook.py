@@ -3,16 +3,18 @@
 No judgement: whether the tiles are right is for the audit to say.
 """
 
-from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ..brokers.protocol import Batch, Broker, TopicPartition, UnknownTopic
 from ..errors import LogError
+from ..keyrange.hashing import SPACE_END
 from ..offsets.codec import EventError, decode
+from ..offsets.control_events import ControlEvent
 from ..offsets.events import Committed, Event, RangesReleased, WorkersCut, WorkersMerged, WorkerSplit
-from ..runtime.logs.reader import offsets_topic
+from ..runtime.logs.reader import control_topic, offsets_topic
+from .owners import Commit, History, Hold, Holding, RunningTime, history_of
 from .tiles import Change, PlaneTile, WorkerName, offset_of
 
 FETCH_RECORDS_MAX = 5_000
@@ -26,14 +28,19 @@ class Logbook:
     tiles: list[PlaneTile] = field(default_factory=list)
     commits: int = 0
     log_bytes: int = 0
-    running_s: float = 0.0
-    """From the cut of an incarnation's workers to its last commit, summed over the incarnations."""
+    running: RunningTime = field(default_factory=lambda: RunningTime(()))
+    """When some incarnation worked: each from the cut of its workers to its last commit."""
     workers: dict[str, int] = field(default_factory=dict)
-    """By source topic: as the last incarnation cut them at its start."""
+    """By source topic: as each partition was last cut as a whole."""
     changes: list[tuple[Change, int]] = field(default_factory=list)
     """Splits, merges, releases and grants, each with the offset at which it happened."""
     ranges: dict[WorkerName, tuple[int, int]] = field(default_factory=dict)
     """The range of every worker there ever was."""
+    holds: list[Hold] = field(default_factory=list)
+    """Who worked on what, by the time at which it began."""
+    times: dict[Commit, int] = field(default_factory=dict)
+    """When each commit was made, in ms."""
+    history: History = field(default_factory=lambda: History({}, []))
 
     def areas(self) -> dict[TopicPartition, int]:
         """The area of the tiles of each source partition, in offsets times points.
@@ -50,39 +57,74 @@ class Logbook:
 
 
 async def read_logbook(broker: Broker, app: str) -> Logbook:
-    """Read the offset log of an application at an open broker; empty when there is none. Raises LogError."""
+    """Read the logs of an application at an open broker; empty when there are none. Raises LogError."""
     book = Logbook()
-    transactions: set[tuple[int, int]] = set()
-    cut: dict[int, Counter[str]] = {}
-    started: dict[int, int] = {}
-    ended: dict[int, int] = {}
-    structure = Structure()
-    topic = offsets_topic(app)
-    if topic not in await broker.describe([topic]):
+    offsets, control = offsets_topic(app), control_topic(app)
+    if not {offsets, control} <= (await broker.describe([offsets, control])).keys():
         return book
+    structure, holding, cuts = Structure(), Holding(), WholeCuts()
+    async for read in _read_events(broker, offsets):
+        book.log_bytes += read.size
+        structure.take(read.event, len(book.tiles))
+        holding.take(read.event, read.ms)
+        if isinstance(read.event, WorkersCut):
+            cuts.take(read.event)
+        elif isinstance(read.event, Committed):
+            book.tiles += tiles_of(read.event)
+    book.ranges, book.workers = structure.ranges, cuts.workers()
+    book.changes = [(change, offset_of(change, book.tiles, near)) for change, near in structure.changes]
+    book.times, book.holds, book.running = holding.times, holding.holds(), holding.running()
+    book.commits = len(book.times)
+    book.history = await read_history(broker, app)
+    return book
+
+
+async def read_history(broker: Broker, app: str) -> History:
+    """Who took part in an application whose logs exist. Raises LogError."""
+    events = [(read.ms, read.event) async for read in _read_events(broker, control_topic(app))]
+    return history_of((ms, event) for ms, event in events if isinstance(event, ControlEvent))
+
+
+class _Read(NamedTuple):
+    ms: int
+    size: int
+    event: Event
+
+
+async def _read_events(broker: Broker, topic: str) -> AsyncIterator[_Read]:
     async for batch in read_topic(broker, topic):
         for record in batch.records:
+            value = record.value or b""
             try:
-                event = decode(record.value or b"")
+                event = decode(value)
             except EventError as error:
                 raise LogError(f"{topic}[{batch.source.partition}] at position {record.offset}: {error}") from None
-            book.log_bytes += len(record.value or b"")
-            structure.take(event, len(book.tiles))
-            if isinstance(event, WorkersCut):
-                at = started.setdefault(event.incarnation, record.timestamp)
-                started[event.incarnation] = min(at, record.timestamp)
-                if structure.is_at_start(event):
-                    cut.setdefault(event.incarnation, Counter())[event.topic] += len(event.bounds) - 1
-            elif isinstance(event, Committed):
-                transactions.add((event.incarnation, event.transaction))
-                ended[event.incarnation] = max(ended.get(event.incarnation, 0), record.timestamp)
-                book.tiles += tiles_of(event)
-    book.ranges = structure.ranges
-    book.changes = [(change, offset_of(change, book.tiles, near)) for change, near in structure.changes]
-    book.commits = len(transactions)
-    book.workers = dict(cut[max(cut)]) if cut else {}
-    book.running_s = sum(max(0, end - started[i]) for i, end in ended.items() if i in started) / 1000
-    return book
+            yield _Read(record.timestamp, len(value), event)
+
+
+class WholeCuts:
+    """Into how many workers each partition was cut, the last time that all of it was cut in one transaction."""
+
+    def __init__(self) -> None:
+        self._cuts: dict[TopicPartition, tuple[Commit, int, int]] = {}
+        self._whole: dict[TopicPartition, int] = {}
+
+    def take(self, event: WorkersCut) -> None:
+        """The next one."""
+        place, commit = TopicPartition(event.topic, event.partition), (event.incarnation, event.transaction)
+        before, points, workers = self._cuts.get(place, (commit, 0, 0))
+        points, workers = (points, workers) if before == commit else (0, 0)
+        points, workers = points + event.bounds[-1] - event.bounds[0], workers + len(event.bounds) - 1
+        self._cuts[place] = commit, points, workers
+        if points == SPACE_END:
+            self._whole[place] = workers
+
+    def workers(self) -> dict[str, int]:
+        """By topic."""
+        counted: dict[str, int] = {}
+        for place, workers in self._whole.items():
+            counted[place.topic] = counted.get(place.topic, 0) + workers
+        return counted
 
 
 class Structure:

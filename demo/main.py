@@ -6,7 +6,6 @@ figures are wrong, or that is not proven, stays as it is and is judged again, un
 
 import asyncio
 import contextlib
-import logging
 import os
 import sys
 import time
@@ -27,32 +26,36 @@ from ..runtime.connect import connect
 from ..runtime.settings import Settings
 from ..runtime.watch.progress import ProgressShown
 from .application import APP, ARRIVALS, DEAD_TOPIC, LATE_TOPIC, PARALLELISING_FACTOR, make_app
-from .figures import Collected, Counts, collect, counts_expected
+from .child import NO_STEPS, ChildSpec
+from .course import NAME, Told, checked_members, is_quiet
+from .figures import Collected, collect, counts_expected
 from .flights import FLIGHTS, PARTITIONS, data_file
 from .loader import KEEP, SOURCE, Loader
-from .logbook import Logbook, read_logbook
+from .logbook import Logbook, read_history, read_logbook
+from .members import Members
 from .place import DemoPlace
-from .processing import Processing
+from .processing import CUTS, Processing
+from .report import differences, document_of, text_of
+from .saying import Say, log_to, say, say_to_stderr
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HANDLER_MS = 5.0
 EXIT_WRONG, EXIT_INTERRUPTED = 1, 130
-NAME = "demo"
-"""Of the one process: when it was killed, the next one of this name waits but two beats."""
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
     """``folder`` None: ``.keylanes/demo-<broker>`` here. ``handler_ms``: how long each record keeps its handler.
 
+    ``members``: how many processes share the work; more than one need a Kafka, and one of them is killed.
+
     ``steps``: a file that the steps of loading and committing are appended to as they are taken, for tests that kill.
     """
 
     broker: Literal["embedded", "kafka"] = "embedded"
+    members: int = 1
     folder: Path | None = None
     reset: bool = False
     rows: int = FLIGHTS
@@ -64,13 +67,14 @@ class DemoOptions:
 
 def run_demo(options: DemoOptions) -> int:
     """Run it, or what is left of it; the exit code. Raises KeylanesError, and SystemExit when the application stops."""
+    checked_members(options.members, options.broker)
     place = DemoPlace(options.folder or Path(".keylanes") / f"demo-{options.broker}")
-    say = _say_to_stderr if options.as_json else _say
-    with place.held(), _log_to(place.log):
+    tell = say_to_stderr if options.as_json else say
+    with place.held(), log_to(place.log, NAME):
         try:
-            return _Demo(options, place, say).run()
+            return _Demo(options, place, tell).run()
         except KeyboardInterrupt:
-            say("Interrupted. The same command goes on where this one stopped.")
+            tell("Interrupted. The same command goes on where this one stopped.")
             return EXIT_INTERRUPTED
         except BrokerError as error:
             raise BrokerUnavailable(str(error)) from error
@@ -84,14 +88,14 @@ class _Demo:
         self.settings = Settings()
         self.seconds: dict[str, float] = {}
         self._spark: Future[SparkSession] | None = None
-        self._steps = -1
+        self._steps = NO_STEPS
 
     def run(self) -> int:
         """All phases that are left."""
         _announce(self.options, self.say)
         if self.options.with_audit or self.options.broker == "kafka":
             os.environ.update(java_home().environment(os.environ))  # missing? then say so now, not after the run
-        if self.place.open(self.options.rows, reset=self.options.reset):
+        if self.place.open(self.options.rows, reset=self.options.reset, members=self.options.members):
             self.say(f"An interrupted demo lies in {self.place.folder}: it goes on ({self.place.state.phase}).")
         with self._broker() as address, self._noting_steps(), self._ending_spark():
             if self.place.state.phase == "load":
@@ -106,7 +110,7 @@ class _Demo:
                 self.place.reached("audit")
             else:
                 with self._phase("count"):
-                    collected = asyncio.run(_with_broker(address, self.settings, collect))
+                    collected = asyncio.run(_with_broker(address, self.settings, self._collect))
             return self._judge(address, collected)
 
     # --- the phases ------------------------------------------------------------------------------------------------
@@ -143,26 +147,80 @@ class _Demo:
         with self._phase("process"):
             self._process(address)
         with self._phase("count"):
-            collected: Collected = asyncio.run(_with_broker(address, self.settings, collect))
+            collected: Collected = asyncio.run(_with_broker(address, self.settings, self._collect))
             return collected
 
+    async def _collect(self, broker: Broker) -> Collected:
+        return await collect(broker, self.place.state.course)
+
     def _process(self, address: str) -> None:
-        """One run of the application."""
+        """One run of the application: in this process, or in several that are watched by it."""
         book: Logbook = asyncio.run(_with_broker(address, self.settings, _prepare))
-        settings = self.settings
-        if self.options.broker == "kafka":  # the embedded broker keeps state itself, and is alone
-            settings = msgspec.structs.replace(settings, state_folder=str(self.place.copies), group_instance_id=NAME)
+        before = sum(book.areas().values()) >> 32
         expected = 2 * self.options.rows  # about: almost every flight also arrives
         with ProgressShown("processing flights and arrivals", expected) as shown:
-            processing = Processing(
-                make_app(address, settings, handler_ms=self.options.handler_ms),
-                sum(book.areas().values()) >> 32,
-                expected,
-                on_step=self._note_step,
-                on_progress=shown.move,
-                on_half=lambda: self._begin_spark(address),
+
+            def moved(done: int) -> None:
+                shown.move(done)
+                if done > expected / 2:
+                    self._begin_spark(address)
+
+            if self.options.members == 1:
+                self._process_here(address, before, expected, moved)
+            else:
+                self._process_in_several(address, before, expected, moved)
+
+    def _process_here(self, address: str, before: int, expected: int, moved: Callable[[int], None]) -> None:
+        settings = self.settings
+        if self.options.broker == "kafka":  # the embedded broker keeps state itself, and is alone
+            # With a name: when it was killed, the next one of this name waits but two beats.
+            settings = msgspec.structs.replace(settings, state_folder=str(self.place.copies), group_instance_id=NAME)
+        app = make_app(address, settings, handler_ms=self.options.handler_ms)
+
+        def is_near_end() -> bool:
+            done = before + app.statistics().records_done
+            return is_quiet(done / expected, self.place.state.course)
+
+        def on_told(told: Told) -> None:
+            moved(before + told.records_done)
+
+        Processing(app, before, is_quiet=is_near_end, on_step=self._note_step, on_told=on_told).run()
+
+    def _process_in_several(self, address: str, before: int, expected: int, moved: Callable[[int], None]) -> None:
+        def spec_of(name: str) -> ChildSpec:
+            return ChildSpec(
+                name=name,
+                address=address,
+                copies=str(self.place.copies),
+                log=str(self.place.log),
+                handler_ms=self.options.handler_ms,
+                seed=str(before),
+                steps=self._steps,
             )
-            processing.run()
+
+        async def coordinator() -> str:
+            found: str = await _with_broker(address, self.settings, _coordinator)
+            return found
+
+        members = Members(
+            self.place.state.course,
+            spec_of,
+            descriptors=[fd for fd in (self.place.lock, self._steps) if fd not in (None, NO_STEPS)],
+            places=PARTITIONS * len(CUTS),
+            before=before,
+            expected=expected,
+            coordinator=coordinator,
+            on_progress=moved,
+            on_course=self.place.went,
+            say=self.say,
+        )
+        asyncio.run(members.run())
+        if members.failure is not None:
+            self.say(
+                f"{members.failure}; the others were stopped. What it said is in {self.place.log}, in the lines of its "
+                f"name; docs/exit-codes.md says what the code means. The same command goes on where this one stopped."
+            )
+            raise SystemExit(members.exit_code)
 
     def _judge(self, address: str, collected: Collected) -> int:
         expected = counts_expected(self.options.rows)
@@ -170,24 +228,34 @@ class _Demo:
             drawing = beside.submit(_draw, self.place.picture, collected)
             audit = self._audit(address) if self.options.with_audit else None
             drawing.result()
-        wrong = _differences(collected.figures.counts, expected)
-        if audit is not None:
-            seen = {
-                "records_done": expected.records + expected.arrivals,
-                "outputs": expected.late + expected.arrivals,
-                "dead_letters": expected.dead_letters,
-            }
-            wrong += [
-                f"{name}: the audit counts {audit['figures'][name]:,}, expected are {want:,}"
-                for name, want in seen.items()
-                if audit["figures"][name] != want
-            ]
+        wrong = differences(collected.figures.counts, expected, None if audit is None else audit["figures"])
         is_right = not wrong and (audit is None or bool(audit["proven"]))
         self._report(collected, audit, wrong, is_right=is_right)
         if not is_right:
             return EXIT_WRONG
         self.place.reached("finished")
         return 0
+
+    def _report(self, collected: Collected, audit: dict[str, Any] | None, wrong: list[str], *, is_right: bool) -> None:
+        options, picture = self.options, str(self.place.picture)
+        self.say(text_of(collected, audit, options.handler_ms, picture))
+        for difference in wrong:
+            self.say(f"  WRONG: {difference}")
+        if not is_right:
+            self.say(f"\nThe data stay in {self.place.folder}; --reset (or RESET=1) starts afresh.")
+        document = document_of(
+            collected,
+            audit,
+            broker=options.broker,
+            handler_ms=options.handler_ms,
+            wrong=wrong,
+            is_right=is_right,
+            seconds=self.seconds,
+            picture=picture,
+        )
+        self.place.report.write_bytes(document)
+        if options.as_json:
+            sys.stdout.write(document.decode() + "\n")
 
     def _audit(self, address: str) -> dict[str, Any]:
         with self._phase("start Spark"):
@@ -219,53 +287,6 @@ class _Demo:
             self._spark = beside.submit(_warm_session, address)
             beside.shutdown(wait=False)
 
-    def _report(self, collected: Collected, audit: dict[str, Any] | None, wrong: list[str], *, is_right: bool) -> None:
-        figures = collected.figures
-        verdict = "not audited" if audit is None else "exactly once: proven" if audit["proven"] else "NOT proven"
-        counts = figures.counts
-        lines = [
-            ("flights processed", f"{counts.records:,}"),
-            ("late, published by aircraft", f"{counts.late:,}"),
-            ("left and never arrived: dead letters", f"{counts.dead_letters:,}"),
-            ("cancelled, no output", f"{counts.cancelled:,}"),
-            ("arrivals, handled by destination", f"{counts.arrivals:,}"),
-            ("workers", f"{figures.workers:,} on {PARTITIONS} partitions, {self.options.handler_ms:g} ms a record"),
-            ("throughput", f"{figures.records_per_s:,.0f} records/s in {figures.seconds:.1f} s of processing"),
-            ("tiles", f"{figures.tiles:,} in {figures.commits:,} commits"),
-            ("ranges, while it ran", ", ".join(f"{n} {kind}s" for kind, n in figures.changes.items())),
-            ("offset log", f"{figures.log_bytes_per_record:.1f} bytes a record"),
-            ("the plane", str(self.place.picture)),
-        ]
-        if audit is not None:
-            lines.append(("state: running totals", _state_verdict(audit)))
-        lines.append(("verdict", verdict))
-        self.say("\n".join(f"  {name:<38}{value}" for name, value in lines))
-        for difference in wrong:
-            self.say(f"  WRONG: {difference}")
-        if not is_right:
-            self.say(f"\nThe data stay in {self.place.folder}; --reset (or RESET=1) starts afresh.")
-        document = {
-            "broker": self.options.broker,
-            "is_right": is_right,
-            "verdict": verdict,
-            "wrong": wrong,
-            "figures": {
-                **msgspec.structs.asdict(figures),
-                "counts": msgspec.structs.asdict(counts),
-                "records_per_s": figures.records_per_s,
-                "log_bytes_per_record": figures.log_bytes_per_record,
-            },
-            "handler_ms": self.options.handler_ms,
-            "workers_per_partition": PARALLELISING_FACTOR,
-            "seconds": self.seconds,
-            "picture": str(self.place.picture),
-            "audit": audit,
-        }
-        encoded = msgspec.json.format(msgspec.json.encode(document), indent=1)
-        self.place.report.write_bytes(encoded)
-        if self.options.as_json:
-            sys.stdout.write(encoded.decode() + "\n")
-
     # --- what goes on ----------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -296,7 +317,7 @@ class _Demo:
             os.close(self._steps)
 
     def _note_step(self, step: str) -> None:
-        if self._steps >= 0:  # straight to the system: what a killed process has noted stays
+        if self._steps != NO_STEPS:  # straight to the system: what a killed process has noted stays
             os.write(self._steps, f"{time.time():.6f} {step}\n".encode())
 
 
@@ -320,17 +341,19 @@ async def _with_broker(address: str, settings: Settings, work: Callable[[Broker]
         await broker.close()
 
 
-def _announce(options: DemoOptions, say: Say) -> None:
+def _announce(options: DemoOptions, tell: Say) -> None:
     """First of all: what is going to be fetched, and what is going to happen."""
     data_file()
     jars = pinned_jars()
     if options.broker == "kafka" and damaged_jars(cache_folder(os.environ) / f"kafka-{KAFKA_VERSION}", jars):
-        say(f"To be fetched: Apache Kafka {KAFKA_VERSION}, {sum(jar.size for jar in jars) / 1e6:.0f} MB.")
+        tell(f"To be fetched: Apache Kafka {KAFKA_VERSION}, {sum(jar.size for jar in jars) / 1e6:.0f} MB.")
     else:
-        say("To be fetched: nothing.")
+        tell("To be fetched: nothing.")
     kind = "a real Apache Kafka" if options.broker == "kafka" else "the embedded broker"
     proof = ", then a proof by Spark" if options.with_audit else ""
-    say(f"The demo: {options.rows:,} flights of 2013 on {kind}, {PARALLELISING_FACTOR} workers a partition{proof}.")
+    tell(f"The demo: {options.rows:,} flights of 2013 on {kind}, {PARALLELISING_FACTOR} workers a partition{proof}.")
+    if options.members > 1:
+        tell(f"{options.members} processes share the work. One of them is killed on the way, and another one joins.")
 
 
 def _draw(path: Path, collected: Collected) -> None:
@@ -345,58 +368,24 @@ def _draw(path: Path, collected: Collected) -> None:
         f"{len(tiles):,} tiles"
     )
     records = collected.records
-    draw_plane(tiles, path, title=title, stretch=stretch, records=records, changes=changes, ranges=book.ranges)
+    draw_plane(
+        tiles,
+        path,
+        title=title,
+        stretch=stretch,
+        records=records,
+        changes=changes,
+        ranges=book.ranges,
+        ownership=collected.ownership,
+    )
+
+
+async def _coordinator(broker: Broker) -> str:
+    """The name of who was elected last."""
+    happened = (await read_history(broker, APP)).happened
+    return next((each.name for each in reversed(happened) if each.kind == "elected"), "")
 
 
 async def _prepare(broker: Broker) -> Logbook:
     await broker.create([TopicSpec(ARRIVALS, PARTITIONS, KEEP)])
     return await read_logbook(broker, APP)
-
-
-def _state_verdict(audit: dict[str, Any]) -> str:
-    keys = audit["figures"].get("state_keys", 0)
-    unlike = next((check["violations"] for check in audit["checks"] if check["name"] == "state"), 0)
-    if unlike:
-        return f"{unlike:,} of {keys:,} keys DIFFER from what Spark computes from the flights"
-    return f"{keys:,} keys, each equal to what Spark computes from the flights"
-
-
-def _differences(seen: Counts, expected: Counts) -> list[str]:
-    return [
-        f"{name.replace('_', ' ')}: {value:,}, expected are {getattr(expected, name):,}"
-        for name, value in msgspec.structs.asdict(seen).items()
-        if value != getattr(expected, name)
-    ]
-
-
-@contextlib.contextmanager
-def _log_to(path: Path) -> Iterator[None]:
-    """The runtime's log goes to a file (a dead letter is a line, and there are more than a thousand); fatal: shown."""
-    logger = logging.getLogger("keylanes")
-    before = logger.propagate, logger.level
-    file = logging.FileHandler(path, encoding="utf-8", delay=True)
-    file.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s %(message)s"))
-    shown = logging.StreamHandler()
-    shown.setLevel(logging.CRITICAL)
-    logger.addHandler(file)
-    logger.addHandler(shown)
-    logger.propagate = False
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.propagate, level = before
-        logger.setLevel(level)
-        logger.removeHandler(file)
-        logger.removeHandler(shown)
-        file.close()
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
-def _say_to_stderr(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()

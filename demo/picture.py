@@ -1,5 +1,5 @@
-"""The plane as a picture: offset × key hash, one panel for each partition, tiles coloured by worker; and one stretch of
-it so near that single tiles, and the records in them, can be seen.
+"""The plane as a picture: offset × key hash, one panel for each partition, tiles coloured by worker, or by process
+where there were several; and one stretch of it so near that single tiles, and the records in them, can be seen.
 
 The panels are painted pixel by pixel from the tiles, so a million of them cost no more than their number; only those of
 the stretch become shapes. Needs matplotlib and numpy, which come with the extra ``demo``.
@@ -19,6 +19,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from ..keyrange.hashing import SPACE_END
+from .owners import Ownership, colour_of
 from .tiles import (
     NOTHING_KNOWN,
     STRETCH_WORKERS,
@@ -29,11 +30,14 @@ from .tiles import (
     choose_stretch,
     workers_of,
 )
+from .timeline import TIMELINE_INCHES, draw_timeline
 
 WIDTH_INCHES, HEIGHT_INCHES, DPI = 15.0, 9.4, 110
 PANEL_PIXELS = (900, 1_024)  # offsets, points
 PANELS_MAX = 8
 SHADES = 3
+BORDER_PIXELS = 5
+"""How wide the line is where a range changed hands."""
 INK, PALE = "#1d2733", "#f4f5f7"
 SIGNS = {
     "split": ("<", "a worker is split"),
@@ -49,6 +53,10 @@ HOW_TO_READ = (
     "that is one tile. Together the tiles cover the plane without overlap and without a hole: every record was",
     "processed exactly once. Nothing waits for the slowest: where tiles end raggedly, some workers were ahead.",
 )
+HOW_TO_READ_OWNERS = (
+    *HOW_TO_READ[:3],
+    "processed exactly once. A dark line shows where a range went from one process to another: exactly at its edge.",
+)
 
 
 def draw_plane(
@@ -60,6 +68,7 @@ def draw_plane(
     records: Sequence[tuple[int, int]] = (),
     changes: Sequence[tuple[Change, int]] = (),
     ranges: Mapping[WorkerName, tuple[int, int]] = NOTHING_KNOWN,
+    ownership: Ownership | None = None,
 ) -> Path:
     """Draw the tiles of an application into a PNG file; returns its path.
 
@@ -69,17 +78,24 @@ def draw_plane(
     """
     path = Path(path)
     with mpl.rc_context({"font.family": "sans-serif", "font.size": 9, "axes.edgecolor": INK, "text.color": INK}):
-        figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES), dpi=DPI, facecolor="white")
-        FigureCanvasAgg(figure)
+        height = HEIGHT_INCHES + (TIMELINE_INCHES if ownership is not None else 0)
+        whole = Figure(figsize=(WIDTH_INCHES, height), dpi=DPI, facecolor="white")
+        FigureCanvasAgg(whole)
+        figure: Any = whole
+        lines = HOW_TO_READ
+        if ownership is not None:
+            figure, below = whole.subfigures(2, 1, height_ratios=[HEIGHT_INCHES, TIMELINE_INCHES])
+            draw_timeline(below, ownership)
+            lines = HOW_TO_READ_OWNERS
         figure.suptitle(title, x=0.045, y=0.975, ha="left", fontsize=15, fontweight="bold")
-        figure.text(0.045, 0.022, "\n".join(HOW_TO_READ), fontsize=9.5, linespacing=1.35)
+        figure.text(0.045, 0.022, "\n".join(lines), fontsize=9.5, linespacing=1.35)
         stretch = stretch or choose_stretch(tiles)
-        _overview(figure, tiles, stretch, changes)
-        _legend_of_signs(figure, changes)
+        _overview(figure, tiles, stretch, changes if ownership is None else (), ownership)
+        _legend_of_signs(figure, changes if ownership is None else ())
         if stretch is not None:
-            _near(figure, [tile for tile in tiles if stretch.meets(tile)], stretch, records, ranges)
+            _near(figure, [tile for tile in tiles if stretch.meets(tile)], stretch, records, ranges, ownership)
         partial = path.with_name(f"{path.name}.partial")
-        figure.savefig(partial, format="png")
+        whole.savefig(partial, format="png")
         partial.replace(path)
     return path
 
@@ -88,7 +104,11 @@ def draw_plane(
 
 
 def _overview(
-    figure: Figure, tiles: Sequence[PlaneTile], stretch: Stretch | None, changes: Sequence[tuple[Change, int]]
+    figure: Any,
+    tiles: Sequence[PlaneTile],
+    stretch: Stretch | None,
+    changes: Sequence[tuple[Change, int]],
+    ownership: Ownership | None,
 ) -> None:
     places = sorted({(tile.topic, tile.partition) for tile in tiles})
     shown = places[:PANELS_MAX]
@@ -96,13 +116,15 @@ def _overview(
     rows = max(1, -(-len(shown) // columns))
     grid = figure.add_gridspec(rows, columns, left=0.045, right=0.555, top=0.885, bottom=0.165, hspace=0.22, wspace=0.1)
     left_out = f", the first {len(shown)} of {len(places)} partitions" if len(places) > len(shown) else ""
-    figure.text(0.045, 0.925, f"The whole plane{left_out}: hue by worker, light and dark by commit", fontsize=11)
+    hues = "hue by worker" if ownership is None else "a colour for each process"
+    figure.text(0.045, 0.925, f"The whole plane{left_out}: {hues}, light and dark by commit", fontsize=11)
     for number, (topic, partition) in enumerate(shown):
         own = [tile for tile in tiles if (tile.topic, tile.partition) == (topic, partition)]
         axes = figure.add_subplot(grid[number // columns, number % columns])
         start, end = min(tile.offset_from for tile in own), max(tile.offset_to for tile in own)
         place = {"origin": "lower", "aspect": "auto", "extent": (start, end, 0, SPACE_END)}
-        axes.imshow(paint(own, start, end), interpolation="nearest", **place)
+        painted = paint(own, start, end) if ownership is None else paint_owners(own, start, end, ownership)
+        axes.imshow(painted, interpolation="nearest", **place)
         axes.set_title(f"{topic}, partition {partition}", fontsize=9.5, loc="left")
         _name_axes(axes, is_left=number % columns == 0, is_low=number // columns == rows - 1)
         axes.set_yticks([0, SPACE_END // 2, SPACE_END], ["0", "½", "1"])
@@ -127,7 +149,7 @@ def _signs(axes: Any, changes: Sequence[tuple[Change, int]]) -> None:
             axes.scatter(*zip(*places, strict=True), marker=marker, s=size, **SIGN_STYLE)
 
 
-def _legend_of_signs(figure: Figure, changes: Sequence[tuple[Change, int]]) -> None:
+def _legend_of_signs(figure: Any, changes: Sequence[tuple[Change, int]]) -> None:
     counts = Counter(change.kind for change, _ in changes)
     handles = [
         Line2D([], [], ls="", marker=marker, ms=5, mfc="white", mec="black", mew=0.8, label=f"{label} ({counts[kind]})")
@@ -158,6 +180,27 @@ def paint(tiles: Sequence[PlaneTile], start: int, end: int) -> Any:
     return pixels
 
 
+def paint_owners(tiles: Sequence[PlaneTile], start: int, end: int, ownership: Ownership) -> Any:
+    """The same, by process: a hue for each, and a dark line where a range went from one to another."""
+    width, height = PANEL_PIXELS
+    pixels = np.ones((height, width, 3), dtype=np.float32)
+    owners = np.full((height, width), -1, dtype=np.int16)
+    numbers = {name: number for number, name in enumerate(sorted(ownership.shares))}
+    scale = width / max(1, end - start)
+    commits = _numbered(tiles)
+    for tile in tiles:
+        left, right = int((tile.offset_from - start) * scale), int((tile.offset_to - start) * scale)
+        low, high = tile.first * height // SPACE_END, tile.end * height // SPACE_END
+        right, high = max(right, left + 1), max(high, low + 1)
+        name = ownership.names.get(tile.incarnation, "?")
+        owners[low:high, left:right] = numbers.get(name, -1)
+        pixels[low:high, left:right] = colour_of(name, commits[tile.incarnation, tile.transaction])
+    changed = (owners[:, 1:] != owners[:, :-1]) & (owners[:, 1:] >= 0) & (owners[:, :-1] >= 0)
+    for shift in range(BORDER_PIXELS):
+        pixels[:, shift : shift + width - 1][changed[:, : width - shift]] = mpl.colors.to_rgb(INK)
+    return pixels
+
+
 def _numbered(tiles: Sequence[PlaneTile]) -> dict[tuple[int, int], int]:
     """Commits by (incarnation, transaction), counted: those of other partitions in between must not repeat a shade."""
     return {commit: number for number, commit in enumerate(sorted({(t.incarnation, t.transaction) for t in tiles}))}
@@ -174,11 +217,12 @@ def colour(hue: float, shade: int) -> tuple[float, float, float]:
 
 
 def _near(
-    figure: Figure,
+    figure: Any,
     tiles: Sequence[PlaneTile],
     stretch: Stretch,
     records: Sequence[tuple[int, int]],
     ranges: Mapping[WorkerName, tuple[int, int]],
+    ownership: Ownership | None,
 ) -> None:
     axes = figure.add_axes((0.605, 0.215, 0.335, 0.67))
     figure.text(0.605, 0.925, "The black frame, seen from near: single tiles and their records", fontsize=11)
@@ -189,8 +233,11 @@ def _near(
         width = tile.offset_to - tile.offset_from
         for worker, first, end in workers_of(tile, ranges):
             bands[first, end] = max(bands.get((first, end), (0, 0)), (tile.offset_to, worker))
-            place = (first / max(1, end - first) * 0.381966) % 1.0
-            face = colour(place, commits[tile.incarnation, tile.transaction])
+            commit = commits[tile.incarnation, tile.transaction]
+            if ownership is None:
+                face = colour((first / max(1, end - first) * 0.381966) % 1.0, commit)
+            else:
+                face = colour_of(ownership.names.get(tile.incarnation, "?"), commit)
             axes.add_patch(Rectangle((tile.offset_from, first), width, end - first, fc=face, ec="white", lw=0.4))
         corner = tile.offset_from, tile.first
         axes.add_patch(Rectangle(corner, width, tile.end - tile.first, fill=False, ec=INK, lw=0.9))
@@ -203,7 +250,11 @@ def _near(
     axes.set_ylabel("a few bands of the key space →")
     axes.set_yticks([])
     axes.set_title(f"{stretch.topic}, partition {stretch.partition}", fontsize=9.5, loc="left")
-    _legend(axes, has_records=bool(records))
+    shown = [colour(0.6, 0), colour(0.6, 1), colour(0.1, 0)]
+    if ownership is not None and tiles:
+        name = ownership.names.get(tiles[0].incarnation, "?")
+        shown = [colour_of(name, 0), colour_of(name, 1), colour_of(name, 2)]
+    _legend(axes, shown, has_records=bool(records))
     beside = axes.get_yaxis_transform()
     for (first, end), worker in _last_of(bands, stretch)[: 2 * STRETCH_WORKERS]:
         axes.text(1.01, (first + end) / 2, f"worker {worker}", transform=beside, va="center", fontsize=8)
@@ -219,12 +270,12 @@ def _last_of(bands: dict[tuple[int, int], tuple[int, int]], stretch: Stretch) ->
     return sorted(kept)
 
 
-def _legend(axes: Any, *, has_records: bool) -> None:
+def _legend(axes: Any, shown: Sequence[tuple[float, float, float]], *, has_records: bool) -> None:
     """The signs of the near panel in words."""
     signs: list[Any] = [
-        _sign(colour(0.6, 0), INK, "a tile: one commit of one worker"),
-        _sign(colour(0.6, 1), INK, "its next commit"),
-        _sign(colour(0.1, 0), "white", "white lines: neighbours that committed alike"),
+        _sign(shown[0], INK, "a tile: one commit of one worker"),
+        _sign(shown[1], INK, "its next commit"),
+        _sign(shown[2], "white", "white lines: neighbours that committed alike"),
     ]
     if has_records:
         signs.append(Line2D([], [], ls="", marker="o", ms=3, c=INK, label="a record"))

@@ -1,11 +1,12 @@
 """The demo's folder: what an interrupted demo leaves behind, so that the next one goes on with it.
 
-    demo-<broker>/state.json      the run, its size, and the phase it is in      lock          held while a demo runs
+    demo-<broker>/state.json      the run, its size and course, and its phase    lock          held while a demo runs
                   broker-<run>/   the broker's data                             demo.log      what the runtime said
                   copies-<run>/   local copies of state, beside a Kafka         plane.png, report.json   the results
 
-A demo without a readable state, with a finished one, or of another size starts afresh. The data of each run have a
-folder of their own: a broker that is still stopping never writes into the data of the next run.
+A demo without a readable state, with a finished one, of another size or with another number of processes starts afresh.
+The data of each run have a folder of their own: a broker that is still stopping never writes into the data of the next
+run. The processes of a demo hold its lock, too: the next one waits for those that a killed demo has left.
 """
 
 import contextlib
@@ -19,17 +20,19 @@ from typing import Literal
 import msgspec
 
 from ..errors import StoreError
+from .course import Course
 
 Phase = Literal["load", "process", "audit", "finished"]
 """What is to be done next."""
 
 
 class DemoState(msgspec.Struct, frozen=True):
-    """``run`` names the data of this run; ``rows`` is its size."""
+    """``run`` names the data of this run; ``rows`` is its size; ``course``: what became of its processes."""
 
     run: str
     rows: int
     phase: Phase
+    course: Course = Course()
     version: Literal[1] = 1
 
 
@@ -39,6 +42,8 @@ class DemoPlace:
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
         self.state = DemoState("", 0, "finished")
+        self.lock: int | None = None
+        """The descriptor of the lock, while it is held here."""
 
     @property
     def data(self) -> Path:
@@ -72,14 +77,17 @@ class DemoPlace:
         descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             _lock(descriptor, self.folder)
+            self.lock = descriptor
             yield
         finally:
+            self.lock = None
             os.close(descriptor)
 
-    def open(self, rows: int, *, reset: bool) -> bool:
+    def open(self, rows: int, *, reset: bool, members: int = 1) -> bool:
         """Take up what was interrupted, else start afresh; True when it goes on. Only while ``held``."""
         found = self._read()
-        if found is not None and found.phase != "finished" and found.rows == rows and not reset:
+        is_the_same = found is not None and (found.rows, found.course.members) == (rows, members)
+        if found is not None and is_the_same and found.phase != "finished" and not reset:
             self.state = found
             return True
         # The state goes first: killed half way, the next start finds none and clears the rest away.
@@ -88,13 +96,18 @@ class DemoPlace:
             left.unlink(missing_ok=True)
         for data in (*self.folder.glob("broker-*"), *self.folder.glob("copies-*")):
             shutil.rmtree(data, ignore_errors=True)
-        self.state = DemoState(uuid.uuid4().hex[:8], rows, "load")
+        self.state = DemoState(uuid.uuid4().hex[:8], rows, "load", Course(members))
         self._write()
         return False
 
     def reached(self, phase: Phase) -> None:
         """The phases before this one are through."""
         self.state = msgspec.structs.replace(self.state, phase=phase)
+        self._write()
+
+    def went(self, course: Course) -> None:
+        """So far the run has gone."""
+        self.state = msgspec.structs.replace(self.state, course=course)
         self._write()
 
     def _read(self) -> DemoState | None:
@@ -117,4 +130,19 @@ def _lock(descriptor: int, folder: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise StoreError(f"another demo is running in {folder}; wait for its end, or stop it") from None
+        if _is_there(os.pread(descriptor, 20, 0)):
+            raise StoreError(f"another demo is running in {folder}; wait for its end, or stop it") from None
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # it was killed, and its processes are about to notice
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+
+
+def _is_there(pid: bytes) -> bool:
+    """Whether the demo that wrote its number into the lock is alive; one that has not written it yet is."""
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except (PermissionError, ValueError):
+        return True
+    return True

@@ -1,4 +1,4 @@
-"""One run of the application until it is level, with unrest, progress and whatever is to begin half way."""
+"""What each process of the demo does: one run of the application until it is level, with unrest and progress."""
 
 import asyncio
 import time
@@ -7,41 +7,34 @@ from collections.abc import Callable
 from ..runtime.app import App
 from ..runtime.watch.steps import Step
 from .application import ARRIVALS, PARALLELISING_FACTOR, PARALLELISING_FACTOR_ARRIVALS
+from .course import Told
 from .loader import SOURCE
 from .unrest import Unrest
 
-NEAR_END_SHARE = 0.8
-SHOWN_EVERY_S = 0.25
+TOLD_EVERY_S = 0.25
 CUTS = {SOURCE: PARALLELISING_FACTOR, ARRIVALS: PARALLELISING_FACTOR_ARRIVALS}
 
 
 class Processing:
-    """``before``: how many records were done earlier, of ``expected`` in both sources.
+    """``seed`` of the unrest, which lets things be while ``is_quiet``.
 
-    ``on_step`` hears the steps of the commit cycle, ``on_progress`` now and then how many records are done,
-    ``on_half`` that half of them are, more than once.
+    ``on_step`` hears the steps of the commit cycle, ``on_told`` now and then how far this process is.
     """
 
     def __init__(
         self,
         app: App,
-        before: int,
-        expected: int,
+        seed: int | str,
         *,
+        is_quiet: Callable[[], bool],
         on_step: Callable[[Step], None],
-        on_progress: Callable[[int], None],
-        on_half: Callable[[], None],
+        on_told: Callable[[Told], None],
     ) -> None:
-        self._app, self._before, self._expected = app, before, expected
-        self._on_step, self._on_progress, self._on_half = on_step, on_progress, on_half
-        self._unrest = Unrest(app, CUTS, before, lambda: self.done > NEAR_END_SHARE * expected)
+        self._app = app
+        self._on_step, self._on_told = on_step, on_told
+        self._unrest = Unrest(app, CUTS, seed, is_quiet)
         self._disturbing: asyncio.Task[None] | None = None
-        self._shown_s = 0.0
-
-    @property
-    def done(self) -> int:
-        """How many records of both sources are done."""
-        return self._before + self._app.statistics().records_done
+        self._told_s = 0.0
 
     def run(self) -> None:
         """Work until all is level, or a signal comes; raises what ended the unrest."""
@@ -58,11 +51,11 @@ class Processing:
             self._disturbing = asyncio.get_running_loop().create_task(self._unrest.run())
             self._disturbing.add_done_callback(self._unrest_ended)
         now = time.monotonic()
-        if now - self._shown_s >= SHOWN_EVERY_S:
-            self._shown_s = now
-            self._on_progress(self.done)
-            if self.done > self._expected / 2:
-                self._on_half()
+        if now - self._told_s >= TOLD_EVERY_S:
+            self._told_s = now
+            seen = self._app.statistics()
+            workers = sum(partition.workers for partition in seen.partitions)
+            self._on_told(Told(seen.records_done, workers, self._unrest.is_moving))
 
     def _unrest_ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and task.exception() is not None:

@@ -1,5 +1,6 @@
 """PURE. Tiles for people: what the picture is made of, and which stretch of it is worth a nearer look."""
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from statistics import median_low
 from types import MappingProxyType
@@ -45,6 +46,15 @@ class Change(NamedTuple):
     transaction: int
     first: int
     end: int
+
+
+class Place(NamedTuple):
+    """A point of a partition's plane."""
+
+    topic: str
+    partition: int
+    point: int
+    offset: int
 
 
 class Stretch(NamedTuple):
@@ -108,18 +118,22 @@ def offset_of(change: Change, tiles: Sequence[PlaneTile], near: int) -> int:
     return next((tile.offset_to for tile in reversed(tiles[:near]) if holds(tile)), 0)
 
 
-def choose_stretch(tiles: Sequence[PlaneTile]) -> Stretch | None:
-    """A stretch that shows some workers over several commits; the same for the same tiles. None when there are none."""
+def choose_stretch(tiles: Sequence[PlaneTile], near: Place | None = None) -> Stretch | None:
+    """A stretch that shows some workers over several commits; the same for the same tiles. None when there are none.
+
+    ``near``: what shall be in the middle of it; None: anywhere.
+    """
     if not tiles:
         return None
-    topic, partition = min((tile.topic, tile.partition) for tile in tiles)
+    topic, partition = min((tile.topic, tile.partition) for tile in tiles) if near is None else near[:2]
     own = [tile for tile in tiles if (tile.topic, tile.partition) == (topic, partition)]
     height = median_low((tile.end - tile.first) // tile.workers for tile in own)
     bands = max(1, min(STRETCH_WORKERS, SPACE_END // height))
-    first = (SPACE_END - bands * height) // 2 // height * height
+    middle = SPACE_END // 2 if near is None else near.point
+    first = min(max(0, (2 * middle - bands * height) // 2), SPACE_END - bands * height) // height * height
     end = first + bands * height
     inside = sorted(tile.offset_from for tile in own if tile.first < end and first < tile.end)
-    start = inside[len(inside) // 3]
+    start = inside[len(inside) // 3 if near is None else max(0, bisect_left(inside, near.offset) - STRETCH_TILES // 2)]
     later = [offset for offset in inside if offset > start]
     last = max(tile.offset_to for tile in own)
     stop = later[STRETCH_TILES] if len(later) > STRETCH_TILES else last

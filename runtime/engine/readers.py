@@ -120,6 +120,7 @@ class MainReader:
         if self._has_changed:  # here, where nothing that was fetched is still to be handed out
             self._has_changed = False
             reader.assign(self._positions)
+        fetched = dict(self.runs)  # as they are assigned: one may go, and come again elsewhere, in each of the waits
         free = [source for source in self.runs if source not in self._standing]
         if not free:
             self._moved.clear()
@@ -128,7 +129,6 @@ class MainReader:
         await self._until_started()
         await self._until_worked_off()
         wait_ms = BLOCKED_CHECK_MS if self._standing else self.settings.fetch_wait_ms
-        fetched = dict(self.runs)
         batches = await reader.fetch(free, records_max=self.settings.fetch_records_max, wait_ms=wait_ms)
         for batch in batches:
             if self.is_stopped:

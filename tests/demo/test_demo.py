@@ -167,6 +167,15 @@ def test_the_audit_proves_a_small_demo(demo: Start, tmp_path: Path) -> None:
     assert "audit" in state.read_text()
 
 
+def test_several_processes_need_a_kafka(demo: Start, tmp_path: Path) -> None:
+    """On the embedded broker they are refused as wrong usage, before anything is made."""
+    answer = demo("--members", "3")
+    assert answer.returncode == 2
+    assert "MEMBERS=3 needs a broker that several processes can reach" in answer.stderr
+    assert "give BROKER=kafka" in answer.stderr
+    assert not (tmp_path / ".keylanes").exists()
+
+
 @pytest.mark.broker
 def test_a_small_demo_on_a_real_kafka(demo: Start, tmp_path: Path) -> None:
     """Killed while it processes, it leaves no Kafka behind; the next one goes on with the data, and stops its own."""

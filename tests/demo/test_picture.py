@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from keylanes.demo.logbook import Structure
-from keylanes.demo.tiles import Change, PlaneTile, Stretch, choose_stretch, offset_of, workers_of
+from keylanes.demo.logbook import Structure, WholeCuts
+from keylanes.demo.owners import Mark, Ownership, Span
+from keylanes.demo.tiles import Change, Place, PlaneTile, Stretch, choose_stretch, offset_of, workers_of
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.events import OffsetEvent, WorkersCut, WorkersMerged, WorkerSplit
 
@@ -62,6 +63,35 @@ def test_a_stretch_is_not_made_narrow_by_a_split() -> None:
     assert whole is not None
     halves = [tile._replace(end=(tile.first + tile.end) // 2) for tile in tiles if tile.worker == 3]
     assert choose_stretch([*tiles, *halves]) == whole
+
+
+def test_a_stretch_is_where_it_is_asked_for() -> None:
+    """In that partition, around that point and offset; at a border of the plane it ends there."""
+    tiles = plane()
+    stretch = choose_stretch(tiles, Place("t", 1, 3 << 30, 600))
+    assert stretch is not None
+    assert stretch.is_in(("t", 1))
+    assert stretch.holds(600, 3 << 30)
+    assert stretch.offset_from < 600
+    corner = choose_stretch(tiles, Place("t", 1, (1 << 32) - 1, 0))
+    assert corner is not None
+    assert (corner.end, corner.offset_from) == (1 << 32, 0)
+
+
+def test_workers_are_counted_where_a_partition_was_cut_as_a_whole() -> None:
+    """The last time; a range that comes to another process later counts for nothing, parts of one commit together."""
+    cuts = WholeCuts()
+    bounds = even_bounds(8)
+    for event in (
+        WorkersCut(1, 1, 1, "t", 0, 0, bounds),
+        WorkersCut(1, 1, 1, "t", 1, 8, bounds[:5]),
+        WorkersCut(1, 1, 1, "t", 1, 12, bounds[4:]),
+        WorkersCut(2, 1, 2, "t", 0, 0, bounds[:3]),
+    ):
+        cuts.take(event)
+    assert cuts.workers() == {"t": 16}
+    cuts.take(WorkersCut(3, 1, 3, "t", 0, 0, even_bounds(4)))
+    assert cuts.workers() == {"t": 12}
 
 
 def test_changes_are_told_by_their_ranges() -> None:
@@ -135,3 +165,48 @@ def test_every_tile_is_painted_and_nothing_else() -> None:
     assert (pixels[height // 2 :] == 1).all()
     assert (pixels[: height // 2].min(axis=2) < 1).all()
     assert (pixels[0, 0] != pixels[0, width - 1]).any()
+
+
+OWNERSHIP = Ownership(
+    names={1: "demo-1", 2: "demo-2"},
+    shares={"demo-1": 0.5, "demo-2": 0.5},
+    spans=[Span("t", 0, 0, 1 << 32, "demo-1", 0.0, 1.0), Span("t", 0, 0, 1 << 32, "demo-2", 3.0, 4.0)],
+    marks=[Mark(1.0, "demo-1 is killed", True), Mark(1.1, "demo-2 coordinates", False), Mark(3.9, "late", False)],
+)
+
+
+@pytest.mark.slow
+def test_the_picture_of_several_processes_has_a_second_part(tmp_path: Path) -> None:
+    """Over time, below the plane: so it is higher than that of one."""
+    from matplotlib.image import imread
+
+    from keylanes.demo.picture import draw_plane
+
+    one = imread(draw_plane(plane(), tmp_path / "one.png", title="a plane"))
+    several = imread(draw_plane(plane(), tmp_path / "several.png", title="a plane", ownership=OWNERSHIP))
+    assert several.shape[0] > one.shape[0] * 1.3
+    assert several.shape[1] == one.shape[1]
+
+
+@pytest.mark.slow
+def test_a_line_shows_where_a_range_changed_hands() -> None:
+    """Tiles have the colour of their process, so those of one commit of one process are alike; between two processes
+    there is a dark line, between two commits of one there is none.
+    """
+    from keylanes.demo.owners import colour_of
+    from keylanes.demo.picture import PANEL_PIXELS, paint_owners
+
+    whole = 1 << 32
+    tiles = [
+        PlaneTile("t", 0, 1, 1, 0, 1, 0, whole, 0, 30),
+        PlaneTile("t", 0, 1, 2, 0, 1, 0, whole, 30, 60),
+        PlaneTile("t", 0, 2, 1, 0, 1, 0, whole, 60, 90),
+    ]
+    row = paint_owners(tiles, 0, 90, OWNERSHIP)[PANEL_PIXELS[1] // 2]
+    third = PANEL_PIXELS[0] // 3
+    assert row[0] == pytest.approx(colour_of("demo-1", 0))
+    assert row[third] == pytest.approx(colour_of("demo-1", 1))
+    assert row[-1] == pytest.approx(colour_of("demo-2", 2))
+    dark = [x for x, pixel in enumerate(row) if pixel.max() < 0.3]
+    assert dark
+    assert all(abs(x - 2 * third) < 10 for x in dark)

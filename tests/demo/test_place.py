@@ -1,9 +1,14 @@
 """What an interrupted demo leaves behind, and what the next one makes of it."""
 
+import fcntl
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from keylanes.demo.course import Course, Killed
 from keylanes.demo.place import DemoPlace
 from keylanes.errors import StoreError
 
@@ -45,6 +50,23 @@ def test_an_interrupted_demo_goes_on_with_its_data(tmp_path: Path) -> None:
     assert (data / "data").read_text() == "records"
 
 
+def test_an_interrupted_demo_knows_its_course(tmp_path: Path) -> None:
+    """Who was killed is known to the next start, which has as many processes; one with others starts afresh."""
+    first = DemoPlace(tmp_path)
+    with first.held():
+        first.open(10, reset=False, members=3)
+        course = Course(3, Killed("demo-2", "coordinator", 0.34))
+        first.went(course)
+    second = DemoPlace(tmp_path)
+    with second.held():
+        assert second.open(10, reset=False, members=3)
+        assert second.state.course == course
+    third = DemoPlace(tmp_path)
+    with third.held():
+        assert not third.open(10, reset=False, members=2)
+        assert third.state.course == Course(2)
+
+
 @pytest.mark.parametrize("why", ["finished", "reset", "another size", "a state that can't be read"])
 def test_otherwise_it_starts_afresh(tmp_path: Path, why: str) -> None:
     """A finished demo, RESET, another size or an unreadable state: old data and results go, the new data lie apart."""
@@ -79,3 +101,24 @@ def test_one_demo_at_a_time(tmp_path: Path) -> None:
         pass
     with DemoPlace(tmp_path).held():
         pass
+
+
+def test_the_processes_of_a_killed_demo_are_waited_for(tmp_path: Path) -> None:
+    """They hold its lock until they have noticed; the number in it is of nobody, so the next demo is not refused."""
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    lock = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.write(lock, str(dead.pid).encode())
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[lock]) as left:
+        os.close(lock)
+        code = "import sys; from pathlib import Path; from keylanes.demo.place import DemoPlace\n"
+        code += "with DemoPlace(Path(sys.argv[1])).held(): print('in')"
+        command = [sys.executable, "-P", "-c", code, str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as following:
+            with pytest.raises(subprocess.TimeoutExpired):
+                following.wait(1.0)
+            assert left.stdin is not None
+            left.stdin.close()
+            assert following.stdout is not None
+            assert following.stdout.read() == b"in\n"

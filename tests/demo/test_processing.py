@@ -41,7 +41,7 @@ def test_unrest_that_fails_ends_the_run(tmp_path: Path) -> None:
         if len(handled) > 10:
             await asyncio.Event().wait()  # cancelled after a while, which ends the run, too, as another error
 
-    processing = Processing(app, 0, 200, on_step=lambda _: None, on_progress=lambda _: None, on_half=lambda: None)
+    processing = Processing(app, 0, is_quiet=lambda: False, on_step=lambda _: None, on_told=lambda _: None)
     with pytest.raises(ExceptionGroup) as failed:
         processing.run()
     assert failed.group_contains(RuntimeError, match="nobody thought of this")

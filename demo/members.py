@@ -1,0 +1,198 @@
+"""Several processes that work together, watched by the demo: it starts them, kills one, adds one, and ends all.
+
+None outlives the demo for long: each has the other end of a pipe, and notices when the demo is gone.
+"""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from ..brokers.protocol import BrokerError
+from .child import LOUD, QUIET, ChildSpec
+from .course import Act, Course, Joined, Killed, Looked, Told, do_all_work, is_quiet, next_act, wants_to_kill
+from .saying import Say
+
+MODULE: Final = "keylanes.demo.child"
+STOP_S: Final = 40.0
+"""From SIGTERM to SIGKILL; a process that stops in order ends its records, and has time limits of its own."""
+LINE_BYTES_MAX: Final = 65_536
+
+
+class _Member:
+    """A process: what it told last, and whether it is to end before the others."""
+
+    def __init__(self, name: str, process: Process) -> None:
+        self.name, self.process = name, process
+        self.told = Told()
+        self.is_killed = False
+        self.is_quiet = True
+
+    async def lines(self) -> None:
+        """Take what it tells, to the end of it."""
+        assert self.process.stdout is not None, "it is a pipe"
+        while line := await self.process.stdout.readline():
+            with contextlib.suppress(msgspec.DecodeError):  # cut off, because the pipe was full
+                self.told = msgspec.json.decode(line, type=Told)
+
+    def hush(self, *, is_quiet: bool) -> None:
+        """Tell its unrest."""
+        if is_quiet != self.is_quiet and self.process.stdin is not None and not self.process.stdin.is_closing():
+            self.is_quiet = is_quiet
+            self.process.stdin.write(QUIET if is_quiet else LOUD)
+
+
+class Members:
+    """``spec_of`` says what a process of a name gets, ``descriptors`` are those that each inherits. ``places``: how
+    many source partitions there are; ``before``: how many records were done earlier, of ``expected``.
+
+    ``on_progress`` hears how many records are done, ``on_course`` what is about to happen, before it happens.
+    ``coordinator``: finds out who that is.
+    """
+
+    def __init__(
+        self,
+        course: Course,
+        spec_of: Callable[[str], ChildSpec],
+        *,
+        descriptors: Sequence[int],
+        places: int,
+        before: int,
+        expected: int,
+        coordinator: Callable[[], Awaitable[str]],
+        on_progress: Callable[[int], None],
+        on_course: Callable[[Course], None],
+        say: Say,
+    ) -> None:
+        self.course, self.spec_of, self.descriptors, self.places = course, spec_of, descriptors, places
+        self.before, self.expected = before, expected
+        self.coordinator, self.on_progress, self.on_course, self.say = coordinator, on_progress, on_course, say
+        self.failure: str | None = None
+        """The first process that ended as it should not, in words."""
+        self.exit_code = 0
+        """Of that process; 1 if a signal ended it."""
+        self._members: dict[str, _Member] = {}
+        """At work."""
+        self._gone = 0
+        """Records that were done by those that are not."""
+        self._signals = 0
+        self._ending: asyncio.Task[None] | None = None
+
+    @property
+    def done(self) -> int:
+        """How many records of both sources are done, about: what a killed process had not committed counts twice."""
+        return self.before + self._gone + sum(member.told.records_done for member in self._members.values())
+
+    async def run(self) -> None:
+        """Until all have ended: at the level, because of a signal, or because one has failed."""
+        try:
+            with self._hearing_signals():
+                async with asyncio.TaskGroup() as group:
+                    for name in self.course.names():
+                        await self._begin(name, group)
+                    while self._members:
+                        await asyncio.sleep(0.1)
+                        await self._look(group)
+        finally:
+            for member in self._members.values():
+                member.process.kill()
+            if self._ending is not None:
+                self._ending.cancel()
+
+    async def _begin(self, name: str, group: asyncio.TaskGroup) -> None:
+        command = [sys.executable, "-P", "-m", MODULE, msgspec.json.encode(self.spec_of(name)).decode()]
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=PIPE,
+            stdout=PIPE,
+            limit=LINE_BYTES_MAX,
+            pass_fds=self.descriptors,
+            start_new_session=True,  # an interrupt from the terminal is for the demo alone, which stops them in order
+        )
+        member = self._members[name] = _Member(name, process)
+        group.create_task(self._follow(member))
+        if self._ending is not None:  # meanwhile all were told to stop
+            process.terminate()
+
+    async def _follow(self, member: _Member) -> None:
+        """To its end."""
+        await member.lines()
+        code = await member.process.wait()
+        del self._members[member.name]
+        self._gone += member.told.records_done
+        is_told = member.is_killed or self._ending is not None
+        if code == 0 or (is_told and code < 0):
+            return
+        if self.failure is None:
+            how = f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
+            self.failure = f"{member.name} ended with {how}"
+            self.exit_code = max(1, code)
+            self.stop()
+
+    async def _look(self, group: asyncio.TaskGroup) -> None:
+        """Show how far all are, and do what the course says."""
+        if self._ending is not None or not self._members:
+            return
+        self.on_progress(self.done)
+        looked = Looked(self.done / self.expected, {name: m.told for name, m in self._members.items()}, "")
+        is_early = not do_all_work(looked.told, self.course, places=self.places)
+        for member in self._members.values():
+            member.hush(is_quiet=is_early or is_quiet(looked.share, self.course))
+        if wants_to_kill(looked, self.course, places=self.places):
+            try:
+                looked = looked._replace(coordinator=await self.coordinator())
+            except BrokerError:  # it is asked again at the next look
+                return
+        act = next_act(looked, self.course, places=self.places)
+        if isinstance(act, Killed) and act.name in self._members:
+            self._note(act)
+            self._members[act.name].is_killed = True
+            self._members[act.name].process.kill()
+            self.say(f"killed {act.name} ({act.role}) at {act.share:.0%}; it does not come back")
+        elif isinstance(act, Joined):
+            self._note(act)
+            await self._begin(act.name, group)
+            self.say(f"added {act.name} at {act.share:.0%}")
+
+    def _note(self, act: Act) -> None:
+        field = "killed" if isinstance(act, Killed) else "joined"
+        self.course = msgspec.structs.replace(self.course, **{field: act})
+        self.on_course(self.course)
+
+    def stop(self) -> None:
+        """End all in order."""
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._end())
+
+    async def _end(self) -> None:
+        for member in self._members.values():
+            member.process.terminate()
+        await asyncio.sleep(STOP_S)
+        for member in self._members.values():
+            member.process.kill()
+
+    @contextlib.contextmanager
+    def _hearing_signals(self) -> Iterator[None]:
+        loop, numbers = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
+
+        def on_signal() -> None:
+            self._signals += 1
+            if self._signals == 1:
+                self.say("Stopping in order; once more aborts.")
+                self.stop()
+                return
+            for member in self._members.values():
+                member.process.kill()
+
+        for number in numbers:
+            loop.add_signal_handler(number, on_signal)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)

@@ -1,0 +1,122 @@
+"""What the demo says at its end: the figures and the verdict, for people and for programs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from .application import PARALLELISING_FACTOR
+from .figures import Collected, Counts, GroupFigures, KillFigures
+from .flights import PARTITIONS
+
+
+def differences(seen: Counts, expected: Counts, audited: Mapping[str, int] | None) -> list[str]:
+    """What is not as it must be, a line each. ``audited``: the figures of the audit; None: there was none."""
+    wrong = [
+        f"{name.replace('_', ' ')}: {value:,}, expected are {getattr(expected, name):,}"
+        for name, value in msgspec.structs.asdict(seen).items()
+        if value != getattr(expected, name)
+    ]
+    if audited is None:
+        return wrong
+    wanted = {
+        "records_done": expected.records + expected.arrivals,
+        "outputs": expected.late + expected.arrivals,
+        "dead_letters": expected.dead_letters,
+    }
+    return wrong + [
+        f"{name}: the audit counts {audited[name]:,}, expected are {want:,}"
+        for name, want in wanted.items()
+        if audited[name] != want
+    ]
+
+
+def verdict_of(audit: Mapping[str, Any] | None) -> str:
+    """In words."""
+    return "not audited" if audit is None else "exactly once: proven" if audit["proven"] else "NOT proven"
+
+
+def text_of(collected: Collected, audit: Mapping[str, Any] | None, handler_ms: float, picture: str) -> str:
+    """For people, a line each."""
+    figures, counts = collected.figures, collected.figures.counts
+    lines = [
+        ("flights processed", f"{counts.records:,}"),
+        ("late, published by aircraft", f"{counts.late:,}"),
+        ("left and never arrived: dead letters", f"{counts.dead_letters:,}"),
+        ("cancelled, no output", f"{counts.cancelled:,}"),
+        ("arrivals, handled by destination", f"{counts.arrivals:,}"),
+        ("workers", f"{figures.workers:,} on {PARTITIONS} partitions, {handler_ms:g} ms a record"),
+        ("throughput", f"{figures.records_per_s:,.0f} records/s in {figures.seconds:.1f} s of processing"),
+        ("tiles", f"{figures.tiles:,} in {figures.commits:,} commits"),
+        ("ranges, while it ran", ", ".join(f"{n} {kind}s" for kind, n in figures.changes.items())),
+        ("offset log", f"{figures.log_bytes_per_record:.1f} bytes a record"),
+        *(_group_lines(collected.group) if collected.group is not None else []),
+        ("the plane", picture),
+    ]
+    if audit is not None:
+        lines.append(("state: running totals", _state_verdict(audit)))
+    lines.append(("verdict", verdict_of(audit)))
+    return "\n".join(f"  {name:<38}{value}" for name, value in lines)
+
+
+def document_of(
+    collected: Collected,
+    audit: Mapping[str, Any] | None,
+    *,
+    broker: str,
+    handler_ms: float,
+    wrong: list[str],
+    is_right: bool,
+    seconds: Mapping[str, float],
+    picture: str,
+) -> bytes:
+    """For programs, as JSON."""
+    figures = collected.figures
+    document = {
+        "broker": broker,
+        "is_right": is_right,
+        "verdict": verdict_of(audit),
+        "wrong": wrong,
+        "figures": {
+            **msgspec.structs.asdict(figures),
+            "counts": msgspec.structs.asdict(figures.counts),
+            "records_per_s": figures.records_per_s,
+            "log_bytes_per_record": figures.log_bytes_per_record,
+        },
+        "group": collected.group,
+        "handler_ms": handler_ms,
+        "workers_per_partition": PARALLELISING_FACTOR,
+        "seconds": seconds,
+        "picture": picture,
+        "audit": audit,
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=1)
+
+
+def _group_lines(group: GroupFigures) -> list[tuple[str, str]]:
+    shares = ", ".join(f"{member.name} {member.records:,} ({member.share:.0%})" for member in group.members)
+    lines = [("members, records (about)", shares)]
+    lines.append(("killed", "nobody: the run was too short" if group.killed is None else _kill_line(group.killed)))
+    if group.joined is None:
+        lines.append(("added", "nobody: the run was too short"))
+    else:
+        when = "had nothing to join any more" if group.joined_s is None else f"joined after {group.joined_s:.1f} s"
+        lines.append(("added", f"{group.joined}, {when}"))
+    lines.append(("ranges that changed hands", f"{group.moves:,}, in {group.elections:,} terms of coordinators"))
+    return lines
+
+
+def _kill_line(killed: KillFigures) -> str:
+    said = f"{killed.name} ({killed.role}) at {killed.share:.0%}, after {killed.last_commit_s:.1f} s"
+    if killed.unowned_s is None:
+        return f"{said}; it left nothing to do"
+    least, most = killed.unowned_s
+    return f"{said}; its ranges had no owner for {least:.1f} to {most:.1f} s"
+
+
+def _state_verdict(audit: Mapping[str, Any]) -> str:
+    keys = audit["figures"].get("state_keys", 0)
+    unlike = next((check["violations"] for check in audit["checks"] if check["name"] == "state"), 0)
+    if unlike:
+        return f"{unlike:,} of {keys:,} keys DIFFER from what Spark computes from the flights"
+    return f"{keys:,} keys, each equal to what Spark computes from the flights"

@@ -1,0 +1,126 @@
+"""The course of a demo with several processes: how many there can be, who is killed and when, when one joins."""
+
+import pytest
+
+from keylanes.demo.course import (
+    MEMBERS_MAX,
+    Course,
+    Joined,
+    Killed,
+    Looked,
+    Told,
+    checked_members,
+    do_all_work,
+    is_quiet,
+    next_act,
+    wants_to_kill,
+)
+from keylanes.errors import SettingsError
+
+PLACES = 8
+WORKING = Told(records_done=100, workers=500)
+THREE = {"demo-1": WORKING, "demo-2": Told(200, 900), "demo-3": WORKING}
+KILLED = Course(3, Killed("demo-2", "coordinator", 0.34))
+
+
+def looked(share: float, told: dict[str, Told] | None = None, coordinator: str = "demo-3") -> Looked:
+    """Three processes that work, at a share of the way."""
+    return Looked(share, THREE if told is None else told, coordinator)
+
+
+def test_one_process_runs_on_every_broker() -> None:
+    """Several need one that they all reach, and there are not too many."""
+    assert checked_members(1, "embedded") == 1
+    assert checked_members(MEMBERS_MAX, "kafka") == MEMBERS_MAX
+
+
+@pytest.mark.parametrize(
+    ("members", "broker", "said"),
+    [
+        (2, "embedded", "seen BROKER=embedded, which is for one process: give BROKER=kafka, or MEMBERS=1"),
+        (0, "kafka", "from 1 to 16; seen 0"),
+        (17, "kafka", "from 1 to 16; seen 17"),
+        (-1, "embedded", "from 1 to 16; seen -1"),
+    ],
+)
+def test_other_numbers_are_refused(members: int, broker: str, said: str) -> None:
+    """In words that say what was seen and what is allowed; as wrong usage."""
+    with pytest.raises(SettingsError, match=said) as refused:
+        checked_members(members, broker)
+    assert refused.value.exit_code == 2
+
+
+def test_who_is_at_work_follows_from_the_course() -> None:
+    """Who was killed stays away, also after a restart of the demo; who joined comes again."""
+    assert Course().names() == ["demo"]
+    assert Course(3).names() == ["demo-1", "demo-2", "demo-3"]
+    assert KILLED.names() == ["demo-1", "demo-3"]
+    assert Course(3, KILLED.killed, Joined("demo-4", 0.5)).names() == ["demo-1", "demo-3", "demo-4"]
+
+
+def test_the_coordinator_is_killed_at_a_third() -> None:
+    """Not before, not twice, and nobody of a demo with one process."""
+    assert next_act(looked(0.33), Course(3), places=PLACES) is None
+    assert next_act(looked(0.34), Course(3), places=PLACES) == Killed("demo-3", "coordinator", 0.34)
+    assert next_act(looked(0.34), KILLED, places=PLACES) is None
+    assert next_act(looked(0.34, {"demo": WORKING}), Course(1), places=PLACES) is None
+
+
+def test_who_is_killed_has_something_to_lose() -> None:
+    """A coordinator without ranges, or one that is not known, is spared: then it is who has most."""
+    idle = {**THREE, "demo-3": Told()}
+    assert next_act(looked(0.4, idle), Course(3), places=2) == Killed("demo-2", "member", 0.4)
+    assert next_act(looked(0.4, coordinator=""), Course(3), places=PLACES) == Killed("demo-2", "member", 0.4)
+
+
+def test_nobody_is_killed_before_all_work() -> None:
+    """Else its ranges would go to processes that only begin; with more processes than partitions some never work."""
+    one_waits = {**THREE, "demo-1": Told()}
+    assert not wants_to_kill(looked(0.4, one_waits), Course(3), places=PLACES)
+    assert not wants_to_kill(looked(0.4, {"demo-2": WORKING}), Course(3), places=PLACES)
+    assert wants_to_kill(looked(0.4, one_waits), Course(3), places=2)
+
+
+def test_who_came_last_is_waited_for() -> None:
+    """All work when those have begun that are there by the course; who was killed is none of them."""
+    joined = Course(3, KILLED.killed, Joined("demo-4", 0.5))
+    two = {"demo-1": WORKING, "demo-3": WORKING}
+    assert do_all_work(two, KILLED, places=PLACES)
+    assert not do_all_work(two, joined, places=PLACES)
+    assert not do_all_work({**two, "demo-4": Told(0, 500)}, joined, places=PLACES)
+    assert do_all_work({**two, "demo-4": WORKING}, joined, places=PLACES)
+
+
+def test_nobody_is_killed_while_a_range_is_on_its_way() -> None:
+    """Unless that takes too long."""
+    moving = {**THREE, "demo-1": Told(100, 500, is_moving=True)}
+    assert not wants_to_kill(looked(0.34, moving), Course(3), places=PLACES)
+    assert wants_to_kill(looked(0.45, moving), Course(3), places=PLACES)
+
+
+def test_another_process_joins_at_half() -> None:
+    """Behind the kill, once; its name is a new one."""
+    assert next_act(looked(0.49), KILLED, places=PLACES) is None
+    joined = next_act(looked(0.5), KILLED, places=PLACES)
+    assert joined == Joined("demo-4", 0.5)
+    assert next_act(looked(0.6), Course(3, KILLED.killed, joined), places=PLACES) is None
+    late = {**THREE, "demo-1": Told()}
+    assert next_act(looked(0.6, late), Course(3), places=PLACES) is None
+
+
+@pytest.mark.parametrize(
+    ("share", "course", "quiet"),
+    [
+        (0.1, Course(1), False),
+        (0.5, Course(1), False),
+        (0.81, Course(1), True),
+        (0.1, Course(3), False),
+        (0.32, Course(3), True),
+        (0.4, KILLED, True),
+        (0.6, Course(3, KILLED.killed, Joined("demo-4", 0.5)), False),
+        (0.81, Course(3, KILLED.killed, Joined("demo-4", 0.5)), True),
+    ],
+)
+def test_the_unrest_lets_be_what_is_to_be_seen(share: float, course: Course, quiet: bool) -> None:
+    """From shortly before the kill until somebody has joined, and near the end."""
+    assert is_quiet(share, course) is quiet
