@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from .access import Access
 from .brokers import AuditError
+from .judge_group import judge_group
 from .judge_logs import judge_logs
 from .judge_outputs import Expected, judge_outputs
 from .judge_plane import Plane, Tiles, judge_commits, judge_plane
@@ -28,6 +29,13 @@ from .source import register
 CHECKS = (
     "log-whole",
     "control",
+    "decision-turn",
+    "grant-owner",
+    "grant-free",
+    "grant-edge",
+    "release-edge",
+    "release-last",
+    "fence-last",
     "tile-shape",
     "stale-commit",
     "transaction-parts",
@@ -132,9 +140,13 @@ def _report(run: Run, spec: AuditSpec) -> Report:
         with run.phase("plane"):
             return judge_plane(run, history, tiles)
 
-    # The plane and the records need the tiles only, so their jobs may overlap: planning a job keeps one core busy.
+    def owning() -> None:
+        with run.phase("ownership"):
+            judge_group(run, history, tiles)
+
+    # These and the records need the tiles only, so their jobs may overlap: planning a job keeps one core busy.
     with ThreadPoolExecutor(1, "plane") as beside:
-        planned = beside.submit(tiling)
+        planned, owned = beside.submit(tiling), beside.submit(owning)
         with run.phase("records"):
             has_hooks = spec.expected is not None or spec.state is not None
             records = read_places(run, history, tiles, for_hooks=has_hooks)
@@ -143,6 +155,7 @@ def _report(run: Run, spec: AuditSpec) -> Report:
         with run.phase("state"):
             keys = judge_state(run, history, records, app=spec.app, expected=spec.state)
         plane = planned.result()
+        owned.result()
     _check_heads(run, spec, outputs.destinations)
     sources = judge_records(run, records, plane, level=spec.level)
     figures = {
