@@ -154,6 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--app", required=True, help="the application's name")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--level", action="store_true", help="demand that no record waits")
+    parser.add_argument("--group", action="store_true", help="report who took part, what moved, who owned how much")
     parser.add_argument("--outputs", action="append", metavar="TOPIC", help="read these topics (repeat); else all")
     parser.add_argument(
         "--or-elsewhere",
@@ -200,6 +201,7 @@ def _spec(args: argparse.Namespace, security: Mapping[str, str]) -> "AuditSpec":
         expected=_hook("expected", args.expected) if args.expected else None,
         state=_hook("state", args.state) if args.state else None,
         level=args.level,
+        group=args.group,
         examples_max=args.examples,
     )
 

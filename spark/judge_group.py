@@ -2,22 +2,30 @@
 
 from pyspark.sql import functions as F
 
-from . import checks
+from . import brokers, checks
+from .group_figures import Times, group_figures
+from .group_report import GroupFigures
 from .judge_logs import History
 from .judge_plane import Tiles
-from .ownership import Edges, Epoch, OffsetLog, Ownership, Span, TileRun, fold_ownership
+from .ownership import Edges, Epoch, OffsetLog, Span, TileRun, fold_ownership
 from .ownership_checks import judge_ownership
 from .run import Run
 
+TAIL = 200
+"""So far back from the end of a log partition the last event is looked for."""
 
-def judge_group(run: Run, history: History, tiles: Tiles) -> tuple[Ownership, Edges, OffsetLog]:
-    """Judge all statements about who owns what; returns what they were judged by."""
+
+def judge_group(run: Run, history: History, tiles: Tiles, *, has_figures: bool) -> GroupFigures | None:
+    """Judge all statements about who owns what; returns what the group did, if it is wanted."""
     ownership = fold_ownership(run.pins.grants.counted)
     log = _offset_log(run, history, tiles)
     edges = Edges(ownership, log)
     for verdict in judge_ownership(run.pins.grants, ownership, log, edges):
         run.judge(verdict.name, verdict.statement, verdict.checked, len(verdict.problems), verdict.problems)
-    return ownership, edges, log
+    if not has_figures:
+        return None
+    times = Times(run.pins.control_ms, history.rare_ms, _last_ms(run))
+    return group_figures(run.pins.grants, ownership, log, edges, times)
 
 
 def _offset_log(run: Run, history: History, tiles: Tiles) -> OffsetLog:
@@ -57,3 +65,14 @@ def _changes_of_state(history: History) -> list[Span]:
         .agg(F.min("position"), F.max("position"))
     )
     return [Span(log, incarnation, None, low, high) for log, incarnation, low, high in changed.collect()]
+
+
+def _last_ms(run: Run) -> int:
+    """When the last events of the offset log were written."""
+    spans = {
+        place: brokers.Span(max(span.start, span.end - TAIL), span.end)
+        for place, span in run.pins.logs.items()
+        if span.start < span.end
+    }
+    row = run.read("keylanes_events", spans, "timestamp").agg(F.max("timestamp")).first()
+    return 0 if row is None or row[0] is None else int(row[0])
