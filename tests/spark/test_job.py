@@ -1,6 +1,7 @@
 """The audit as a program: exit codes, JSON, and what it says to wrong usage. And the parts that need no Spark."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,16 @@ def test_what_can_not_be_audited_ends_with_2_before_spark_starts(
     assert "expected: module:function" in capsys.readouterr().err
     assert main(["--broker", url, "--app", APP, "--state", "nowhere:nothing"]) == 2
     assert "state: module:function" in capsys.readouterr().err
+
+
+def test_the_page_lists_all_statements() -> None:
+    """In the order of the report."""
+    pytest.importorskip("pyspark")
+    from keylanes.spark.audit import CHECKS
+
+    page = Path(__file__).resolve().parents[2] / "docs" / "audit.md"
+    table = page.read_text(encoding="utf-8").partition("## What is proven")[2].partition("\n## ")[0]
+    assert tuple(re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE)) == CHECKS
 
 
 @pytest.mark.parametrize("url", ["", "flights", "http://x", "kafka:x", "kafka://", "embedded:"])
