@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from keylanes.offsets.control_events import ControlEvent
 from keylanes.offsets.events import Committed, Event, SnapshotTaken
 from keylanes.spark.history import Grants, Source, fold_control, oldest_snapshot
 from keylanes.spark.ownership import Edges, OffsetLog, Ownership, Span, TileRun, fold_ownership
@@ -30,7 +29,7 @@ class Owned(NamedTuple):
         return [name for name, verdict in self.verdicts().items() if verdict.problems]
 
 
-def owned(control: Sequence[ControlEvent], logs: Logs, starts: Mapping[int, int] | None = None) -> Owned:
+def owned(control: Sequence[Event], logs: Logs, starts: Mapping[int, int] | None = None) -> Owned:
     """From a control log and an offset log. ``starts``: where partitions of it begin that were trimmed."""
     grants = fold_control(enumerate(control))
     ownership = fold_ownership(grants.counted)
