@@ -56,8 +56,8 @@ def _term_of_nobody(run: Run) -> None:
     run.control.append(MemberExpelled(9, 1, FIRST, "operator", 0))
 
 
-def _again(run: Run, **fields: Any) -> None:
-    """A grant behind all others: of what the second member has released."""
+def granted_again(run: Run, **fields: Any) -> None:
+    """A grant behind all others, of what the second member has released: to that one at epoch 3, but for ``fields``."""
     grant = run.control[_find(run.control, RangesGranted, incarnation=SECOND, partition=TAKEN)]
     assert isinstance(grant, RangesGranted)
     bands = (Band(0, WHOLE, 300),)
@@ -66,11 +66,11 @@ def _again(run: Run, **fields: Any) -> None:
 
 
 def _half_to_another(run: Run) -> None:
-    _again(run, bands=(Band(0, WHOLE // 2, 300),))
+    granted_again(run, bands=(Band(0, WHOLE // 2, 300),))
     joined = run.control[_find(run.control, MemberJoined, incarnation=SECOND)]
     third = replace(joined, term=2, incarnation=3, birth="process 2")
     run.control.insert(_find(run.control, MemberFenced, incarnation=FIRST), third)
-    _again(run, bands=(Band(WHOLE // 2, WHOLE, 300),), incarnation=3)
+    granted_again(run, bands=(Band(WHOLE // 2, WHOLE, 300),), incarnation=3)
 
 
 def _not_released(run: Run) -> None:
@@ -148,9 +148,10 @@ PLANTS = {
     "a number is left out": Plant("decision-turn", _number_left_out),
     "a number is used twice": Plant("decision-turn", _number_used_twice),
     "a term that nobody was elected for": Plant("decision-turn", _term_of_nobody),
-    "granted to somebody who was expelled": Plant("grant-owner", lambda run: _again(run, incarnation=FIRST)),
-    "granted to somebody who never joined": Plant("grant-owner", lambda run: _again(run, incarnation=7)),
-    "granted at an epoch of before": Plant("grant-owner", lambda run: _again(run, epoch=1)),
+    "granted to somebody who was expelled": Plant("grant-owner", lambda run: granted_again(run, incarnation=FIRST)),
+    "granted to somebody who never joined": Plant("grant-owner", lambda run: granted_again(run, incarnation=7)),
+    "granted at an epoch of before": Plant("grant-owner", lambda run: granted_again(run, epoch=1)),
+    "granted anew at its epoch": Plant("grant-owner", lambda run: granted_again(run, epoch=2)),
     "an epoch of two members": Plant("grant-owner", _half_to_another),
     "granted while its owner is at work": Plant("grant-free", _not_released),
     "granted before its owner was fenced": Plant("grant-free", _granted_before_the_fence),

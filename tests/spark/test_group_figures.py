@@ -4,6 +4,7 @@ from keylanes.spark.group_figures import Times, group_figures
 from keylanes.spark.group_report import GroupFigures
 from keylanes.spark.report import Check, Report
 
+from .group_plants import granted_again
 from .honest import SOURCE, Run
 from .honest_group import FIRST, SECOND, WHOLE, GroupPlanner
 from .owned_logs import owned
@@ -47,6 +48,14 @@ def test_shares_are_points_over_the_time() -> None:
     assert own == {who: sum(ms for _, i, ms, _ in reigns if i == who) for who in (FIRST, SECOND)}
     assert [(partition, who) for partition, who, *_ in reigns] == [(0, 1), (0, 2), (1, 1), (1, 2)]
     assert total - sum(own.values()) == (50 + 5) + 5 + 2 * 10, "until fenced and granted; the move; and the end"
+
+
+def test_what_comes_back_to_its_owner_has_not_moved() -> None:
+    """A range that was given up, and granted to the same member again."""
+    run = GroupPlanner().run()
+    granted_again(run)
+    run.control_ms.append(run.control_ms[-1])
+    assert figures_of(run).moves == {"change": 1, "silent": 1}
 
 
 def test_what_nobody_takes_up_has_no_owner_to_the_end() -> None:

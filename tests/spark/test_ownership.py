@@ -72,6 +72,15 @@ def test_a_problem_says_where_and_what() -> None:
     assert (problem["granted_from"], problem["edge"]) == (210, 200)
 
 
+def test_a_grant_is_held_against_the_released_edge_too() -> None:
+    """Where that is not the edge of the tiles, both the release and the grant contradict something."""
+    verdicts = judged(planted("released below its tiles")).verdicts()
+    (problem,) = verdicts["grant-edge"].problems
+    assert problem["problem"] == "released at offset 140, granted on from 150"
+    (problem,) = verdicts["release-edge"].problems
+    assert problem["problem"] == "released at offset 140, its tiles end at 150"
+
+
 def test_what_ended_before_a_snapshot_is_passed_over() -> None:
     """Its log begins with a snapshot that knows the epochs that are not over: nothing can be said of the others."""
     run = GroupPlanner().run()
