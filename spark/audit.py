@@ -14,6 +14,8 @@ from pyspark.sql import SparkSession
 
 from .access import Access
 from .brokers import AuditError
+from .group_report import GroupFigures
+from .judge_group import judge_group
 from .judge_logs import judge_logs
 from .judge_outputs import Expected, judge_outputs
 from .judge_plane import Plane, Tiles, judge_commits, judge_plane
@@ -21,13 +23,14 @@ from .judge_records import judge_records, read_places
 from .judge_state import ExpectedState, judge_state
 from .kafka import API_TIMEOUT_MS
 from .pins import Pins, pin
-from .report import Report, TileRow
+from .report import OWNERSHIP, Report, TileRow
 from .run import Run
 from .source import register
 
 CHECKS = (
     "log-whole",
     "control",
+    *OWNERSHIP,
     "tile-shape",
     "stale-commit",
     "transaction-parts",
@@ -64,8 +67,9 @@ class AuditSpec:
 
     ``dead_letters`` None: outputs and dead letters are counted together. ``level``: demand that no record waits.
     ``state``: computes the state that the sources give; it is compared key by key, while the application rests.
-    ``tiles``: put the counted tiles into the report. ``security``: client settings for Kafka.
-    ``default_api_timeout_ms``: how long a question to Kafka is asked again, and how long a read may bring nothing.
+    ``tiles``: put the counted tiles into the report; ``group``: and what the group did. ``security``: client settings
+    for Kafka. ``default_api_timeout_ms``: how long a question to Kafka is asked again, and how long a read may bring
+    nothing.
     """
 
     app: str
@@ -79,6 +83,7 @@ class AuditSpec:
     state: ExpectedState | None = None
     level: bool = False
     tiles: bool = False
+    group: bool = False
     examples_max: int = 10
 
     @property
@@ -132,9 +137,13 @@ def _report(run: Run, spec: AuditSpec) -> Report:
         with run.phase("plane"):
             return judge_plane(run, history, tiles)
 
-    # The plane and the records need the tiles only, so their jobs may overlap: planning a job keeps one core busy.
+    def owning() -> GroupFigures | None:
+        with run.phase("ownership"):
+            return judge_group(run, history, tiles, has_figures=spec.group)
+
+    # These and the records need the tiles only, so their jobs may overlap: planning a job keeps one core busy.
     with ThreadPoolExecutor(1, "plane") as beside:
-        planned = beside.submit(tiling)
+        planned, owned = beside.submit(tiling), beside.submit(owning)
         with run.phase("records"):
             has_hooks = spec.expected is not None or spec.state is not None
             records = read_places(run, history, tiles, for_hooks=has_hooks)
@@ -143,6 +152,7 @@ def _report(run: Run, spec: AuditSpec) -> Report:
         with run.phase("state"):
             keys = judge_state(run, history, records, app=spec.app, expected=spec.state)
         plane = planned.result()
+        group = owned.result()
     _check_heads(run, spec, outputs.destinations)
     sources = judge_records(run, records, plane, level=spec.level)
     figures = {
@@ -169,6 +179,7 @@ def _report(run: Run, spec: AuditSpec) -> Report:
         notes=tuple(run.notes),
         seconds=run.seconds,
         tiles=_tile_rows(run, tiles) if spec.tiles else (),
+        group=group,
     )
 
 

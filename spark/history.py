@@ -3,8 +3,8 @@
 Nothing here is shared with the ledger that it checks. Rules: an election counts if its term is above all before it and
 it names the application as the first one did; a decision counts while its term is the highest, if its number is the
 next one of that term (in terms of level 0 it has none). A member joins once. Epoch e holds at each point from the
-offset of its own grant to that of the next higher epoch over the point; who gave a point up says from which offset the
-next one goes on. A worker's number names one range for ever.
+offset of its own grant to that of the next higher epoch over the point. A worker's number names one range for ever.
+Who owns what, and whether it may: ownership.py.
 """
 
 from collections import defaultdict
@@ -25,8 +25,8 @@ from ..offsets.control_events import (
     RangesGranted,
     StoreDeclared,
 )
-from ..offsets.event_values import Band, Edge
-from ..offsets.events import Event, RangesReleased, SnapshotTaken, WorkersCut, WorkersMerged, WorkerSplit
+from ..offsets.event_values import NUMBERLESS, Band
+from ..offsets.events import Event, SnapshotTaken, WorkersCut, WorkersMerged, WorkerSplit
 from ..offsets.provenance import app_id_of
 from .report import Example
 
@@ -89,6 +89,12 @@ class Grants:
     app_birth: str = ""
     """The first election says it; on logs of level 0 who joined first."""
     problems: list[Example] = field(default_factory=list)
+    counted: list[tuple[int, Event]] = field(default_factory=list)
+    """The events that count, with their positions."""
+    passed_over: int = 0
+    """How many others there are."""
+    out_of_turn: list[Example] = field(default_factory=list)
+    """Those of them that no coordinator writes."""
 
     @property
     def app_id(self) -> bytes | None:
@@ -104,33 +110,61 @@ class Snapshot(NamedTuple):
 
 
 class _Turns:
-    """Which events of the control log count, in log order."""
+    """Which events of the control log count, in log order, and what no coordinator ever writes.
+
+    A copy that arrives late, a decision of a term that is over, a second candidate for a term: these are passed over.
+    """
 
     def __init__(self) -> None:
         self.app_birth = ""
-        self._term, self._number, self._has_numbers, self._level = -1, 0, False, 0
+        self.passed_over = 0
+        self.problems: list[Example] = []
+        self._term, self._has_numbers, self._level = -1, False, 0
+        self._taken: list[Event] = []
+        """The decisions of the term that count."""
 
-    def counts(self, event: Event) -> bool:
+    def counts(self, position: int, event: Event) -> bool:
         """Whether the next event of the log counts."""
         if isinstance(event, AppCreated):
             return True
         if isinstance(event, CoordinatorElected):
-            is_ours = event.app_birth in (self.app_birth, "") or not self.app_birth
-            if event.term <= self._term or not is_ours or (self._level and not event.app_birth):
-                return False
-            self._term, self._number, self._has_numbers = event.term, 0, bool(event.app_birth)
-            self.app_birth = self.app_birth or event.app_birth
-            return True
-        if not isinstance(event, Decision) or event.term != self._term:
+            counts = self._elects(event)
+        else:
+            counts = isinstance(event, Decision) and self._is_next(position, event)
+        self.passed_over += not counts
+        return counts
+
+    def _elects(self, event: CoordinatorElected) -> bool:
+        is_ours = event.app_birth in (self.app_birth, "") or not self.app_birth
+        if event.term <= self._term or not is_ours or (self._level and not event.app_birth):
             return False
-        if event.number != (self._number + 1 if self._has_numbers else 0):
+        self._term, self._taken, self._has_numbers = event.term, [], bool(event.app_birth)
+        self.app_birth = self.app_birth or event.app_birth
+        return True
+
+    def _is_next(self, position: int, event: Decision) -> bool:
+        if event.term != self._term:
+            if event.term > self._term:
+                self._object(position, event, "nobody was elected for its term")
             return False
-        self._number = event.number
+        following = len(self._taken) + 1 if self._has_numbers else NUMBERLESS
+        if event.number != following:
+            if not NUMBERLESS < event.number < following:
+                self._object(position, event, f"out of turn: number {following} is next")
+            elif event != self._taken[event.number - 1]:
+                self._object(position, event, "another decision had its number")
+            return False
+        self._taken.append(event)
         if isinstance(event, MemberJoined) and not self.app_birth:
             self.app_birth = event.birth
         if isinstance(event, LevelRaised):
             self._level = max(self._level, event.level)
         return True
+
+    def _object(self, position: int, event: Decision, problem: str) -> None:
+        kind = str(event.__struct_config__.tag).partition("/")[0]
+        shown = {"position": position, "term": event.term, "number": event.number, "kind": kind}
+        self.problems.append({**shown, "problem": problem})
 
 
 def fold_control(events: Iterable[tuple[int, Event]]) -> Grants:
@@ -138,9 +172,10 @@ def fold_control(events: Iterable[tuple[int, Event]]) -> Grants:
     grants, turns = Grants(), _Turns()
     bands: dict[Source, dict[int, list[tuple[Band, int]]]] = defaultdict(lambda: defaultdict(list))
     for position, event in events:
-        if turns.counts(event):
+        if turns.counts(position, event):
+            grants.counted.append((position, event))
             _take(grants, bands, position, event)
-    grants.app_birth = turns.app_birth
+    grants.app_birth, grants.passed_over, grants.out_of_turn = turns.app_birth, turns.passed_over, turns.problems
     grants.granted = set(bands)
     for source, by_epoch in sorted(bands.items()):
         parts, problems = _parts(source, by_epoch)
@@ -200,36 +235,6 @@ def _parts(source: Source, by_epoch: dict[int, list[tuple[Band, int]]]) -> tuple
 def _joins(grants: Grants, event: MemberJoined) -> bool:
     """Once for each incarnation, and once for each process."""
     return event.incarnation > max(grants.births, default=0) and event.birth not in grants.births.values()
-
-
-def fold_releases(events: Iterable[tuple[int, Event]], parts: Sequence[Part]) -> list[Example]:
-    """What contradicts the grants in the releases of the offset log: where a point that was given up goes on elsewhere,
-    and where somebody gave up what was not granted to it.
-    """
-    held: dict[tuple[Source, int, int], list[Part]] = defaultdict(list)
-    for part in parts:
-        held[part.source, part.epoch, part.incarnation].append(part)
-    problems: list[Example] = []
-    for position, event in events:
-        if not isinstance(event, RangesReleased):
-            continue
-        source = (event.topic, event.partition)
-        own = Steps((part.first, part.end, part) for part in held[source, event.epoch, event.incarnation])
-        for band in event.bands:
-            for first, _, at in own.all_pieces(band.first, band.end):
-                problem = _contradiction(event, band, at)
-                if problem:
-                    shown = {"topic": event.topic, "partition": event.partition, "first": first}
-                    problems.append({**shown, "position": position, "problem": problem})
-    return problems
-
-
-def _contradiction(event: RangesReleased, band: Edge, part: Part | None) -> str:
-    if part is None:
-        return f"released by incarnation {event.incarnation}, not granted"
-    if band.edge is not None and part.offset_until not in (band.edge, UNTIL_NEVER):
-        return f"released at offset {band.edge}, granted on from {part.offset_until}"
-    return ""
 
 
 def oldest_snapshot(events: Iterable[tuple[int, Event]], log_start: int) -> Snapshot | None:

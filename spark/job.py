@@ -132,6 +132,9 @@ def main(argv: Sequence[str] | None = None, security: Mapping[str, str] | None =
 def _run(spec: "AuditSpec", args: argparse.Namespace) -> int:
     from .audit import audit, pin_now
 
+    if args.group_plot:
+        from .group_picture import draw_group  # here: it needs the extra `demo`, and says so before Spark is started
+
     pins = pin_now(spec)  # before Spark is started, which takes seconds
     archive = Path(args.class_archive) if args.class_archive else None
     spark = session(args.master, class_archive=archive)
@@ -139,6 +142,8 @@ def _run(spec: "AuditSpec", args: argparse.Namespace) -> int:
         report = audit(spark, spec, pins)
     finally:
         stop(spark, archive)
+    if args.group_plot and report.group is not None:
+        draw_group(report.group, args.group_plot, title=f"Who owned what: {spec.app}")
     print(report.to_json() if args.json else report.to_text())
     return report.exit_code
 
@@ -154,6 +159,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--app", required=True, help="the application's name")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--level", action="store_true", help="demand that no record waits")
+    parser.add_argument("--group", action="store_true", help="report who took part, what moved, who owned how much")
+    parser.add_argument("--group-plot", metavar="FILE", help="draw who owned what over the time; needs the extra demo")
     parser.add_argument("--outputs", action="append", metavar="TOPIC", help="read these topics (repeat); else all")
     parser.add_argument(
         "--or-elsewhere",
@@ -200,6 +207,7 @@ def _spec(args: argparse.Namespace, security: Mapping[str, str]) -> "AuditSpec":
         expected=_hook("expected", args.expected) if args.expected else None,
         state=_hook("state", args.state) if args.state else None,
         level=args.level,
+        group=args.group or bool(args.group_plot),
         examples_max=args.examples,
     )
 

@@ -11,7 +11,7 @@ from ..offsets.codec import decode
 from ..offsets.event_values import EVERYBODY
 from ..offsets.events import Event, LogOpened, SnapshotTaken
 from .brokers import Place, Span
-from .history import Snapshot, Source, WorkerSpan, fold_releases, fold_workers, left_edges, oldest_snapshot
+from .history import Snapshot, Source, WorkerSpan, fold_workers, left_edges, oldest_snapshot
 from .report import Example
 from .run import Run
 
@@ -25,6 +25,18 @@ class History:
     left: dict[Source, Steps[int]]
     changed: dict[Source, dict[int, int]]
     """Of each incarnation that changed the state of a source partition and was not succeeded: its last transaction."""
+    others: DataFrame
+    """The rows of all events that are no commits."""
+    rare: dict[int, list[tuple[int, Event]]]
+    """By log partition, those of them that are no changes of state: the ones that count."""
+    rare_ms: dict[tuple[int, int], int]
+    """When they were written, by log partition and position."""
+
+    @property
+    def taken(self) -> dict[Source, SnapshotTaken]:
+        """What the snapshots say of each source partition."""
+        events = (event for snapshot in self.snapshots.values() for event in snapshot.taken)
+        return {(event.topic, event.partition): event for event in events if event.topic}
 
     def position_from(self, log_partition: int) -> int:
         """Events of a log partition count from this position on."""
@@ -36,11 +48,11 @@ def judge_logs(run: Run, app: str) -> History:
     """Judge that the logs are whole and do not contradict themselves."""
     pins = run.pins
     rare: dict[int, list[tuple[int, Event]]] = defaultdict(list)
-    columns = "log_partition,position,kind,topic,partition,incarnation,transaction,worker,event"
+    columns = "log_partition,position,timestamp,kind,topic,partition,incarnation,transaction,worker,event"
     read = run.keep(run.read("keylanes_events", pins.logs, columns, only="others"))
     others = read.where("event is not null and kind <> 'state_changed'")
-    rows = others.select("log_partition", "position", "event").collect()
-    for log_partition, position, data in sorted(rows, key=lambda row: (row[0], row[1])):
+    rows = others.select("log_partition", "position", "timestamp", "event").collect()
+    for log_partition, position, _, data in sorted(rows, key=lambda row: (row[0], row[1])):
         rare[log_partition].append((position, decode(bytes(data))))
     snapshots: dict[int, Snapshot] = {}
     problems: list[Example] = list(pins.problems)
@@ -66,10 +78,13 @@ def judge_logs(run: Run, app: str) -> History:
         len(problems),
         problems,
     )
-    history = History(snapshots, [], {}, {})
+    history = History(snapshots, [], {}, {}, read, {}, {(row[0], row[1]): row[2] for row in rows})
+    for number, events in sorted(rare.items()):
+        since = history.position_from(number)
+        history.rare[number] = [(position, event) for position, event in events if position >= since]
     if pins.grants.stores:
         history.changed = _changed_last(history, read)
-    _judge_control(run, history, rare)
+    _judge_control(run, history)
     return history
 
 
@@ -101,26 +116,20 @@ def _changed_last(history: History, others: DataFrame) -> dict[Source, dict[int,
     return {source: writers_of for source, writers_of in stay.items() if writers_of}
 
 
-def _judge_control(run: Run, history: History, rare: dict[int, list[tuple[int, Event]]]) -> None:
+def _judge_control(run: Run, history: History) -> None:
     pins = run.pins
-    taken: dict[Source, SnapshotTaken] = {
-        (event.topic, event.partition): event
-        for snapshot in history.snapshots.values()
-        for event in snapshot.taken
-        if event.topic
-    }
-    counted = [item for log in sorted(rare) for item in rare[log] if item[0] >= history.position_from(log)]
+    taken = history.taken
+    counted = [item for events in history.rare.values() for item in events]
     history.workers, contradictions = fold_workers(counted, list(taken.values()))
     history.left = {source: left_edges(start, taken.get(source)) for source, start in pins.grants.starts.items()}
     unstarted: list[Example] = [
         {"topic": topic, "partition": partition, "problem": "granted, but its start is not in the control log"}
         for topic, partition in sorted(pins.grants.granted - pins.grants.starts.keys())
     ]
-    releases = fold_releases(counted, pins.grants.parts)
-    problems = [*pins.grants.problems, *contradictions, *releases, *unstarted]
+    problems = [*pins.grants.problems, *contradictions, *unstarted]
     run.judge(
         "control",
-        "no epoch, worker number, store or start is given twice, and ranges go on where they were released",
+        "no epoch, worker number, store or start is given twice",
         len(pins.control) + len(history.workers),
         len(problems),
         problems,

@@ -31,6 +31,8 @@ class Pins:
     outputs: dict[Place, Span]
     sources: dict[Source, Span]
     problems: list[Example]
+    control_ms: dict[int, int]
+    """When each event of the control log was written, by position."""
 
     def log_partition(self, partition: int) -> int:
         """The partition of the offset log that holds the events of a source partition."""
@@ -52,7 +54,7 @@ def pin(broker: WitnessBroker, app: str, outputs: tuple[str, ...] | None) -> Pin
     seen = _decided(broker, _output_places(topics, outputs))
     logs = _decided(broker, log_places)
     control_span = _decided(broker, [(control_log, 0)])[control_log, 0]
-    control = _control(broker, control_log, control_span)
+    control, control_ms = _control(broker, control_log, control_span)
     grants = fold_control(control)
     names = {topic for topic, _ in grants.starts} | {topic for topic, _ in grants.granted}
     missing = sorted(names - topics.keys())
@@ -71,6 +73,7 @@ def pin(broker: WitnessBroker, app: str, outputs: tuple[str, ...] | None) -> Pin
         outputs=seen,
         sources=sources,
         problems=_control_problems(app, control, control_span, logs),
+        control_ms=control_ms,
     )
 
 
@@ -95,15 +98,17 @@ def _output_places(topics: Mapping[str, Topic], outputs: tuple[str, ...] | None)
     return [(name, partition) for name in sorted(names) for partition in range(topics[name].partitions)]
 
 
-def _control(broker: WitnessBroker, log: str, span: Span) -> list[tuple[int, Event]]:
+def _control(broker: WitnessBroker, log: str, span: Span) -> tuple[list[tuple[int, Event]], dict[int, int]]:
     events: list[tuple[int, Event]] = []
+    times: dict[int, int] = {}
     for chunk in broker.read((log, 0), span.start, span.end):
+        times.update(zip(chunk.offsets, chunk.timestamps, strict=True))
         for position, value in zip(chunk.offsets, chunk.values, strict=True):
             try:
                 events.append((position, decode(value or b"")))
             except EventError as error:
                 raise AuditError(f"{log}, position {position}: {error}") from None
-    return events
+    return events, times
 
 
 def _control_problems(

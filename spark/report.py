@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 from ..offsets.starts import EARLIEST
+from .group_report import GroupFigures
 
 Example: TypeAlias = dict[str, Any]
 
@@ -14,6 +15,18 @@ TileRow: TypeAlias = tuple[str, int, int, int, int, int, int, int, int]
 
 SPLIT_KEYS = "state-partition"
 """The one statement that is about who writes the sources: where it alone fails, each record was processed once."""
+
+
+OWNERSHIP = {
+    "decision-turn": "decisions",
+    "grant-owner": "grants",
+    "grant-free": "ranges handed over",
+    "grant-edge": "edges where a grant begins",
+    "release-edge": "edges where a release ends",
+    "release-last": "releases",
+    "fence-last": "expulsions",
+}
+"""The statements on who owned what, and what each has looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +85,7 @@ class Report:
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
     tiles: tuple[TileRow, ...] = ()
+    group: GroupFigures | None = None
 
     @property
     def proven(self) -> bool:
@@ -96,17 +110,23 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the tiles, as JSON knows it."""
+        group = {} if self.group is None else {"group": {**self.group.to_dict(), "proved": self._proved()}}
         return {
             "app": self.app,
             "broker": self.broker,
             "proven": self.proven,
             "figures": self.figures,
+            **group,
             "destinations": self.destinations,
             "sources": [asdict(source) for source in self.sources],
             "checks": [{**asdict(check), "holds": check.holds} for check in self.checks],
             "notes": list(self.notes),
             "seconds": self.seconds,
         }
+
+    def _proved(self) -> dict[str, int]:
+        """What was looked at for each statement on who owned what that holds."""
+        return {c.name: c.checked for c in self.checks if c.name in OWNERSHIP and c.holds}
 
     def to_json(self) -> str:
         """One JSON object."""
@@ -130,6 +150,9 @@ class Report:
                 + ("" if s.started_from == EARLIEST else f"; started from {s.started_from} at {s.started_at:,}")
             )
         lines.append("  " + ", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in self.figures.items()))
+        if self.group is not None:
+            proved = ", ".join(f"{OWNERSHIP[name]} {n:,}" for name, n in self._proved().items())
+            lines += ["", *(f"  {line}" for line in self.group.to_lines()), f"    proved: {proved or 'nothing'}"]
         lines += [f"  note: {note}" for note in self.notes]
         total = len(self.checks)
         failed = len(self.violated())

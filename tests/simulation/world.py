@@ -35,6 +35,7 @@ from .plan import Burst, Mix, Plan, draw_plan
 from .process import APP, FACTORS, Process
 from .state_checker import check_copies
 from .watch import Watch
+from .witness import check_ownership
 
 LEVEL_LIMIT_S = 120.0
 END_LIMIT_S = 60.0
@@ -379,6 +380,7 @@ class World:
         ledger = fold_of(self.cluster, APP)
         assert not ledger.violations(), f"the ledger finds commits that do not count: {ledger.violations()}"
         assert not ledger.waiting(), f"the ledger finds events without a grant: {ledger.waiting()}"
+        self.reached += check_ownership(self.cluster, APP)
 
     async def ask(self, process: Process, work: Coroutine[Any, Any, None]) -> bool:
         """Have a process do something for somebody outside; False when it ended before. Raises what the work raises."""

@@ -7,6 +7,7 @@ folder. Everything follows from the seed.
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
 from pathlib import Path
 
 import msgspec
@@ -31,7 +32,15 @@ from keylanes.offsets.provenance import (
 from keylanes.state.tables import TABLE_CONFIG
 from keylanes.state.topics import NewRecord, TopicStore
 
-from ..stage.log_events import coordinator_elected, in_turn, member_joined, partition_started, ranges_granted
+from ..stage.log_events import (
+    coordinator_elected,
+    in_turn,
+    member_expelled,
+    member_fenced,
+    member_joined,
+    partition_started,
+    ranges_granted,
+)
 
 TABLE = "other.changelog.flights.in"
 APP, SOURCE, LATE, AUDITED, DEAD = "flights", "flights.in", "late", "audit", "flights.dead"
@@ -76,6 +85,9 @@ class Run:
     trims: dict[tuple[str, int], int] = field(default_factory=dict)
     transactions: list[tuple[list[tuple[int, Event]], list[Output]]] = field(default_factory=list)
     app: str = APP
+    control_ms: list[int] = field(default_factory=list)
+    events_ms: list[list[int]] = field(default_factory=list)
+    """When they are written; 1 where it is not said."""
 
     def control_log(self) -> list[ControlEvent]:
         """The control log as it is written: each decision has its number."""
@@ -116,12 +128,17 @@ class Run:
         """Its logs and outputs; sources and output topics are there."""
         store.create(f"{self.app}.control", 1, {})
         store.create(f"{self.app}.offsets", self.log_partitions, {})
-        store.append([NewRecord(f"{self.app}.control", 0, None, encode(event), (), 1) for event in self.control_log()])
+        logs: list[tuple[str, int, list[Event], list[int]]] = []
+        logs.append((f"{self.app}.control", 0, [*self.control_log()], self.control_ms))
+        logs += [
+            (f"{self.app}.offsets", p, list[Event](own), self.events_ms[p] if self.events_ms else [])
+            for p, own in enumerate(self.events)
+        ]
         store.append(
             [
-                NewRecord(f"{self.app}.offsets", p, None, encode(event), (), 1)
-                for p, own in enumerate(self.events)
-                for event in own
+                NewRecord(log, p, None, encode(event), (), at_ms)
+                for log, p, own, times in logs
+                for event, at_ms in zip(own, chain(times, repeat(1)), strict=False)
             ]
         )
         store.append([output.record(2) for output in self.outputs])
@@ -170,6 +187,13 @@ class Planner:
 
     def run(self) -> Run:
         """The plan of an honest run that processed every record."""
+        run = self._begun()
+        for life in range(self.restarts + 1):
+            self._life(run, life, self.records * (life + 1) // (self.restarts + 1))
+        return run
+
+    def _begun(self) -> Run:
+        """Records, and logs in which nobody has joined."""
         self.random = random.Random(self.seed)
         records = [
             [(None if self.random.random() < 0.02 else self._key(p), b"%d" % i) for i in range(self.records)]
@@ -185,8 +209,6 @@ class Planner:
         self.owner = [
             [self._worker_of(point_of(key, p, i)) for i, (key, _) in enumerate(own)] for p, own in enumerate(records)
         ]
-        for life in range(self.restarts + 1):
-            self._life(run, life, self.records * (life + 1) // (self.restarts + 1))
         return run
 
     def _key(self, p: int) -> bytes:
@@ -202,11 +224,12 @@ class Planner:
             coordinator_elected(term, f"{self.process} {life}"),
             member_joined(term, incarnation, f"{self.process} {life}", f"{self.app}-{incarnation}"),
         ]
+        if life:
+            run.control += [member_expelled(term, incarnation - 1), member_fenced(term, incarnation - 1)]
         for p in range(self.partitions):
             if life == 0:
                 run.control.append(partition_started(term, SOURCE, p, 0, "earliest", 1))
-            bands = tuple(Band(first, end, at) for first, end, at in self._levels(p))
-            run.control.append(ranges_granted(term, incarnation, epoch, SOURCE, p, bands))
+            run.control.append(ranges_granted(term, incarnation, epoch, SOURCE, p, self._bands(p)))
         transaction = 1
         for p in range(self.partitions):
             cut = WorkersCut(incarnation, transaction, epoch, SOURCE, p, 0, self.bounds)
@@ -215,7 +238,11 @@ class Planner:
         while front < until or (life == self.restarts and any(min(edges) < until for edges in self.edges)):
             front = min(front + self.step, until)
             transaction += 1
-            self._commit(run, incarnation, transaction, epoch, front)
+            self._commit(run, incarnation, transaction, dict.fromkeys(range(self.partitions), epoch), front)
+
+    def _bands(self, p: int) -> tuple[Band, ...]:
+        """What is granted of a partition, from where its workers stand."""
+        return tuple(Band(*level) for level in self._levels(p))
 
     def _levels(self, p: int) -> list[tuple[int, int, int]]:
         """(first, end, edge) of neighbours at the same edge."""
@@ -227,11 +254,12 @@ class Planner:
             levels.append((first, end, edge))
         return levels
 
-    def _commit(self, run: Run, incarnation: int, transaction: int, epoch: int, front: int) -> None:
+    def _commit(self, run: Run, incarnation: int, transaction: int, epochs: dict[int, int], front: int) -> None:
+        """One transaction, of the partitions that have an epoch."""
         commits: list[Committed] = []
         written: list[tuple[int, Event]] = []
         made: list[Output] = []
-        for p in range(self.partitions):
+        for p, epoch in epochs.items():
             moved: list[tuple[int, int, int]] = []
             for w, edge in enumerate(self.edges[p]):
                 to = front

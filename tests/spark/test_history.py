@@ -7,16 +7,9 @@ from keylanes.keyrange.steps import Steps
 from keylanes.offsets.control_events import AppCreated, ControlEvent, LevelRaised, RangesGranted
 from keylanes.offsets.event_values import Band, EpochFold, Piece
 from keylanes.offsets.events import Event, SnapshotTaken, WorkersCut, WorkersMerged, WorkerSplit
-from keylanes.spark.history import (
-    UNTIL_NEVER,
-    fold_control,
-    fold_releases,
-    fold_workers,
-    left_edges,
-    oldest_snapshot,
-)
+from keylanes.spark.history import UNTIL_NEVER, fold_control, fold_workers, left_edges, oldest_snapshot
 
-from ..stage.log_events import coordinator_elected, member_joined, partition_started, range_released, ranges_granted
+from ..stage.log_events import coordinator_elected, member_joined, partition_started, ranges_granted
 
 TOP = 1 << 32
 
@@ -65,13 +58,21 @@ def numbered(*events: ControlEvent) -> list[tuple[int, Event]]:
 
 
 def test_a_decision_counts_once_and_in_turn() -> None:
-    """What comes late, twice, before its turn, or without a number gives nothing."""
+    """What comes late, twice, before its turn, or without a number gives nothing. Copies are passed over; what no
+    coordinator writes is named.
+    """
     first, second = (replace(granted(epoch, (0, TOP, 0), incarnation=epoch), number=epoch) for epoch in (1, 2))
     late = replace(granted(3, (0, TOP, 0), incarnation=1), number=2)
     unnumbered, early = granted(4, (0, TOP, 0)), replace(granted(5, (0, TOP, 0)), number=7)
     grants = fold_control(numbered(first, first, second, late, unnumbered, early))
     assert [(part.epoch, part.incarnation) for part in grants.parts] == [(2, 2), (1, 1)]
     assert grants.problems == []
+    assert grants.passed_over == 4
+    assert [(problem["position"], problem["problem"]) for problem in grants.out_of_turn] == [
+        (5, "another decision had its number"),
+        (6, "out of turn: number 3 is next"),
+        (7, "out of turn: number 3 is next"),
+    ]
 
 
 def test_the_first_election_says_which_application_it_is() -> None:
@@ -95,20 +96,6 @@ def test_a_member_joins_once() -> None:
     again = ((1, 1, "p"), (2, 1, "q"), (3, 2, "p"), (4, 3, "r"))
     joined = [replace(member_joined(1, who, birth, ""), number=number) for number, who, birth in again]
     assert fold_control(numbered(*joined)).births == {1: "p", 3: "r"}
-
-
-def test_ranges_go_on_where_they_were_released() -> None:
-    """From another offset, or released by somebody who never had them: both contradict the grants."""
-    log = control(granted(1, (0, TOP, 0)), granted(2, (100, 200, 50), incarnation=2))
-    parts = fold_control(log).parts
-
-    def problems(*events: Event) -> list[object]:
-        return [problem["problem"] for problem in fold_releases(enumerate(events), parts)]
-
-    assert problems(range_released(1, 5, 1, "t", 0, 100, 200, 50), range_released(1, 5, 1, "t", 0, 0, 100, 7)) == []
-    assert problems(range_released(1, 5, 1, "t", 0, 100, 200)) == [], "before edges were written down"
-    assert problems(range_released(1, 5, 1, "t", 0, 150, 300, 49)) == ["released at offset 49, granted on from 50"]
-    assert problems(range_released(1, 5, 2, "t", 0, 150, 160, 50)) == ["released by incarnation 1, not granted"]
 
 
 def test_an_epoch_in_several_events_is_one_epoch() -> None:

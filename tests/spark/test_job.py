@@ -1,6 +1,7 @@
 """The audit as a program: exit codes, JSON, and what it says to wrong usage. And the parts that need no Spark."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,16 +19,20 @@ from .honest import APP, Planner
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")  # skipped where there is no Java
 def test_the_program_refutes_with_1_and_names_the_statement(tmp_path: Path) -> None:
-    """As a process of its own, with the settings of production."""
+    """As a process of its own, with the settings of production; what the group did is drawn and stands in the JSON."""
     run = Planner(restarts=0).run()
     run.outputs.append(run.outputs[0])
     url = run.store(tmp_path / "topics")
     command = [sys.executable, "-m", "keylanes.spark.job", "--broker", url, "--app", APP, "--json"]
+    picture = tmp_path / "group.png"
+    command += ["--group-plot", str(picture)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
     assert ended.returncode == 1, ended.stderr
     report = json.loads(ended.stdout)
     failed = {check["name"] for check in report["checks"] if not check["holds"]}
     assert {"output-once", "commit-outputs", "commit-digest"} <= failed
+    assert [member["incarnation"] for member in report["group"]["members"]] == [1]
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_what_can_not_be_audited_ends_with_2_before_spark_starts(
@@ -44,6 +49,16 @@ def test_what_can_not_be_audited_ends_with_2_before_spark_starts(
     assert "expected: module:function" in capsys.readouterr().err
     assert main(["--broker", url, "--app", APP, "--state", "nowhere:nothing"]) == 2
     assert "state: module:function" in capsys.readouterr().err
+
+
+def test_the_page_lists_all_statements() -> None:
+    """In the order of the report."""
+    pytest.importorskip("pyspark")
+    from keylanes.spark.audit import CHECKS
+
+    page = Path(__file__).resolve().parents[2] / "docs" / "audit.md"
+    table = page.read_text(encoding="utf-8").partition("## What is proven")[2].partition("\n## ")[0]
+    assert tuple(re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE)) == CHECKS
 
 
 @pytest.mark.parametrize("url", ["", "flights", "http://x", "kafka:x", "kafka://", "embedded:"])

@@ -1,0 +1,220 @@
+"""PURE. What a group did, in figures: who took part, what moved and why, how long that took, who owned how much.
+
+Times are those of the records of both logs, so of the clocks that wrote them: they prove nothing, and may be off by
+what these differ. A *reign* is the time for which a member owned points: from the grant on until it released them, was
+expelled, or they were granted anew. A range is *taken up* when its owner has cut it into workers.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ..keyrange.hashing import SPACE_END
+from ..keyrange.steps import Steps
+from ..offsets.control_events import CoordinatorElected, MemberJoined, PlanMade
+from .group_report import Durations, GroupFigures, MemberFigures, Reign, TermFigures, Unowned
+from .history import Grants, Source
+from .ownership import NOBODY, Claim, Edges, Epoch, OffsetLog, Ownership, cuts_of
+
+UNPLANNED = "unplanned"
+"""The cause of a move that no plan names: of when one process wrote at a time."""
+
+
+class Times(NamedTuple):
+    """When events were written: of the control log by position, of the offset log by log partition and position."""
+
+    control: Mapping[int, int]
+    offsets: Mapping[tuple[int, int], int]
+    until_ms: int
+    """When the last commit was written that is known."""
+
+
+def group_figures(grants: Grants, ownership: Ownership, log: OffsetLog, edges: Edges, times: Times) -> GroupFigures:
+    """From what is derived of both logs."""
+    until_ms = max([times.until_ms, *times.control.values(), *times.offsets.values()], default=0)
+    ended = _Ended(ownership, log, edges, times)
+    reigns = _reigns(ownership, ended, until_ms)
+    moves = _moves(grants, ownership, ended)
+    idle = [*ended.waits(until_ms), *ended.left_alone(until_ms)]
+    from_ms = min((reign.from_ms for reign in reigns), default=0)
+    return GroupFigures(
+        members=_members(grants, ownership, times, reigns, until_ms),
+        terms=tuple(
+            TermFigures(event.term, event.instance, event.birth, times.control.get(position, 0))
+            for position, event in grants.counted
+            if isinstance(event, CoordinatorElected)
+        ),
+        expulsions=_counted(cause or "superseded" for cause in ownership.members.causes.values()),
+        moves=_counted(move.cause for move in moves),
+        released=_distribution(move.ms for move in moves if not move.was_expelled),
+        expelled=_distribution(move.ms for move in moves if move.was_expelled),
+        unowned_longest=max(idle, key=lambda one: one.ms, default=None),
+        from_ms=from_ms,
+        until_ms=until_ms,
+        reigns=reigns,
+    )
+
+
+class _Ended:
+    """When owners of points ended, why, and when the next ones began."""
+
+    def __init__(self, ownership: Ownership, log: OffsetLog, edges: Edges, times: Times) -> None:
+        self.ownership, self.edges, self.times = ownership, edges, times
+        self._cut: dict[Epoch, list[tuple[int, int, int]]] = defaultdict(list)
+        for epoch, found in cuts_of(log).items():
+            for number, position, cut in found:
+                at_ms = times.offsets.get((number, position))
+                if at_ms is not None:
+                    self._cut[epoch].append((cut.bounds[0], cut.bounds[-1], at_ms))
+        self._logs: dict[Source, int] = {}
+        for number, events in log.rare.items():
+            for _, event in events:
+                if (topic := getattr(event, "topic", None)) is not None:
+                    self._logs[topic, getattr(event, "partition", 0)] = number
+
+    def expelled_ms(self, incarnation: int) -> int | None:
+        """When it was expelled."""
+        position = self.ownership.members.expelled.get(incarnation)
+        return None if position is None else self.times.control.get(position)
+
+    def pieces(
+        self, source: Source, epoch: int, incarnation: int, first: int, end: int
+    ) -> Iterable[tuple[int, int, int | None, bool]]:
+        """(first, end, ms, was it expelled) of how the owner of an epoch ended there; None: it did not."""
+        released = self.edges.released(source, epoch, incarnation)
+        for a, b, release in released.all_pieces(first, end):
+            if release is None:
+                at_ms = self.expelled_ms(incarnation)
+                yield a, b, at_ms, at_ms is not None
+            else:
+                yield a, b, self.times.offsets.get((self._logs.get(source, 0), release.position)), False
+
+    def taken_up_ms(self, claim: Claim) -> int | None:
+        """When all of it was."""
+        cuts = [cut for cut in self._cut.get((claim.source, claim.epoch), ()) if _meet(cut, claim)]
+        return max((at_ms for _, _, at_ms in cuts), default=None)
+
+    def cause(self, incarnation: int, *, was_expelled: bool) -> str:
+        """Why an owner's time ended."""
+        return (self.ownership.members.causes.get(incarnation) or "superseded") if was_expelled else "released"
+
+    def waits(self, until_ms: int) -> Iterable[Unowned]:
+        """Between an owner and the next one."""
+        for claim in self.ownership.claims:
+            if claim.epoch_before == NOBODY:
+                continue
+            of = (claim.source, claim.epoch_before, claim.incarnation_before)
+            taken_ms = self.taken_up_ms(claim)
+            for first, end, at_ms, was_expelled in self.pieces(*of, claim.first, claim.end):
+                if at_ms is not None:
+                    cause = self.cause(claim.incarnation_before, was_expelled=was_expelled)
+                    ms = (until_ms if taken_ms is None else taken_ms) - at_ms
+                    yield Unowned(*claim.source, first, end, at_ms, ms, cause, taken_ms is not None)
+
+    def left_alone(self, until_ms: int) -> Iterable[Unowned]:
+        """What has no owner at the end."""
+        for source, owners in self.ownership.owners.items():
+            for first, end, claim in owners.pieces():
+                for a, b, at_ms, was_expelled in self.pieces(source, claim.epoch, claim.incarnation, first, end):
+                    if at_ms is not None:
+                        cause = self.cause(claim.incarnation, was_expelled=was_expelled)
+                        yield Unowned(*source, a, b, at_ms, until_ms - at_ms, cause, is_over=False)
+
+
+def _meet(cut: tuple[int, int, int], claim: Claim) -> bool:
+    return cut[0] < claim.end and claim.first < cut[1]
+
+
+class _Move(NamedTuple):
+    cause: str
+    was_expelled: bool
+    ms: int | None
+
+
+def _moves(grants: Grants, ownership: Ownership, ended: _Ended) -> list[_Move]:
+    """What went from one member to another: the points of one grant that were of one member, as one."""
+    planned = {
+        move.move: event.cause for _, event in grants.counted if isinstance(event, PlanMade) for move in event.moves
+    }
+    together: dict[tuple[int, Source, int], list[Claim]] = defaultdict(list)
+    for claim in ownership.claims:
+        if claim.epoch_before != NOBODY and claim.incarnation != claim.incarnation_before:
+            together[claim.position, claim.source, claim.incarnation_before].append(claim)
+    moves: list[_Move] = []
+    for (position, source, before), claims in together.items():
+        pieces = [
+            piece
+            for claim in claims
+            for piece in ended.pieces(source, claim.epoch_before, before, claim.first, claim.end)
+        ]
+        was_expelled = any(expelled for _, _, _, expelled in pieces)
+        ends = [at_ms for _, _, at_ms, _ in pieces if at_ms is not None]
+        begins = [at_ms for claim in claims if (at_ms := ended.taken_up_ms(claim)) is not None]
+        ms = max(begins) - max(ends) if ends and begins else None
+        is_gone = ownership.members.expelled.get(before, position) < position
+        cause = ended.cause(before, was_expelled=True) if is_gone else planned.get(claims[0].move, UNPLANNED)
+        moves.append(_Move(cause, was_expelled, ms))
+    return moves
+
+
+def _reigns(ownership: Ownership, ended: _Ended, until_ms: int) -> tuple[Reign, ...]:
+    at: dict[Source, Steps[Claim]] = {}
+    reigns: list[Reign] = []
+
+    def close(claim: Claim, first: int, end: int, next_ms: int) -> None:
+        from_ms = ended.times.control.get(claim.position, next_ms)
+        for a, b, at_ms, _ in ended.pieces(claim.source, claim.epoch, claim.incarnation, first, end):
+            last_ms = max(from_ms, next_ms if at_ms is None else min(at_ms, next_ms))
+            reigns.append(Reign(*claim.source, a, b, claim.incarnation, from_ms, last_ms))
+
+    for claim in ownership.claims:
+        owners = at.setdefault(claim.source, Steps())
+        for first, end, before in owners.pieces(claim.first, claim.end):
+            close(before, first, end, ended.times.control.get(claim.position, until_ms))
+        owners.put(claim.first, claim.end, claim)
+    for owners in at.values():
+        for first, end, claim in owners.pieces():
+            close(claim, first, end, until_ms)
+    return tuple(sorted(reigns))
+
+
+def _members(
+    grants: Grants, ownership: Ownership, times: Times, reigns: Sequence[Reign], until_ms: int
+) -> tuple[MemberFigures, ...]:
+    owned: Counter[int] = Counter()
+    begun: dict[Source, int] = {}
+    for reign in reigns:
+        owned[reign.incarnation] += (reign.end - reign.first) * (reign.until_ms - reign.from_ms)
+        source = (reign.topic, reign.partition)
+        begun[source] = min(begun.get(source, reign.from_ms), reign.from_ms)
+    total = sum(until_ms - from_ms for from_ms in begun.values()) * SPACE_END
+    joined = {
+        event.incarnation: (event, position)
+        for position, event in reversed(grants.counted)
+        if isinstance(event, MemberJoined) and event.incarnation in grants.births
+    }
+    causes = ownership.members.causes
+    return tuple(
+        MemberFigures(
+            incarnation,
+            event.instance,
+            event.host,
+            times.control.get(position, 0),
+            owned[incarnation] / total if total else 0.0,
+            (causes[incarnation] or "superseded") if incarnation in causes else "",
+        )
+        for incarnation, (event, position) in sorted(joined.items())
+    )
+
+
+def _counted(causes: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(causes).items()))
+
+
+def _distribution(found: Iterable[int | None]) -> Durations:
+    ordered = sorted(ms for ms in found if ms is not None)
+    if not ordered:
+        return Durations(0, None, None, None)
+    n = len(ordered)
+    return Durations(n, ordered[math.ceil(n * 0.5) - 1], ordered[math.ceil(n * 0.99) - 1], ordered[-1])

@@ -1,0 +1,78 @@
+"""Stage beside the records: who owned what, and whether it might. The statements are in ownership_checks.py."""
+
+from pyspark.sql import functions as F
+
+from . import brokers, checks
+from .group_figures import Times, group_figures
+from .group_report import GroupFigures
+from .judge_logs import History
+from .judge_plane import Tiles
+from .ownership import Edges, Epoch, OffsetLog, Span, TileRun, fold_ownership
+from .ownership_checks import judge_ownership
+from .run import Run
+
+TAIL = 200
+"""So far back from the end of a log partition the last event is looked for."""
+
+
+def judge_group(run: Run, history: History, tiles: Tiles, *, has_figures: bool) -> GroupFigures | None:
+    """Judge all statements about who owns what; returns what the group did, if it is wanted."""
+    ownership = fold_ownership(run.pins.grants.counted)
+    log = _offset_log(run, history, tiles)
+    edges = Edges(ownership, log)
+    for verdict in judge_ownership(run.pins.grants, ownership, log, edges):
+        run.judge(verdict.name, verdict.statement, verdict.checked, len(verdict.problems), verdict.problems)
+    if not has_figures:
+        return None
+    times = Times(run.pins.control_ms, history.rare_ms, _last_ms(run))
+    return group_figures(run.pins.grants, ownership, log, edges, times)
+
+
+def _offset_log(run: Run, history: History, tiles: Tiles) -> OffsetLog:
+    """The tiles of each writer, epoch and range as one: the tiles that do not count, too."""
+    shape = ("first", "end")
+    has_tile = F.col("item").isNotNull() & checks.well_formed()
+    table = (
+        tiles.committed.withColumns({name: F.when(has_tile, F.col(name)) for name in shape})
+        .groupBy("log_partition", "source", "epoch", "incarnation", *shape)
+        .agg(
+            F.max("offset_to").alias("offset_to"),
+            F.min("position").alias("position_first"),
+            F.max("position").alias("position_last"),
+            F.max("transaction").alias("transaction_last"),
+        )
+        .toArrow()
+    )
+    runs: list[TileRun] = []
+    spans: list[Span] = []
+    for log, number, epoch, incarnation, first, end, offset_to, low, high, transaction in zip(
+        *(table[i].to_pylist() for i in range(table.num_columns)), strict=True
+    ):
+        source = run.sources[number] if number >= 0 else None
+        at: Epoch | None = None if source is None else (source, epoch)
+        spans.append(Span(log, incarnation, at, low, high))
+        if source is not None and first is not None:
+            runs.append(TileRun(log, source, epoch, incarnation, first, end, offset_to, low, high, transaction))
+    if run.pins.grants.stores:
+        spans += _changes_of_state(history)
+    return OffsetLog(runs, spans, history.rare, history.taken)
+
+
+def _changes_of_state(history: History) -> list[Span]:
+    changed = (
+        history.others.where("kind = 'state_changed'")
+        .groupBy("log_partition", "incarnation")
+        .agg(F.min("position"), F.max("position"))
+    )
+    return [Span(log, incarnation, None, low, high) for log, incarnation, low, high in changed.collect()]
+
+
+def _last_ms(run: Run) -> int:
+    """When the last events of the offset log were written."""
+    spans = {
+        place: brokers.Span(max(span.start, span.end - TAIL), span.end)
+        for place, span in run.pins.logs.items()
+        if span.start < span.end
+    }
+    row = run.read("keylanes_events", spans, "timestamp").agg(F.max("timestamp")).first()
+    return 0 if row is None or row[0] is None else int(row[0])

@@ -1,0 +1,284 @@
+"""PURE. Who owned which points: derived anew from both logs, for the statements in ownership_checks.py.
+
+The control log says who was granted what, who owned it before, and whether that one was fenced by then. The offset log
+says how far each owner came, and what it gave up.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import NamedTuple, TypeAlias
+
+from ..keyrange.hashing import SPACE_END
+from ..keyrange.steps import Steps
+from ..offsets.control_events import MemberExpelled, MemberFenced, MemberJoined, RangesGranted
+from ..offsets.events import (
+    Committed,
+    Event,
+    OffsetEvent,
+    RangesReleased,
+    SnapshotTaken,
+    WorkersCut,
+    WorkersMerged,
+    WorkerSplit,
+)
+from .history import Source
+from .plane import bands_of
+from .report import Example
+
+Epoch: TypeAlias = tuple[Source, int]
+"""An epoch of a source partition."""
+
+NOBODY = 0
+"""In place of an epoch and an incarnation: a point that was never granted."""
+
+
+class TileRun(NamedTuple):
+    """All tiles that one incarnation committed at one epoch over the same points, as one. ``position_first`` and
+    ``position_last``: where the first and the last of them stand in their log partition; ``transaction_last``: of the
+    last; ``offset_to``: the greatest.
+    """
+
+    log_partition: int
+    source: Source
+    epoch: int
+    incarnation: int
+    first: int
+    end: int
+    offset_to: int
+    position_first: int
+    position_last: int
+    transaction_last: int
+
+
+class Span(NamedTuple):
+    """From where to where events of one incarnation stand in a log partition, and at which epoch, if at one."""
+
+    log_partition: int
+    incarnation: int
+    epoch: Epoch | None
+    position_first: int
+    position_last: int
+
+
+class Claim(NamedTuple):
+    """Points that a grant gave to ``incarnation``, all of them of one owner before. ``position``: of the grant."""
+
+    source: Source
+    first: int
+    end: int
+    offset_from: int
+    epoch: int
+    incarnation: int
+    position: int
+    move: int
+    epoch_before: int
+    incarnation_before: int
+    is_fenced_before: bool
+
+
+class Release(NamedTuple):
+    """Points that were given up. ``position``: -1 where only a snapshot knows of it; ``edge``: None if not said."""
+
+    position: int
+    transaction: int
+    edge: int | None
+
+
+@dataclass(slots=True)
+class Members:
+    """What the control log says of each incarnation: the positions of its events, and why it was expelled."""
+
+    joined: dict[int, int] = field(default_factory=dict)
+    expelled: dict[int, int] = field(default_factory=dict)
+    causes: dict[int, str] = field(default_factory=dict)
+    fenced: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Ownership:
+    """The fold of the control log: who was granted what, in its order. ``problems``: grants that may not be."""
+
+    members: Members = field(default_factory=Members)
+    claims: list[Claim] = field(default_factory=list)
+    owners: dict[Source, Steps[Claim]] = field(default_factory=dict)
+    problems: list[Example] = field(default_factory=list)
+    unexpelled: list[Example] = field(default_factory=list)
+    """Members that were fenced and not expelled before."""
+
+    def by_epoch(self) -> dict[Epoch, list[Claim]]:
+        """The claims of each epoch."""
+        found: dict[Epoch, list[Claim]] = defaultdict(list)
+        for claim in self.claims:
+            found[claim.source, claim.epoch].append(claim)
+        return found
+
+
+@dataclass(slots=True)
+class OffsetLog:
+    """What the offset log says. ``rare``: by log partition, all events that are no commits; ``snapshots``: of a source
+    partition, where its log partition begins with one; ``spans``: of the commits, and of what is too much for ``rare``.
+    """
+
+    runs: Sequence[TileRun]
+    spans: Sequence[Span]
+    rare: Mapping[int, Sequence[tuple[int, Event]]]
+    snapshots: Mapping[Source, SnapshotTaken]
+
+
+# --- the control log --------------------------------------------------------------------------------------------------
+
+
+def fold_ownership(counted: Iterable[tuple[int, Event]]) -> Ownership:
+    """From the ``(position, event)`` of the control log that count, in order."""
+    found, members = Ownership(), Members()
+    found.members = members
+    holders: dict[Epoch, int] = {}
+    for position, event in counted:
+        match event:
+            case MemberJoined():
+                if event.incarnation > max(members.joined, default=0):
+                    members.joined[event.incarnation] = position
+            case MemberExpelled():
+                members.expelled.setdefault(event.incarnation, position)
+                members.causes.setdefault(event.incarnation, event.cause)
+            case MemberFenced():
+                if event.incarnation not in members.expelled:
+                    shown = {"position": position, "incarnation": event.incarnation}
+                    found.unexpelled.append({**shown, "problem": "fenced, and not expelled before"})
+                members.fenced.setdefault(event.incarnation, position)
+            case RangesGranted():
+                _grant(found, holders, position, event)
+    return found
+
+
+def _grant(found: Ownership, holders: dict[Epoch, int], position: int, event: RangesGranted) -> None:
+    source = (event.topic, event.partition)
+    shown = {"topic": event.topic, "partition": event.partition, "epoch": event.epoch, "position": position}
+    if problem := _unfit(found.members, event.incarnation):
+        found.problems.append({**shown, "problem": f"granted to incarnation {event.incarnation}, {problem}"})
+    holder = holders.setdefault((source, event.epoch), event.incarnation)
+    if holder != event.incarnation:
+        problem = f"granted to incarnation {event.incarnation}, and to {holder} at the same epoch"
+        found.problems.append({**shown, "problem": problem})
+    owners = found.owners.setdefault(source, Steps())
+    for band in event.bands:
+        if not 0 <= band.first < band.end <= SPACE_END:
+            found.problems.append({**shown, "first": band.first, "end": band.end, "problem": "no range of points"})
+            continue
+        for first, end, before in owners.all_pieces(band.first, band.end):
+            if before is not None and before.epoch >= event.epoch:
+                again = (before.epoch, before.incarnation, before.offset_from)
+                if again != (event.epoch, event.incarnation, band.offset_from):  # else it was sent twice
+                    problem = f"owned at epoch {before.epoch} by incarnation {before.incarnation}"
+                    found.problems.append({**shown, "first": first, "end": end, "problem": problem})
+                continue
+            epoch_before, owner = (NOBODY, NOBODY) if before is None else (before.epoch, before.incarnation)
+            is_fenced = owner in found.members.fenced
+            given = (source, first, end, band.offset_from, event.epoch, event.incarnation, position, event.move)
+            claim = Claim(*given, epoch_before, owner, is_fenced)
+            found.claims.append(claim)
+            owners.put(first, end, claim)
+
+
+def _unfit(members: Members, incarnation: int) -> str:
+    if incarnation not in members.joined:
+        return "which has not joined"
+    return "which was expelled before" if incarnation in members.expelled else ""
+
+
+# --- the offset log ---------------------------------------------------------------------------------------------------
+
+
+class Edges:
+    """Where the points of each epoch stand at its end, and who gave them up."""
+
+    def __init__(self, ownership: Ownership, log: OffsetLog) -> None:
+        self._claims, self._snapshots = ownership.by_epoch(), log.snapshots
+        self._runs: dict[Epoch, list[TileRun]] = defaultdict(list)
+        for run in log.runs:
+            self._runs[run.source, run.epoch].append(run)
+        for runs in self._runs.values():
+            runs.sort(key=lambda run: -run.position_last)
+        self._kept = {source: {fold.epoch for fold in taken.epochs} for source, taken in log.snapshots.items()}
+        self._known: dict[Epoch, Steps[int]] = {}
+        self._owned: dict[tuple[Source, int, int], Steps[bool]] = {}
+        self._released: dict[tuple[Source, int, int], Steps[Release]] = defaultdict(Steps)
+        for source, taken in log.snapshots.items():
+            for fold in taken.epochs:
+                pieces = self._released[source, fold.epoch, fold.incarnation]
+                for piece in fold.pieces:
+                    if piece.released:
+                        pieces.put(piece.first, piece.end, Release(-1, -1, piece.offset_edge))
+        for _, position, event in releases_of(log):
+            pieces = self._released[(event.topic, event.partition), event.epoch, event.incarnation]
+            for band in event.bands:
+                if 0 <= band.first < band.end <= SPACE_END:
+                    pieces.put(band.first, band.end, Release(position, event.transaction, band.edge))
+
+    def in_view(self, source: Source, epoch: int) -> bool:
+        """Whether all that was committed at the epoch is known."""
+        kept = self._kept.get(source)
+        return kept is None or epoch in kept or epoch > max(kept, default=NOBODY)
+
+    def of(self, source: Source, epoch: int) -> Steps[int]:
+        """The edge of each point at an epoch that is in view: where its tiles end, else where the epoch began."""
+        if (known := self._known.get((source, epoch))) is not None:
+            return known
+        left = Steps((claim.first, claim.end, claim.offset_from) for claim in self._claims.get((source, epoch), ()))
+        taken = self._snapshots.get(source)
+        for fold in () if taken is None else taken.epochs:
+            if fold.epoch == epoch:
+                left = left.replace((piece.first, piece.end, piece.offset_edge) for piece in fold.pieces)
+        runs = [(run.first, run.end, run.offset_to) for run in self._runs.get((source, epoch), ())]
+        known = Steps((band.first, band.end, band.edge) for band in bands_of(runs, left))
+        self._known[source, epoch] = known
+        return known
+
+    def released(self, source: Source, epoch: int, incarnation: int) -> Steps[Release]:
+        """What the owner of an epoch has given up of it."""
+        return self._released.get((source, epoch, incarnation), Steps())
+
+    def owned(self, source: Source, epoch: int, incarnation: int) -> Steps[bool]:
+        """The points that the incarnation was granted at the epoch."""
+        key = (source, epoch, incarnation)
+        if (known := self._owned.get(key)) is None:
+            own = [claim for claim in self._claims.get((source, epoch), ()) if claim.incarnation == incarnation]
+            known = self._owned[key] = Steps((claim.first, claim.end, True) for claim in own)
+        return known
+
+    def runs(self, source: Source, epoch: int) -> Sequence[TileRun]:
+        """The tiles of an epoch."""
+        return self._runs.get((source, epoch), ())
+
+    def runs_behind(self, source: Source, epoch: int, position: int) -> Iterator[TileRun]:
+        """Those of them of which some stand behind a position."""
+        return takewhile(lambda run: run.position_last > position, self.runs(source, epoch))
+
+
+def releases_of(log: OffsetLog) -> list[tuple[int, int, RangesReleased]]:
+    """(log partition, position, event) of each release."""
+    return [
+        (number, position, event)
+        for number, events in sorted(log.rare.items())
+        for position, event in events
+        if isinstance(event, RangesReleased)
+    ]
+
+
+def cuts_of(log: OffsetLog) -> dict[Epoch, list[tuple[int, int, WorkersCut]]]:
+    """By epoch, (log partition, position, event) of each time that its owner took it up."""
+    found: dict[Epoch, list[tuple[int, int, WorkersCut]]] = defaultdict(list)
+    for number, events in sorted(log.rare.items()):
+        for position, event in events:
+            if isinstance(event, WorkersCut):
+                found[(event.topic, event.partition), event.epoch].append((number, position, event))
+    return found
+
+
+def epoch_of(event: OffsetEvent) -> Epoch | None:
+    """The epoch at which an event of the offset log was written; None: at none."""
+    if isinstance(event, Committed | WorkersCut | WorkerSplit | WorkersMerged | RangesReleased):
+        return (event.topic, event.partition), event.epoch
+    return None

@@ -1,0 +1,265 @@
+"""PURE. The statements on who owns what, each judged from what ownership.py derives.
+
+The two logs have no common order, and clocks prove nothing. What is decided here hangs on positions alone:
+
+- In the control log, on what stands before a grant.
+- In a partition of the offset log, on the order of all that is said of a source partition.
+- From the one to the other: an event at an epoch was written by somebody who had read the grant of that epoch, and any
+  event of a member by somebody who had read its joining. The last such decision is the event's *floor*. Whatever stands
+  behind the event in that partition of the offset log was appended later, so behind that decision, too. FENCED is
+  written when no transaction of the member is undecided any more. So of a member that was fenced nothing may stand
+  behind an event whose floor is above its FENCED.
+
+Of epochs that were over before the snapshot from which the offset log begins nothing can be said: they are passed over.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain
+from typing import NamedTuple
+
+from ..keyrange.hashing import SPACE_END
+from ..keyrange.steps import Steps
+from ..offsets.events import LogOpened, OffsetEvent, WorkersCut
+from .history import Grants, Source
+from .ownership import (
+    NOBODY,
+    Claim,
+    Edges,
+    Epoch,
+    OffsetLog,
+    Ownership,
+    Span,
+    cuts_of,
+    epoch_of,
+    releases_of,
+)
+from .report import Example
+
+
+class Verdict(NamedTuple):
+    """What became of one statement. ``checked``: what was looked at."""
+
+    name: str
+    statement: str
+    checked: int
+    problems: list[Example]
+
+
+def judge_ownership(grants: Grants, ownership: Ownership, log: OffsetLog, edges: Edges) -> list[Verdict]:
+    """All statements about who owns what."""
+    return [
+        Verdict(
+            "decision-turn",
+            "the decisions of each term have its numbers in turn, behind the election that counts",
+            len(grants.counted) + grants.passed_over,
+            grants.out_of_turn,
+        ),
+        Verdict(
+            "grant-owner",
+            "at every epoch a point has one owner, a member that takes part, and epochs rise",
+            len(ownership.claims),
+            ownership.problems,
+        ),
+        _judge_free(ownership, edges),
+        _judge_grants(ownership, grants, edges),
+        _judge_releases(log, edges),
+        _judge_last(ownership, log, edges),
+        _judge_fenced(ownership, log),
+    ]
+
+
+def _judge_free(ownership: Ownership, edges: Edges) -> Verdict:
+    problems: list[Example] = []
+    checked = 0
+    for claim in ownership.claims:
+        if claim.epoch_before == NOBODY:
+            continue
+        if not claim.is_fenced_before and not edges.in_view(claim.source, claim.epoch_before):
+            continue
+        checked += 1
+        if claim.is_fenced_before:
+            continue
+        released = edges.released(claim.source, claim.epoch_before, claim.incarnation_before)
+        for first, end, release in released.all_pieces(claim.first, claim.end):
+            if release is None:
+                owner = f"incarnation {claim.incarnation_before} at epoch {claim.epoch_before}"
+                shown = {**_shown(claim), "first": first, "end": end}
+                problems.append({**shown, "problem": f"granted while {owner} has neither released it nor is fenced"})
+    return Verdict("grant-free", "a range is granted when its owner has released it or is fenced", checked, problems)
+
+
+def _judge_grants(ownership: Ownership, grants: Grants, edges: Edges) -> Verdict:
+    problems: list[Example] = []
+    checked = 0
+    for claim in ownership.claims:
+        shown = {**_shown(claim), "granted_from": claim.offset_from}
+        if claim.epoch_before == NOBODY:
+            start = grants.starts.get(claim.source)
+            checked += start is not None
+            if start not in (None, claim.offset_from):
+                problems.append({**shown, "edge": start, "problem": "not from the start of its partition"})
+            continue
+        before = claim.source, claim.epoch_before
+        if not edges.in_view(*before):
+            continue
+        for first, end, edge in edges.of(*before).pieces(claim.first, claim.end):
+            checked += 1
+            if edge != claim.offset_from:
+                problem = f"{'ahead of' if edge < claim.offset_from else 'behind'} the edge of its last owner"
+                problems.append({**shown, "first": first, "end": end, "edge": edge, "problem": problem})
+        released = edges.released(*before, claim.incarnation_before)
+        for first, end, release in released.pieces(claim.first, claim.end):
+            if release.edge not in (None, claim.offset_from):
+                problem = f"released at offset {release.edge}, granted on from {claim.offset_from}"
+                problems.append({**shown, "first": first, "end": end, "edge": release.edge, "problem": problem})
+    return Verdict("grant-edge", "every grant goes on where its last owner has ended", checked, problems)
+
+
+def _judge_releases(log: OffsetLog, edges: Edges) -> Verdict:
+    problems: list[Example] = []
+    checked = 0
+    for number, position, event in releases_of(log):
+        source = (event.topic, event.partition)
+        if not edges.in_view(source, event.epoch):
+            continue
+        owned = edges.owned(source, event.epoch, event.incarnation)
+        shown = {"topic": event.topic, "partition": event.partition, "epoch": event.epoch}
+        shown = {**shown, "log_partition": number, "position": position}
+        for band in event.bands:
+            checked += 1
+            if not 0 <= band.first < band.end <= SPACE_END:
+                problems.append({**shown, "first": band.first, "end": band.end, "problem": "no range of points"})
+                continue
+            for first, end, is_owned in owned.all_pieces(band.first, band.end):
+                if is_owned is None:
+                    problem = f"released by incarnation {event.incarnation}, not granted"
+                    problems.append({**shown, "first": first, "end": end, "problem": problem})
+            for first, end, edge in edges.of(source, event.epoch).pieces(band.first, band.end):
+                if band.edge not in (None, edge):
+                    problem = f"released at offset {band.edge}, its tiles end at {edge}"
+                    problems.append({**shown, "first": first, "end": end, "problem": problem})
+    return Verdict("release-edge", "every release is of what is owned, at the edges of its tiles", checked, problems)
+
+
+def _judge_last(ownership: Ownership, log: OffsetLog, edges: Edges) -> Verdict:
+    followers: dict[Epoch, list[Claim]] = defaultdict(list)
+    for claim in ownership.claims:
+        followers[claim.source, claim.epoch_before].append(claim)
+    cuts = cuts_of(log)
+    gone: dict[tuple[Source, int, int], Steps[int]] = defaultdict(Steps)
+    problems: list[Example] = []
+    found = releases_of(log)
+    for number, position, event in found:
+        source = (event.topic, event.partition)
+        epoch = (source, event.epoch)
+        shown = {"topic": event.topic, "partition": event.partition, "epoch": event.epoch}
+        shown = {**shown, "log_partition": number, "released_at": position}
+        before = gone[source, event.epoch, event.incarnation]
+        for band in event.bands:
+            if not 0 <= band.first < band.end <= SPACE_END:
+                continue
+            for first, end, at in before.pieces(band.first, band.end):
+                again = {**shown, "first": first, "end": end, "position": position, "released_at": at}
+                problems.append({**again, "problem": "released twice"})
+            before.put(band.first, band.end, position)
+            for run in edges.runs_behind(*epoch, position):
+                overlaps = run.first < band.end and band.first < run.end
+                if overlaps and (run.incarnation, run.transaction_last) != (event.incarnation, event.transaction):
+                    late = {"first": run.first, "end": run.end, "position": run.position_last}
+                    problem = "a tile at the epoch behind its release"
+                    problems.append({**shown, **late, "transaction": run.transaction_last, "problem": problem})
+            for claim in followers.get(epoch, ()):
+                if claim.first < band.end and band.first < claim.end:
+                    early = _begun_before(claim, position, edges, cuts)
+                    problems += [{**shown, **_shown(claim), "position": at, "problem": _EARLY} for at in early]
+    statement = "nothing of an epoch stands behind its release, and nothing of the next one in front of it"
+    return Verdict("release-last", statement, len(found), problems)
+
+
+_EARLY = "the next owner began in front of the release"
+
+
+def _begun_before(
+    claim: Claim, position: int, edges: Edges, cuts: Mapping[Epoch, Sequence[tuple[int, int, WorkersCut]]]
+) -> list[int]:
+    """Where the owner of a claim began on its points, if that is in front of a position."""
+    at = [
+        run.position_first
+        for run in edges.runs(claim.source, claim.epoch)
+        if run.first < claim.end and claim.first < run.end
+    ]
+    at += [
+        cut_at
+        for _, cut_at, cut in cuts.get((claim.source, claim.epoch), ())
+        if cut.bounds[0] < claim.end and claim.first < cut.bounds[-1]
+    ]
+    return [min(at)] if at and min(at) < position else []
+
+
+def _judge_fenced(ownership: Ownership, log: OffsetLog) -> Verdict:
+    members = ownership.members
+    problems: list[Example] = list(ownership.unexpelled)
+    for number, spans in sorted(_spans_by_log(log).items()):
+        floors = _Floors(ownership, spans)
+        last: dict[int, int] = {}
+        for span in spans:
+            last[span.incarnation] = max(span.position_last, last.get(span.incarnation, -1))
+        for incarnation, position in sorted(last.items()):
+            fenced_at = members.fenced.get(incarnation)
+            behind = None if fenced_at is None else floors.above(fenced_at)
+            if behind is not None and position >= behind:
+                shown = {"log_partition": number, "incarnation": incarnation, "position": position}
+                problem = f"visible behind position {behind}, which was written after the member was fenced"
+                problems.append({**shown, "fenced_at": fenced_at, "problem": problem})
+    statement = "nothing of an expelled member becomes visible after its fence"
+    return Verdict("fence-last", statement, len(members.fenced), problems)
+
+
+class _Floors:
+    """From where on a partition of the offset log has seen a decision, by what stands in it."""
+
+    def __init__(self, ownership: Ownership, spans: Sequence[Span]) -> None:
+        joined = ownership.members.joined
+        granted: dict[Epoch, int] = {}
+        for claim in ownership.claims:
+            granted.setdefault((claim.source, claim.epoch), claim.position)
+        found = [
+            (max(-1 if s.epoch is None else granted.get(s.epoch, -1), joined.get(s.incarnation, -1)), s.position_first)
+            for s in spans
+        ]
+        found.sort()
+        self._floors = [floor for floor, _ in found]
+        positions = [position for _, position in found]
+        self._from = list(accumulate(reversed(positions), min))[::-1]
+
+    def above(self, control_position: int) -> int | None:
+        """The first position that has seen a later decision than that; None: none is known to have."""
+        i = bisect_right(self._floors, control_position)
+        return self._from[i] if i < len(self._from) else None
+
+
+def _spans_by_log(log: OffsetLog) -> dict[int, list[Span]]:
+    """All that members wrote in their transactions. The first event of a log has a transaction of its own."""
+    found: dict[tuple[int, int, Epoch | None], Span] = {}
+    rare = (
+        Span(number, event.incarnation, epoch_of(event), position, position)
+        for number, events in log.rare.items()
+        for position, event in events
+        if isinstance(event, OffsetEvent) and not isinstance(event, LogOpened)
+    )
+    for span in chain(log.spans, rare):
+        known = found.get(span[:3], span)
+        first, last = min(known.position_first, span.position_first), max(known.position_last, span.position_last)
+        found[span[:3]] = span._replace(position_first=first, position_last=last)
+    by_log: dict[int, list[Span]] = defaultdict(list)
+    for span in found.values():
+        by_log[span.log_partition].append(span)
+    return by_log
+
+
+def _shown(claim: Claim) -> Example:
+    topic, partition = claim.source
+    points = {"first": claim.first, "end": claim.end}
+    return {"topic": topic, "partition": partition, "epoch": claim.epoch, "control_position": claim.position, **points}

@@ -1,0 +1,58 @@
+"""The audit of a group: proven, with its figures; and each statement on who owned what finds its planted fault."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .group_plants import PLANTS, planted
+from .honest_group import GroupPlanner
+
+if TYPE_CHECKING:
+    from keylanes.spark.report import Report
+
+pytestmark = pytest.mark.spark
+
+Audited = Callable[..., "Report"]
+
+
+def test_an_honest_group_is_proven_and_shown(audited: Audited) -> None:
+    """All statements hold, each has looked at what the plan holds, and the figures are those of the plan."""
+    run = GroupPlanner().run()
+    report = audited(run, group=True)
+    assert report.violated() == []
+    group = report.to_dict()["group"]
+    assert group["proved"] == {
+        "decision-turn": 18,
+        "grant-owner": 4,
+        "grant-free": 2,
+        "grant-edge": 4,
+        "release-edge": 3,
+        "release-last": 3,
+        "fence-last": 2,
+    }
+    assert group["moves"] == {"change": 1, "silent": 1}
+    assert group["released_to_taken_up_ms"]["longest"] == 25
+    assert group["until_ms"] == max(run.control_ms)
+    assert 0.99 < sum(member["share"] for member in group["members"]) < 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a number is left out",
+        "granted to somebody who was expelled",
+        "granted while its owner is at work",
+        "granted from behind the edge of who was fenced",
+        "released below its tiles",
+        "a tile behind its release",
+        "a commit behind the fence",
+    ],
+)
+def test_a_planted_fault_is_found_by_name(audited: Audited, name: str) -> None:
+    """One for each statement; all of them are found without Spark in test_ownership.py."""
+    check = PLANTS[name].check
+    report = audited(planted(name))
+    assert report.group is None, "it was not asked for"
+    assert check in report.violated()
+    assert report.check(check).examples

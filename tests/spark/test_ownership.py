@@ -1,0 +1,109 @@
+"""Who owned what, and whether it might: an honest group holds, and each planted fault is found by name. No Spark."""
+
+import pytest
+from msgspec.structs import replace
+
+from keylanes.offsets.event_values import EpochFold, Piece
+from keylanes.offsets.events import RangesReleased, SnapshotTaken
+
+from .group_plants import PLANTS, planted
+from .honest import SOURCE, Planner, Run
+from .honest_group import FIRST, WHOLE, GroupPlanner
+from .owned_logs import Owned, owned
+
+
+def judged(run: Run) -> Owned:
+    """A run without Spark."""
+    return owned(run.control_log(), {p: list(enumerate(events)) for p, events in enumerate(run.events)})
+
+
+def test_an_honest_group_holds_all_statements() -> None:
+    """And each of them has looked at something."""
+    verdicts = judged(GroupPlanner().run()).verdicts()
+    assert {name: verdict.problems for name, verdict in verdicts.items() if verdict.problems} == {}
+    assert {name: verdict.checked for name, verdict in verdicts.items()} == {
+        "decision-turn": 18,
+        "grant-owner": 4,
+        "grant-free": 2,
+        "grant-edge": 4,
+        "release-edge": 3,
+        "release-last": 3,
+        "fence-last": 2,
+    }
+
+
+def test_restarts_with_uneven_edges_hold_all_statements() -> None:
+    """Each life goes on from the edges of the one before."""
+    assert judged(Planner(restarts=3, lag=0.6).run()).violated() == []
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_fault_is_found_by_name(name: str) -> None:
+    """Under the statement that it contradicts."""
+    assert PLANTS[name].check in judged(planted(name)).violated()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a number is left out",
+        "granted to somebody who was expelled",
+        "granted while its owner is at work",
+        "granted before its owner was fenced",
+        "granted from ahead of it",
+        "released twice",
+        "begun before the release",
+        "a commit behind the fence",
+    ],
+)
+def test_a_fault_breaks_no_other_statement(name: str) -> None:
+    """Where nothing else is wrong with it."""
+    assert judged(planted(name)).violated() == [PLANTS[name].check]
+
+
+def test_a_problem_says_where_and_what() -> None:
+    """Places in both logs, points, offsets, and what was allowed."""
+    (problem,) = judged(planted("a commit behind the fence")).verdicts()["fence-last"].problems
+    assert problem["incarnation"] == FIRST
+    assert problem["position"] > 0
+    assert "after the member was fenced" in problem["problem"]
+    (problem,) = judged(planted("granted from ahead of it")).verdicts()["grant-edge"].problems
+    assert (problem["topic"], problem["partition"], problem["epoch"]) == (SOURCE, 0, 2)
+    assert (problem["granted_from"], problem["edge"]) == (210, 200)
+
+
+def test_a_grant_is_held_against_the_released_edge_too() -> None:
+    """Where that is not the edge of the tiles, both the release and the grant contradict something."""
+    verdicts = judged(planted("released below its tiles")).verdicts()
+    (problem,) = verdicts["grant-edge"].problems
+    assert problem["problem"] == "released at offset 140, granted on from 150"
+    (problem,) = verdicts["release-edge"].problems
+    assert problem["problem"] == "released at offset 140, its tiles end at 150"
+
+
+def test_what_ended_before_a_snapshot_is_passed_over() -> None:
+    """Its log begins with a snapshot that knows the epochs that are not over: nothing can be said of the others."""
+    run = GroupPlanner().run()
+    events = run.events[0]
+    released = next(i for i, event in enumerate(events) if isinstance(event, RangesReleased))
+    start = released + 1
+    fold = EpochFold(1, FIRST, (Piece(0, WHOLE, 0, 150, None, 0, False),), ())
+    moved = EpochFold(1, FIRST, (Piece(0, WHOLE, 0, 150, None, 0, True),), ())
+    taken = [
+        SnapshotTaken(FIRST, 999, part, 2, "flights", start, SOURCE, part, (one,), (), (), (), ())
+        for part, one in enumerate((fold, moved))
+    ]
+    trimmed = [*enumerate(events[start:], start)]
+    log = {0: [*trimmed[:2], *((start + 1, one) for one in taken), *trimmed[2:]]}
+    found = owned(run.control_log(), log, {0: start})
+    assert found.violated() == []
+    verdicts = found.verdicts()
+    assert (verdicts["grant-free"].checked, verdicts["grant-edge"].checked) == (2, 4)
+    later = [with_epoch(one, 3) for one in taken]
+    found = owned(run.control_log(), {0: [*((start + 1, one) for one in later)]}, {0: start})
+    assert found.verdicts()["grant-edge"].checked == 2, "those from the starts alone"
+
+
+def with_epoch(taken: SnapshotTaken, epoch: int) -> SnapshotTaken:
+    """A snapshot that knows this epoch alone."""
+    return replace(taken, epochs=tuple(replace(fold, epoch=epoch) for fold in taken.epochs))
