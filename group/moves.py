@@ -53,7 +53,15 @@ def _planned(view: View) -> dict[Place, list[PlannedMove]]:
     return by_place
 
 
-def _overlaps(cell: Cell, move: PlannedMove) -> bool:
+def _on_their_way(view: View) -> dict[Place, list[ReleaseAsked]]:
+    """What members are asked to release, by place."""
+    ways: dict[Place, list[ReleaseAsked]] = {}
+    for asked in view.control.moves.asked.values():
+        ways.setdefault((asked.topic, asked.partition), []).append(asked)
+    return ways
+
+
+def _overlaps(cell: Cell, move: PlannedMove | ReleaseAsked) -> bool:
     return cell.first < move.end and move.first < cell.end
 
 
@@ -93,18 +101,23 @@ def withdrawn(view: View, turn: Turn) -> Batch:
 
 
 def asked(view: View, turn: Turn) -> Batch:
-    """What members are to release. Who leaves does so unasked."""
+    """What members are to release, and were not asked for yet, also not by a move that went elsewhere. Who leaves does
+    so unasked.
+    """
     staying = {member.incarnation for member in view.staying}
     decisions: list[Decision] = []
+    ways = _on_their_way(view)
     for place, moves in sorted(_planned(view).items()):
-        standing = view.cells(place)
+        own = ways.get(place, ())
+        standing = [cell for cell in _cut_by(view.cells(place), own) if not any(_overlaps(cell, way) for way in own)]
         for move in moves:
             if move.move in view.control.moves.asked or move.target not in staying or move.origin not in staying:
                 continue
             held = [cell for cell in standing if _overlaps(cell, move) and cell.standing is Standing.HELD]
             held = [cell for cell in held if cell.owner == move.origin and _newest(moves, cell) is move]
             if held and move.origin != NOBODY:
-                first, end = max(held[0].first, move.first), min(held[-1].end, move.end)
+                last = next((a for a, b in pairwise(held) if a.end != b.first), held[-1])  # the rest comes behind it
+                first, end = max(held[0].first, move.first), min(last.end, move.end)
                 decisions.append(
                     ReleaseAsked(
                         *turn.next(),
@@ -181,8 +194,10 @@ def moves_of(view: View, requests: Sequence[MoveAsked], *, levels: bool) -> list
     planned = _planned(view)
     number = view.control.moves.move_max
     shares: dict[Share, tuple[Cell, PlannedMove | None]] = {}
+    ways = _on_their_way(view)
     for place in sorted(view.control.started):
-        for cell in _cut_by(view.cells(place), place, requests):
+        requested = [request for request in requests if (request.topic, request.partition) == place]
+        for cell in _cut_by(view.cells(place), [*requested, *ways.get(place, ())]):
             begun = _newest(planned.get(place, ()), cell)
             if begun is not None and begun.target not in staying:
                 begun = None
@@ -223,10 +238,9 @@ def _has_state(view: View, topic: str) -> bool:
     return any(store.topic == topic for store in view.control.stores.values())
 
 
-def _cut_by(found: Iterable[Cell], place: Place, requests: Sequence[MoveAsked]) -> list[Cell]:
-    """The cells, cut where requests begin and end."""
-    own = [asked for asked in requests if (asked.topic, asked.partition) == place]
-    bounds = sorted({bound for asked in own for bound in (asked.first, asked.end)})
+def _cut_by(found: Iterable[Cell], asked: Sequence[MoveAsked | ReleaseAsked]) -> list[Cell]:
+    """The cells, cut where what is requested, or on its way already, begins and ends."""
+    bounds = sorted({bound for one in asked for bound in (one.first, one.end)})
     parts: list[Cell] = []
     for cell in found:
         at = [cell.first, *(bound for bound in bounds if cell.first < bound < cell.end), cell.end]

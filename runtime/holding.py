@@ -271,11 +271,11 @@ class Holding:
 
     def _wound_up(self, asked: ReleaseAsked, run: PartitionRun, settled: "asyncio.Future[None]") -> None:
         self._leaving.pop(asked.move, None)
+        if not settled.cancelled() and (error := settled.exception()) is not None:
+            logger.info("a release that was asked for waits: %s", error)
+            return  # and is tried again when something has changed: the control log, or what is held
         self.wake()
         if settled.cancelled():
-            return
-        if (error := settled.exception()) is not None:
-            logger.info("a release that was asked for comes to nothing: %s", error)
             return
         self._released.add(asked.move)
         bands = (Edge(asked.first, asked.end, None),)

@@ -204,7 +204,7 @@ PLANTS = (
     Plant(
         "who was superseded comes back and is not refused",
         both(
-            in_place(member.Out, "returns", property(lambda self: True)),
+            in_place(model_member, "comes_back", lambda cause: True),
             changed(
                 features,
                 "judge",
