@@ -32,6 +32,8 @@ MEMBERS: Final = 4
 PARTITIONS: Final = 1 + MEMBERS
 REQUESTS_MAX: Final = 1_000
 """So many requests wait at most; who asks does so again."""
+LIVES_INTERVALS: Final = 2
+"""Who was heard in so many lives, as far as anybody can tell."""
 FORGOTTEN_MAX: Final = 256
 """So many who are over may still be known: they are forgotten together."""
 NEWS_MAX: Final = 10_000
@@ -143,6 +145,11 @@ class Heard:
     def silent_ms(self, instance: str, birth: str) -> int:
         """So long nothing was heard of a process."""
         return self.silence_of(instance, birth).silent_ms(birth)
+
+    def lives(self, instance: str, birth: str) -> bool:
+        """Whether a process was heard, a moment ago."""
+        silence = self.silence_of(instance, birth)
+        return silence.was_heard(birth) and silence.silent_ms(birth) < LIVES_INTERVALS * self.interval_ms
 
     def begin_anew(self, partition: int) -> None:
         """It was not listened to for some time: who asked there to join may have joined, and left, meanwhile, and what

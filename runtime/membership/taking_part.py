@@ -144,7 +144,8 @@ class TakingPart:
         """Once, when it takes longer than it does among those who live: for whom it waits, and how to avoid it."""
         settings = self.identity.settings
         control = self.standing.ledger.control
-        gone = [m for m in control.unfenced() if m.birth != self.identity.birth]
+        others = [m for m in control.unfenced() if m.birth != self.identity.birth]
+        gone = [m for m in others if m.expelled or not self.heard.lives(m.joined.instance, m.birth)]
         if self._is_told or waited_s * 1000 < settings.heartbeat_interval_ms or not gone:
             return
         self._is_told = True

@@ -196,6 +196,17 @@ def test_a_name_keeps_to_its_partition(instance: str, birth: str, later: str) ->
     assert COORDINATORS < partition_of(instance, birth) < PARTITIONS
 
 
+def test_who_was_heard_a_moment_ago_lives() -> None:
+    """Who was never heard, or not since two intervals, is not known to."""
+    heard, at = Heard(SESSION_MS, INTERVAL_MS), partition_of("", "a")
+    assert not heard.lives("", "a")
+    heard.hear(at, 0, Beat(1, "a", 0, 0))
+    heard.hear(at, 2 * INTERVAL_MS - 1, Beat(2, "of another", 0, 0))
+    assert heard.lives("", "a")
+    heard.hear(at, 2 * INTERVAL_MS, Beat(2, "of another", 0, 0))
+    assert not heard.lives("", "a")
+
+
 def test_requests_do_not_pile_up() -> None:
     """What comes beyond some number is asked for again by who wants it."""
     heard = Heard(SESSION_MS, INTERVAL_MS)
