@@ -72,6 +72,8 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         self._heard_s: dict[tuple[Node, ConnectionGroup], float] = {}
         self._problems: dict[Node, str] = {}
         self._is_closed = False
+        self._is_lost = False
+        """No broker has told which there are, which was said."""
 
     # --- learning the brokers ----------------------------------------------------------------------------------------
 
@@ -141,14 +143,18 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
                 continue
             if not metadata.brokers:
                 return False
+            self._is_lost = False
             self._take(cluster_metadata, metadata)
             return True
         try:
             answered = await self._first_server()
         except (aiokafka.errors.KafkaError, OSError, AuthenticationRefused) as error:
-            logger.warning("no broker tells which brokers there are: %s", error)
+            if not self._is_lost:  # it is asked for again soon, by each of the clients
+                logger.warning("no broker tells which brokers there are, until one does: %s", error)
+            self._is_lost = True
             cluster_metadata.failed_update(None)
             return False
+        self._is_lost = False
         inside.abort(answered.connection)
         if answered.metadata.brokers and not topics:
             self._take(cluster_metadata, answered.metadata)
