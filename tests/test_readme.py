@@ -41,14 +41,18 @@ def test_the_hello_of_the_readme_is_the_example(tmp_path: Path) -> None:
 
 
 def test_the_application_in_a_folder_runs_as_it_is_printed(tmp_path: Path) -> None:
-    """The README's second program, and its commands, word for word: topics are made, it is fed, and it runs."""
+    """The README's second program, and its commands, word for word: topics are made, it is fed, it runs, and its group is
+    shown.
+    """
     (tmp_path / "greet.py").write_text(snippets("python")[1], encoding="utf-8")
     said = ""
     for line in lines_of_shell():
         program, *arguments = line.split()
         if program in COMMANDS:
             said += ran(tmp_path, *COMMANDS[program], *arguments)
-    assert said.splitlines()[-1] == "Hello, world!"
+    assert "Hello, world!" in said.splitlines()
+    assert "greet: EMPTY" in said
+    assert "-> ?, left" in said
 
 
 async def test_the_handlers_and_the_test_run_as_they_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
