@@ -41,8 +41,8 @@ def test_the_hello_of_the_readme_is_the_example(tmp_path: Path) -> None:
 
 
 def test_the_application_in_a_folder_runs_as_it_is_printed(tmp_path: Path) -> None:
-    """The README's second program, and its commands, word for word: topics are made, it is fed, it runs, and its group is
-    shown.
+    """The README's second program, and its commands, word for word: topics are made, it is fed, it runs, and its group
+    is shown.
     """
     (tmp_path / "greet.py").write_text(snippets("python")[1], encoding="utf-8")
     said = ""
