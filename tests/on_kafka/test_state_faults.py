@@ -296,7 +296,7 @@ async def test_a_start_that_can_not_keep_state_disturbs_nobody(kafka: Ground, tm
     async with first:
         for folder, kind, says in (
             (None, SettingsError, "Settings.state_folder"),
-            (str(kafka.state_folder), StoreError, "=0 is in use by this process"),
+            (str(kafka.state_folder), FencedError, "=0 is in use by this process"),
             (str(tmp_path / "topics"), StoreError, "holds keylanes topics, not subfolders"),
         ):
             second = counting(kafka, state_folder=folder, group_instance_id="0")
