@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from keylanes import Settings
+from keylanes import FencedError, Settings
 from keylanes.runtime.stores.keeper import StateFolder, open_state_folder
 from keylanes.state.copies import open_copies
-from keylanes.state.rocks import RocksError, RocksInUse
+from keylanes.state.rocks import RocksError
 
 
 def of(folder: Path, name: str | None = None) -> StateFolder:
@@ -45,7 +45,7 @@ def test_the_name_of_the_settings_is_taken(tmp_path: Path) -> None:
     """By one at a time."""
     first, second = of(tmp_path, "a"), of(tmp_path, "a")
     first.check()
-    with pytest.raises(RocksInUse, match="which has the name 'a', too"):
+    with pytest.raises(FencedError, match="which has the name 'a', too"):
         second.check()
     first.close()
     second.check()
