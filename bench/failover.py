@@ -16,6 +16,7 @@ Required, of keylanes: see ``BARS``.
     --only keylanes …   some arms
 """
 
+import asyncio
 import sys
 import time
 from pathlib import Path
@@ -44,6 +45,7 @@ FACTOR = 4
 SESSION_MS = 10_000
 WINDOW_S = 10.0
 """How long a stop and a calm time are watched."""
+KNOWN_S_MAX = 30.0
 STANDS_S_MAX = 40.0
 """Longer than anything may stand."""
 PARTS = ("stop", "death", "deaths")
@@ -63,6 +65,7 @@ def run_arm(arm: str, suffix: str, address: str, folder: Path) -> Figures:
     with ground.scratch(f"failover-{suffix}") as place:
         topic = group = f"failover-{suffix}"
         ground.make(topic, PARTITIONS)
+        run_coroutine(known(address, topic))
         order = {"arm": arm, "bootstrap": bootstrap, "topic": topic, "group": group, "partitions": PARTITIONS}
         order |= {"session_ms": SESSION_MS, "factor": FACTOR, "per_second": PARTITIONS * PER_PARTITION}
         members = Members(command_of(arm), order, place, PARTITIONS)
@@ -74,6 +77,13 @@ def run_arm(arm: str, suffix: str, address: str, folder: Path) -> Figures:
         finally:
             load.kill()
             members.end()
+
+
+async def known(address: str, topic: str) -> None:
+    """Wait until the broker has heard from its controller of a topic that was made."""
+    async with connected(address) as broker, asyncio.timeout(KNOWN_S_MAX):
+        while topic not in await broker.describe([topic]):  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0.05)
 
 
 def command_of(arm: str) -> list[str]:
@@ -134,7 +144,8 @@ def killed(members: Members, held: dict[str, set[int]], *names: str) -> list[flo
     members.kill(*names)
 
     def work_again() -> bool:
-        return not partitions & set[int]().union(*(members.owned()[name] for name in names if name in members.owned()))
+        now = members.owned()
+        return not partitions & set[int]().union(*(now.get(name, set[int]()) for name in names))
 
     members.last(STANDS_S_MAX, until=work_again)
     return moved(members, began_s, partitions)

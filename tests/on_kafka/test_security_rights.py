@@ -231,7 +231,7 @@ async def test_without_delete_snapshots_are_taken(place: Place, caplog: pytest.L
         assert app.statistics().trims_failed == 1
     log = f"{place.name}.offsets"
     events = [decode(value) for value in await asyncio.to_thread(place.read, log)]
-    assert sum(isinstance(event, SnapshotTaken) for event in events) >= 4
+    assert sum(isinstance(event, SnapshotTaken) for event in events) >= 2, "also behind the one that could not trim"
     (line,) = warnings(caplog, "can't be trimmed")
     assert f"no right to DELETE on topic '{place.name}.offsets'" in line
     check_named(await asyncio.to_thread(run, place.app(), caplog), delete)
