@@ -20,6 +20,7 @@ import org.apache.kafka.clients.consumer.CooperativeStickyAssignor;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.errors.WakeupException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
@@ -99,9 +100,14 @@ public final class GroupMember implements ConsumerRebalanceListener {
     }
 
     private void commit() {
-        if (!done.isEmpty()) {
+        if (done.isEmpty()) {
+            return;
+        }
+        try {
             consumer.commitSync(done);
             done.clear();
+        } catch (RebalanceInProgressException later) {
+            // The next poll joins the group anew; what was handled is committed behind it.
         }
     }
 
