@@ -225,13 +225,13 @@ async def test_without_delete_snapshots_are_taken(place: Place, caplog: pytest.L
     app = place.app(snapshot_every_commits=2, history_ms=0)
     async with app:
         await asyncio.to_thread(access.remove, delete)
-        for number in range(2, 16):
+        for number in range(2, 30):  # several may be in one commit
             await asyncio.to_thread(place.fill, [b"%d" % number])
             await reached(lambda number=number: app.statistics().records_done == number)  # type: ignore[misc]  # one argument has a default
         assert app.statistics().trims_failed == 1
     log = f"{place.name}.offsets"
     events = [decode(value) for value in await asyncio.to_thread(place.read, log)]
-    assert sum(isinstance(event, SnapshotTaken) for event in events) >= 2, "also behind the one that could not trim"
+    assert sum(isinstance(event, SnapshotTaken) for event in events) >= 4
     (line,) = warnings(caplog, "can't be trimmed")
     assert f"no right to DELETE on topic '{place.name}.offsets'" in line
     check_named(await asyncio.to_thread(run, place.app(), caplog), delete)

@@ -99,6 +99,17 @@ def coordinators(*engines: Engine) -> list[Engine]:
     return [engine for engine in engines if engine.member.group.coordinating.is_coordinator]
 
 
+async def three(group: Group, who: str) -> tuple[Engine, list[Engine]]:
+    """Three without names that share all: "the coordinator" or another one, and the other two."""
+    engines = [group.process(name, is_named=False) for name in "abc"]
+    for engine in engines:
+        await engine.start()
+    await until(share(*engines))
+    (first,) = coordinators(*engines)
+    one = first if who == "the coordinator" else next(engine for engine in engines if engine is not first)
+    return one, [engine for engine in engines if engine is not one]
+
+
 def virtual(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run a story in virtual time."""
     run_virtual(story(), seed=1)

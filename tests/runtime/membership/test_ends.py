@@ -9,7 +9,7 @@ import pytest
 from keylanes.errors import InvariantBroken
 
 from ...stage.engine import Engine
-from .group import BEAT_S, SESSION_S, Group, coordinators, share, until, virtual
+from .group import BEAT_S, SESSION_S, Group, share, three, until, virtual
 
 Way = Literal["in order", "killed", "by an error"]
 
@@ -20,13 +20,7 @@ def test_a_member_that_ends_by_an_error_is_not_waited_for(who: str) -> None:
 
     async def story() -> None:
         group = Group()
-        engines = [group.process(name, is_named=False) for name in "abc"]
-        for engine in engines:
-            await engine.start()
-        await until(share(*engines))
-        (first,) = coordinators(*engines)
-        ends = first if who == "the coordinator" else next(engine for engine in engines if engine is not first)
-        left = [engine for engine in engines if engine is not ends]
+        ends, left = await three(group, who)
         group.send(300)
         await asyncio.sleep(0.05)
         await ended(ends)

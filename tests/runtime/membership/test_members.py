@@ -25,6 +25,7 @@ from .group import (
     held,
     passing_on,
     share,
+    three,
     until,
     virtual,
 )
@@ -83,13 +84,7 @@ def test_a_member_that_is_killed_is_replaced_by_the_others(who: str) -> None:
 
     async def story() -> None:
         group = Group()
-        engines = [group.process(name, is_named=False) for name in "abc"]
-        for engine in engines:
-            await engine.start()
-        await until(share(*engines))
-        (first,) = coordinators(*engines)
-        killed = first if who == "the coordinator" else next(engine for engine in engines if engine is not first)
-        left = [engine for engine in engines if engine is not killed]
+        killed, left = await three(group, who)
         group.send(300)
         await asyncio.sleep(0.05)
         await killed.crash()
