@@ -41,7 +41,7 @@ SHORT, LONG = (0.1, 0.6), (1.2, 2.0)
 """In sessions: how long somebody stands still."""
 WAITED_SESSIONS: Final = 3.0
 """So long it is waited for a step."""
-STEPS_AT: Final[dict[Step, tuple[str, str]]] = {"take": (GIVER, WINDING)}
+STEPS_AT: Final[dict[Step, tuple[str, str]]] = {"winding": (GIVER, WINDING), "granted": (TAKER, RESTORING)}
 """What a process tells of itself, and at which step of a hand-over that is for whom."""
 
 
@@ -117,8 +117,6 @@ class HandOvers:
                 if trap.strike.step == step:
                     self._spring(trap)
                     return
-                if step == GRANTED and trap.strike.step == RESTORING:
-                    self.loop.call_later(0.004, self._spring, trap, context=self._nobodys)
 
     def _spring(self, trap: Trap) -> None:
         if trap in self._traps and self.world.is_happening:

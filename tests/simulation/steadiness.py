@@ -1,4 +1,4 @@
-"""Who works goes on committing, whatever moves elsewhere: between two looks at what is done lies an interval."""
+"""Who works goes on committing, whatever moves elsewhere: an interval after each commit it looks for the next one."""
 
 from collections.abc import Callable
 from typing import Final, TypeAlias
@@ -27,14 +27,13 @@ class Steadiness:
 
     def hears(self, step: Step) -> str | None:
         """It has come to a step of its commit cycle; what is wrong with when."""
-        if step not in ("take", "applied"):
-            self._since = None  # a transaction takes what it takes
-            return None
-        before, self._since = self._since, (self.now_s(), self.bands())
-        if step != "take" or before is None or before[1] != self._since[1] or not before[1]:
+        before, self._since = self._since, None
+        if step == "applied":
+            self._since = self.now_s(), self.bands()
+        if step != "take" or before is None or before[1] != self.bands() or not before[1]:
             return None
         self.looks += 1
-        gap_s = self._since[0] - before[0]
+        gap_s = self.now_s() - before[0]
         if gap_s <= INTERVALS * self.interval_s + TICK_S:
             return None
         return (
