@@ -21,6 +21,7 @@ from ..offsets.signals import (
     JoinAsked,
     LeaveAsked,
     MoveAsked,
+    ReleaseTold,
     Signal,
 )
 from .silence import GAP_INTERVALS, Silence
@@ -82,6 +83,8 @@ class Heard:
     moves: dict[str, MoveAsked] = field(default_factory=dict)
     expels: dict[str, ExpelAsked] = field(default_factory=dict)
     """What was asked for, by request."""
+    released: set[int] = field(default_factory=set)
+    """Source partitions, by number, of which something was released since whoever reads the log last took them."""
     beats: dict[int, Beat] = field(default_factory=dict)
     """The last one of each incarnation that counts."""
     coordinator: CoordinatorBeat | None = None
@@ -108,6 +111,8 @@ class Heard:
                 self.moves[signal.request] = signal
             case ExpelAsked() if len(self.expels) < REQUESTS_MAX:
                 self.expels[signal.request] = signal
+            case ReleaseTold() if len(self.released) < REQUESTS_MAX:
+                self.released.add(signal.partition)
             case CoordinatorBeat() if partition == COORDINATORS:
                 if self.coordinator is None or signal.term >= self.coordinator.term:
                     self.coordinator = signal
