@@ -75,7 +75,7 @@ def no_watermark(world: World) -> int:
 
 def readable_at_once(world: World) -> Line:
     """What was begun is taken for what was committed."""
-    return world.offsets.then(*(event for entry in world.tail for event in written(entry)))
+    return world.offsets.then(*(event for entry in world.tail for event in written(entry, world.parts)))
 
 
 def made_blindly(world: World, i: int) -> World:
