@@ -111,7 +111,9 @@ def _asked_points(seen: Seen, move: int) -> int:
     """Of how many points a release is asked for; 0: of none, any more."""
     asked = seen.model.folds.control(seen.after.control).moves.asked.get(move)
     parts, count = seen.after.parts, 0
-    for point in range(len(seen.after.edges)) if asked is not None else ():
+    if asked is None:
+        return 0
+    for point in range(len(seen.after.edges)):
         is_there = place_of(point, parts) == (asked.topic, asked.partition)
         count += is_there and asked.first <= range_of(point, parts).first < asked.end
     return count
@@ -143,7 +145,9 @@ def _rest_withdrawn(seen: Seen) -> bool:
     control = seen.model.folds.control(seen.before.control)
     for line in seen.counted:
         asked = control.moves.asked.get(line.event.move) if isinstance(line.event, ReleaseWithdrawn) else None
-        for one in seen.before.offsets.back_to(seen.model.folds.root) if asked is not None else ():
+        if asked is None:
+            continue
+        for one in seen.before.offsets.back_to(seen.model.folds.root):
             if isinstance(one.event, RangesReleased) and one.event.epoch == asked.epoch:
                 return (one.event.topic, one.event.partition) == (asked.topic, asked.partition)
     return False
