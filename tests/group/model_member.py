@@ -16,6 +16,7 @@ from keylanes.offsets.ledger import Place
 from keylanes.offsets.snapshots import take_snapshot
 
 from .model_world import (
+    KNOWN,
     OPEN,
     PREPARED,
     Advance,
@@ -31,6 +32,7 @@ from .model_world import (
     at,
     decided,
     fenced,
+    first_wanted,
     has_entry,
     place_of,
     put_member,
@@ -255,7 +257,10 @@ def _generations(work: Work, world: World, i: int) -> Iterator[Step]:
             if not changes:
                 continue
             label = f"m{i} takes {ahead}" + (f" and gives up {given}" if given else "")
-            yield label, partial(_begun, world, i, tuple(changes))
+            withdrawn = work.folds.withdrawn(process.control)
+            wrong = [KNOWN for one in changes if isinstance(one, GiveUp) and one.move in withdrawn]
+            judged = world._replace(wrong=world.wrong or first_wanted(work.folds, wrong))
+            yield label, partial(_begun, judged, i, tuple(changes))
             if work.has_snapshots and (snap := _snap(work, world, i)) is not None:
                 yield f"{label} and a snapshot", partial(_begun, world, i, (*changes, snap))
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from keylanes.keyrange.ranges import KeyRange, even_bounds
 from keylanes.offsets import control, ledger
-from keylanes.offsets.control_events import ControlEvent, MemberJoined, RangesGranted
+from keylanes.offsets.control_events import ControlEvent, MemberJoined, RangesGranted, ReleaseWithdrawn
 from keylanes.offsets.event_values import Edge, Tile
 from keylanes.offsets.events import Committed, Event, OffsetEvent, RangesReleased, SnapshotTaken
 from keylanes.offsets.ledger import Ledger, Place
@@ -34,7 +34,8 @@ BLIND = "a decision counts that was made without one that counts before it"
 REVIVED = "who was expelled is so no more"
 NAMESAKES = "two of one name, of whom neither is fenced"
 OUTAGE = "who beat all along was expelled by an outage of the signals"
-ANYTHING = (DOUBLE, GAP, EPOCH, OUTSIDE, BLIND, REVIVED, NAMESAKES, OUTAGE)
+KNOWN = "a release is begun that was withdrawn, as its owner had read"
+ANYTHING = (DOUBLE, GAP, EPOCH, OUTSIDE, BLIND, REVIVED, NAMESAKES, OUTAGE, KNOWN)
 STUCK = "nothing can happen any more, and not all is as it should be"
 NO_END = "no rest, long after all faults ended"
 
@@ -226,6 +227,7 @@ class Folds:
         self._ledgers: dict[tuple[Line, Line], Ledger] = {(self.root, self.root): Ledger()}
         self._begun: dict[tuple[Line, Line], Ledger] = {}
         self._granted: dict[Line, frozenset[tuple[int, int, int]]] = {self.root: frozenset()}
+        self._withdrawn: dict[Line, frozenset[int]] = {self.root: frozenset()}
 
     def ledger(self, line: Line, offsets: Line) -> Ledger:
         """Of what somebody has read."""
@@ -280,6 +282,17 @@ class Folds:
                 new = (event.epoch, event.incarnation)
                 found |= {(point, *new) for point, _ in within(event, self.parts) if self.owner(line, point) == new}
             self._granted[line] = found
+        return found
+
+    def withdrawn(self, line: Line) -> frozenset[int]:
+        """The moves whose release was withdrawn: their numbers never come back."""
+        found = self._withdrawn.get(line)
+        if found is None:
+            assert line.before is not None
+            found = self.withdrawn(line.before)
+            if isinstance(line.event, ReleaseWithdrawn) and self.counts(line):
+                found |= {line.event.move}
+            self._withdrawn[line] = found
         return found
 
     def owner(self, line: Line, point: int) -> tuple[int, int]:
