@@ -28,11 +28,12 @@ from ...group.coordinator import decide, needs
 from ...group.election import Candidate, is_coordinator, probes, stands
 from ...group.heard import COORDINATORS, PARTITIONS, Heard
 from ...group.members import LEFT
+from ...group.plans import Question, answered
 from ...group.view import Batch, Rules, Seat, View
 from ...keyrange.hashing import HASH_NAME
 from ...offsets.codec import encode
 from ...offsets.control import Member
-from ...offsets.control_events import AppCreated, CoordinatorElected, MemberExpelled, PlanMade, ReleaseAsked
+from ...offsets.control_events import AppCreated, CoordinatorElected, MemberExpelled
 from ...offsets.decide import decide_opening
 from ...offsets.event_values import EVERYBODY, PinnedEnd
 from ...offsets.ledger import Place
@@ -303,14 +304,11 @@ class Coordinating:
     def _note(self, batch: Batch) -> None:
         """What the seat keeps of what is decided."""
         now_ms = int(asyncio.get_running_loop().time() * 1000)
+        self._seat.note(batch, now_ms)
         for request in batch.answered:
             self.heard.answered(request)
         for decision in batch.decisions:
             match decision:
-                case PlanMade():
-                    self._seat.planned_ms = now_ms
-                case ReleaseAsked():
-                    self._seat.asked_ms[decision.move] = now_ms
                 case MemberExpelled(incarnation=incarnation, cause=cause) if incarnation != self.identity.incarnation:
                     how = "has left" if cause == LEFT else f"is expelled: {cause}"
                     logger.info("%s: incarnation %d %s", self.identity.app, incarnation, how)
@@ -326,6 +324,8 @@ class Coordinating:
             self._begin("look", lambda: self._look(wanted.look))
         if wanted.open:
             self._begin("open", lambda: self._open(wanted.open))
+        if wanted.solve is not None:
+            self._begin("plan", partial(self._solve, wanted.solve))
         if wanted.ends:
             self._begin("ends", self._find_ends)
         if self.levelling.is_wanted:
@@ -371,6 +371,11 @@ class Coordinating:
         seat = self._seat
         await self.standing.read()
         seat.read |= set(wanted)
+
+    async def _solve(self, question: Question) -> None:
+        """Work a large plan out beside the event loop."""
+        seat = self._seat
+        seat.answer = await asyncio.to_thread(answered, question)
 
     async def _look(self, topics: list[str]) -> None:
         seat = self._seat

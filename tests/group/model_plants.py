@@ -7,7 +7,7 @@ function for that step is in its place.
 from dataclasses import replace
 from typing import NamedTuple
 
-from keylanes.group import cells, coordinator, features, member, members, moves
+from keylanes.group import cells, coordinator, features, member, members, plans
 from keylanes.group.heard import Heard
 from keylanes.group.silence import Silence
 from keylanes.offsets import control, snapshots
@@ -147,7 +147,12 @@ PLANTS = (
     ),
     Plant(
         "READ before FENCED",
-        changed(coordinator, "needs", ("is Standing.UNREAD", "in (Standing.UNREAD, Standing.LEAVING)")),
+        changed(
+            coordinator,
+            "needs",
+            ("is Standing.UNREAD", "in (Standing.UNREAD, Standing.LEAVING)"),
+            ("view.standings.unread", "control.started"),
+        ),
         TWICE,
         ONE_GOES,
     ),
@@ -247,7 +252,7 @@ PLANTS = (
     ),
     Plant(
         "what was released behind its withdrawal is nobody's",
-        changed(moves, "_has_orphans", ("return any(", "return False and any(")),
+        changed(plans, "_has_orphans", ("return any(", "return False and any(")),
         (STUCK,),
         Design(budget=Budget(move=1, tired=1)),
     ),

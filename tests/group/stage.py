@@ -34,7 +34,7 @@ from keylanes.group.coordinator import decide, needs
 from keylanes.group.happened import Change, Entry, Party
 from keylanes.group.heard import PARTITIONS, Heard, partition_of
 from keylanes.group.history import History
-from keylanes.group.moves import CHANGE
+from keylanes.group.plans import CHANGE, answered
 from keylanes.group.shown import shown
 from keylanes.group.view import Batch, Begun, Found, Rules, Seat, View
 from keylanes.keyrange.hashing import SPACE_END
@@ -134,10 +134,7 @@ class Group:
             assert self.ledger.control.number == before + 1, f"it does not count: {decision}"
             self.position += 1
             self.said += list(self.told(decision))
-            if isinstance(decision, PlanMade):
-                self.seat.planned_ms = self.now_ms
-            if isinstance(decision, ReleaseAsked):
-                self.seat.asked_ms[decision.move] = self.now_ms
+        self.seat.note(batch, self.now_ms)
         for request in batch.answered:
             self.heard.answered(request)
         return batch
@@ -158,7 +155,9 @@ class Group:
         for place, epoch in reads:
             self.said.append(f"reads {place[0]}[{place[1]}] at epoch {epoch}")
             self.seat.read.add((place, epoch))
-        return bool(found or fences or reads)
+        if wanted.solve is not None:
+            self.seat.answer = answered(wanted.solve)
+        return bool(found or fences or reads or wanted.solve)
 
     def _found(self, topic: str) -> Found:
         count = self.topics[topic][0]
