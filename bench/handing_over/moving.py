@@ -6,7 +6,6 @@ its old owner has ended to the first one that its new owner begins. What else th
 history of the group. The ranges that stay are looked at in a window of moves and in one as long without.
 """
 
-import asyncio
 import random
 import time
 from collections.abc import Sequence
@@ -48,7 +47,7 @@ async def _run(stage: Stage, group: Group, size: Size) -> dict[str, Any]:
     async with begun(stage, *names) as logs:
         await stage.steady(logs)
         await logs.share(bands_of(homes), SHARED_S_MAX)
-        stage.begin_load(stage.phase(MOVES_PER_SECOND))
+        began_s = stage.begin_load(stage.phase(MOVES_PER_SECOND))
         await logs.watch(SETTLE_S)
         calm = await _window(logs, size.window_s)
         said(f"{group.arm}: {size.moves} hand-overs, one after the other")
@@ -56,7 +55,8 @@ async def _run(stage: Stage, group: Group, size: Size) -> dict[str, Any]:
         failed = await _move(logs, homes, names, size)
         busy = (since_s, time.monotonic())
         records = stage.end_load()
-        await stage.handled(logs, records)
+        ended_s = time.monotonic()
+        late_s = await stage.handled(logs, records) - ended_s
         await logs.watch(0.5)
         members = logs.names()
         stage.stop(*names)
@@ -68,7 +68,8 @@ async def _run(stage: Stage, group: Group, size: Size) -> dict[str, Any]:
     stood = [one for move in moves if (one := figures_of(move, notes, stage.points(), ahead)) is not None]
     if len(stood) < len(moves) or not stood:
         raise WrongRun(f"{len(stood)} of {len(moves)} moves have records on both sides")
-    return {"records": records, "moves": stood, "failed": failed, **found}
+    rate = {"per_second": records / (ended_s - began_s), "late_s": late_s}
+    return {"records": records, "moves": stood, "failed": failed, **rate, **found}
 
 
 # --- the moves -------------------------------------------------------------------------------------------------------
@@ -126,7 +127,6 @@ async def _move(logs: Logs, homes: dict[Points, Home], names: Sequence[str], siz
         target = home if is_away else draw.choice([name for name in names if name != home])
         failed += not await logs.moved(away, target, MOVE_S_MAX)
     await logs.watch(max(began_s + size.window_s - time.monotonic(), 0.0))
-    await asyncio.sleep(0)
     return failed
 
 

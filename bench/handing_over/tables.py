@@ -54,7 +54,16 @@ def _amplification(content: Content) -> list[Table]:
 
 
 def _moves(content: Content) -> Table:
-    columns = ("members on partitions", "moves", "p50 ms", "p99 ms", "longest", *(f"{p} ms" for p in TIMES), "not done")
+    columns = (
+        "members on partitions",
+        "moves",
+        "p50 ms",
+        "p99 ms",
+        "longest",
+        *(f"{p} ms" for p in TIMES),
+        "records/s",
+        "not done",
+    )
     rows = []
     for arm in [*groups_of(content), ""]:
         runs = figures(content, "moves", arm)
@@ -62,7 +71,8 @@ def _moves(content: Content) -> Table:
         if moves:
             stood = [move["stood_ms"] for move in moves]
             row = [arm or "all", len(moves), percentile(stood, 0.5), percentile(stood, 0.99), max(stood)]
-            rows.append([*row, *(_middle(moves, part) for part in TIMES), sum(run["failed"] for run in runs)])
+            row += [*(_middle(moves, part) for part in TIMES), min(run["per_second"] for run in runs)]
+            rows.append([*row, sum(run["failed"] for run in runs)])
     title = (
         f"Hand-overs under {MOVES_PER_SECOND:,.0f} records/s: how long a range stands still; when each part of it came"
     )

@@ -5,13 +5,15 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from handing_over.balance import EVEN
-from handing_over.sizes import GROUPS, MEMBERS
+from handing_over.sizes import GROUPS, MEMBERS, MOVES_PER_SECOND
 from rig.figures import Content
 from rig.gaps import percentile
 
 STOOD_MS = {"p50": (0.5, 60.0, 30.0), "p99": (0.99, 300.0, 120.0)}
 """By name: the share of all moves, what is required of it, and what is aimed at."""
 MOVES_MIN = 200
+LOAD_SHARE, LATE_S_MAX = 0.97, 2.0
+"""Of the load of the moves so much has to come, and what comes last is handled so soon."""
 GAP_FREE_S, GAP_TIMES = 0.25, 2.0
 EVEN_S_MAX, MOVED_TIMES = 60.0, 1.3
 JOIN_S_MAX = 3.0
@@ -71,6 +73,12 @@ def _moves(content: Content) -> Iterator[Verdict]:
         yield Verdict("moves", f"{text}; required below {most:g} ms, aimed at below {goal:g} ms", found < most)
     failed = sum(run["failed"] for run in figures(content, "moves"))
     yield Verdict("moves", f"every hand-over that was asked for came to its end; {failed} did not", failed == 0)
+    runs = figures(content, "moves")
+    rate, late_s = min(run["per_second"] for run in runs), max(run["late_s"] for run in runs)
+    text = (
+        f"the members keep up with {MOVES_PER_SECOND:,.0f} records/s; seen {rate:,.0f}, {late_s:.1f} s late at the end"
+    )
+    yield Verdict("moves", text, rate >= LOAD_SHARE * MOVES_PER_SECOND and late_s <= LATE_S_MAX)
     if content["settings"]["size"] == "full":
         yield Verdict(
             "moves", f"at least {MOVES_MIN} hand-overs were measured: {len(stood):,}", len(stood) >= MOVES_MIN
