@@ -20,9 +20,11 @@ from ..offsets.signals import (
     ExpelAsked,
     JoinAsked,
     LeaveAsked,
+    Load,
     MoveAsked,
     Signal,
 )
+from .loads import Loads
 from .silence import GAP_INTERVALS, Silence
 
 COORDINATORS: Final = 0
@@ -84,6 +86,7 @@ class Heard:
     """What was asked for, by request."""
     beats: dict[int, Beat] = field(default_factory=dict)
     """The last one of each incarnation that counts."""
+    loads: Loads = field(default_factory=Loads)
     coordinator: CoordinatorBeat | None = None
     """The last one of the highest term."""
 
@@ -108,6 +111,8 @@ class Heard:
                 self.moves[signal.request] = signal
             case ExpelAsked() if len(self.expels) < REQUESTS_MAX:
                 self.expels[signal.request] = signal
+            case Load():
+                self.loads.hear(signal, append_ms)
             case CoordinatorBeat() if partition == COORDINATORS:
                 if self.coordinator is None or signal.term >= self.coordinator.term:
                     self.coordinator = signal

@@ -213,6 +213,7 @@ class Holding:
 
     async def _take_up(self, granted: Collection[tuple[Place, int]]) -> None:
         standing, keeper = self.standing, self.keeper
+        self.cycle.on_step("granted")
         await standing.read()
         standing.check()
         ledger = standing.ledger
@@ -226,6 +227,7 @@ class Holding:
             if part is not None:
                 ranges.setdefault(place, []).extend(KeyRange(a, b) for a, b, _ in part.froms.pieces())
         await keeper.take_up(ranges, ledger, standing.incarnation)
+        self.cycle.on_step("restored")
         new: dict[Place, PartitionRun] = {}
         settled = []
         for place, epoch in held:
@@ -238,6 +240,7 @@ class Holding:
         self.runs += new.values()
         self.cycle.wake()
         await asyncio.gather(*settled)
+        self.cycle.on_step("taken up")
         begun = [run for run in new.values() if run in self.runs]  # it may have been given up again meanwhile
         if begun:
             self._reading |= {run.dispatch for run in begun}
@@ -260,12 +263,14 @@ class Holding:
         if run is None or grant not in self._taken or grant in self._arriving:  # looked at again when that is through
             return
         wish = ReleaseWish(run.dispatch, range_of(asked), run.cut)
+        self.cycle.on_step("asked")
         try:
             settled = self.cycle.reshape.ask(wish)
         except ValueError as error:
             logger.info("a release that was asked for waits: %s", error)
             return
         self._leaving[asked.move] = _Leaving(wish, settled)
+        self.cycle.on_step("winding")
         settled.add_done_callback(lambda settled: self._wound_up(asked, run, settled))
         self.cycle.wake()
 
@@ -278,6 +283,7 @@ class Holding:
         if settled.cancelled():
             return
         self._released.add(asked.move)
+        self.cycle.on_step("released")
         bands = (Edge(asked.first, asked.end, None),)
         place, standing = (asked.topic, asked.partition), self.standing
         told = ReleaseTold(standing.incarnation, standing.transaction, asked.move, *place, bands)

@@ -38,7 +38,7 @@ class CommitCycle:
         self.keeper, self.settings = keeper, settings
         self.is_sending = False
         """A generation was taken and is not committed yet: no other may be taken, or a tile would be skipped."""
-        self._on_step = on_step
+        self.on_step = on_step
         self.reshape = Reshaping(runs, slots, settings)
         self._wake = asyncio.Event()
 
@@ -76,7 +76,7 @@ class CommitCycle:
     async def commit(self, lines: Mapping[PartitionDispatch, int] | None = None) -> bool:
         """One generation: what is done below the lines (None: all that is done). False when there was nothing."""
         arrived = self._arrive()
-        self._on_step("take")
+        self.on_step("take")
         drawn = lines or {}
         dispatches = [run.dispatch for run in self.runs]  # some came, or went, since the lines were drawn
         below = [(dispatch, drawn[dispatch] if dispatch in drawn else dispatch.line()) for dispatch in dispatches]
