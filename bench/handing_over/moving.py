@@ -3,7 +3,8 @@
 Each source partition is cut into chunks, which the members have in turn. Some stay where they are; of the others one
 after the other is asked to go to another member, and back again. A range stands still from the last record of it that
 its old owner has ended to the first one that its new owner begins. What else the logs know of a move comes from the
-history of the group. The ranges that stay are looked at in a window of moves and in one as long without.
+history of the group. What the placement moves by itself is counted only. The ranges that stay are looked at in a window
+of moves and in one as long without.
 """
 
 import random
@@ -16,6 +17,7 @@ from handing_over.notes import Notes, Points, stood_still_ns
 from handing_over.sizes import GROUPS, MOVES_PER_SECOND, TIMES, Group, Size
 from handing_over.stage import Stage, Work, begun, cut, names_of, said, staged
 from keylanes.group.happened import Move, MoveState
+from keylanes.group.moves import REQUEST
 from keylanes.keyrange.hashing import SPACE_END
 from rig.child import run_coroutine
 from rig.gaps import gaps
@@ -61,15 +63,19 @@ async def _run(stage: Stage, group: Group, size: Size) -> dict[str, Any]:
         members = logs.names()
         stage.stop(*names)
         ahead = ahead_s()
-        moves = [move for move in logs.moves() if _is_own(move, since_s + ahead)]
-        stays = [chunk for chunk, home in homes.items() if home.stays]
-        found = stays_of(logs.commits, members, {chunk: homes[chunk].name for chunk in stays}, ahead, calm, busy)
+        done = [move for move in logs.moves() if _is_done(move, calm[0] + ahead)]
+        moves = [move for move in done if move.cause == REQUEST]
+        stays = {chunk: home.name for chunk, home in homes.items() if home.stays and not _moved(chunk, done)}
+        found = stays_of(logs.commits, members, stays, ahead, calm, busy)
     notes = stage.proven()
     stood = [one for move in moves if (one := figures_of(move, notes, stage.points(), ahead)) is not None]
+    if not (stays and found["gaps_busy_s"]):
+        raise WrongRun("no range stayed where it was and had commits")
     if len(stood) < len(moves) or not stood:
         raise WrongRun(f"{len(stood)} of {len(moves)} moves have records on both sides")
     rate = {"per_second": records / (ended_s - began_s), "late_s": late_s}
-    return {"records": records, "moves": stood, "failed": failed, **rate, **found}
+    others = len(done) - len(moves)
+    return {"records": records, "moves": stood, "others": others, "failed": failed, **rate, **found}
 
 
 # --- the moves -------------------------------------------------------------------------------------------------------
@@ -130,16 +136,21 @@ async def _move(logs: Logs, homes: dict[Points, Home], names: Sequence[str], siz
     return failed
 
 
-def _is_own(move: Move, since_s: float) -> bool:
-    """Whether it was asked for in the window, and came to its end."""
+def _is_done(move: Move, since_s: float) -> bool:
+    """Whether it was asked for since then, and is another member's now."""
     is_done = move.state is MoveState.MOVED and move.taken_up_ms is not None
     is_between = move.origin is not None and move.target is not None and move.origin != move.target
     return is_done and is_between and move.asked is not None and move.asked.ms / 1e3 >= since_s
 
 
+def _moved(chunk: Points, done: Sequence[Move]) -> bool:
+    """Whether some of its points went to another member."""
+    return any(move.partition == chunk.partition and move.first < chunk.end and chunk.first < move.end for move in done)
+
+
 def figures_of(move: Move, notes: Sequence[Notes], points: Any, ahead: float) -> dict[str, Any] | None:
     """The times of a move, in ms behind the last record of its old owner. None where a side had no record."""
-    assert move.asked is not None, "see _is_own"
+    assert move.asked is not None, "see _is_done"
     assert move.origin is not None, "the same"
     assert move.target is not None, "the same"
     sides = {of.who: of for of in notes}

@@ -40,6 +40,7 @@ def _by_members(name: str, label: str, *, is_shared: bool = False) -> Callable[[
                 axis.plot(ys.keys(), ys.values(), marker="o", markersize=4, color=colour, label=handler)
         if is_shared:
             axis.plot(MEMBERS, MEMBERS, color=BAR_COLOUR, linewidth=1, linestyle="--")
+        axis.margins(y=0.2)
         axis.set_xscale("log", base=2)
         axis.set_xticks(MEMBERS, [str(n) for n in MEMBERS])
         axis.set_ylim(0, None)
@@ -98,8 +99,8 @@ def _skewed(arm: str) -> Callable[[Any, Content], None]:
             axis.axhline(run["allowed"], color=BAR_COLOUR, linewidth=1, linestyle="--")
         axis.axhline(EVEN, color=BAR_COLOUR, linewidth=1, linestyle="--")
         axis.set_ylim(0.9, None)
-        axis.set_xlabel(f"s since all traffic went to one {arm} (even within {EVEN_S_MAX:g})", fontsize=8)
-        axis.set_title("greatest load of a member, in mean loads", fontsize=9, loc="left")
+        axis.set_xlabel(f"s since the traffic is skewed; it shall be even within {EVEN_S_MAX:g}", fontsize=8)
+        axis.set_title(f"skewed to {arm}: greatest load of a member in 4 s, in mean loads", fontsize=9, loc="left")
 
     return panel
 

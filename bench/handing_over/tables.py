@@ -62,6 +62,7 @@ def _moves(content: Content) -> Table:
         "longest",
         *(f"{p} ms" for p in TIMES),
         "records/s",
+        "others",
         "not done",
     )
     rows = []
@@ -72,7 +73,7 @@ def _moves(content: Content) -> Table:
             stood = [move["stood_ms"] for move in moves]
             row = [arm or "all", len(moves), percentile(stood, 0.5), percentile(stood, 0.99), max(stood)]
             row += [*(_middle(moves, part) for part in TIMES), min(run["per_second"] for run in runs)]
-            rows.append([*row, sum(run["failed"] for run in runs)])
+            rows.append([*row, sum(run["others"] for run in runs), sum(run["failed"] for run in runs)])
     title = (
         f"Hand-overs under {MOVES_PER_SECOND:,.0f} records/s: how long a range stands still; when each part of it came"
     )

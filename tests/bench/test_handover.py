@@ -212,7 +212,7 @@ def runs_of(**changed: Any) -> list[dict[str, Any]]:
     return [
         *(run("amplification", f"wait, {n}", **amplified) for n in (1, 2, 4, 8)),
         run(
-            "moves", "2 on 1", moves=moves, failed=changed.get("failed", 0), late_s=0.1,
+            "moves", "2 on 1", moves=moves, failed=changed.get("failed", 0), others=0, late_s=0.1,
             per_second=changed.get("per_second", 19_900.0), **gaps,
         ),
         *(run("skew", arm, **skew) for arm in ("partition", "keys")),
