@@ -28,6 +28,7 @@ from handing_over import amplification, held, joining, moving, skewing
 from handing_over.sizes import PARTS, SIZES, Size, arms, rounds_of
 from handing_over.tables import page, tables
 from handing_over.verdicts import judge
+from keylanes.brokers.protocol import BrokerError
 from rig.book import Book, alone
 from rig.broker import running_broker
 from rig.figures import Content
@@ -112,7 +113,7 @@ def run_missing(book: Book, wanted: list[Wanted], size: Size) -> None:
             began_s, processors = time.monotonic(), Processors()
             try:
                 figures = RUNS[part](ground, arm, f"{number}-{round_}", size)
-            except (WrongRun, TimeoutError) as error:
+            except (WrongRun, TimeoutError, BrokerError) as error:
                 book.add(part, arm, round_, failed=str(error) or type(error).__name__)
                 steps.end(f"FAILED: {error}")
                 continue
