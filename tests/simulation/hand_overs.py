@@ -113,10 +113,10 @@ class HandOvers:
         for trap in self._traps:
             move = trap.move
             is_there = move.place == (event.topic, event.partition) and who == (move.giver if is_giver else move.taker)
-            if is_there and any(within.overlaps(move.within) for within in ranges):
-                if trap.strike.step == step:
-                    self._spring(trap)
-                    return
+            is_there = is_there and any(within.overlaps(move.within) for within in ranges)
+            if is_there and trap.strike.step == step:
+                self._spring(trap)
+                return
 
     def _spring(self, trap: Trap) -> None:
         if trap in self._traps and self.world.is_happening:

@@ -101,7 +101,7 @@ class RangePlanner(Planner):
     def _ends(self, run: Run) -> None:
         self.lag = 0.0
         for incarnation in (SECOND, THIRD):
-            held = {epoch: self._held(epoch) for epoch in self._epochs_of(incarnation)}
+            held: dict[int, Sequence[int]] = {epoch: self._held(epoch) for epoch in self._epochs_of(incarnation)}
             self._commits(run, incarnation, self.records, held)
             run.control += [MemberExpelled(1, NUMBERLESS, incarnation, "left", 0), member_fenced(1, incarnation)]
 
