@@ -1,4 +1,4 @@
-"""Rounds of chaos on a real Kafka, of one node or three, with one process or three: one round after the other, each in
+"""Rounds of chaos on a real Kafka, of one node or three, with one process or several: one after the other, each in
 a process of its own.
 """
 
