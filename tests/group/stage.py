@@ -82,7 +82,6 @@ from keylanes.offsets.signals import (
 
 SECOND_MS = 1_000
 LOAD_MS = 2_000
-FACTOR = 8
 ROUNDS_MAX = 200
 """So many batches in a row at most: a coordinator that never comes to rest is wrong."""
 HALF = SPACE_END // 2
@@ -91,8 +90,11 @@ HALF = SPACE_END // 2
 class Group:
     """The logs, the signals, and whoever coordinates."""
 
-    def __init__(self) -> None:
-        self.ledger, self.rules = Ledger(), Rules()
+    factor = 8
+    """Into how many parts a partition may be cut, unless a process says otherwise."""
+
+    def __init__(self, rules: Rules | None = None) -> None:
+        self.ledger, self.rules = Ledger(), rules or Rules()
         self.now_ms = self.position = self.requests = self.transactions = 0
         self.topics: dict[str, tuple[int, bool]] = {}
         self.asks: dict[str, JoinAsked] = {}
@@ -260,7 +262,7 @@ class Group:
         sourced = tuple(
             Sourced(
                 topic,
-                int(given.get("factor", FACTOR)),
+                int(given.get("factor", self.factor)),
                 given.get("start", "earliest"),
                 stores_hash(StoreSpec(s.name, s.topic, s.kind, s.key_type, s.value_type, s.codec) for s in stores),
             )
@@ -351,7 +353,7 @@ class Group:
         for place, (us_per_s, records_per_s, state_bytes) in self.busy.items():
             for cell in self.view().cells(place):
                 if cell.owner == incarnation and cell.standing is Standing.HELD:
-                    inside = [at for at in even_bounds(FACTOR) if cell.first < at < cell.end]
+                    inside = [at for at in even_bounds(self.factor) if cell.first < at < cell.end]
                     bounds = [cell.first, *inside, cell.end]
                     points = tuple((a, us_per_s * seconds * (b - a) // SPACE_END) for a, b in pairwise(bounds))
                     records = records_per_s * seconds * (cell.end - cell.first) // SPACE_END
@@ -445,9 +447,9 @@ def scripts(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.txt"))
 
 
-def played(text: str) -> str:
+def played(text: str, rules: Rules | None = None) -> str:
     """The script, with what comes of it now in place of what it says."""
-    group, lines = Group(), []
+    group, lines = Group(rules), []
     for paragraph in re.split(r"\n{2,}", text.strip()):
         if paragraph.startswith("#"):
             lines.append(paragraph)
