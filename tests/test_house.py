@@ -51,6 +51,7 @@ BENCH_SEES = {
     "steadiness": ("rig",),
     "failing_over": ("rig",),
     "placing": ("rig",),
+    "handing_over": ("rig",),
     "peers": (),
 }
 """The rooms of ``bench/``, and what each may import of the others."""

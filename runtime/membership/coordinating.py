@@ -55,8 +55,10 @@ PROBES: Final = 4
 """In an interval: silence is told to that part of one."""
 LEVEL_LOOK_MS = 100
 """Between two looks whether a group that runs to its level is there."""
-READ_ON_MS = 50
-"""Between two reads of the offset log while a member is to release something."""
+READ_ON_MS = 500
+"""Between two reads of the offset log while a member is to release something, and does not say that it has."""
+READ_BACK_S: Final = 0.1
+"""So long a decision is waited for where the control log is followed, before that is read to its end."""
 READ_ALONG_MS = 10_000
 """The same else: so the coordinator knows when a snapshot is due, and is never far behind, whoever commits."""
 START_WINDOW_MS: Final = 1_000
@@ -290,7 +292,8 @@ class Coordinating:
         control = self.standing.ledger.control
         turn = self.decisions.turn
         if control.number < turn.number or control.term != turn.term:
-            await self.following_read()
+            if not await self.following.has_numbered(turn.term, turn.number, READ_BACK_S):
+                await self.following_read()
             control = self.standing.ledger.control
         if self.is_coordinator and control.number < turn.number:
             raise LogError(
@@ -313,6 +316,7 @@ class Coordinating:
 
     def _begin_needs(self) -> None:
         wanted = needs(self._view())
+        self.hears_releases()
         for member in wanted.fence:
             self._begin(f"fence {member.incarnation}", partial(self._fence, member))
         if wanted.read:
@@ -421,6 +425,19 @@ class Coordinating:
         control = self.standing.ledger.control
         is_leaving = any(i in self.heard.leaving and not m.expelled for i, m in control.members.items())
         return bool(control.moves.asked) or is_leaving
+
+    def hears_releases(self) -> None:
+        """Something was heard, perhaps that something was released: that part of the offset log is read on at once."""
+        if self.heard.released and self.is_coordinator:
+            self._begin("read what was released", self._read_released)
+
+    async def _read_released(self) -> None:
+        while self.heard.released:
+            partitions, self.heard.released = self.heard.released, set()
+            logs = self.identity.logs
+            for log_partition in sorted({logs.log_partition_of(partition) for partition in partitions}):
+                await self.standing.read_partition(log_partition)
+                self.wake()
 
     async def _read_on(self, pause_ms: int) -> None:
         await self.standing.read()
