@@ -94,7 +94,7 @@ class Group:
     """Into how many parts a partition may be cut, unless a process says otherwise."""
 
     def __init__(self, rules: Rules | None = None) -> None:
-        self.ledger, self.rules = Ledger(), rules or Rules()
+        self.ledger, self.rules = Ledger(), rules or Rules(measure_ms=0)
         self.now_ms = self.position = self.requests = self.transactions = 0
         self.topics: dict[str, tuple[int, bool]] = {}
         self.asks: dict[str, JoinAsked] = {}
@@ -347,7 +347,8 @@ class Group:
         for number in range(self.topics[topic][0]) if partition == "all" else (int(partition),):
             self.busy[topic, number] = int(ms_per_s) * 1_000, int(records_per_s), int(megabytes) * 1_000_000
 
-    def _tell_loads(self, name: str, incarnation: int) -> None:
+    def tell_loads(self, name: str, incarnation: int) -> None:
+        """A member says what its ranges cost."""
         bands: list[BandLoad] = []
         seconds = LOAD_MS // SECOND_MS
         for place, (us_per_s, records_per_s, state_bytes) in self.busy.items():
@@ -406,7 +407,7 @@ class Group:
             else:
                 self._say(name, Beat(member.incarnation, member.birth, self.position, 0))
                 if self.now_ms % LOAD_MS == 0:
-                    self._tell_loads(name, member.incarnation)
+                    self.tell_loads(name, member.incarnation)
 
 
 def told_of(entry: Entry) -> str:

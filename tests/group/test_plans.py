@@ -13,7 +13,7 @@ from keylanes.offsets.control_events import PlanMade
 from .stage import Group, played, scripts
 
 FOLDER = Path(__file__).parent / "scripts"
-LARGE = Rules(inline_max=0)
+LARGE = Rules(inline_max=0, measure_ms=0)
 """Every plan is worked out elsewhere."""
 
 
@@ -122,3 +122,18 @@ def test_nothing_is_wished_for_in_the_first_two_load_intervals_of_a_term() -> No
     group.run("coordinator is b")
     assert not group.run("pass 3s")
     assert group.run("pass 5s")
+
+
+def test_a_change_waits_for_loads_that_are_told_soon() -> None:
+    """So who joins has its part of a partition at once; where nobody tells any it does not wait for long."""
+    told, silent = Group(Rules()), Group(Rules())
+    for group in (told, silent):
+        for command in ("topic orders 1", "ask a orders", "pass 2s", "eager a b"):
+            group.run(command)
+        assert group.run("ask b orders") == ["JOINED b#2"]
+    told.run("load orders 0 1600 1000")
+    told.tell_loads("a", 1)
+    told.settle()
+    assert any("PLAN 2" in line for line in told.said)
+    assert told.run("pass 1s")[-1].startswith("GRANT orders[0] 0-50 % to b#2")
+    assert silent.run("pass 1s") == ["PLAN 2 for group epoch 4"]
