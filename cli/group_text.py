@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, Final
 
 from ..group.happened import Change, Entry, Move, MoveState, Party
 from ..group.history import History
-from ..group.shown import MemberShown
+from ..group.shown import Held, MemberShown, as_few
 from ..keyrange.hashing import SPACE_END
+from ..offsets.event_values import NO_MOVE
 from .group_logs import Heard, Stands
 from .moments import seconds, written
 
@@ -41,19 +43,28 @@ def group_text(app: str, stands: Stands) -> str:
     reckoned_ms = stands.now_ms if stands.at_ms is None else stands.at_ms
     for member in group.members:
         name = f" {member.instance}" if member.instance else ""
-        ranges = ", ".join(held.label for held in member.held[:RANGES_SHOWN]) or "nothing"
-        if (more := len(member.held) - RANGES_SHOWN) > 0:
-            ranges += f" and {more} more"
         role = ", coordinates" if member.is_coordinator else ""
         beat = "" if stands.heard is None else f", {_beat(member, stands.heard, reckoned_ms)}"
         lines.append(
             f"  incarnation {member.incarnation}{name} on {member.host or '?'} ({member.standing}{role}{beat}): "
-            f"{ranges} ({member.share:.0%})"
+            f"{_ranges(member.held)} ({member.share:.0%})"
         )
     if not group.members:
         lines.append("  no member")
     lines += [f"  {line}" for line in group.waits]
     return "\n".join(lines)
+
+
+def _ranges(held: Sequence[Held]) -> str:
+    """What a member has: touching ranges as one, whatever their epochs, and each partition named once."""
+    few = as_few(held)
+    told = [
+        f"{topic}[{partition}]" + ("" if own[0].is_whole else " " + " ".join(one.points for one in own))
+        for (topic, partition), group in groupby(few[:RANGES_SHOWN], lambda one: (one.topic, one.partition))
+        for own in (list(group),)
+    ]
+    more = len(few) - RANGES_SHOWN
+    return (", ".join(told) or "nothing") + (f" and {more} more" if more > 0 else "")
 
 
 def _beat(member: MemberShown, heard: Heard, now_ms: int) -> str:
@@ -133,6 +144,7 @@ def history_text(app: str, history: History, entries: Sequence[Entry], now_ms: i
         "before is not known"
         for log_partition, ms in sorted(history.begins_ms.items())
     ]
+    entries = _as_few(entries)
     moves = [entry for entry in entries if isinstance(entry, Move)]
     width = max((len(move.label) for move in moves), default=0)
     columns = _columns([_times(move) for move in moves])
@@ -145,6 +157,25 @@ def history_text(app: str, history: History, entries: Sequence[Entry], now_ms: i
     if not entries:
         lines.append("  nothing of what was asked for")
     return "\n".join(lines)
+
+
+def _as_few(entries: Sequence[Entry]) -> list[Entry]:
+    """Touching ranges that moved alike, at the same times, as one; without a number where they are several moves."""
+    found: list[Entry] = []
+    for entry in entries:
+        if found and (joined := _joined(found[-1], entry)) is not None:
+            found[-1] = joined
+        else:
+            found.append(entry)
+    return found
+
+
+def _joined(last: Entry, entry: Entry) -> Move | None:
+    if not (isinstance(last, Move) and isinstance(entry, Move) and last.end == entry.first):
+        return None
+    joined = last._replace(end=entry.end, move=last.move if last.move == entry.move else NO_MOVE)
+    same = entry._replace(position=last.position, first=last.first, move=joined.move, epoch=last.epoch)
+    return joined if same == joined else None
 
 
 def _time(ms: int) -> str:

@@ -20,10 +20,12 @@ from ..offsets.signals import (
     ExpelAsked,
     JoinAsked,
     LeaveAsked,
+    Load,
     MoveAsked,
     ReleaseTold,
     Signal,
 )
+from .loads import Loads
 from .silence import GAP_INTERVALS, Silence
 
 COORDINATORS: Final = 0
@@ -87,6 +89,7 @@ class Heard:
     """Source partitions, by number, of which something was released since whoever reads the log last took them."""
     beats: dict[int, Beat] = field(default_factory=dict)
     """The last one of each incarnation that counts."""
+    loads: Loads = field(default_factory=Loads)
     coordinator: CoordinatorBeat | None = None
     """The last one of the highest term."""
 
@@ -113,6 +116,8 @@ class Heard:
                 self.expels[signal.request] = signal
             case ReleaseTold() if len(self.released) < REQUESTS_MAX:
                 self.released.add(signal.partition)
+            case Load():
+                self.loads.hear(signal, append_ms)
             case CoordinatorBeat() if partition == COORDINATORS:
                 if self.coordinator is None or signal.term >= self.coordinator.term:
                     self.coordinator = signal

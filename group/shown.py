@@ -6,7 +6,7 @@ SYNC           points were granted, and their owner has not cut them into worker
 RUNNING        else
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -37,8 +37,17 @@ class Held(NamedTuple):
     @property
     def label(self) -> str:
         """For people; the whole partition without its points."""
-        is_whole = self.end - self.first == SPACE_END
-        return f"{self.topic}[{self.partition}]" + ("" if is_whole else f" {self.first:08x}-{self.end:08x}")
+        return f"{self.topic}[{self.partition}]{'' if self.is_whole else f' {self.points}'}"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all points of the partition."""
+        return self.end - self.first == SPACE_END
+
+    @property
+    def points(self) -> str:
+        """The points alone, in hexadecimal."""
+        return f"{self.first:08x}-{self.end:08x}"
 
 
 class MemberShown(NamedTuple):
@@ -73,28 +82,27 @@ class GroupShown(NamedTuple):
 def shown(control: Control, folds: Mapping[Place, PartitionLedger]) -> GroupShown:
     """A group, by the folds of its logs."""
     held: dict[int, list[Held]] = {}
-    waits: list[str] = []
-    uncut = False
+    uncut: list[tuple[str, Held]] = []
+    free: list[tuple[str, Held]] = []
     for place in sorted(control.started):
-        cut = folds.get(place, NOTHING).workers()
+        parts = folds.get(place, NOTHING).parts
         for cell in cells(control, folds, place, ()):
             points = Held(*place, cell.first, cell.end, cell.epoch)
             if cell.standing is Standing.HELD:
                 held.setdefault(cell.owner, []).append(points)
-                owners = [owner for _, _, (owner, _) in cut.pieces(cell.first, cell.end)]
-                if owners != [cell.owner] * len(owners) or not owners:
-                    uncut = True
-                    waits.append(f"{points.label} waits for incarnation {cell.owner} to take it up")
+                cut = parts[cell.epoch].workers.pieces(cell.first, cell.end)
+                if sum(end - first for first, end, _ in cut) < cell.end - cell.first:
+                    uncut.append((f"waits for incarnation {cell.owner} to take it up", points))
             else:
-                waits.append(f"{points.label} {_why(control, place, cell.standing, cell.owner)}")
+                free.append((_why(control, place, cell.standing, cell.owner), points))
     asked = [
-        f"{Held(a.topic, a.partition, a.first, a.end, a.epoch).label} is to be released by incarnation {a.incarnation}"
+        (f"is to be released by incarnation {a.incarnation}", Held(a.topic, a.partition, a.first, a.end, a.epoch))
         for _, a in sorted(control.moves.asked.items())
     ]
     state = GroupState.RUNNING
     if not any(not member.expelled for member in control.members.values()):
         state = GroupState.EMPTY
-    elif asked or len(waits) > sum("to take it up" in line for line in waits):
+    elif asked or free:
         state = GroupState.IN_REBALANCE
     elif uncut:
         state = GroupState.SYNC
@@ -108,8 +116,28 @@ def shown(control: Control, folds: Mapping[Place, PartitionLedger]) -> GroupShow
         control.group_epoch,
         control.moves.group_epoch,
         members,
-        (*asked, *waits),
+        (*_told(asked), *_told([*uncut, *free])),
     )
+
+
+def as_few(held: Iterable[Held]) -> list[Held]:
+    """The same points in order, touching ranges of a partition as one, at the epoch of the first of them."""
+    found: list[Held] = []
+    for one in sorted(held):
+        if found and found[-1][:2] == one[:2] and found[-1].end == one.first:
+            found[-1] = found[-1]._replace(end=one.end)
+        else:
+            found.append(one)
+    return found
+
+
+def _told(waits: Iterable[tuple[str, Held]]) -> list[str]:
+    """A sentence for each range, in order of these; touching ones that wait for the same as one."""
+    by_reason: dict[str, list[Held]] = {}
+    for why, points in waits:
+        by_reason.setdefault(why, []).append(points)
+    found = [(points, why) for why, own in by_reason.items() for points in as_few(own)]
+    return [f"{points.label} {why}" for points, why in sorted(found)]
 
 
 def _member(control: Control, member: Member, held: Mapping[int, list[Held]]) -> MemberShown:

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from ..keyrange.hashing import SPACE_END
 from ..keyrange.steps import Steps
-from ..offsets.control_events import MemberExpelled, MemberFenced, MemberJoined, RangesGranted
+from ..offsets.control_events import MemberExpelled, MemberFenced, MemberJoined, RangesGranted, ReleaseAsked
 from ..offsets.events import (
     Committed,
     Event,
@@ -106,6 +106,8 @@ class Ownership:
     problems: list[Example] = field(default_factory=list)
     unexpelled: list[Example] = field(default_factory=list)
     """Members that were fenced and not expelled before."""
+    asked: dict[int, ReleaseAsked] = field(default_factory=dict)
+    """What each move asked its owner to release."""
 
     def by_epoch(self) -> dict[Epoch, list[Claim]]:
         """The claims of each epoch."""
@@ -148,6 +150,8 @@ def fold_ownership(counted: Iterable[tuple[int, Event]]) -> Ownership:
                     shown = {"position": position, "incarnation": event.incarnation}
                     found.unexpelled.append({**shown, "problem": "fenced, and not expelled before"})
                 members.fenced.setdefault(event.incarnation, position)
+            case ReleaseAsked():
+                found.asked.setdefault(event.move, event)
             case RangesGranted():
                 _grant(found, holders, position, event)
     return found

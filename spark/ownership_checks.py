@@ -21,7 +21,9 @@ from typing import NamedTuple
 
 from ..keyrange.hashing import SPACE_END
 from ..keyrange.steps import Steps
-from ..offsets.events import LogOpened, OffsetEvent, WorkersCut
+from ..offsets.control_events import ReleaseAsked
+from ..offsets.event_values import NO_MOVE, Edge
+from ..offsets.events import LogOpened, OffsetEvent, RangesReleased, WorkersCut
 from .history import Grants, Source
 from .ownership import (
     NOBODY,
@@ -62,17 +64,19 @@ def judge_ownership(grants: Grants, ownership: Ownership, log: OffsetLog, edges:
             len(ownership.claims),
             ownership.problems,
         ),
-        _judge_free(ownership, edges),
+        _judge_free(ownership, log, edges),
         _judge_grants(ownership, grants, edges),
-        _judge_releases(log, edges),
+        _judge_releases(ownership, log, edges),
         _judge_last(ownership, log, edges),
         _judge_fenced(ownership, log),
     ]
 
 
-def _judge_free(ownership: Ownership, edges: Edges) -> Verdict:
+def _judge_free(ownership: Ownership, log: OffsetLog, edges: Edges) -> Verdict:
     problems: list[Example] = []
     checked = 0
+    logs = {(event.topic, event.partition): number for number, _, event in releases_of(log)}
+    floors = {number: _Floors(ownership, spans) for number, spans in _spans_by_log(log).items()}
     for claim in ownership.claims:
         if claim.epoch_before == NOBODY:
             continue
@@ -82,11 +86,15 @@ def _judge_free(ownership: Ownership, edges: Edges) -> Verdict:
         if claim.is_fenced_before:
             continue
         released = edges.released(claim.source, claim.epoch_before, claim.incarnation_before)
+        known_by = floors[logs[claim.source]].above(claim.position - 1) if claim.source in logs else None
         for first, end, release in released.all_pieces(claim.first, claim.end):
+            owner = f"incarnation {claim.incarnation_before} at epoch {claim.epoch_before}"
+            shown = {**_shown(claim), "first": first, "end": end}
             if release is None:
-                owner = f"incarnation {claim.incarnation_before} at epoch {claim.epoch_before}"
-                shown = {**_shown(claim), "first": first, "end": end}
                 problems.append({**shown, "problem": f"granted while {owner} has neither released it nor is fenced"})
+            elif known_by is not None and known_by < release.position:
+                shown = {**shown, "position": known_by, "released_at": release.position}
+                problems.append({**shown, "problem": f"granted when {owner} had not released it; it released it later"})
     return Verdict("grant-free", "a range is granted when its owner has released it or is fenced", checked, problems)
 
 
@@ -117,7 +125,7 @@ def _judge_grants(ownership: Ownership, grants: Grants, edges: Edges) -> Verdict
     return Verdict("grant-edge", "every grant goes on where its last owner has ended", checked, problems)
 
 
-def _judge_releases(log: OffsetLog, edges: Edges) -> Verdict:
+def _judge_releases(ownership: Ownership, log: OffsetLog, edges: Edges) -> Verdict:
     problems: list[Example] = []
     checked = 0
     for number, position, event in releases_of(log):
@@ -140,7 +148,19 @@ def _judge_releases(log: OffsetLog, edges: Edges) -> Verdict:
                 if band.edge not in (None, edge):
                     problem = f"released at offset {band.edge}, its tiles end at {edge}"
                     problems.append({**shown, "first": first, "end": end, "problem": problem})
+            if event.move != NO_MOVE and not _was_asked(ownership.asked.get(event.move), event, band):
+                problem = f"released for move {event.move}, which did not ask for it"
+                problems.append({**shown, "first": band.first, "end": band.end, "problem": problem})
     return Verdict("release-edge", "every release is of what is owned, at the edges of its tiles", checked, problems)
+
+
+def _was_asked(asked: ReleaseAsked | None, event: RangesReleased, band: Edge) -> bool:
+    """Whether a move asked this member for a band at this epoch; also for a part of what it then released."""
+    if asked is None:
+        return False
+    same = (asked.topic, asked.partition, asked.epoch, asked.incarnation)
+    is_its_own = same == (event.topic, event.partition, event.epoch, event.incarnation)
+    return is_its_own and asked.first <= band.first and band.end <= asked.end
 
 
 def _judge_last(ownership: Ownership, log: OffsetLog, edges: Edges) -> Verdict:

@@ -129,7 +129,7 @@ class Network:
         self._random = rng
         self._context = contextvars.Context()
         self._under_way: dict[Request, None] = {}
-        self._armed: dict[Kind, tuple[Fault, str | None]] = {}
+        self._armed: dict[Kind, tuple[Fault, str | None, str | None]] = {}
         self._held: list[Request] = []
         self._caught: asyncio.Event | None = None
 
@@ -157,10 +157,12 @@ class Network:
 
     # --- for a test ------------------------------------------------------------------------------------------------
 
-    def arm(self, kind: Kind, fault: Fault, topic: str | None = None) -> None:
-        """The next request of this kind meets the fault; with a topic, the next one that is about it."""
+    def arm(self, kind: Kind, fault: Fault, topic: str | None = None, client: str | None = None) -> None:
+        """The next request of this kind meets the fault; with a topic, the next one that is about it, and with a
+        client, the next one that it sends.
+        """
         self._caught = asyncio.Event()
-        self._armed[kind] = fault, topic
+        self._armed[kind] = fault, topic, client
 
     def disarm(self) -> None:
         """No request is to meet a fault that was armed."""
@@ -211,7 +213,7 @@ class Network:
             patience_s=limit_s if patience_s is None else min(patience_s, limit_s),
         )
         self._under_way[request] = None
-        faults, fault = self.faults, self._caught_by(kind, step)
+        faults, fault = self.faults, self._caught_by(client_name, kind, step)
         delay = self.draw(self.latency.request_ms)
         if fault is Fault.NOT_SENT or self.happens(faults.not_sent, "not_sent"):
             self._after(request, delay, self._fail, request, UNREACHABLE)
@@ -228,10 +230,10 @@ class Network:
             self._after(request, delay, self._arrive, request, is_lost)
         return request.reply
 
-    def _caught_by(self, kind: Kind, step: Callable[[], Any]) -> Fault | None:
+    def _caught_by(self, client_name: str, kind: Kind, step: Callable[[], Any]) -> Fault | None:
         """The fault that was armed for a request."""
-        fault, topic = self._armed.get(kind, (None, None))
-        if fault is None or (topic is not None and topic not in topics_of(step)):
+        fault, topic, client = self._armed.get(kind, (None, None, None))
+        if fault is None or client not in (None, client_name) or (topic is not None and topic not in topics_of(step)):
             return None
         assert self._caught is not None, "it was made when this was armed"
         self._caught.set()

@@ -3,10 +3,8 @@
 A worker that waits for its handler is busy: what counts is how long it can't take the next record. A record that runs
 across the end of a window counts in both, for its part in each.
 
-The points of a watched worker are kept exactly while they are few. When there are too many, light neighbours in order
-of points are melted into the heaviest of them: a point with more than ``1/POINTS`` of the load is never melted away,
-and no cost moves further than to a neighbour that is kept. So cuts at the median stay right, and a heavy point stays
-a point.
+The points of a watched worker are kept exactly while they are few. When there are too many they are melted down: a
+point with more than ``1/POINTS`` of the load stays a point.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,6 +13,7 @@ from typing import Final, NamedTuple
 
 from ...brokers.protocol import Record
 from ...keyrange.hashing import point_of
+from ...keyrange.melting import melted
 from ...keyrange.policy import FULL
 
 POINTS: Final = 128
@@ -119,24 +118,3 @@ class Load:
             right.points = self.points.part(at)
             left.points = self.points
         return left, right
-
-
-def melted(costs: dict[int, int], points: int) -> list[tuple[int, int]]:
-    """At most ``2 * points + 1`` of them, in order of points, with the same sum; what is heavy stays as it is."""
-    light = sum(costs.values()) // points
-    kept: list[tuple[int, int]] = []
-    heaviest = (0, 0)
-    total = 0
-    for point, cost in [*sorted(costs.items()), (-1, light + 1)]:
-        if cost <= light and total + cost <= light:
-            heaviest = max(heaviest, (cost, -point))
-            total += cost
-            continue
-        if total:
-            kept.append((-heaviest[1], total))
-            heaviest, total = (0, 0), 0
-        if cost <= light:
-            heaviest, total = (cost, -point), cost
-        else:
-            kept.append((point, cost))
-    return kept[:-1]

@@ -13,8 +13,11 @@ from keylanes.keyrange.ranges import KeyRange
 from keylanes.runtime.partition.worker import Worker
 from keylanes.state.changelog import changelog_topic
 
+from .hand_overs import HandOvers
+from .moving import Moving
 from .plan import Happening
 from .process import APP, Process
+from .steps import STRIKES
 from .workload import BIG_BYTES, BILLS, OUT, draw_work
 
 if TYPE_CHECKING:
@@ -61,6 +64,8 @@ class Happenings:
         self.world, self.cluster, self.loop = world, world.cluster, world.loop
         self.troubles: set[asyncio.Task[None]] = set()
         """Each ends what it began, when its time is over or when it is cancelled."""
+        self.moving = Moving(world)
+        self.hand_overs = HandOvers(world, self.moving)
         self.passings: list[asyncio.Task[None]] = []
         self._traps: list[tuple[str, Callable[[Process], None], float]] = []
         """Steps at which something is to befall the coordinator, in the order in which they were set."""
@@ -75,7 +80,7 @@ class Happenings:
             await self.world.until(happening.at_s)
             self.world.judge_ended()
             self.world.tell(happening.kind)
-            self.world.reached[happening.kind] += 1
+            self.world.reached[happening.kind] += happening.kind not in STRIKES  # they are counted when they hit
             await self.begin(happening)
             if not self.world.alive():
                 self.world.start()
@@ -91,6 +96,9 @@ class Happenings:
 
     async def begin(self, happening: Happening) -> None:
         """Have it begin."""
+        if happening.kind in STRIKES:
+            await self.hand_overs.strike(happening.kind, random.Random(happening.seed))
+            return
         method: Callable[[random.Random], Coroutine[Any, Any, None]] = getattr(
             self, "_" + happening.kind.replace(" ", "_")
         )
@@ -127,6 +135,12 @@ class Happenings:
     ) -> None:
         """Trouble that begins now and ends later. ``is_outage``: of the signals alone."""
         lasts_s = rng.choice(LASTS_S if longest_s is None else (longest_s,)) * 2 * rng.random()
+        self.for_so_long(begin, end, lasts_s, is_outage=is_outage)
+
+    def for_so_long(
+        self, begin: Callable[[], None], end: Callable[[], None], lasts_s: float, *, is_outage: bool = False
+    ) -> None:
+        """The same for a time that is known."""
 
         async def last() -> None:
             try:
@@ -258,16 +272,17 @@ class Happenings:
         coordinator = self.world.coordinator()
         others = [process for process in self.world.alive() if process is not coordinator]
         if step == ELECTED and coordinator is not None and others:
-            coordinator.stop() if rng.random() < 0.5 else self._dies(coordinator)
+            coordinator.stop() if rng.random() < 0.5 else self.dies(coordinator)
         elif others and (step in OVER or rng.random() < 0.3):
-            self._dies(rng.choice(others))
+            self.dies(rng.choice(others))
         elif step == ASKED:
             self.passings.append(self.loop.create_task(self._pass_on_soon(rng)))
 
     async def _coordinator_dies(self, rng: random.Random) -> None:
-        self._set_trap(rng, self._dies)
+        self._set_trap(rng, self.dies)
 
-    def _dies(self, process: Process) -> None:
+    def dies(self, process: Process) -> None:
+        """It is killed, now."""
         self.world.count_fault("kill")
         self.passings.append(self.loop.create_task(process.kill()))
 
@@ -280,16 +295,16 @@ class Happenings:
 
     async def _coordinator_cut(self, rng: random.Random) -> None:
         def cut(process: Process) -> None:
-            self._cut_off_from(rng, process)
+            self.cut_off_from_a_log(rng, process)
 
         self._set_trap(rng, cut)
 
     async def _cut_from_a_log(self, rng: random.Random) -> None:
         process = self._some_process(rng)
         if process is not None:
-            self._cut_off_from(rng, process)
+            self.cut_off_from_a_log(rng, process)
 
-    def _cut_off_from(self, rng: random.Random, process: Process) -> None:
+    def cut_off_from_a_log(self, rng: random.Random, process: Process) -> None:
         """One of the logs can't be reached by a process; the others can."""
         self.world.count_fault("cut from a log")
         cut, one = self.cluster.faults.cut_from, (process.name, f"{APP}.{rng.choice(LOGS)}")
@@ -308,9 +323,14 @@ class Happenings:
             is_outage=True,
         )
 
-    async def _storm(self, rng: random.Random) -> None:  # it has nothing to draw
+    async def _storm(self, rng: random.Random) -> None:
+        """Five come at once, or some come and as many go."""
         for _ in range(5):
             self._start_beside()
+        if rng.random() < 0.5:
+            alive = self.world.alive()
+            for process in rng.sample(alive, min(5, len(alive) - 1)):
+                process.stop() if rng.random() < 0.5 else self.dies(process)
 
     async def _flapping(self, rng: random.Random) -> None:
         self.passings.append(self.loop.create_task(self._flap(rng)))
@@ -435,7 +455,10 @@ class Happenings:
 
     async def _grow(self, rng: random.Random) -> None:
         """A source gets a partition more, which has records before anybody notices."""
-        topic = rng.choice(list(self.world.mix.sources))
+        self.grow(rng, rng.choice(list(self.world.mix.sources)))
+
+    def grow(self, rng: random.Random, topic: str) -> None:
+        """See above."""
         if len(self.cluster.places(topic)) >= PARTITIONS_MAX:
             return
         place = self.cluster.grow(topic)
@@ -452,6 +475,19 @@ class Happenings:
 
     # --- ranges ----------------------------------------------------------------------------------------------------
 
+    async def _deal(self, rng: random.Random) -> None:
+        await self.moving.deal(rng)
+
+    async def _move(self, rng: random.Random) -> None:
+        self.passings.append(self.loop.create_task(self.moving.move(rng)))
+
+    async def _stuck(self, rng: random.Random) -> None:
+        self.passings.append(self.loop.create_task(self.moving.move_what_is_stuck(rng)))
+
+    async def _strike(self, rng: random.Random) -> None:
+        """Any of them."""
+        self.passings.append(self.loop.create_task(self.hand_overs.strike(rng.choice([*STRIKES]), rng)))
+
     async def _release(self, rng: random.Random) -> None:
         self.passings.append(self.loop.create_task(self._pass_on(rng)))
 
@@ -462,9 +498,11 @@ class Happenings:
         self.passings.append(self.loop.create_task(self._reshape(rng, "merge")))
 
     async def _reshape(self, rng: random.Random, kind: str) -> None:
-        """A split or a merge is asked for in a process that works; what comes of it is said by the logs."""
         process = self._some_worker(rng)
-        place = rng.choice(self.world.sources)
+        await self.reshape(rng, kind, process, rng.choice(self.world.sources))
+
+    async def reshape(self, rng: random.Random, kind: str, process: Process | None, place: TopicPartition) -> None:
+        """A split or a merge is asked for in a process that works; what comes of it is said by the logs."""
         workers = sorted(self._workers(process, place), key=lambda worker: worker.first)
         if process is None or not workers:
             return

@@ -5,6 +5,7 @@ happening draws what it needs from a seed of its own, so that the others stay wh
 """
 
 import random
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -61,12 +62,19 @@ KINDS: Final = {
 }
 """What may happen, and how often in proportion."""
 
+RANGE_KINDS: Final = {"move": 6, "strike": 6, "stuck": 1, "release": 1, "split": 2, "merge": 1}
+"""The same of groups in which ranges move."""
+KINDS_MADE: Final = ("deal",)
+"""What plans that are made begin with, and no draw has."""
+
 STATEFUL_ONLY: Final = frozenset({"compact", "full disk"})
 STATELESS_ONLY: Final = frozenset({"grow"})
 """State is kept by partition and key: a source that has it may not grow."""
 KINDS_MAX = 9
 """So many kinds of happenings occur in one plan: a mix of its own, in which some come together often."""
 AT_ONCE_S = 0.05
+CELLS: Final = (1, 4, 16)
+"""Factors of groups in which ranges move."""
 
 
 GROUP: Final = {
@@ -98,6 +106,8 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
     """What processes may be called; none: nobody has a name."""
     members: int = 1
     """So many processes are there from the beginning."""
+    factors: dict[str, int] = {}
+    """Of source topics; those of others are drawn."""
     processes_max: int = 4
     """So many are alive at a time, of those that are started beside others."""
     until_level: float = 0.0
@@ -162,7 +172,45 @@ def draw_plan(seed: int) -> Plan:
     if mix.members > 1:
         until_level = random.Random(f"level {seed}").choice((0.0, 0.0, 0.0, 0.5, 1.0))
         mix = msgspec.structs.replace(mix, until_level=until_level)
-    return Plan(seed, mix, tuple(_draw_bursts(rng, mix)), tuple(_draw_happenings(rng, mix)))
+    plan = Plan(seed, mix, tuple(_draw_bursts(rng, mix)), tuple(_draw_happenings(rng, mix)))
+    return plan if mix.members == 1 else _with_moves(plan)
+
+
+def _with_moves(plan: Plan) -> Plan:
+    """Ranges of it move, too, mostly from the beginning on."""
+    rng, span_s = random.Random(f"ranges {plan.seed}"), plan.mix.span_s
+    mix = msgspec.structs.replace(plan.mix, factors={topic: rng.choice(CELLS) for topic in plan.mix.sources})
+    kinds = rng.choices([*RANGE_KINDS], [*RANGE_KINDS.values()], k=rng.choice((0, 2, 4, 8)))
+    more = [Happening(round(rng.random() * span_s, 6), kind, rng.getrandbits(32)) for kind in kinds]
+    dealt = [Happening(0.0, "deal", rng.getrandbits(32))] if rng.random() < 0.6 else []
+    happenings = sorted([*dealt, *plan.happenings, *more], key=lambda happening: happening.at_s)
+    return msgspec.structs.replace(plan, mix=mix, happenings=tuple(happenings))
+
+
+def made(seed: int, kinds: Sequence[str]) -> Plan:
+    """A group of three to five, whose ranges are dealt out, and to which nothing happens but these, one after the
+    other.
+    """
+    plan, rng = draw_plan(seed), random.Random(f"made {seed}")
+    topics = rng.sample([*plan.mix.sources], rng.randint(1, len(plan.mix.sources)))
+    mix = msgspec.structs.replace(
+        plan.mix,
+        sources={topic: rng.randint(1, 2) for topic in topics},
+        factors={topic: rng.choice(CELLS) for topic in topics},
+        members=rng.randint(3, 5),
+        processes_max=5,
+        differing=0.0,
+        until_level=0.0,
+        dying=False,
+        release_ms=rng.choice((2_000, 30_000)),
+    )
+    bursts = tuple(
+        msgspec.structs.replace(burst, partition=burst.partition % mix.sources[burst.topic])
+        for burst in plan.bursts
+        if burst.topic in mix.sources
+    )
+    happenings = tuple(Happening(0.0, kind, rng.getrandbits(32)) for kind in ("deal", *kinds))
+    return Plan(seed, mix, bursts, happenings)
 
 
 def draw_mix(rng: random.Random) -> Mix:

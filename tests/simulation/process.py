@@ -21,6 +21,7 @@ from keylanes.runtime.watch.steps import Step
 from .folders import LivingCopies, disk_full
 from .key_order import Lane
 from .loop import PausingLoop, context_of
+from .steadiness import Bands, Steadiness
 from .workload import handlers
 
 if TYPE_CHECKING:
@@ -72,6 +73,9 @@ class Process:
         self._at_once: Counter[str] = Counter()
         self._last: dict[Lane, int] = {}
         self.ended_s = math.inf
+        self.read = (0, 0)
+        """Up to where it had read the control log at the last commit but one, and at the last."""
+        self.steadiness = Steadiness(self.loop.time, self._bands, self.settings.commit_interval_ms / 1000)
         self.members: list[Member] = []
         """One for each time that it asked to take part."""
         self.life = Rejoining(self._make, self._adopt, self.settings)
@@ -99,6 +103,8 @@ class Process:
         self._at_once.clear()
         self._running.clear()
         self._last.clear()
+        self.steadiness.forget()
+        self.read = (0, 0)
         self.members.append(member)
 
     @property
@@ -129,7 +135,7 @@ class Process:
 
     def _begins_in_world(self, context: Context, lane: Lane) -> None:
         point, incarnation = point_of(context.key, context.partition, context.offset), self.incarnation
-        own = (worker for worker in self._workers_of(lane[:2]) if worker.first <= point < worker.end)
+        own = (worker for worker in self.workers_of(lane[:2]) if worker.first <= point < worker.end)
         worker = next(own, None)
         if worker is None:
             self.world.fail(f"{lane}: {context.offset} is run by {self.name}, which does not hold it")
@@ -144,12 +150,17 @@ class Process:
             self._running.pop(lane, None)
             self.world.key_order.ends(lane, self.incarnation)
 
+    def _bands(self) -> Bands:
+        workers = [(*run.dispatch.place, w.first, w.end) for run in self.member.runs for w in run.dispatch.workers]
+        return tuple(sorted(workers))
+
     @property
     def incarnation(self) -> int:
         """Under which it takes part; 0: it has not joined."""
         return self.member.identity.incarnation or 0
 
-    def _workers_of(self, place: tuple[str, int]) -> list[Worker]:
+    def workers_of(self, place: tuple[str, int]) -> list[Worker]:
+        """What it works on of a source partition."""
         return [w for run in self.member.runs if run.dispatch.place == place for w in run.dispatch.workers]
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -189,6 +200,15 @@ class Process:
         """A step of the commit cycle. What is held in memory is within its limits."""
         self._reach(step)
         self._check_memory()
+        if step == "take":
+            logs = self.member.logs
+            self.read = (self.read[1], logs.positions[logs.control])
+        if self.disk_s or self.was_stopped or self.member.state != "running":
+            self.steadiness.forget()
+        elif wrong := self.steadiness.hears(step):
+            self.world.fail(f"{self.name}: {wrong}")
+        if self.world.happenings.hand_overs.waits:
+            self.world.happenings.hand_overs.heard(self, step)
 
     def _check_memory(self) -> None:
         """All queues together are within their limit, but for one record each; so is what waits for a commit.
@@ -233,11 +253,13 @@ class Process:
     def pause(self) -> None:
         """SIGSTOP."""
         self.is_paused = True
+        self.steadiness.forget()
         self.loop.pause(self.name)
 
     def resume(self) -> None:
         """SIGCONT."""
         self.is_paused = False
+        self.steadiness.forget()
         self.loop.resume(self.name)
 
     def stop(self) -> None:

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from . import corpus, soak
 from .happenings import ASKED, ROLES
-from .plan import KINDS, Plan, draw_plan
+from .plan import KINDS, RANGE_KINDS, Plan, draw_plan
 from .plants import focused
 from .process import STEPS
 from .shrink import kind_of, parts_of, shrink
@@ -42,6 +42,9 @@ traces: dict[int, str] = {}
 STEP_KINDS = ("coordinator dies", "coordinator pauses", "coordinator cut")
 MUST_BE_REACHED = (
     *KINDS,
+    *RANGE_KINDS,
+    "deal",
+    "intervals between commits",
     "dropped",
     "caught up",
     "trimmed",

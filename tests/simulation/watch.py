@@ -7,10 +7,9 @@ Points are cut into cells wherever a bound occurs. Each cell has an edge, below 
 the newest grant; a tile must begin at the edge of each of its cells, and be its holder's.
 """
 
-from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -27,7 +26,10 @@ from keylanes.offsets.control_events import (
     MemberJoined,
     MemberRefused,
     PartitionStarted,
+    PlanMade,
     RangesGranted,
+    ReleaseAsked,
+    ReleaseWithdrawn,
 )
 from keylanes.offsets.event_values import PinnedEnd, Tile
 from keylanes.offsets.events import (
@@ -54,11 +56,11 @@ from keylanes.runtime.handlers.outputs import ERROR_HEADER
 from keylanes.state.changelog import changelog_topic
 
 from ..stage.cluster import Cluster, Row
+from .asks import Asks, check_whole
+from .cells import NOBODY, Cells, Holder
 from .state_checker import check_changes, check_folded, numbers_of
 from .twin import Twin, Writes
 from .workload import AUDIT, DEAD, OUT, expected
-
-NOBODY = -1
 
 
 class Produced(NamedTuple):
@@ -74,35 +76,15 @@ class Produced(NamedTuple):
     app_id: bytes
 
 
-class Holder(NamedTuple):
-    """Who may commit a cell."""
+@dataclass(frozen=True)
+class Whereabouts:
+    """What a member had read of the control log some commits ago, and whether it leaves."""
 
-    epoch: int
-    incarnation: int
+    read: int
+    leaves: bool
 
 
-@dataclass
-class Cells:
-    """The edges and holders of one source partition. ``bounds``: where each cell begins."""
-
-    bounds: list[int] = field(default_factory=lambda: [0])
-    edges: list[int] = field(default_factory=lambda: [0])
-    holders: list[Holder] = field(default_factory=lambda: [Holder(NOBODY, NOBODY)])
-
-    def within(self, first: int, end: int) -> range:
-        """The numbers of the cells that make up ``[first, end)``; cut where need be."""
-        return range(self._cut(first), self._cut(end))
-
-    def _cut(self, point: int) -> int:
-        if point == SPACE_END:
-            return len(self.bounds)
-        at = bisect_right(self.bounds, point)
-        if self.bounds[at - 1] == point:
-            return at - 1
-        self.bounds.insert(at, point)
-        self.edges.insert(at, self.edges[at - 1])
-        self.holders.insert(at, self.holders[at - 1])
-        return at
+UNKNOWN = Whereabouts(0, leaves=True)
 
 
 class Watch:
@@ -133,6 +115,11 @@ class Watch:
         self.lanes: dict[tuple[object, ...], tuple[int, int]] = {}
         self.twins: dict[TopicPartition, Twin] = {}
         self.points: dict[TopicPartition, list[int]] = defaultdict(list)
+        self.asks = Asks()
+        self.factors: dict[str, int] = {}
+        """How many workers each source has by declaration, where all say the same."""
+        self.whereabouts: Callable[[int], Whereabouts] = lambda incarnation: UNKNOWN
+        """Of a member, by its incarnation."""
         self.reached: Counter[str] = Counter()
         self.steps = 0
 
@@ -170,6 +157,19 @@ class Watch:
                     self._grant(event)
                 case EndsPinned():
                     self.pins.append(event.ends)
+                case PlanMade() | ReleaseAsked() | ReleaseWithdrawn():
+                    self._move(event)
+
+    def _move(self, event: PlanMade | ReleaseAsked | ReleaseWithdrawn) -> None:
+        match event:
+            case PlanMade():
+                self.asks.plan(event)
+                self.reached[f"plan: {event.cause}"] += 1
+            case ReleaseAsked():
+                self.asks.ask(event, self._cells(event))
+            case ReleaseWithdrawn():
+                self.asks.withdraw(event, len(self.control))
+                self.reached[f"withdrawn: {event.reason}"] += 1
 
     def _member(self, event: MemberJoined | MemberRefused | MemberExpelled | MemberFenced) -> None:
         """Each joins once; who is fenced was expelled before, and has nothing under way."""
@@ -215,6 +215,7 @@ class Watch:
         cells = self._cells(event)
         assert event.incarnation in self.joined, f"{event} to one that has not joined"
         assert event.incarnation not in self.expelled, f"{event} to one that was expelled"
+        self.asks.grant(event)
         for band in event.bands:
             for i in cells.within(band.first, band.end):
                 if event.epoch <= cells.holders[i].epoch:
@@ -227,15 +228,18 @@ class Watch:
                     f"{event} of what {cells.holders[i]} neither released nor was fenced at"
                 )
                 cells.holders[i] = Holder(event.epoch, event.incarnation)
+        if self.factors.get(event.topic) == 1:
+            check_whole(cells, TopicPartition(event.topic, event.partition))
 
-    def _cells(self, event: RangesGranted | RangesReleased | Committed | WorkersMerged) -> Cells:
+    def _cells(self, event: RangesGranted | ReleaseAsked | RangesReleased | Committed | WorkersMerged) -> Cells:
         place = TopicPartition(event.topic, event.partition)
         assert place in self.cells, f"{event} of a partition that was not started"
         return self.cells[place]
 
     def _release(self, event: RangesReleased) -> None:
         """From here on nobody may commit there, until it is granted again."""
-        cells = self._cells(event)
+        cells, owner = self._cells(event), self.whereabouts(event.incarnation)
+        self.asks.release(event, owner.read, leaves=owner.leaves)
         by = Holder(event.epoch, event.incarnation)
         for band in event.bands:
             for i in cells.within(band.first, band.end):
@@ -245,8 +249,8 @@ class Watch:
 
     # --- transactions ----------------------------------------------------------------------------------------------
 
-    def decide(self, transaction: int, rows: Mapping[TopicPartition, Sequence[Row]]) -> None:
-        """A transaction of the application is decided as committed; its rows by place."""
+    def decide(self, transaction: int, rows: Mapping[TopicPartition, Sequence[Row]]) -> list[Event]:
+        """A transaction of the application is decided as committed; its rows by place. Returns its events."""
         self.steps += 1
         placed = [(place, row) for place, found in sorted(rows.items()) for row in found]
         self.seen[transaction] = len(placed)
@@ -255,7 +259,7 @@ class Watch:
         self._count(events, outputs)
         if events and all(isinstance(event, LogOpened) for event in events):
             assert not outputs, "the opening of a log has outputs"
-            return
+            return events
         self._check_numbers(events)
         named = {output.app_id for output in outputs}
         assert named <= {self.app_id}, f"outputs name {named}, the application is {self.app_id!r}"
@@ -286,6 +290,7 @@ class Watch:
             for place in self.sources:
                 changelog = TopicPartition(changelog_topic(self.app, place.topic), place.partition)
                 check_changes(place, wrote.get(place, {}), rows.get(changelog, ()), changed.get(place))
+        return events
 
     def _count(self, events: Sequence[Event], outputs: Sequence[Produced]) -> None:
         self.reached.update(type(event).__name__ for event in events)

@@ -20,7 +20,9 @@ from keylanes.brokers.simulated.log import Transaction
 from keylanes.errors import BrokerUnavailable, FencedError, SettingsError, StoreError
 from keylanes.group.members import LEFT, SILENT, SUPERSEDED
 from keylanes.keyrange.hashing import SPACE_END
+from keylanes.offsets.codec import decode
 from keylanes.offsets.control_events import MemberExpelled
+from keylanes.offsets.events import Event
 from keylanes.runtime.logs.office import Expelled
 from keylanes.runtime.member import Member
 from keylanes.runtime.membership import coordinating
@@ -34,7 +36,7 @@ from .loop import PausingLoop
 from .plan import Burst, Mix, Plan, draw_plan
 from .process import APP, FACTORS, Process
 from .state_checker import check_copies
-from .watch import Watch
+from .watch import UNKNOWN, Watch, Whereabouts
 from .witness import check_ownership
 
 LEVEL_LIMIT_S = 120.0
@@ -90,12 +92,15 @@ class World:
         self.watch = Watch(self.cluster, APP, self.sources, stateful=plan.mix.stateful)
         self.cluster.hear(self._appended, self._committed)
         self.cluster.state.on_fence = self._fenced
-        self.factors = {topic: self.rng.choice(FACTORS) for topic in plan.mix.sources}
+        self.cluster.state.on_produce = self._produced
+        self.factors = {topic: self.rng.choice(FACTORS) for topic in plan.mix.sources} | plan.mix.factors
         self.key_order = KeyOrder(lambda incarnation: incarnation in self.watch.expelled)
         self.folders = Folders()
         self.processes: list[Process] = []
         self.is_happening = False
         self.happenings = Happenings(self)
+        self.watch.whereabouts = self._whereabouts
+        self.watch.factors = {} if plan.mix.differing else self.factors
         self.reached: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.story: list[str] = []
@@ -133,14 +138,22 @@ class World:
                 if isinstance(event, MemberExpelled):
                     self._check(lambda event=event: self._judge_silence(event))  # type: ignore[misc]  # a default
                 self.happenings.step(type(event).__name__)
+                self.happenings.hand_overs.control(event)
 
     def _fenced(self, transactional_id: str) -> None:
         if any(transactional_id in self.watch.joined[who].transactional_ids for who in self.watch.expelled):
             self.happenings.step(FENCE)
 
+    def _produced(self, records: Sequence[Outgoing]) -> None:
+        if records[0].topic == self.watch.offsets_topic and self.happenings.hand_overs.waits:
+            self.happenings.hand_overs.produced(decode(record.value or b"") for record in records)
+
     def _committed(self, transaction: Transaction) -> None:
         if not transaction.transactional_id.startswith(WRITER):
-            self._check(lambda: self.watch.decide(id(transaction), self.cluster.rows_of(transaction)))
+            self._check(lambda: self.happenings.hand_overs.decided(self._decided(transaction)))
+
+    def _decided(self, transaction: Transaction) -> list[Event]:
+        return self.watch.decide(id(transaction), self.cluster.rows_of(transaction))
 
     def _check(self, check: Callable[[], None]) -> None:
         try:
@@ -246,6 +259,12 @@ class World:
         else:
             assert cause == SUPERSEDED, f"{process.name} was expelled ({cause}) and did not come back"
             assert process.settings.group_instance_id, f"{process.name} has no name, and was superseded"
+
+    def _whereabouts(self, incarnation: int) -> Whereabouts:
+        owner = next((process for process in self.processes if process.incarnation == incarnation), None)
+        if owner is None or owner.member.group.taking_part.leaves:
+            return UNKNOWN
+        return Whereabouts(owner.read[0], leaves=False)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -408,6 +427,7 @@ class World:
             for run in member.runs:
                 self.reached["dropped"] += run.dispatch.records_dropped
                 self.reached["caught up"] += run.dispatch.records_caught_up
+        self.reached["intervals between commits"] += sum(process.steadiness.looks for process in self.processes)
         self.reached["trimmed"] += self.cluster.trims
         self.reached["steps"] += self.watch.steps
         self.reached.update(self.watch.reached)

@@ -30,7 +30,7 @@ def planted(name: str) -> Run:
     return run
 
 
-def _find(events: list[Any], kind: type, **fields: Any) -> int:
+def find(events: list[Any], kind: type, **fields: Any) -> int:
     """Where the first event of a kind with these fields stands."""
     return next(
         i
@@ -39,7 +39,7 @@ def _find(events: list[Any], kind: type, **fields: Any) -> int:
     )
 
 
-def _move(events: list[Any], origin: int, behind: int) -> None:
+def put_behind(events: list[Any], origin: int, behind: int) -> None:
     """An event comes to stand behind another one."""
     events.insert(behind + (origin > behind), events.pop(origin))
 
@@ -58,33 +58,33 @@ def _term_of_nobody(run: Run) -> None:
 
 def granted_again(run: Run, **fields: Any) -> None:
     """A grant behind all others, of what the second member has released: to that one at epoch 3, but for ``fields``."""
-    grant = run.control[_find(run.control, RangesGranted, incarnation=SECOND, partition=TAKEN)]
+    grant = run.control[find(run.control, RangesGranted, incarnation=SECOND, partition=TAKEN)]
     assert isinstance(grant, RangesGranted)
     bands = (Band(0, WHOLE, 300),)
-    at = _find(run.control, MemberExpelled, incarnation=SECOND)
+    at = find(run.control, MemberExpelled, incarnation=SECOND)
     run.control.insert(at, replace(grant, **{"epoch": 3, "bands": bands, **fields}))
 
 
 def _half_to_another(run: Run) -> None:
     granted_again(run, bands=(Band(0, WHOLE // 2, 300),))
-    joined = run.control[_find(run.control, MemberJoined, incarnation=SECOND)]
+    joined = run.control[find(run.control, MemberJoined, incarnation=SECOND)]
     third = replace(joined, term=2, incarnation=3, birth="process 2")
-    run.control.insert(_find(run.control, MemberFenced, incarnation=FIRST), third)
+    run.control.insert(find(run.control, MemberFenced, incarnation=FIRST), third)
     granted_again(run, bands=(Band(WHOLE // 2, WHOLE, 300),), incarnation=3)
 
 
 def _not_released(run: Run) -> None:
-    del run.events[0][_find(run.events[0], RangesReleased, incarnation=FIRST)]
+    del run.events[0][find(run.events[0], RangesReleased, incarnation=FIRST)]
 
 
 def _granted_before_the_fence(run: Run) -> None:
-    fenced = _find(run.control, MemberFenced, incarnation=FIRST)
-    _move(run.control, fenced, _find(run.control, RangesGranted, incarnation=SECOND, partition=TAKEN))
+    fenced = find(run.control, MemberFenced, incarnation=FIRST)
+    put_behind(run.control, fenced, find(run.control, RangesGranted, incarnation=SECOND, partition=TAKEN))
 
 
 def _granted_from(partition: int, epoch: int, offset: int) -> Callable[[Run], None]:
     def change(run: Run) -> None:
-        at = _find(run.control, RangesGranted, partition=partition, epoch=epoch)
+        at = find(run.control, RangesGranted, partition=partition, epoch=epoch)
         run.control[at] = replace(run.control[at], bands=(Band(0, WHOLE, offset),))
 
     return change
@@ -92,33 +92,33 @@ def _granted_from(partition: int, epoch: int, offset: int) -> Callable[[Run], No
 
 def _released_at(offset: int) -> Callable[[Run], None]:
     def change(run: Run) -> None:
-        at = _find(run.events[0], RangesReleased, incarnation=FIRST)
+        at = find(run.events[0], RangesReleased, incarnation=FIRST)
         run.events[0][at] = replace(run.events[0][at], bands=(Edge(0, WHOLE, offset),))
 
     return change
 
 
 def _released_by_another(run: Run) -> None:
-    at = _find(run.events[0], WorkersCut, incarnation=SECOND)
+    at = find(run.events[0], WorkersCut, incarnation=SECOND)
     released = RangesReleased(SECOND, 1, 1, SOURCE, TAKEN, 0, (Edge(0, WHOLE, None),), ())
     run.events[0].insert(at + 1, released)
 
 
 def _late_tile(run: Run) -> None:
     log = run.events[0]
-    at = _find(log, RangesReleased, incarnation=FIRST)
-    _move(log, at, _find(log, Committed, incarnation=FIRST, partition=MOVED, transaction=5) - 1)
+    at = find(log, RangesReleased, incarnation=FIRST)
+    put_behind(log, at, find(log, Committed, incarnation=FIRST, partition=MOVED, transaction=5) - 1)
     log[at] = replace(log[at], transaction=6)
 
 
 def _released_twice(run: Run) -> None:
-    at = _find(run.events[0], RangesReleased, incarnation=FIRST)
+    at = find(run.events[0], RangesReleased, incarnation=FIRST)
     run.events[0].insert(at + 1, run.events[0][at])
 
 
 def _begun_before_the_release(run: Run) -> None:
     log = run.events[0]
-    _move(log, _find(log, WorkersCut, incarnation=SECOND), _find(log, RangesReleased, incarnation=FIRST) - 1)
+    put_behind(log, find(log, WorkersCut, incarnation=SECOND), find(log, RangesReleased, incarnation=FIRST) - 1)
 
 
 def _last_of_the_first(run: Run) -> int:
@@ -126,11 +126,11 @@ def _last_of_the_first(run: Run) -> int:
 
 
 def _taken(run: Run) -> int:
-    return _find(run.events[0], WorkersCut, incarnation=SECOND, partition=TAKEN)
+    return find(run.events[0], WorkersCut, incarnation=SECOND, partition=TAKEN)
 
 
 def _commit_behind_the_fence(run: Run) -> None:
-    _move(run.events[0], _last_of_the_first(run), _taken(run))
+    put_behind(run.events[0], _last_of_the_first(run), _taken(run))
 
 
 def _behind_the_fence(event: Event) -> Callable[[Run], None]:
@@ -141,7 +141,7 @@ def _behind_the_fence(event: Event) -> Callable[[Run], None]:
 
 
 def _never_expelled(run: Run) -> None:
-    del run.control[_find(run.control, MemberExpelled, incarnation=FIRST)]
+    del run.control[find(run.control, MemberExpelled, incarnation=FIRST)]
 
 
 PLANTS = {

@@ -7,6 +7,8 @@ import pytest
 
 from .group_plants import PLANTS, planted
 from .honest_group import GroupPlanner
+from .honest_ranges import RangePlanner
+from .range_plants import RANGE_PLANTS, planted_range
 
 if TYPE_CHECKING:
     from keylanes.spark.report import Report
@@ -56,3 +58,27 @@ def test_a_planted_fault_is_found_by_name(audited: Audited, name: str) -> None:
     assert report.group is None, "it was not asked for"
     assert check in report.violated()
     assert report.check(check).examples
+
+
+def test_members_that_share_a_partition_are_proven(audited: Audited) -> None:
+    """Three members with ranges of one partition: all statements hold, those on tiles and outputs, too."""
+    run = RangePlanner().run()
+    report = audited(run, group=True, level=True)
+    assert report.violated() == []
+    group = report.to_dict()["group"]
+    assert group["moves"] == {"change": 3, "silent": 1}
+    assert [member["ended"] for member in group["members"]] == ["silent", "left", "left"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a grant overlaps by one point",
+        "parts are granted from the edge of one",
+        "one edge of several is wrong",
+        "a tile in a released part of its own range",
+    ],
+)
+def test_a_planted_fault_in_a_part_of_a_partition_is_found(audited: Audited, name: str) -> None:
+    """See test_ownership.py."""
+    assert RANGE_PLANTS[name].check in audited(planted_range(name)).violated()

@@ -9,7 +9,9 @@ from keylanes.offsets.events import RangesReleased, SnapshotTaken
 from .group_plants import PLANTS, planted
 from .honest import SOURCE, Planner, Run
 from .honest_group import FIRST, WHOLE, GroupPlanner
+from .honest_ranges import SIXTEENTH, RangePlanner
 from .owned_logs import Owned, owned
+from .range_plants import RANGE_PLANTS, planted_range
 
 
 def judged(run: Run) -> Owned:
@@ -32,6 +34,14 @@ def test_an_honest_group_holds_all_statements() -> None:
     }
 
 
+def test_members_that_share_a_partition_hold_all_statements() -> None:
+    """Parts that move, a request that is withdrawn, ranges that are granted as one, and a member that is lost."""
+    verdicts = judged(RangePlanner().run()).verdicts()
+    assert {name: verdict.problems for name, verdict in verdicts.items() if verdict.problems} == {}
+    assert verdicts["grant-free"].checked > 5
+    assert verdicts["release-edge"].checked > verdicts["release-last"].checked == 8, "some are of several bands"
+
+
 def test_restarts_with_uneven_edges_hold_all_statements() -> None:
     """Each life goes on from the edges of the one before."""
     assert judged(Planner(restarts=3, lag=0.6).run()).violated() == []
@@ -43,6 +53,12 @@ def test_a_planted_fault_is_found_by_name(name: str) -> None:
     assert PLANTS[name].check in judged(planted(name)).violated()
 
 
+@pytest.mark.parametrize("name", RANGE_PLANTS)
+def test_a_planted_fault_in_a_part_of_a_partition_is_found_by_name(name: str) -> None:
+    """What is wrong with some points only, or with one of several ranges."""
+    assert RANGE_PLANTS[name].check in judged(planted_range(name)).violated()
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -52,13 +68,35 @@ def test_a_planted_fault_is_found_by_name(name: str) -> None:
         "granted before its owner was fenced",
         "granted from ahead of it",
         "released twice",
-        "begun before the release",
         "a commit behind the fence",
     ],
 )
 def test_a_fault_breaks_no_other_statement(name: str) -> None:
     """Where nothing else is wrong with it."""
     assert judged(planted(name)).violated() == [PLANTS[name].check]
+
+
+@pytest.mark.parametrize(
+    "name", ["two owners in one partition", "a part is granted before the fence", "released for the move of another"]
+)
+def test_a_fault_in_a_part_breaks_no_other_statement(name: str) -> None:
+    """Where nothing else is wrong with it."""
+    assert judged(planted_range(name)).violated() == [RANGE_PLANTS[name].check]
+
+
+def test_an_overlap_is_told_by_its_points() -> None:
+    """One point that two members may commit: when it is granted, and when it is granted on."""
+    verdict = judged(planted_range("a grant overlaps by one point")).verdicts()["grant-free"]
+    points = [(problem["first"], problem["end"]) for problem in verdict.problems]
+    assert points == [(2 * SIXTEENTH, 2 * SIXTEENTH + 1)] * 2
+
+
+def test_a_grant_before_the_release_is_found_by_what_stands_in_front_of_it() -> None:
+    """The owner releases it all the same, at its end; somebody had read the grant and written something before."""
+    verdict = judged(planted_range("an orphan with a part of its neighbour")).verdicts()["grant-free"]
+    (problem,) = verdict.problems
+    assert (problem["first"], problem["end"]) == (SIXTEENTH, 2 * SIXTEENTH)
+    assert "released it later" in problem["problem"]
 
 
 def test_a_problem_says_where_and_what() -> None:

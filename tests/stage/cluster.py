@@ -40,6 +40,8 @@ class JudgedState(ClusterState):
     on_commit: Callable[[Transaction], None] = staticmethod(lambda transaction: None)
     on_fence: Callable[[str], None] = staticmethod(lambda transactional_id: None)
     """An id was initialised: whoever had it is fenced."""
+    on_produce: Callable[[Sequence[Outgoing]], None] = staticmethod(lambda records: None)
+    """A batch of one partition came into a transaction."""
 
     def initialise(self, transactional_id: str, timeout_ms: int) -> int | Transaction:
         found = super().initialise(transactional_id, timeout_ms)
@@ -57,6 +59,13 @@ class JudgedState(ClusterState):
         end = super().append(records, producer, sequence, now_ms)
         if end >= 0:  # else it was written before
             self.on_append(records)
+        return end
+
+    def produce(
+        self, transactional_id: str, epoch: int, records: Sequence[Outgoing], sequence: int | None, now_ms: int
+    ) -> int:
+        end = super().produce(transactional_id, epoch, records, sequence, now_ms)
+        self.on_produce(records)
         return end
 
     def end(self, transactional_id: str, epoch: int, commit: bool) -> Transaction | None:

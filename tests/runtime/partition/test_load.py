@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from keylanes.brokers.simulated.broker import SimulatedRecord
 from keylanes.keyrange.hashing import point_of_key
 from keylanes.keyrange.policy import FULL
-from keylanes.runtime.partition.load import POINTS, SEEDS_MAX, Load, Points, melted
+from keylanes.runtime.partition.load import POINTS, SEEDS_MAX, Load, Points
 
 
 def record(key: bytes = b"k", offset: int = 0) -> SimulatedRecord:
@@ -76,28 +76,6 @@ def test_a_split_parts_the_histogram() -> None:
     assert right.points is not None
     assert (left.points.costs, right.points.costs) == ({5: 1}, {7: 2, 9: 3})
     assert left.average == right.average == FULL
-
-
-COSTS = st.dictionaries(st.integers(0, 10_000), st.integers(1, 9) | st.integers(1, 10_000), max_size=300)
-
-
-@given(COSTS, st.integers(1, 20))
-def test_melting_keeps_the_sum_and_what_is_heavy(costs: dict[int, int], points: int) -> None:
-    """Few points are left, in order, each one that was there; a heavy one keeps its cost, and no cost below any point
-    moves by more than a light share and what melts across it.
-    """
-    left = melted(costs, points)
-    total = sum(costs.values())
-    assert sum(cost for _, cost in left) == total
-    assert [p for p, _ in left] == sorted({p for p, _ in left} & set(costs))
-    light = total // points
-    assert len(left) <= 3 * points + 1 or light < 4
-    for point, cost in costs.items():
-        if cost > light:
-            assert dict(left)[point] == cost
-    for at in [*costs, *(p + 1 for p in costs)]:
-        below = sum(cost for p, cost in costs.items() if p < at)
-        assert abs(below - sum(cost for p, cost in left if p < at)) <= light
 
 
 @given(st.lists(st.tuples(st.integers(0, 2_000), st.integers(1, 1_000)), max_size=3_000))

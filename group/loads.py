@@ -1,0 +1,204 @@
+"""PURE. What the ranges of the source partitions cost, as their members say: a fold of the Load signals.
+
+Of each place it is known how the load lies over the points. What was measured stays there when the points move, until
+their new owner has measured it anew.
+
+- A report replaces what was known of its points. One of an earlier epoch than what is known there counts for nothing:
+  it is of somebody who owned them before, such as one that was expelled.
+- What nobody confirmed for ``STALE_MS`` gives way to every report.
+- Busy time, records and backlog lie where the report has its points, each of which stands for a cell of the declared
+  cut, at its first point; without points evenly. Bytes of the state lie evenly.
+- Costs of ranges that touch add up to the cost of both together, exactly.
+
+Another thread may ask for costs while it hears: each answer is of before or of after a band's report.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Container
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Final, NamedTuple
+
+from ..keyrange.hashing import SPACE_END
+from ..keyrange.melting import melted
+from ..offsets.ledger import Place
+from ..offsets.signals import BandLoad, Load
+
+PIECES_MAX: Final = 4_096
+"""So many parts of a place are known apart; more are melted into their neighbours."""
+POINTS_MAX: Final = 128
+"""The points of one report are melted down to about twice as many when there are more than four times as many."""
+STALE_MS: Final = 300_000
+
+
+class Cost(NamedTuple):
+    """What points cost. ``busy_us_per_s``: handlers' time, over 1,000,000 for several at once; ``backlog``: records
+    that are left.
+    """
+
+    busy_us_per_s: int
+    records_per_s: int
+    backlog: int
+    state_bytes: int
+
+
+class _Measured(NamedTuple):
+    """A band as it was reported. ``points``: rising; ``below[i]``: the cost of the points before the i-th."""
+
+    first: int
+    end: int
+    epoch: int
+    cost: Cost
+    points: tuple[int, ...]
+    below: tuple[int, ...]
+
+    def until(self, point: int) -> Cost:
+        """What lies in ``[first, point)``."""
+        busy, records, backlog, state_bytes = self.cost
+        even, all_even = point - self.first, self.end - self.first
+        done, whole = even, all_even
+        if self.points:
+            done, whole = self.below[bisect_left(self.points, point)], self.below[-1]
+        return Cost(
+            busy * done // whole, records * done // whole, backlog * done // whole, state_bytes * even // all_even
+        )
+
+
+class _Piece(NamedTuple):
+    """Points ``[first, end)`` of a measured band."""
+
+    first: int
+    end: int
+    heard_ms: int
+    measured: _Measured
+
+    def cost(self, first: int, end: int) -> Cost:
+        """What lies in ``[first, end)`` of it."""
+        measured, first, end = self.measured, max(first, self.first), min(end, self.end)
+        if (first, end) == measured[:2]:
+            return measured.cost
+        return _minus(measured.until(end), measured.until(first))
+
+    def points(self) -> dict[int, int]:
+        """Its busy time by points; where it lies evenly, at its first point."""
+        measured = self.measured
+        inside = measured.points[bisect_left(measured.points, self.first) : bisect_left(measured.points, self.end)]
+        bounds = [self.first, *inside[1:], self.end]
+        costs = [measured.until(b).busy_us_per_s - measured.until(a).busy_us_per_s for a, b in pairwise(bounds)]
+        return {point: cost for point, cost in zip(inside or (self.first,), costs, strict=True) if cost}
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The pieces of a place, in order; ``firsts`` are their first points. They do not overlap, and may have gaps."""
+
+    firsts: list[int] = field(default_factory=list)
+    pieces: list[_Piece] = field(default_factory=list)
+
+    def over(self, first: int, end: int) -> slice:
+        """Which pieces share a point with ``[first, end)``."""
+        begin = bisect_right(self.firsts, first)
+        if begin and self.pieces[begin - 1].end > first:
+            begin -= 1
+        return slice(begin, bisect_left(self.firsts, end, begin))
+
+
+class Loads:
+    """The fold. ``version`` rises when something has changed."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._places: dict[Place, _Steps] = {}
+
+    def hear(self, load: Load, now_ms: int) -> None:
+        """One report, at this time by the clock of the signals; bands that can't be are left out."""
+        for band in load.bands:
+            if 0 <= band.first < band.end <= SPACE_END:
+                self._hear((band.topic, band.partition), _measured(band, max(1, load.interval_ms)), now_ms)
+
+    def cost(self, place: Place, first: int, end: int) -> Cost | None:
+        """What points ``[first, end)`` of a place cost; None: not all of them were measured."""
+        steps = self._places.get(place)
+        if steps is None:
+            return None
+        reached, costs = first, Cost(0, 0, 0, 0)
+        for piece in steps.pieces[steps.over(first, end)]:
+            if piece.first > reached:
+                return None
+            costs = _plus(costs, piece.cost(first, end))
+            reached = piece.end
+        return costs if reached >= end else None
+
+    def keep(self, places: Container[Place]) -> None:
+        """Forget all others."""
+        if gone := [place for place in self._places if place not in places]:
+            self.version += 1
+            for place in gone:
+                del self._places[place]
+
+    def _hear(self, place: Place, measured: _Measured, now_ms: int) -> None:
+        steps = self._places.get(place) or _Steps()
+        first, end = measured.first, measured.end
+        where = steps.over(first, end)
+        over = steps.pieces[where]
+        if any(p.measured.epoch > measured.epoch and now_ms - p.heard_ms < STALE_MS for p in over):
+            return
+        new = _Piece(first, end, now_ms, measured)
+        if len(over) == 1 and over[0][:2] == (first, end):
+            self.version += over[0].measured != measured
+            steps.pieces[where.start] = new
+            return
+        self.version += 1
+        left = [over[0]._replace(end=first)] if over and over[0].first < first else []
+        right = [over[-1]._replace(first=end)] if over and over[-1].end > end else []
+        pieces = [*steps.pieces[: where.start], *left, new, *right, *steps.pieces[where.stop :]]
+        if len(pieces) > PIECES_MAX:
+            pieces = _fewer(pieces)
+        self._places[place] = _Steps([piece.first for piece in pieces], pieces)
+
+
+def _measured(band: BandLoad, interval_ms: int) -> _Measured:
+    points = {point: cost for point, cost in band.points if band.first <= point < band.end and cost > 0}
+    cost = Cost(
+        max(0, band.busy_us) * 1000 // interval_ms,
+        max(0, band.records) * 1000 // interval_ms,
+        max(0, band.backlog),
+        max(0, band.state_bytes),
+    )
+    return _of(band.first, band.end, band.epoch, cost, points)
+
+
+def _of(first: int, end: int, epoch: int, cost: Cost, points: dict[int, int]) -> _Measured:
+    kept = melted(points, POINTS_MAX) if len(points) > 4 * POINTS_MAX else sorted(points.items())
+    below = (0, *accumulate(busy for _, busy in kept))
+    return _Measured(first, end, epoch, cost, tuple(point for point, _ in kept), below)
+
+
+def _fewer(pieces: list[_Piece]) -> list[_Piece]:
+    """About half as many: of touching ones two become one; where most do not touch, those that were heard last."""
+    left: list[_Piece] = []
+    is_pair = False
+    for piece in pieces:
+        if left and not is_pair and left[-1].end == piece.first:
+            left[-1], is_pair = _joined(left[-1], piece), True
+        else:
+            left.append(piece)
+            is_pair = False
+    if len(left) > PIECES_MAX * 3 // 4:
+        left = sorted(sorted(left, key=lambda piece: piece.heard_ms)[-PIECES_MAX // 2 :])
+    return left
+
+
+def _joined(a: _Piece, b: _Piece) -> _Piece:
+    cost = _plus(a.cost(a.first, a.end), b.cost(b.first, b.end))
+    epoch = min(a.measured.epoch, b.measured.epoch)  # so a report of either counts again
+    measured = _of(a.first, b.end, epoch, cost, {**a.points(), **b.points()})
+    return _Piece(a.first, b.end, max(a.heard_ms, b.heard_ms), measured)
+
+
+def _plus(a: Cost, b: Cost) -> Cost:
+    return Cost(a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3])
+
+
+def _minus(a: Cost, b: Cost) -> Cost:
+    return Cost(a[0] - b[0], a[1] - b[1], a[2] - b[2], a[3] - b[3])

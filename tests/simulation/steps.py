@@ -1,0 +1,50 @@
+"""The steps of a hand-over, who plays which part in it, and what may befall whom at which step."""
+
+from typing import Final, NamedTuple
+
+ASKED: Final = "asked"
+WINDING: Final = "winding"
+RELEASING: Final = "releasing"
+RELEASED: Final = "released"
+GRANTED: Final = "granted"
+RESTORING: Final = "restoring"
+TAKEN_UP: Final = "taken up"
+HAND_OVER: Final = (ASKED, WINDING, RELEASING, RELEASED, GRANTED, RESTORING, TAKEN_UP)
+"""In their order: the release is asked for; the giver begins no record of it any more; its transaction that releases is
+under way; and decided; the grant is written; the taker has read it, and makes its state whole; its first transaction is
+decided.
+"""
+
+GIVER: Final = "giver"
+TAKER: Final = "taker"
+COORDINATOR: Final = "coordinator"
+SOURCE: Final = "source"
+PARTS: Final = (GIVER, TAKER, COORDINATOR)
+FAULTS: Final = ("is killed", "stands still", "stands still for long", "is cut off", "loses an answer")
+"""``stands still``: for less than a session, and for longer."""
+
+
+class Strike(NamedTuple):
+    """What befalls whom at which step of a hand-over."""
+
+    part: str
+    fault: str
+    step: str
+
+    def __str__(self) -> str:
+        """As it is called in plans and figures."""
+        return f"{self.part} {self.fault} at {self.step}"
+
+
+CHANGES: Final = (
+    *(Strike(GIVER, "splits", step) for step in HAND_OVER),
+    *(Strike(GIVER, "merges", step) for step in HAND_OVER),
+    *(Strike(TAKER, "splits", step) for step in (RESTORING, TAKEN_UP)),
+    *(Strike(SOURCE, "grows", step) for step in HAND_OVER),
+)
+"""What is no fault, and meets a hand-over all the same."""
+STRIKES: Final = {
+    str(strike): strike
+    for strike in (*(Strike(part, fault, step) for part in PARTS for fault in FAULTS for step in HAND_OVER), *CHANGES)
+}
+"""By the name of the happening."""
