@@ -98,7 +98,8 @@ def test_who_is_alone_tells_nothing_and_tells_who_joins_at_once() -> None:
         await asyncio.sleep(5 * INTERVAL_S)
         assert not loads(group)
         joining = asyncio.create_task(second.start())
-        await until(lambda: len(loads(group)) > 0)
+        await until(lambda: len(first.member.standing.ledger.control.members) == 2)
+        assert await until(lambda: len(loads(group)) > 0) <= 0.2
         assert all(band.busy_us for band in newest(group).values())
         assert set(newest(group)) == {(0, 0), (1, 0)}
         await until(lambda: first.member.group.heard.loads.cost((SOURCE, 0), 0, SPACE_END) is not None)
