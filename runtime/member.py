@@ -299,7 +299,7 @@ class Member:
         )
         cycle = CommitCycle(standing, transactions, holding.runs, self.slots, self.keeper, settings, self.on_step)
         holding.works_with(cycle)
-        holding.begins, holding.ends = self._begin_reading, self._end_reading
+        holding.begins, holding.ends, holding.finds = self._begin_reading, self._end_reading, self.telling.holds
         self._work = self._make_work(cycle)
 
     def _make_work(self, cycle: CommitCycle) -> Work:
@@ -344,7 +344,6 @@ class Member:
         return "damage" if self._damage else "it is level with its sources"
 
     def _begin_reading(self, runs: Sequence[PartitionRun]) -> None:
-        self.telling.holds(runs)
         self.work.way.begins(runs)
         for run in runs:
             self.work.reader.add(run)
