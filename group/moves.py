@@ -6,6 +6,7 @@ granted back at one epoch when all of them are free, or no longer asked for.
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import Final
 
 from ..keyrange.ranges import KeyRange
 from ..offsets.control_events import Decision, ReleaseAsked, ReleaseWithdrawn
@@ -16,6 +17,9 @@ from ..offsets.signals import MoveAsked
 from .cells import Cell, Standing
 from .shares import NOBODY
 from .view import Batch, View
+
+STATE_BYTES: Final = 1 << 20
+"""A move of less state counts for no budget."""
 
 
 def granted(view: View, turn: Turn) -> Batch:
@@ -124,11 +128,10 @@ def withdrawn(view: View, turn: Turn) -> Batch:
 
 def asked(view: View, turn: Turn) -> Batch:
     """What members are to release, and were not asked for yet, also not by a move that went elsewhere. Who leaves does
-    so unasked. Of what a plan moves between members with its state only so much a minute.
+    so unasked. Of moves between members that a plan wants, and that have much state to copy, only so many a minute.
     """
     control = view.control
     staying = {member.incarnation for member in view.staying}
-    stateful = {store.topic for store in control.stores.values()}
     left = view.seat.left_of_budget(view.rules.moves_per_minute, view.now_ms)
     decisions: list[Decision] = []
     budgeted: set[int] = set()
@@ -144,7 +147,7 @@ def asked(view: View, turn: Turn) -> Batch:
         held = [cell for cell in cells if cell.standing is Standing.HELD and not any(overlaps(cell, o) for o in own)]
         for move in (move for move in moves if move in open_moves):
             release = _release(view, place, move, [cell for cell in held if newest(moves, cell) is move])
-            is_budgeted = move.gain > 0 and move.topic in stateful
+            is_budgeted = move.gain > 0 and move.state_bytes >= STATE_BYTES
             if release is None or (is_budgeted and len(budgeted) >= left):
                 continue
             budgeted |= {move.move} if is_budgeted else set()

@@ -23,9 +23,9 @@ class Rules:
     """Times in ms. ``start_window_ms``: how long the first plan waits for others who start; ``leave_ms``: how long
     one that leaves may take; ``load_interval_ms``: how often members say what their ranges cost.
 
-    ``moves_per_minute``: of state, between members, by plans. ``join_ms``: how long a member holds bands that touch
-    until they become one, ``join_within_ms``: how long that may take. ``inline_max``: shares times members of a plan
-    that is worked out at once.
+    ``moves_per_minute``: with much state, between members, by plans. ``join_ms``: how long a member holds bands that
+    touch until they become one, ``join_within_ms``: how long that may take. ``inline_max``: shares times members of a
+    plan that is worked out at once.
     """
 
     session_ms: int = 10_000

@@ -13,7 +13,7 @@ from ...group.member import Rejected, Waits, Works, state_of
 from ...offsets.control import Member
 from ...offsets.decide import StoreSpec
 from ...offsets.event_values import LEVEL
-from ...offsets.signals import Beat, JoinAsked, LeaveAsked, MoveAsked, ReleaseTold, StoreAsked
+from ...offsets.signals import Beat, JoinAsked, LeaveAsked, Load, MoveAsked, ReleaseTold, StoreAsked
 from ..logs.office import Identity, Standing
 from .offer import Offer
 from .signals import Signals
@@ -136,6 +136,10 @@ class TakingPart:
         if not self.is_alone:
             self.signals.tell(self.partition, told)
         self.on_released()
+
+    def has_spent(self, load: Load) -> None:
+        """Say what ranges cost."""
+        self.signals.tell(self.partition, load)
 
     async def _pause(self, seconds: float) -> None:
         try:

@@ -21,6 +21,7 @@ from ...state.changelog import OLD_BEACON_KEY, Beacon, beacon_key, changelog_top
 from ...state.changes import StateChanges
 from ...state.overlay import Cell
 from ...state.restore import Writers
+from ...state.sampling import sampled_bytes
 from ...state.tables import Copies, Copy, StoreInfo
 from ..handlers.handler import Handler
 from ..handlers.outputs import RECORD_FRAME_BYTES, destination_of
@@ -221,6 +222,10 @@ class Keeper:
         storage = self.storages.get(place)
         if storage is not None:
             storage.state.release(within)
+
+    async def sampled_bytes(self, place: Place, within: KeyRange) -> int:
+        """How large the state of a range is, about. Raises StoreError."""
+        return await self._threads.run(sampled_bytes, self.storages[place].state.table, within)
 
     def was_in_office(self, at_ms: int) -> None:
         """Nobody but this process had changed the state when the clock (``wall_ms``) stood there.

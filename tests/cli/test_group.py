@@ -188,3 +188,24 @@ def test_what_can_not_be_told_of_a_history_is_said(folder: Path) -> None:
     ):
         answer = keylanes(folder, "group", "history", *arguments)
         assert (answer.returncode, why in answer.stderr) == (2, True), answer.stderr
+
+
+# --- what is asked for -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("move", "orders", "0", "--to", "1"), "no process of the application runs"),
+        (("expel", "shop-a"), "no process of the application runs"),
+        (("move", "orders", "--to", "1"), "group move: give TOPIC PARTITION; seen orders"),
+        (("move", "orders", "first", "--to", "1"), "group move: PARTITION is a whole number, 0 or more; seen 'first'"),
+        (("expel", "shop-a", "shop-b"), "group expel: one member at a time; seen shop-a shop-b"),
+        (("move", "shop:app", "orders", "0", "--to", "1"), "group move: give either MODULE:APP, or --app NAME"),
+    ],
+)
+def test_what_can_not_be_asked_for_is_said(old: Path, arguments: tuple[str, ...], why: str) -> None:
+    """What is wrong with the words, and that nobody runs who could do it: exit code 2."""
+    answer = keylanes(old, "group", *arguments, "--app", "shop", "--broker", "embedded:data")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert f"keylanes: {why}" in answer.stderr
