@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Set-up and the project's commands, with nothing but the standard library: ``python3 dev.py demo|test|check|soak``.
 
-    demo    the main job on real input; BROKER=kafka: on a real Kafka; MEMBERS=3: in three processes; RESET=1: afresh
+    demo    the main job on real input; BROKER=kafka: on a real Kafka; MEMBERS=6: in six processes; RESET=1: afresh
     test    everything: style, types, all tests with a real Kafka and Spark
     check   the fast part of it: no Java, no broker, no Spark; --python 3.13 runs it with another Python
     soak    the simulation and the kills by the hour; it goes on where the last one ended; --help names the options

@@ -1,6 +1,7 @@
 """``keylanes group``: how the group of an application stands and stood, and what happened to it, by its logs alone."""
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -21,6 +22,8 @@ from .group_asked import ANYBODY, Asked, Expulsion, Move, asked_expulsion, asked
 from .group_logs import opened, read_history, stands_of
 from .group_requests import ask, asker
 from .group_text import group_json, group_text, history_json, history_text
+from .group_watch import INTERVAL_MS, Show, shown_on_screen
+from .group_watch import watch as watched
 from .moments import MOMENT, optional_ms
 
 STANDS: Final = "show"
@@ -66,10 +69,21 @@ def show(
     app: AppName = None,
     broker: Address = None,
     at: Annotated[str | None, typer.Option(metavar="MOMENT", help=f"as it stood then: {MOMENT}")] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="live, until Ctrl+C; elsewhere than on a terminal a block for each change")
+    ] = False,
+    interval_ms: Annotated[int, typer.Option(min=50, help="of --watch: between two looks")] = INTERVAL_MS,
     as_json: AsJson = False,
 ) -> None:
     """Show who takes part in an application, who owns what, and what waits for what."""
     application = named("group", target, app, broker)
+    if watch:
+        if at is not None:
+            raise SettingsError(
+                "group: --at shows a moment that has passed, and --watch what goes on: give one of them"
+            )
+        _watch(application, interval_ms, as_json)
+        return
     at_ms = optional_ms("--at", at, _now_ms())
 
     stands = asyncio.run(stands_of(application, at_ms, _now_ms))
@@ -164,6 +178,17 @@ def expel(
     else:
         said = f"{said}\n{COMES_BACK}"
     sys.stdout.write(f"{said}\n")
+
+
+def _watch(application: Named, interval_ms: int, as_json: bool) -> None:
+    """Until somebody interrupts it, which is its end in order."""
+
+    async def run(show: Show) -> None:
+        async with opened(application) as logs:
+            await watched(logs, _now_ms, interval_ms, show)
+
+    with contextlib.suppress(KeyboardInterrupt), shown_on_screen(application.app, as_json=as_json) as show:
+        asyncio.run(run(show))
 
 
 def _parted(command: str, words: Sequence[str], wanted: str, least: int) -> tuple[str | None, Sequence[str]]:

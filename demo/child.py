@@ -6,6 +6,7 @@ process stops in order, as far as it gets: the parent's Kafka goes, too.
 """
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -18,19 +19,21 @@ import msgspec
 from ..runtime.settings import Settings
 from ..runtime.watch.steps import Step
 from .application import make_app
-from .course import Told
+from .course import SESSION_S, Told
 from .processing import Processing
 from .saying import log_to
 
 ORPHAN_S = 5.0
 """So long a process stays without its parent."""
+PR_SET_PDEATHSIG = 1
 QUIET, LOUD = b"quiet\n", b"loud\n"
 NO_STEPS = -1
 
 
 class ChildSpec(msgspec.Struct, frozen=True):
     """``name``: its group_instance_id. ``address`` of the broker, ``copies`` of the state, ``log``: the file to say
-    things in, ``steps``: a descriptor to note steps at, or NO_STEPS. ``seed``: of the unrest.
+    things in, ``steps``: a descriptor to note steps at, or NO_STEPS. ``seed``: of the unrest. ``session_s``: how long
+    who is silent is waited for.
     """
 
     name: str
@@ -40,6 +43,7 @@ class ChildSpec(msgspec.Struct, frozen=True):
     handler_ms: float
     seed: str
     steps: int = NO_STEPS
+    session_s: float = SESSION_S
 
 
 class Child:
@@ -53,7 +57,14 @@ class Child:
         """Until the group is level, or it is told to stop; raises SystemExit when the application stops."""
         spec = self.spec
         os.set_blocking(sys.stdout.fileno(), False)
-        settings = msgspec.structs.replace(Settings(), state_folder=spec.copies, group_instance_id=spec.name)
+        if sys.platform == "linux":  # one that is paused when the parent is killed has to notice, too
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
+        settings = msgspec.structs.replace(
+            Settings(),
+            state_folder=spec.copies,
+            group_instance_id=spec.name,
+            session_timeout_ms=int(spec.session_s * 1000),
+        )
         with log_to(Path(spec.log), spec.name):
             threading.Thread(target=self._listen, name="parent", daemon=True).start()
             Processing(

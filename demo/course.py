@@ -1,18 +1,26 @@
-"""PURE. The course of a demo with several processes: how they are called, which one is killed and when, when one joins.
+"""PURE. The course of a demo with several processes: how they are called, who is killed or paused, and when one joins.
 
-About a third of the way the process that coordinates is killed, for that is the hard case, and its name stays away.
-About half way another process joins. From shortly before the one until the other, until all have something to do, and
-near the end, the unrest lets things be: what is seen then has one cause.
+Two or three processes: about a third of the way the one that coordinates is killed, for that is the hard case, and its
+name stays away. About half way another process joins. From shortly before the one until the other, until all have
+something to do, and near the end, the unrest lets things be: what is seen then has one cause.
+
+Four and more: there is no rest until near the end. One process is paused for less than a session, who coordinates is
+killed, one joins, one is paused for longer than a session, another one is killed, and one more joins.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from ..errors import SettingsError
 
 MEMBERS_MAX = 16
+MANY = 4
+"""From so many processes on there is no rest."""
+SESSION_S, SESSION_OF_MANY_S = 10.0, 6.0
+PAUSED_BELOW_S, PAUSED_BEYOND_S = 3.0, 10.0
+"""Half a session of many; and until it was expelled, and some seconds more."""
 KILLED_FROM, JOINED_FROM = 1 / 3, 1 / 2
 QUIET_BEFORE = 0.04
 """So long before the kill nothing is begun any more that would be under way then."""
@@ -23,35 +31,109 @@ NAME = "demo"
 """Of the one process; with several they are ``demo-1``, ``demo-2``, …"""
 
 
-class Killed(msgspec.Struct, frozen=True):
-    """``name`` was killed at ``share`` of the way; ``role``: "coordinator" or "member"."""
+Role = Literal["coordinator", "member"]
+
+
+class Killed(msgspec.Struct, frozen=True, tag="killed"):
+    """``name`` was killed at ``share`` of the way; ``role``: what it was."""
 
     name: str
-    role: str
+    role: Role
     share: float
 
 
-class Joined(msgspec.Struct, frozen=True):
+class Joined(msgspec.Struct, frozen=True, tag="joined"):
     """``name`` was started at ``share`` of the way."""
 
     name: str
     share: float
 
 
+class Paused(msgspec.Struct, frozen=True, tag="paused"):
+    """``name`` was suspended (SIGSTOP) at ``share`` of the way, for so many ``seconds``; ``at_ms``: since the epoch."""
+
+    name: str
+    role: Role
+    share: float
+    seconds: float
+    at_ms: int = 0
+
+
+Act: TypeAlias = Killed | Joined | Paused
+
+
+class Step(NamedTuple):
+    """What is to happen from a share of the way on, to whom."""
+
+    deed: Literal["kill", "pause", "join"]
+    from_share: float
+    role: Role = "member"
+    seconds: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """In words."""
+        return {
+            "kill": f"kill -9 of the {self.role}" if self.role == "coordinator" else "kill -9 of a member",
+            "pause": f"pause of a member for {self.seconds:.0f} s",
+            "join": "a process that joins",
+        }[self.deed]
+
+
+OF_FEW: Final = (Step("kill", KILLED_FROM, "coordinator"), Step("join", JOINED_FROM))
+OF_MANY: Final = (
+    Step("pause", 0.06, seconds=PAUSED_BELOW_S),
+    Step("kill", 0.14, "coordinator"),
+    Step("join", 0.28),
+    Step("pause", 0.38, seconds=PAUSED_BEYOND_S),
+    Step("kill", 0.56),
+    Step("join", 0.64),
+)
+
+
 class Course(msgspec.Struct, frozen=True):
-    """What has happened so far in a run that began with so many ``members``."""
+    """What has happened so far in a run that began with so many ``members``: the ``acts``, in order."""
 
     members: int = 1
-    killed: Killed | None = None
-    joined: Joined | None = None
+    acts: tuple[Act, ...] = ()
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """All that is to happen."""
+        return () if self.members == 1 else OF_FEW if self.members < MANY else OF_MANY
+
+    @property
+    def missed(self) -> Sequence[Step]:
+        """What has not happened."""
+        return self.steps[len(self.acts) :]
+
+    @property
+    def session_s(self) -> float:
+        """How long who is silent is waited for."""
+        return SESSION_S if self.members < MANY else SESSION_OF_MANY_S
+
+    @property
+    def killed(self) -> list[Killed]:
+        """In order."""
+        return [act for act in self.acts if isinstance(act, Killed)]
+
+    @property
+    def joined(self) -> list[Joined]:
+        """In order."""
+        return [act for act in self.acts if isinstance(act, Joined)]
+
+    @property
+    def paused(self) -> list[Paused]:
+        """In order."""
+        return [act for act in self.acts if isinstance(act, Paused)]
 
     def names(self) -> list[str]:
         """Who is at work, after a restart of the demo too."""
         if self.members == 1:
             return [NAME]
         names = [name_of(number) for number in range(1, self.members + 1)]
-        names += [self.joined.name] if self.joined is not None else []
-        return [name for name in names if self.killed is None or name != self.killed.name]
+        gone = {act.name for act in self.killed}
+        return [name for name in [*names, *(act.name for act in self.joined)] if name not in gone]
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -64,17 +146,15 @@ class Told(msgspec.Struct, frozen=True):
     is_moving: bool = False
 
 
-Act: TypeAlias = Killed | Joined
-
-
 class Looked(NamedTuple):
-    """What is known when an act is decided: the ``share`` of the way, what those at work have ``told``, and the name
-    of who coordinates, "" where it is not known.
+    """What is known when an act is decided: the ``share`` of the way, what those at work have ``told``, the name of
+    who coordinates, "" where it is not known, and whether somebody is paused.
     """
 
     share: float
     told: Mapping[str, Told]
     coordinator: str
+    is_paused: bool = False
 
 
 def checked_members(members: int, broker: str) -> int:
@@ -94,13 +174,18 @@ def name_of(number: int) -> str:
     return f"{NAME}-{number}"
 
 
+def is_near_end(share: float) -> bool:
+    """Whether ranges are to stay where they are at ``share`` of the way."""
+    return share > NEAR_END
+
+
 def is_quiet(share: float, course: Course) -> bool:
     """Whether the unrest lets things be at ``share`` of the way."""
-    if share > NEAR_END:
+    if is_near_end(share):
         return True
-    if course.members == 1:
+    if course.members == 1 or course.members >= MANY:
         return False
-    return course.joined is None and share > KILLED_FROM - QUIET_BEFORE
+    return not course.joined and share > KILLED_FROM - QUIET_BEFORE
 
 
 def do_all_work(told: Mapping[str, Told], course: Course, *, places: int) -> bool:
@@ -109,30 +194,35 @@ def do_all_work(told: Mapping[str, Told], course: Course, *, places: int) -> boo
     return len(working) >= min(len(course.names()), places)
 
 
-def wants_to_kill(looked: Looked, course: Course, *, places: int) -> bool:
-    """Whether somebody is to be killed now: all that can have one of so many ``places`` work, and nothing moves, unless
-    it is late.
+def due(looked: Looked, course: Course, *, places: int) -> Step | None:
+    """What is to happen now, if anything: all that can have one of so many ``places`` work, nobody is paused, and of
+    few processes nothing moves, unless it is late.
     """
-    if course.members == 1 or course.killed is not None or looked.share < KILLED_FROM:
-        return False
-    is_still = looked.share > KILLED_AT_LAST or not any(told.is_moving for told in looked.told.values())
-    return is_still and do_all_work(looked.told, course, places=places)
+    step = course.missed[0] if course.missed else None
+    if step is None or looked.share < step.from_share or looked.is_paused:
+        return None
+    if step.deed == "join":
+        return step
+    moves = any(told.is_moving for told in looked.told.values())
+    is_still = course.members >= MANY or looked.share > KILLED_AT_LAST or not moves
+    return step if is_still and do_all_work(looked.told, course, places=places) else None
 
 
-def next_act(looked: Looked, course: Course, *, places: int) -> Act | None:
-    """What is to happen now, if anything."""
-    if wants_to_kill(looked, course, places=places):
-        return victim(looked)
-    if course.members > 1 and course.joined is None and course.killed is not None and looked.share >= JOINED_FROM:
-        return Joined(name_of(course.members + 1), looked.share)
-    return None
+def act_of(step: Step, looked: Looked, course: Course, at_ms: int) -> Act:
+    """Whom it meets."""
+    if step.deed == "join":
+        return Joined(name_of(course.members + len(course.joined) + 1), looked.share)
+    name = victim(step, looked)
+    role: Role = "coordinator" if name == looked.coordinator else "member"
+    if step.deed == "kill":
+        return Killed(name, role, looked.share)
+    return Paused(name, role, looked.share, step.seconds, at_ms)
 
 
-def victim(looked: Looked) -> Killed:
-    """Who coordinates, if it has something to lose; else who has most."""
+def victim(step: Step, looked: Looked) -> str:
+    """Who coordinates, if that is meant and it has something to lose; else who of the others has most."""
     told = looked.told
-    if looked.coordinator in told and told[looked.coordinator].workers:
-        return Killed(looked.coordinator, "coordinator", looked.share)
-    most: Sequence[str] = sorted(told, key=lambda name: (-told[name].workers, name))
-    role = "coordinator" if most[0] == looked.coordinator else "member"
-    return Killed(most[0], role, looked.share)
+    if step.role == "coordinator" and looked.coordinator in told and told[looked.coordinator].workers:
+        return looked.coordinator
+    is_spared = looked.coordinator if step.role == "member" and len(told) > 1 else ""
+    return min(told, key=lambda name: (name == is_spared, -told[name].workers, name))

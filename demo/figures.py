@@ -1,17 +1,17 @@
 """The demo's figures, counted from the topics and the logs, and what they must be."""
 
-from collections.abc import Callable
+import math
 
 import msgspec
 
 from ..brokers.protocol import Broker, TopicPartition
 from ..keyrange.hashing import SPACE_END, point_of
 from .application import APP, ARRIVALS, DEAD_TOPIC, LATE_TOPIC
-from .course import Course, Killed
+from .course import Course, Killed, Paused
 from .flights import CANCELLED, FLIGHTS, LATE, LATE_MINUTES, WITHOUT_ARRIVAL, Flight, source_rows
 from .loader import SOURCE
 from .logbook import Logbook, read_logbook, read_topic
-from .owners import Happening, Ownership, marks_of, moves, place_of_the_kill, shares, spans_of, unowned_s
+from .owners import Ownership, marks_of, moves, place_of_the_kill, shares, spans_of, unowned_s
 from .tiles import CHANGES, Stretch, choose_stretch
 
 
@@ -78,17 +78,39 @@ class KillFigures(msgspec.Struct, frozen=True):
     unowned_s: tuple[float, float] | None
 
 
+class PauseFigures(msgspec.Struct, frozen=True):
+    """A pause of so many ``seconds``. ``expelled_s``: when it was expelled meanwhile, None: it was not; ``again_s``:
+    when it had joined again.
+    """
+
+    name: str
+    role: str
+    share: float
+    seconds: float
+    expelled_s: float | None
+    again_s: float | None
+
+
+class JoinFigures(msgspec.Struct, frozen=True):
+    """Who was added, and when it had joined, in seconds of the run's work; None: there was nothing to join any more."""
+
+    name: str
+    share: float
+    joined_s: float | None
+
+
 class GroupFigures(msgspec.Struct, frozen=True):
-    """What several processes did. ``moves``: how often a range went from one to another; ``joined_s``: when the one
-    that was added had joined.
+    """What several processes did, and what became of them. ``moves``: how often a range went from one to another;
+    ``missed``: what was to happen, and was not reached.
     """
 
     members: list[MemberFigures]
     moves: int
     elections: int
-    killed: KillFigures | None
-    joined: str | None
-    joined_s: float | None
+    killed: list[KillFigures]
+    paused: list[PauseFigures]
+    joined: list[JoinFigures]
+    missed: list[str]
 
 
 class Collected(msgspec.Struct, frozen=True):
@@ -120,7 +142,7 @@ def counts_expected(rows: int) -> Counts:
 async def collect(broker: Broker, course: Course) -> Collected:
     """Read everything back from an open broker."""
     book = await read_logbook(broker, APP)
-    killed = _incarnation_of(book, course.killed)
+    killed = _incarnation_of(book, course.killed[0]) if course.killed else None
     near = None if killed is None else place_of_the_kill(killed, SOURCE, book.holds, book.tiles)
     stretch = choose_stretch(book.tiles, near)
     is_cancelled = msgspec.json.Decoder(Flight).decode
@@ -156,16 +178,19 @@ async def collect(broker: Broker, course: Course) -> Collected:
 
 def ownership_of(book: Logbook, course: Course) -> Ownership:
     """What the picture shows of several processes."""
-    incarnation = _incarnation_of(book, course.killed)
-    killed = "" if course.killed is None else course.killed.name
-    joined = "" if course.joined is None else course.joined.name
     areas = shares(book.tiles, book.history.names)
     whole = sum(areas.values()) or 1.0
     return Ownership(
         names=book.history.names,
         shares={name: area / whole for name, area in sorted(areas.items())},
         spans=spans_of(book.holds, book.history.names, book.running),
-        marks=marks_of(book.history, killed, _last_commit(book, incarnation), joined, book.running),
+        marks=marks_of(
+            book.history,
+            {act.name: _last_commit(book, _incarnation_of(book, act)) or 0 for act in course.killed},
+            [act.name for act in course.joined],
+            [(act.name, act.at_ms) for act in course.paused],
+            book.running,
+        ),
     )
 
 
@@ -178,20 +203,21 @@ def group_figures(book: Logbook, course: Course, records: int) -> GroupFigures:
         MemberFigures(name, round(area / whole * records), round(area / whole, 4))
         for name, area in sorted(areas.items())
     ]
-    joined = None if course.joined is None else course.joined.name
+    killed = [_kill_figures(book, act) for act in course.killed]
     return GroupFigures(
         members=members,
         moves=moves(book.holds, names),
         elections=sum(each.kind == "elected" for each in happened),
-        killed=_kill_figures(book, course.killed),
-        joined=joined,
-        joined_s=_moment(book, lambda each: each[1:3] == ("joined", joined)),
+        killed=[figures for figures in killed if figures is not None],
+        paused=[_pause_figures(book, act) for act in course.paused],
+        joined=[JoinFigures(act.name, round(act.share, 4), _moment(book, "joined", act.name)) for act in course.joined],
+        missed=[step.label for step in course.missed],
     )
 
 
-def _kill_figures(book: Logbook, killed: Killed | None) -> KillFigures | None:
+def _kill_figures(book: Logbook, killed: Killed) -> KillFigures | None:
     incarnation = _incarnation_of(book, killed)
-    if killed is None or incarnation is None:
+    if incarnation is None:
         return None
     last_ms = _last_commit(book, incarnation) or 0
     unowned = unowned_s(incarnation, book.holds, book.tiles, book.times, book.running)
@@ -200,14 +226,27 @@ def _kill_figures(book: Logbook, killed: Killed | None) -> KillFigures | None:
         role=killed.role,
         share=round(killed.share, 4),
         last_commit_s=round(book.running.at(last_ms), 2),
-        expelled_s=_moment(book, lambda each: each[1:3] == ("expelled", killed.name) and each.ms >= last_ms),
+        expelled_s=_moment(book, "expelled", killed.name, last_ms),
         unowned_s=(unowned[0], unowned[-1]) if unowned else None,
     )
 
 
-def _moment(book: Logbook, is_meant: Callable[[Happening], bool]) -> float | None:
-    """When such a thing happened first, in seconds of work."""
-    found = [each.ms for each in book.history.happened if is_meant(each)]
+def _pause_figures(book: Logbook, paused: Paused) -> PauseFigures:
+    until_ms = paused.at_ms + 2_000 * paused.seconds  # what happens to it later has another cause
+    return PauseFigures(
+        name=paused.name,
+        role=paused.role,
+        share=round(paused.share, 4),
+        seconds=paused.seconds,
+        expelled_s=_moment(book, "expelled", paused.name, paused.at_ms, until_ms),
+        again_s=_moment(book, "joined", paused.name, paused.at_ms, until_ms),
+    )
+
+
+def _moment(book: Logbook, kind: str, name: str, from_ms: float = 0, until_ms: float = math.inf) -> float | None:
+    """When such a thing happened to a process first, in seconds of work."""
+    found = [ms for ms, what, who, _ in book.history.happened if (what, who) == (kind, name)]
+    found = [ms for ms in found if from_ms <= ms <= until_ms]
     return round(book.running.at(found[0]), 2) if found else None
 
 
@@ -215,10 +254,8 @@ def _last_commit(book: Logbook, incarnation: int | None) -> int | None:
     return max((ms for (of, _), ms in book.times.items() if of == incarnation), default=None)
 
 
-def _incarnation_of(book: Logbook, killed: Killed | None) -> int | None:
+def _incarnation_of(book: Logbook, killed: Killed) -> int | None:
     """Its last one: who is killed does not come back."""
-    if killed is None:
-        return None
     return max((i for i, name in book.history.names.items() if name == killed.name), default=None)
 
 

@@ -17,17 +17,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from ..brokers.protocol import Broker, BrokerError, TopicSpec
+from ..brokers.protocol import Broker, BrokerError, Outgoing, TopicSpec
 from ..devkafka.jars import KAFKA_VERSION, damaged_jars, pinned_jars
 from ..devkafka.java import cache_folder, java_home
 from ..devkafka.server import KafkaServer
 from ..errors import BrokerUnavailable
+from ..group.heard import partition_of
+from ..offsets.codec import encode
+from ..offsets.signals import MoveAsked
 from ..runtime.connect import connect
+from ..runtime.logs.reader import signals_topic
 from ..runtime.settings import Settings
 from ..runtime.watch.progress import ProgressShown
 from .application import APP, ARRIVALS, DEAD_TOPIC, LATE_TOPIC, PARALLELISING_FACTOR, make_app
 from .child import NO_STEPS, ChildSpec
-from .course import NAME, Told, checked_members, is_quiet
+from .course import NAME, Course, Told, checked_members, is_quiet
 from .figures import Collected, collect, counts_expected
 from .flights import FLIGHTS, PARTITIONS, data_file
 from .loader import KEEP, SOURCE, Loader
@@ -37,6 +41,7 @@ from .place import DemoPlace
 from .processing import CUTS, Processing
 from .report import differences, document_of, text_of
 from .saying import Say, log_to, say, say_to_stderr
+from .wishes import BY, Wish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +54,7 @@ EXIT_WRONG, EXIT_INTERRUPTED = 1, 130
 class DemoOptions:
     """``folder`` None: ``.keylanes/demo-<broker>`` here. ``handler_ms``: how long each record keeps its handler.
 
-    ``members``: how many processes share the work; more than one need a Kafka, and one of them is killed.
+    ``members``: how many processes share the work; more than one need a Kafka, and not all of them live (course.py).
 
     ``steps``: a file that the steps of loading and committing are appended to as they are taken, for tests that kill.
     """
@@ -196,20 +201,25 @@ class _Demo:
                 handler_ms=self.options.handler_ms,
                 seed=str(before),
                 steps=self._steps,
+                session_s=self.place.state.course.session_s,
             )
 
         async def coordinator() -> str:
             found: str = await _with_broker(address, self.settings, _coordinator)
             return found
 
+        async def ask(number: int, wish: Wish) -> None:
+            await _with_broker(address, self.settings, lambda broker: _asked(broker, number, wish))
+
         members = Members(
             self.place.state.course,
             spec_of,
             descriptors=[fd for fd in (self.place.lock, self._steps) if fd not in (None, NO_STEPS)],
-            places=PARTITIONS * len(CUTS),
+            places=[(topic, partition) for topic in CUTS for partition in range(PARTITIONS)],
             before=before,
             expected=expected,
             coordinator=coordinator,
+            ask=ask,
             on_progress=moved,
             on_course=self.place.went,
             say=self.say,
@@ -275,6 +285,7 @@ class _Demo:
                 expected=expected_outputs,
                 state=expected_state,
                 level=True,
+                group=self.options.members > 1,
             )
             report = audit(spark, spec)
         self.say("\n" + report.to_text() + "\n")
@@ -353,7 +364,8 @@ def _announce(options: DemoOptions, tell: Say) -> None:
     proof = ", then a proof by Spark" if options.with_audit else ""
     tell(f"The demo: {options.rows:,} flights of 2013 on {kind}, {PARALLELISING_FACTOR} workers a partition{proof}.")
     if options.members > 1:
-        tell(f"{options.members} processes share the work. One of them is killed on the way, and another one joins.")
+        deeds = ", ".join(step.label for step in Course(options.members).steps)
+        tell(f"{options.members} processes share the work. On the way: {deeds}.")
 
 
 def _draw(path: Path, collected: Collected) -> None:
@@ -384,6 +396,18 @@ async def _coordinator(broker: Broker) -> str:
     """The name of who was elected last."""
     happened = (await read_history(broker, APP)).happened
     return next((each.name for each in reversed(happened) if each.kind == "elected"), "")
+
+
+async def _asked(broker: Broker, number: int, wish: Wish) -> None:
+    """Ask for a move, as any program may that is no member."""
+    names = (await read_history(broker, APP)).names
+    asked: MoveAsked = wish.asked(number, {name: incarnation for incarnation, name in sorted(names.items())})
+    appender = broker.appender()
+    try:
+        place = signals_topic(APP), partition_of(BY, asked.request)
+        await appender.append([Outgoing(*place, None, encode(asked))])
+    finally:
+        await appender.close()
 
 
 async def _prepare(broker: Broker) -> Logbook:

@@ -1,4 +1,4 @@
-"""Several processes that work together, watched by the demo: it starts them, kills one, adds one, and ends all.
+"""Several processes that work together, watched by the demo: it starts them, kills, pauses and adds some, and ends all.
 
 None outlives the demo for long: each has the other end of a pipe, and notices when the demo is gone.
 """
@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import signal
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
@@ -15,8 +16,23 @@ import msgspec
 
 from ..brokers.protocol import BrokerError
 from .child import LOUD, QUIET, ChildSpec
-from .course import Act, Course, Joined, Killed, Looked, Told, do_all_work, is_quiet, next_act, wants_to_kill
+from .course import (
+    MANY,
+    Act,
+    Course,
+    Joined,
+    Killed,
+    Looked,
+    Paused,
+    Told,
+    act_of,
+    do_all_work,
+    due,
+    is_near_end,
+    is_quiet,
+)
 from .saying import Say
+from .wishes import ASKED_EVERY_S, Wish, wish_of
 
 MODULE: Final = "keylanes.demo.child"
 STOP_S: Final = 40.0
@@ -30,7 +46,7 @@ class _Member:
     def __init__(self, name: str, process: Process) -> None:
         self.name, self.process = name, process
         self.told = Told()
-        self.is_killed = False
+        self.is_killed = self.is_paused = False
         self.is_quiet = True
 
     async def lines(self) -> None:
@@ -48,11 +64,11 @@ class _Member:
 
 
 class Members:
-    """``spec_of`` says what a process of a name gets, ``descriptors`` are those that each inherits. ``places``: how
-    many source partitions there are; ``before``: how many records were done earlier, of ``expected``.
+    """``spec_of`` says what a process of a name gets, ``descriptors`` are those that each inherits. ``places``: the
+    source partitions; ``before``: how many records were done earlier, of ``expected``.
 
     ``on_progress`` hears how many records are done, ``on_course`` what is about to happen, before it happens.
-    ``coordinator``: finds out who that is.
+    ``coordinator``: finds out who that is. ``ask``: asks for the n-th move, of many processes.
     """
 
     def __init__(
@@ -61,17 +77,19 @@ class Members:
         spec_of: Callable[[str], ChildSpec],
         *,
         descriptors: Sequence[int],
-        places: int,
+        places: Sequence[tuple[str, int]],
         before: int,
         expected: int,
         coordinator: Callable[[], Awaitable[str]],
+        ask: Callable[[int, Wish], Awaitable[None]],
         on_progress: Callable[[int], None],
         on_course: Callable[[Course], None],
         say: Say,
     ) -> None:
         self.course, self.spec_of, self.descriptors, self.places = course, spec_of, descriptors, places
         self.before, self.expected = before, expected
-        self.coordinator, self.on_progress, self.on_course, self.say = coordinator, on_progress, on_course, say
+        self.coordinator, self.ask = coordinator, ask
+        self.on_progress, self.on_course, self.say = on_progress, on_course, say
         self.failure: str | None = None
         """The first process that ended as it should not, in words."""
         self.exit_code = 0
@@ -82,6 +100,7 @@ class Members:
         """Records that were done by those that are not."""
         self._signals = 0
         self._ending: asyncio.Task[None] | None = None
+        self._is_to_end = asyncio.Event()
 
     @property
     def done(self) -> int:
@@ -95,9 +114,12 @@ class Members:
                 async with asyncio.TaskGroup() as group:
                     for name in self.course.names():
                         await self._begin(name, group)
+                    if self.course.members >= MANY:
+                        group.create_task(self._operate())
                     while self._members:
                         await asyncio.sleep(0.1)
                         await self._look(group)
+                    self._is_to_end.set()
         finally:
             for member in self._members.values():
                 member.process.kill()
@@ -139,39 +161,72 @@ class Members:
         if self._ending is not None or not self._members:
             return
         self.on_progress(self.done)
-        looked = Looked(self.done / self.expected, {name: m.told for name, m in self._members.items()}, "")
-        is_early = not do_all_work(looked.told, self.course, places=self.places)
+        told = {name: member.told for name, member in self._members.items()}
+        is_paused = any(member.is_paused for member in self._members.values())
+        looked = Looked(self.done / self.expected, told, "", is_paused)
+        is_early = not do_all_work(told, self.course, places=len(self.places))
         for member in self._members.values():
             member.hush(is_quiet=is_early or is_quiet(looked.share, self.course))
-        if wants_to_kill(looked, self.course, places=self.places):
+        if (step := due(looked, self.course, places=len(self.places))) is None:
+            return
+        if step.deed != "join":
             try:
                 looked = looked._replace(coordinator=await self.coordinator())
             except BrokerError:  # it is asked again at the next look
                 return
-        act = next_act(looked, self.course, places=self.places)
-        if isinstance(act, Killed) and act.name in self._members:
-            self._note(act)
-            self._members[act.name].is_killed = True
-            self._members[act.name].process.kill()
-            self.say(f"killed {act.name} ({act.role}) at {act.share:.0%}; it does not come back")
-        elif isinstance(act, Joined):
-            self._note(act)
-            await self._begin(act.name, group)
-            self.say(f"added {act.name} at {act.share:.0%}")
+        act = act_of(step, looked, self.course, int(time.time() * 1000))
+        if isinstance(act, Joined) or act.name in self._members:
+            await self._do(act, group)
 
-    def _note(self, act: Act) -> None:
-        field = "killed" if isinstance(act, Killed) else "joined"
-        self.course = msgspec.structs.replace(self.course, **{field: act})
+    async def _do(self, act: Act, group: asyncio.TaskGroup) -> None:
+        self.course = msgspec.structs.replace(self.course, acts=(*self.course.acts, act))
         self.on_course(self.course)
+        match act:
+            case Killed():
+                self._members[act.name].is_killed = True
+                self._members[act.name].process.kill()
+                self.say(f"killed {act.name} ({act.role}) at {act.share:.0%}; it does not come back")
+            case Paused():
+                self.say(f"paused {act.name} ({act.role}) at {act.share:.0%} for {act.seconds:.0f} s")
+                group.create_task(self._pause(self._members[act.name], act.seconds))
+            case Joined():
+                await self._begin(act.name, group)
+                self.say(f"added {act.name} at {act.share:.0%}")
+
+    async def _pause(self, member: _Member, seconds: float) -> None:
+        """Suspend a process for so long, or until all are to end."""
+        member.is_paused = True
+        member.process.send_signal(signal.SIGSTOP)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._is_to_end.wait()
+        member.is_paused = False
+        if member.process.returncode is None:
+            member.process.send_signal(signal.SIGCONT)
+
+    async def _operate(self) -> None:
+        """Ask for moves until shortly before the end."""
+        number = 0
+        while not self._is_to_end.is_set() and not is_near_end(self.done / self.expected):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ASKED_EVERY_S):
+                    await self._is_to_end.wait()
+            told = {name: m.told for name, m in self._members.items() if m.told.records_done and not m.is_paused}
+            if told and not self._is_to_end.is_set():
+                with contextlib.suppress(BrokerError):  # there is another one to ask for
+                    await self.ask(number, wish_of(number, self.places, told))
+                number += 1
 
     def stop(self) -> None:
         """End all in order."""
+        self._is_to_end.set()
         if self._ending is None:
             self._ending = asyncio.get_running_loop().create_task(self._end())
 
     async def _end(self) -> None:
         for member in self._members.values():
             member.process.terminate()
+            member.process.send_signal(signal.SIGCONT)  # who is paused hears it then
         await asyncio.sleep(STOP_S)
         for member in self._members.values():
             member.process.kill()

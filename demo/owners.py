@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median_low
 from typing import NamedTuple, TypeAlias
 
+from ..group.members import LEFT
 from ..keyrange.hashing import SPACE_END
 from ..offsets.control import Control, evolve_control
 from ..offsets.control_events import ControlEvent, CoordinatorElected, MemberExpelled, MemberJoined
@@ -228,19 +229,35 @@ def place_of_the_kill(incarnation: int, topic: str, holds: Sequence[Hold], tiles
     return Place(topic, hold.partition, middle, median_low(ends.values())) if ends else None
 
 
-def marks_of(history: History, killed: str, kill_ms: int | None, joined: str, running: "RunningTime") -> list[Mark]:
-    """The last commit of who was killed, its expulsion, who coordinates then, and when who was added joined."""
+def marks_of(
+    history: History,
+    killed: Mapping[str, int],
+    joined: Sequence[str],
+    paused: Sequence[tuple[str, int]],
+    running: "RunningTime",
+) -> list[Mark]:
+    """``killed``: when each made its last commit, with its expulsion and who coordinates then; ``paused``: when each
+    was, with its expulsion and when it joined again; when those who were added have ``joined``.
+    """
     found: list[tuple[int, str, bool]] = []
-    if kill_ms is not None:
-        found.append((kill_ms, f"{killed} is killed", True))
-        behind = [each for each in history.happened if each.ms > kill_ms]
-        elected = next((each for each in behind if each.kind == "elected"), None)
-        expelled = next((each for each in behind if each.kind == "expelled" and each.name == killed), None)
-        if elected is not None and expelled is not None and elected.ms <= expelled.ms:
+    for name, ms in killed.items():
+        found.append((ms, f"{name} is killed", True))
+        expelled = next((each for each in history.happened if each[1:3] == ("expelled", name) and each.ms > ms), None)
+        if expelled is None:
+            continue
+        found.append((expelled.ms, f"{name} is expelled", True))
+        elected = next((each for each in history.happened if each.kind == "elected" and each.ms > ms), None)
+        if elected is not None and elected.ms <= expelled.ms:
             found.append((elected.ms, f"{elected.name} coordinates", False))
-        if expelled is not None:
-            found.append((expelled.ms, f"{killed} is expelled", True))
-    found += [(each.ms, f"{joined} joins", False) for each in history.happened if each[1:3] == ("joined", joined)][:1]
+    for name, ms in paused:
+        behind = [each for each in history.happened if each.name == name and each.ms > ms]
+        behind = behind if name not in killed else [each for each in behind if each.ms < killed[name]]
+        found.append((ms, f"{name} is paused", True))
+        gone = [each for each in behind if each.kind == "expelled" and each.cause != LEFT]
+        found += [(each.ms, f"{name} is expelled", True) for each in gone[:1]]
+        found += [(each.ms, f"{name} is back", False) for each in behind if each.kind == "joined"][:1]
+    for name in joined:
+        found += [(each.ms, f"{name} joins", False) for each in history.happened if each[1:3] == ("joined", name)][:1]
     return [Mark(running.at(ms), text, is_loss) for ms, text, is_loss in sorted(found)]
 
 

@@ -33,7 +33,7 @@ class DemoState(msgspec.Struct, frozen=True):
     rows: int
     phase: Phase
     course: Course = Course()
-    version: Literal[1] = 1
+    version: Literal[2] = 2
 
 
 class DemoPlace:

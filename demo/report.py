@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from .application import PARALLELISING_FACTOR
-from .figures import Collected, Counts, GroupFigures, KillFigures
+from .figures import Collected, Counts, GroupFigures, JoinFigures, KillFigures, PauseFigures
 from .flights import PARTITIONS
 
 
@@ -50,7 +50,7 @@ def text_of(collected: Collected, audit: Mapping[str, Any] | None, handler_ms: f
         ("tiles", f"{figures.tiles:,} in {figures.commits:,} commits"),
         ("ranges, while it ran", ", ".join(f"{n} {kind}s" for kind, n in figures.changes.items())),
         ("offset log", f"{figures.log_bytes_per_record:.1f} bytes a record"),
-        *(_group_lines(collected.group) if collected.group is not None else []),
+        *(_group_lines(collected.group, audit) if collected.group is not None else []),
         ("the plane", picture),
     ]
     if audit is not None:
@@ -93,17 +93,31 @@ def document_of(
     return msgspec.json.format(msgspec.json.encode(document), indent=1)
 
 
-def _group_lines(group: GroupFigures) -> list[tuple[str, str]]:
+def _group_lines(group: GroupFigures, audit: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     shares = ", ".join(f"{member.name} {member.records:,} ({member.share:.0%})" for member in group.members)
     lines = [("members, records (about)", shares)]
-    lines.append(("killed", "nobody: the run was too short" if group.killed is None else _kill_line(group.killed)))
-    if group.joined is None:
-        lines.append(("added", "nobody: the run was too short"))
-    else:
-        when = "had nothing to join any more" if group.joined_s is None else f"joined after {group.joined_s:.1f} s"
-        lines.append(("added", f"{group.joined}, {when}"))
-    lines.append(("ranges that changed hands", f"{group.moves:,}, in {group.elections:,} terms of coordinators"))
+    lines += [("killed", _kill_line(one)) for one in group.killed]
+    lines += [("paused", _pause_line(one)) for one in group.paused]
+    lines += [("added", _join_line(one)) for one in group.joined]
+    if group.missed:
+        lines.append(("not reached, the run was too short", ", ".join(group.missed)))
+    causes = {} if audit is None else (audit.get("group") or {}).get("moves", {})
+    told = f" ({', '.join(f'{cause} {count:,}' for cause, count in causes.items())})" if causes else ""
+    lines.append(("ranges that changed hands", f"{group.moves:,}{told}, in {group.elections:,} terms of coordinators"))
     return lines
+
+
+def _join_line(joined: JoinFigures) -> str:
+    when = "had nothing to join any more" if joined.joined_s is None else f"joined after {joined.joined_s:.1f} s"
+    return f"{joined.name}, {when}"
+
+
+def _pause_line(paused: PauseFigures) -> str:
+    said = f"{paused.name} ({paused.role}) at {paused.share:.0%} for {paused.seconds:.0f} s"
+    if paused.expelled_s is None:
+        return f"{said}; it stayed a member"
+    again = "did not come back in time" if paused.again_s is None else f"joined again after {paused.again_s:.1f} s"
+    return f"{said}; expelled after {paused.expelled_s:.1f} s, {again}"
 
 
 def _kill_line(killed: KillFigures) -> str:

@@ -8,18 +8,18 @@ from matplotlib.patches import Patch, Rectangle
 from ..keyrange.hashing import SPACE_END
 from .owners import Mark, Ownership, colour_of
 
-TIMELINE_INCHES = 4.8
+TIMELINE_INCHES = 5.4
 ROW = 0.86
 """Of the height of a row, the rest keeps it from the next one."""
 INK, NOBODY = "#1d2733", "#dfe2e7"
 WORDS_SHARE = 0.17
 """Of the width: marks that are nearer to each other have their words on different heights."""
-HEIGHTS = 4
+HEIGHTS = 6
 
 
 def draw_timeline(figure: Any, ownership: Ownership) -> None:
     """Draw it into a figure of its own, with the names, their shares, and marks of who came and went."""
-    axes = figure.add_axes((0.115, 0.115, 0.87, 0.55))
+    axes = figure.add_axes((0.115, 0.1, 0.87, 0.55))
     places = sorted({(span.topic, span.partition) for span in ownership.spans}, reverse=True)
     rows = {place: row for row, place in enumerate(places)}
     end_s = max((span.to_s for span in ownership.spans), default=1.0)
@@ -48,14 +48,14 @@ def _marks(axes: Any, marks: Sequence[Mark], end_s: float, top: int) -> None:
     for mark in marks:
         height = (height + 1) % HEIGHTS if mark.at_s - before_s < WORDS_SHARE * end_s else 0
         before_s = mark.at_s
-        y = top + 0.1 + 0.62 * height
+        y = top + 0.1 + 0.5 * height
         is_right = mark.at_s > (1 - WORDS_SHARE) * end_s
         style: dict[str, Any] = {"lw": 1.6, "ls": "-"} if mark.is_loss else {"lw": 1.1, "ls": (0, (4, 2))}
         axes.plot([mark.at_s, mark.at_s], [0, y], color=INK, clip_on=False, **style)
         words = f" {'✕' if mark.is_loss else '+'} {mark.text}, {mark.at_s:.1f} s "
         side = "right" if is_right else "left"
         under = {"fc": "white", "ec": "none", "pad": 0.8}
-        axes.text(mark.at_s, y, words, fontsize=9, va="bottom", ha=side, clip_on=False, bbox=under, zorder=4)
+        axes.text(mark.at_s, y, words, fontsize=8, va="bottom", ha=side, clip_on=False, bbox=under, zorder=4)
 
 
 def _legend(figure: Any, ownership: Ownership) -> None:

@@ -1,31 +1,45 @@
-"""The course of a demo with several processes: how many there can be, who is killed and when, when one joins."""
+"""The course of a demo with several processes: how many there can be, who is killed, paused or added, and when."""
 
 import pytest
 
 from keylanes.demo.course import (
     MEMBERS_MAX,
+    OF_MANY,
+    PAUSED_BELOW_S,
+    PAUSED_BEYOND_S,
+    SESSION_OF_MANY_S,
+    Act,
     Course,
     Joined,
     Killed,
     Looked,
+    Paused,
     Told,
+    act_of,
     checked_members,
     do_all_work,
+    due,
     is_quiet,
-    next_act,
-    wants_to_kill,
 )
 from keylanes.errors import SettingsError
 
 PLACES = 8
 WORKING = Told(records_done=100, workers=500)
 THREE = {"demo-1": WORKING, "demo-2": Told(200, 900), "demo-3": WORKING}
-KILLED = Course(3, Killed("demo-2", "coordinator", 0.34))
+KILLED = Course(3, (Killed("demo-2", "coordinator", 0.34),))
+BOTH = Course(3, (*KILLED.acts, Joined("demo-4", 0.5)))
+SIX = {f"demo-{number}": Told(100, 500 + number) for number in range(1, 7)}
 
 
 def looked(share: float, told: dict[str, Told] | None = None, coordinator: str = "demo-3") -> Looked:
     """Three processes that work, at a share of the way."""
     return Looked(share, THREE if told is None else told, coordinator)
+
+
+def next_act(looked: Looked, course: Course, *, places: int) -> Act | None:
+    """What is to happen now."""
+    step = due(looked, course, places=places)
+    return None if step is None else act_of(step, looked, course, 7)
 
 
 def test_one_process_runs_on_every_broker() -> None:
@@ -55,7 +69,7 @@ def test_who_is_at_work_follows_from_the_course() -> None:
     assert Course().names() == ["demo"]
     assert Course(3).names() == ["demo-1", "demo-2", "demo-3"]
     assert KILLED.names() == ["demo-1", "demo-3"]
-    assert Course(3, KILLED.killed, Joined("demo-4", 0.5)).names() == ["demo-1", "demo-3", "demo-4"]
+    assert BOTH.names() == ["demo-1", "demo-3", "demo-4"]
 
 
 def test_the_coordinator_is_killed_at_a_third() -> None:
@@ -76,26 +90,25 @@ def test_who_is_killed_has_something_to_lose() -> None:
 def test_nobody_is_killed_before_all_work() -> None:
     """Else its ranges would go to processes that only begin; with more processes than partitions some never work."""
     one_waits = {**THREE, "demo-1": Told()}
-    assert not wants_to_kill(looked(0.4, one_waits), Course(3), places=PLACES)
-    assert not wants_to_kill(looked(0.4, {"demo-2": WORKING}), Course(3), places=PLACES)
-    assert wants_to_kill(looked(0.4, one_waits), Course(3), places=2)
+    assert due(looked(0.4, one_waits), Course(3), places=PLACES) is None
+    assert due(looked(0.4, {"demo-2": WORKING}), Course(3), places=PLACES) is None
+    assert due(looked(0.4, one_waits), Course(3), places=2) is not None
 
 
 def test_who_came_last_is_waited_for() -> None:
     """All work when those have begun that are there by the course; who was killed is none of them."""
-    joined = Course(3, KILLED.killed, Joined("demo-4", 0.5))
     two = {"demo-1": WORKING, "demo-3": WORKING}
     assert do_all_work(two, KILLED, places=PLACES)
-    assert not do_all_work(two, joined, places=PLACES)
-    assert not do_all_work({**two, "demo-4": Told(0, 500)}, joined, places=PLACES)
-    assert do_all_work({**two, "demo-4": WORKING}, joined, places=PLACES)
+    assert not do_all_work(two, BOTH, places=PLACES)
+    assert not do_all_work({**two, "demo-4": Told(0, 500)}, BOTH, places=PLACES)
+    assert do_all_work({**two, "demo-4": WORKING}, BOTH, places=PLACES)
 
 
 def test_nobody_is_killed_while_a_range_is_on_its_way() -> None:
     """Unless that takes too long."""
     moving = {**THREE, "demo-1": Told(100, 500, is_moving=True)}
-    assert not wants_to_kill(looked(0.34, moving), Course(3), places=PLACES)
-    assert wants_to_kill(looked(0.45, moving), Course(3), places=PLACES)
+    assert due(looked(0.34, moving), Course(3), places=PLACES) is None
+    assert due(looked(0.45, moving), Course(3), places=PLACES) is not None
 
 
 def test_another_process_joins_at_half() -> None:
@@ -103,7 +116,7 @@ def test_another_process_joins_at_half() -> None:
     assert next_act(looked(0.49), KILLED, places=PLACES) is None
     joined = next_act(looked(0.5), KILLED, places=PLACES)
     assert joined == Joined("demo-4", 0.5)
-    assert next_act(looked(0.6), Course(3, KILLED.killed, joined), places=PLACES) is None
+    assert next_act(looked(0.6), BOTH, places=PLACES) is None
     late = {**THREE, "demo-1": Told()}
     assert next_act(looked(0.6, late), Course(3), places=PLACES) is None
 
@@ -117,10 +130,51 @@ def test_another_process_joins_at_half() -> None:
         (0.1, Course(3), False),
         (0.32, Course(3), True),
         (0.4, KILLED, True),
-        (0.6, Course(3, KILLED.killed, Joined("demo-4", 0.5)), False),
-        (0.81, Course(3, KILLED.killed, Joined("demo-4", 0.5)), True),
+        (0.6, BOTH, False),
+        (0.81, BOTH, True),
+        (0.34, Course(6), False),
+        (0.81, Course(6), True),
     ],
 )
 def test_the_unrest_lets_be_what_is_to_be_seen(share: float, course: Course, quiet: bool) -> None:
     """From shortly before the kill until somebody has joined, and near the end."""
     assert is_quiet(share, course) is quiet
+
+
+def test_many_are_paused_killed_and_joined_in_turn() -> None:
+    """Each step comes from its share of the way on, one after the other; somebody who is paused is waited for."""
+    course, seen = Course(6), list[Act]()
+    for percent in range(101):
+        told = {name: SIX.get(name, WORKING) for name in course.names()}
+        act = next_act(looked(percent / 100, told, coordinator="demo-3"), course, places=PLACES)
+        if act is not None:
+            seen.append(act)
+            course = Course(6, tuple(seen))
+    assert seen == [
+        Paused("demo-6", "member", 0.06, PAUSED_BELOW_S, 7),
+        Killed("demo-3", "coordinator", 0.14),
+        Joined("demo-7", 0.28),
+        Paused("demo-6", "member", 0.38, PAUSED_BEYOND_S, 7),
+        Killed("demo-6", "member", 0.56),
+        Joined("demo-8", 0.64),
+    ]
+    assert not course.missed
+    assert Course(6, tuple(seen[:4])).missed == OF_MANY[4:]
+    paused = Looked(0.9, SIX, "demo-3", is_paused=True)
+    assert next_act(paused, Course(6), places=PLACES) is None
+
+
+def test_one_pause_is_shorter_than_a_session_and_one_longer() -> None:
+    """So one of them expels, with room for a slow machine."""
+    assert Course(6).session_s == SESSION_OF_MANY_S
+    assert PAUSED_BELOW_S <= SESSION_OF_MANY_S / 2
+    assert PAUSED_BEYOND_S > SESSION_OF_MANY_S + 3
+
+
+def test_a_member_is_spared_where_the_coordinator_is_meant() -> None:
+    """And the other way round, unless it is alone."""
+    kill = OF_MANY[4]
+    assert act_of(kill, looked(0.6, SIX, "demo-6"), Course(6), 0) == Killed("demo-5", "member", 0.6)
+    assert act_of(kill, looked(0.6, {"demo-1": WORKING}, "demo-1"), Course(6), 0) == Killed(
+        "demo-1", "coordinator", 0.6
+    )

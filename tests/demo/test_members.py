@@ -52,8 +52,13 @@ def members(
     async def nobody() -> str:
         return ""
 
+    async def unasked(_number: int, _wish: object) -> None:
+        raise AssertionError("of few processes nobody asks for moves")
+
+    places = [("flights", number) for number in range(8)]
     return Members(
-        Course(count), spec_of, descriptors=(), places=8, before=0, expected=2 * ROWS, coordinator=nobody,
+        Course(count), spec_of, descriptors=(), places=places, before=0, expected=2 * ROWS, coordinator=nobody,
+        ask=unasked,
         on_progress=told, on_course=lambda _: None, say=lambda _: None,
     )  # fmt: skip
 

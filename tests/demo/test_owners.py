@@ -134,14 +134,37 @@ def test_the_marks_tell_the_kill_and_the_join() -> None:
         Happening(12_000, "expelled", "demo-1", "silent"),
         Happening(15_000, "joined", "demo-4"),
     ]
-    marks = marks_of(History({}, happened), "demo-1", 1_000, "demo-4", RunningTime([(0, 20_000)]))
+    marks = marks_of(History({}, happened), {"demo-1": 1_000}, ["demo-4"], [], RunningTime([(0, 20_000)]))
     assert marks == [
         Mark(1.0, "demo-1 is killed", True),
         Mark(11.0, "demo-2 coordinates", False),
         Mark(12.0, "demo-1 is expelled", True),
         Mark(15.0, "demo-4 joins", False),
     ]
-    assert marks_of(History({}, happened), "", None, "", RunningTime([(0, 20_000)])) == []
+    assert marks_of(History({}, happened), {}, [], [], RunningTime([(0, 20_000)])) == []
+
+
+def test_the_marks_tell_what_a_pause_costs() -> None:
+    """Nothing, or an expulsion, and a new start under the same name; what befalls it when it is killed later is not of
+    the pause.
+    """
+    happened = [
+        Happening(0, "joined", "demo-1"),
+        Happening(9_000, "expelled", "demo-1", "silent"),
+        Happening(12_000, "joined", "demo-1"),
+        Happening(18_000, "expelled", "demo-1", "left"),
+        Happening(19_000, "expelled", "demo-2", "silent"),
+    ]
+    paused = [("demo-1", 2_000), ("demo-2", 3_000)]
+    marks = marks_of(History({}, happened), {"demo-2": 13_000}, [], paused, RunningTime([(0, 20_000)]))
+    assert marks == [
+        Mark(2.0, "demo-1 is paused", True),
+        Mark(3.0, "demo-2 is paused", True),
+        Mark(9.0, "demo-1 is expelled", True),
+        Mark(12.0, "demo-1 is back", False),
+        Mark(13.0, "demo-2 is killed", True),
+        Mark(19.0, "demo-2 is expelled", True),
+    ]
 
 
 def test_pauses_between_runs_are_no_work() -> None:

@@ -55,7 +55,7 @@ def test_an_interrupted_demo_knows_its_course(tmp_path: Path) -> None:
     first = DemoPlace(tmp_path)
     with first.held():
         first.open(10, reset=False, members=3)
-        course = Course(3, Killed("demo-2", "coordinator", 0.34))
+        course = Course(3, (Killed("demo-2", "coordinator", 0.34),))
         first.went(course)
     second = DemoPlace(tmp_path)
     with second.held():
@@ -74,7 +74,7 @@ def test_otherwise_it_starts_afresh(tmp_path: Path, why: str) -> None:
     data = used(first)
     first.reached("finished" if why == "finished" else "audit")
     if why == "a state that can't be read":
-        (tmp_path / "state.json").write_text('{"version": 2}')
+        (tmp_path / "state.json").write_text('{"version": 3}')
     second, goes_on = opened(tmp_path, 11 if why == "another size" else 10, reset=why == "reset")
     assert not goes_on
     assert second.state.phase == "load"

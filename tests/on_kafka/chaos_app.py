@@ -31,7 +31,9 @@ KERNEL_KILLS_CHILD_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 class Told(msgspec.Struct, kw_only=True):
-    """What a process is told. ``point`` and ``count``: where it kills itself (see dying.py), "" for nowhere."""
+    """What a process is told. ``point`` and ``count``: where it kills itself (see dying.py), "" for nowhere;
+    ``busy_ms``: how long each record keeps its handler (cluster_chaos_app.py).
+    """
 
     address: str
     name: str
@@ -44,6 +46,7 @@ class Told(msgspec.Struct, kw_only=True):
     point: str = ""
     count: int = 0
     unrest: int | None = None
+    busy_ms: float = 0.0
     planted: tuple[str, ...] = ()
 
 

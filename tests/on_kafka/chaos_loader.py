@@ -25,8 +25,17 @@ class Loader:
     """A thread that writes the values 0, 1, 2, …: a share of them at once, then ``rate`` a second, until ``finish``."""
 
     def __init__(
-        self, address: str, topic: str, records: int, rate: float, seed: int, *, first: float = FIRST_SHARE
+        self,
+        address: str,
+        topic: str,
+        records: int,
+        rate: float,
+        seed: int,
+        *,
+        first: float = FIRST_SHARE,
+        partitions: int = PARTITIONS,
     ) -> None:
+        self._partitions = partitions
         self._topic, self._records, self._rate, self._first = topic, records, rate, first
         self._chance = random.Random(f"loader {seed}")
         self._weights = list(accumulate(1 / (rank + 1) ** ZIPF for rank in range(KEYS)))
@@ -88,7 +97,7 @@ class Loader:
     def _write(self, count: int) -> None:
         for _ in range(count):
             key = b"k%d" % self._chance.choices(range(KEYS), cum_weights=self._weights)[0]
-            partition = zlib.crc32(key) % PARTITIONS
+            partition = zlib.crc32(key) % self._partitions
             named: dict[str, Any] = {} if self._chance.random() < 1 / UNKEYED else {"key": key}
             while True:
                 try:

@@ -18,18 +18,17 @@ import msgspec
 from keylanes.offsets.codec import decode
 from keylanes.offsets.events import Committed
 
-from .chaos_audit import Audited, audit
 from .chaos_process import ChaosError
 from .cluster_chaos_plan import ClusterRound
 from .cluster_chaos_world import ClusterWorld, Happened
-from .cluster_check import DEAD, FIN, MID, read
-from .cluster_stage import NAME, OFFSETS
+from .cluster_check import read
+from .cluster_stage import OFFSETS, Judged
 
 __all__ = ["ChaosError", "ClusterFigures", "ClusterRound", "run_cluster_round", "table"]
 
 
-class ClusterFigures(Audited, kw_only=True):
-    """What was done in a round, and what both judges found; ``checked`` is empty, or the round has raised."""
+class ClusterFigures(Judged, kw_only=True):
+    """What was done in a round, and what both judges found."""
 
     seed: int
     seconds: float = 0.0
@@ -39,8 +38,6 @@ class ClusterFigures(Audited, kw_only=True):
     """Processes that ended with exit code 6, because no broker answered."""
     stops: list[tuple[str, float]] = msgspec.field(default_factory=list)
     """Each fault, and how many seconds it stopped progress, in their order."""
-    checked: dict[str, int] = msgspec.field(default_factory=dict)
-    """What the independent check found."""
 
 
 def run_cluster_round(
@@ -77,34 +74,13 @@ def run_cluster_round(
 def judge(world: ClusterWorld, figures: ClusterFigures) -> None:
     """Fill in the figures; raises ChaosError when something does not hold, or took too long."""
     figures.starts, figures.gave_up = len(world.processes), world.gave_up
-    world.say("the check")
-    answer = world.checked()
-    figures.checked, read_of = answer["found"], answer["read"]
-    # The load's own producer may write a record again when all nodes were killed: then the source has it twice, and so
-    # must what came of it, which the check compares.
-    held = world.written + figures.checked.pop("source doubled", 0)
     figures.commits = measure(world)
     figures.stops = [(one.fault.name, one.stopped_s) for one in world.happened]
-    world.say("the audit")
-    _audited(world, figures)
-    if figures.checked:
-        raise ChaosError(f"the independent check found {figures.checked}")
-    if read_of[MID] + read_of[DEAD] != held or figures.outputs != read_of[MID] + read_of[FIN]:
-        raise ChaosError(f"the source holds {held}, the check has read {read_of}, the audit {figures}")
+    world.judged(figures)
     late = [one for one in world.happened if one.stopped_s > one.fault.allowed_s]
     if late:
         told = ", ".join(f"{one.fault.name}: {one.stopped_s:.1f} s of {one.fault.allowed_s:.0f}" for one in late)
         raise ChaosError(f"progress stopped for too long: {told}")
-
-
-def _audited(world: ClusterWorld, figures: ClusterFigures) -> None:
-    expectation = "cluster_chaos_expectation"
-    command = ["--app", NAME, "--broker", f"kafka://{world.cluster.bootstrap}", "--json", "--dead-letters", DEAD]
-    command += ["--outputs", MID, "--outputs", FIN, "--level"]
-    command += ["--expected", f"{expectation}:expected_outputs", "--state", f"{expectation}:expected_state"]
-    report = audit(world.folder, command)
-    world.say(f"the audit took {report['seconds']}")
-    figures.take(report)
 
 
 def measure(world: ClusterWorld) -> int:

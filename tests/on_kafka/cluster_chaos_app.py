@@ -72,8 +72,8 @@ def main() -> None:
         if value % POISON == 7:
             raise Poison(f"{value} is poison")
         before = of_key.get() or OfKey()
-        if value % 16 == 0:
-            await asyncio.sleep(value % 5 / 1000)
+        if told.busy_ms or value % 16 == 0:
+            await asyncio.sleep(told.busy_ms / 1000 or value % 5 / 1000)
         now = OfKey(before.count + 1, before.sum + value)
         of_key.put(now)
         key = (ctx.key or b"").decode()

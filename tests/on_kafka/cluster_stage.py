@@ -18,6 +18,7 @@ from keylanes.devkafka.node import SMALL
 from ..stage.leaders import Leaders
 from . import cluster_chaos_app
 from .chaos_app import PARTITIONS, Told
+from .chaos_audit import Audited, audit
 from .chaos_loader import Loader
 from .chaos_process import ChaosError, Process
 from .cluster_check import DEAD, FIN, MID, SOURCE
@@ -30,8 +31,16 @@ RECORDS_MAX = 10_000_000
 """The loader goes on until it is told to finish."""
 
 
+class Judged(Audited, kw_only=True):
+    """What both judges found; ``checked``, what the independent check found, is empty, or the round has raised."""
+
+    checked: dict[str, int] = msgspec.field(default_factory=dict)
+
+
 class ClusterStage:
-    """Begin and end of a round in ``folder``. ``session_ms``: of the nodes; ``proxied_ports``: by number of a node."""
+    """Begin and end of a round in ``folder``, and its judges. ``session_ms``: of the nodes; ``partitions``: of each
+    topic; ``proxied_ports``: by number of a node.
+    """
 
     def __init__(
         self,
@@ -40,9 +49,10 @@ class ClusterStage:
         *,
         nodes: int,
         session_ms: int,
+        partitions: int = PARTITIONS,
         proxied_ports: Mapping[int, int] | None = None,
     ) -> None:
-        self.folder, self._tell = folder, tell
+        self.folder, self._tell, self.partitions = folder, tell, partitions
         self.story: list[str] = []
         self._began = time.monotonic()
         self.cluster = KafkaCluster(
@@ -73,13 +83,14 @@ class ClusterStage:
         self.cluster.start()
         self.say("the cluster is ready")
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap})
-        for made in admin.create_topics([NewTopic(topic, PARTITIONS) for topic in TOPICS]).values():
+        for made in admin.create_topics([NewTopic(topic, self.partitions) for topic in TOPICS]).values():
             made.result(60)
         self.leaders = Leaders(self.cluster)
 
     def load(self, rate: float, seed: int) -> None:
         """So many records a second, from here on until ``close_source``."""
-        self.loader = Loader(self.cluster.bootstrap, SOURCE, RECORDS_MAX, rate, seed, first=0.0)
+        address, partitions = self.cluster.bootstrap, self.partitions
+        self.loader = Loader(address, SOURCE, RECORDS_MAX, rate, seed, first=0.0, partitions=partitions)
         self.loader.start()
 
     def close_source(self) -> None:
@@ -120,7 +131,31 @@ class ClusterStage:
         self.cluster.kill()
         shutil.rmtree(self.folder / "kafka", ignore_errors=True)
 
-    def checked(self) -> dict[str, Any]:
+    def judged(self, figures: Judged, *more: str) -> dict[str, Any]:
+        """Fill in what the check and the audit find; the audit's report. ``more``: of its options. Raises ChaosError
+        when something does not hold.
+        """
+        self.say("the check")
+        answer = self._checked()
+        figures.checked, read_of = answer["found"], answer["read"]
+        # The load's own producer may write a record again when all nodes were killed: then the source has it twice, and
+        # so must what came of it, which the check compares.
+        held = self.written + figures.checked.pop("source doubled", 0)
+        self.say("the audit")
+        expectation = "cluster_chaos_expectation"
+        command = ["--app", NAME, "--broker", f"kafka://{self.cluster.bootstrap}", "--json", "--dead-letters", DEAD]
+        command += ["--outputs", MID, "--outputs", FIN, "--level", *more]
+        command += ["--expected", f"{expectation}:expected_outputs", "--state", f"{expectation}:expected_state"]
+        report = audit(self.folder, command)
+        self.say(f"the audit took {report['seconds']}")
+        figures.take(report)
+        if figures.checked:
+            raise ChaosError(f"the independent check found {figures.checked}")
+        if read_of[MID] + read_of[DEAD] != held or figures.outputs != read_of[MID] + read_of[FIN]:
+            raise ChaosError(f"the source holds {held}, the check has read {read_of}, the audit {figures}")
+        return report
+
+    def _checked(self) -> dict[str, Any]:
         """What the independent check finds, in a process of its own."""
         script = Path(__file__).with_name("cluster_check.py")
         done = subprocess.run(

@@ -13,13 +13,18 @@ from keylanes.group.shown import GroupShown, GroupState, MemberShown
 
 from ..stage.groups import group_of
 from .chaos_process import LIMIT_S, ChaosError, Process
+from .cluster_check import MID, SOURCE
 from .cluster_stage import NAME, ClusterStage
-from .group_chaos_plan import AWAY_S, BEAT_S, BELOW_S, BEYOND_S, MEMBERS, SESSION_S, GroupFault, GroupRound, Role, draw
+from .group_chaos_moves import Mover
+from .group_chaos_plan import AWAY_S, BEAT_S, BELOW_S, BEYOND_S, SESSION_S, GroupFault, GroupRound, Role, draw
 
 NODE_SESSION_S = 6.0
 LOOK_S = 0.3
+MOVE_S = 1.0
+"""So often a move is asked for."""
+COMMITS_PER_S = 30
+"""Of all members together, at most: the machine has few cores."""
 SETTINGS = {
-    "commit_interval_ms": 100,
     "snapshot_every_commits": 200,
     "session_timeout_ms": int(SESSION_S * 1000),
     "heartbeat_interval_ms": int(BEAT_S * 1000),
@@ -44,9 +49,13 @@ class GroupWorld(ClusterStage):
 
     def __init__(self, round_: GroupRound, folder: Path, tell: Callable[[str], None]) -> None:
         self.round, self.plan = round_, draw(round_)
-        super().__init__(folder, tell, nodes=round_.nodes, session_ms=int(NODE_SESSION_S * 1000))
+        session_ms = int(NODE_SESSION_S * 1000)
+        super().__init__(folder, tell, nodes=round_.nodes, session_ms=session_ms, partitions=round_.partitions)
         self.members: dict[str, Process] = {}
         self.befallen: list[Befallen] = []
+        self.seen: GroupShown | None = None
+        """How the group stood when that was asked last."""
+        self.mover: Mover | None = None
 
     # --- the frame ---------------------------------------------------------------------------------------------------
 
@@ -54,18 +63,36 @@ class GroupWorld(ClusterStage):
         """Nodes, topics, loader, members."""
         self.open()
         self.load(self.round.rate, self.round.seed)
-        for number in range(MEMBERS):
+        for number in range(self.round.members):
             self.start(f"m{number}")
+        if self.round.is_moving:
+            sources = [(topic, partition) for topic in (SOURCE, MID) for partition in range(self.partitions)]
+            seed = self.round.seed
+            self.mover = Mover(self.cluster.bootstrap, NAME, sources, lambda: self.seen, seed, MOVE_S)
+            self.mover.start()
         self.works()
 
     def start(self, name: str) -> None:
         """A process under a name."""
         address = f"kafka://{self.cluster.bootstrap}"
-        self.members[name] = self.process(address, {**SETTINGS, "group_instance_id": name})
+        interval_ms = 1_000 * self.round.members // COMMITS_PER_S
+        settings = {**SETTINGS, "commit_interval_ms": interval_ms, "group_instance_id": name}
+        self.members[name] = self.process(address, settings, busy_ms=self.round.busy_ms)
+
+    def end(self) -> None:
+        """Nothing is left behind."""
+        self._rest()
+        super().end()
+
+    def _rest(self) -> None:
+        """Nobody asks for moves any more."""
+        if self.mover is not None:
+            self.mover.stop()
 
     def heal(self) -> None:
         """All is written; the members end in order, and new ones work until all is level."""
-        self.say("healed")
+        self._rest()
+        self.say("healed" + ("" if self.mover is None else f"; {self.mover.asked} moves were asked for"))
         self.close_source()
         for process in self.members.values():
             process.send(signal.SIGTERM)
@@ -84,7 +111,8 @@ class GroupWorld(ClusterStage):
     def shown(self) -> GroupShown | None:
         """How the group stands, by its logs; None while the broker does not tell."""
         try:
-            return group_of(NAME, f"kafka://{self.cluster.bootstrap}", default_api_timeout_ms=5_000)
+            self.seen = group_of(NAME, f"kafka://{self.cluster.bootstrap}", default_api_timeout_ms=5_000)
+            return self.seen
         except (SettingsError, FatalError, BrokerError):  # before its logs are made, too
             return None
 
@@ -110,7 +138,8 @@ class GroupWorld(ClusterStage):
 
     def _is_whole(self, group: GroupShown) -> bool:
         there = {member.instance for member in group.members if member.standing == "member" and member.held}
-        return group.state is GroupState.RUNNING and there == self.members.keys()
+        is_at_rest = group.state is GroupState.RUNNING or self.round.is_moving  # then something is always on its way
+        return is_at_rest and there == self.members.keys()
 
     def one(self, group: GroupShown, role: Role) -> MemberShown:
         """A member of a role."""
@@ -127,9 +156,12 @@ class GroupWorld(ClusterStage):
         elif fault.topics:
             met = []
             self.lose_leaders(fault)
+        elif fault.deed == "joined":
+            met = []
+            self.start(f"m{len(self.members)}")
         else:
             met = list(group.members)
-            self.roll()
+            self.roll(list(self.members))
         self.works()
         self.befallen.append(Befallen(fault, began, time.time(), [member.incarnation for member in met]))
 
@@ -145,6 +177,9 @@ class GroupWorld(ClusterStage):
                 self.expelled(member)
             self.start(name)
             return
+        if fault.deed == "stopped":
+            self.roll([name])
+            return
         process.send(signal.SIGSTOP)
         if fault.deed == "paused":
             self.last(BELOW_S)
@@ -158,13 +193,15 @@ class GroupWorld(ClusterStage):
 
         def is_out(group: GroupShown) -> bool:
             there = {one.incarnation for one in group.members if one.standing == "member"}
-            return member.incarnation not in there and group.state is GroupState.RUNNING
+            is_left = any(f" incarnation {member.incarnation}, which " in line for line in group.waits)
+            is_at_rest = group.state is GroupState.RUNNING or (self.round.is_moving and not is_left)
+            return member.incarnation not in there and is_at_rest
 
         self.until(is_out, f"without incarnation {member.incarnation}")
 
-    def roll(self) -> None:
-        """Each process is stopped in order and started again, one after the other."""
-        for name in list(self.members):
+    def roll(self, names: Iterable[str]) -> None:
+        """Each of these is stopped in order and started again, one after the other."""
+        for name in names:
             process = self.members[name]
             process.send(signal.SIGTERM)
             self._ended_well([process], "was told to stop")

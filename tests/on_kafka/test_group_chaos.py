@@ -1,4 +1,4 @@
-"""Chaos in a group of three processes: each record counts once, and nobody is expelled but whom a fault meets."""
+"""Chaos in a group: each record counts once, and nobody is expelled but whom a fault meets, while ranges move."""
 
 import sys
 from collections.abc import Callable
@@ -11,7 +11,14 @@ from .group_chaos_plan import ROLES, draw
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
-RATE, RECORDS_MIN = 20.0, 2_000
+RECORDS_MIN = 1_500
+MOVES_MIN = 10
+ROUNDS = (
+    GroupRound(seed=1, members=8, partitions=1, rate=20.0, busy_ms=20.0, is_moving=True),
+    GroupRound(seed=3, members=6, partitions=4, rate=20.0, busy_ms=20.0, is_moving=True, nodes=3),
+)
+"""Eight members of one partition, whose processes are killed, suspended, stopped and join; and six members of four, of
+which the leaders of the group's logs go."""
 
 
 def say(line: str) -> None:
@@ -20,10 +27,9 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-@pytest.mark.parametrize("nodes", [1, 3])
-def test_a_round_in_a_group(nodes: int, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    """On one node processes are killed, suspended and restarted; on three the leaders of the group's logs are."""
-    round_ = GroupRound(seed=nodes, nodes=nodes, rate=RATE)
+@pytest.mark.parametrize("round_", ROUNDS, ids=lambda round_: f"{round_.members} on {round_.partitions}")
+def test_a_round_in_a_group(round_: GroupRound, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    """Ranges of the partitions move all the time; of each fault the control log shows what it should, and no more."""
     figures = run_group_round(round_, tmp_path / "round", say)
     record_property("figures", str(figures))
     say(table(figures))
@@ -31,7 +37,8 @@ def test_a_round_in_a_group(nodes: int, tmp_path: Path, record_property: Callabl
     assert figures.records >= RECORDS_MIN
     assert figures.dead_letters > 0
     silent = sum(fault.causes.count("silent") for fault in draw(round_))
-    assert figures.expelled.get("silent", 0) == silent >= 3 * (nodes == 1)
+    assert figures.expelled.get("silent", 0) == silent >= 2 * (round_.nodes == 1)
+    assert figures.moves.get("request", 0) >= MOVES_MIN
     assert set(figures.found.values()) == {0}
     assert figures.checked == {}
     assert not (tmp_path / "round").exists(), "nothing stays on the disk"
@@ -41,7 +48,7 @@ def test_a_round_is_drawn_from_its_seed() -> None:
     """The same seed makes the same plan; a whole one has every deed on everybody."""
     assert draw(GroupRound(seed=5)) == draw(GroupRound(seed=5)) != draw(GroupRound(seed=6))
     whole = draw(GroupRound(seed=1, nodes=3, is_whole=True))
-    for deed in ("killed", "killed and away", "paused", "paused and expelled"):
+    for deed in ("killed", "killed and away", "paused", "paused and expelled", "stopped"):
         assert {fault.role for fault in whole if fault.deed == deed} == set(ROLES)
     for deed in ("leaders killed", "leaders paused"):
         assert {fault.topics for fault in whole if fault.deed == deed} == {
@@ -49,3 +56,14 @@ def test_a_round_is_drawn_from_its_seed() -> None:
             ("control",),
             ("signals", "control"),
         }
+    for seed in range(5):
+        short = draw(GroupRound(seed=seed))
+        assert {fault.deed for fault in short} == {
+            "killed",
+            "killed and away",
+            "paused",
+            "paused and expelled",
+            "stopped",
+            "joined",
+        }
+        assert {fault.role for fault in short if "silent" in fault.causes} == set(ROLES)

@@ -74,7 +74,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     only.add_argument("--simulation-only", action="store_true", help="no real broker")
     only.add_argument("--broker-only", action="store_true", help="the real broker of one node alone")
     only.add_argument("--cluster-only", action="store_true", help="the real cluster of three nodes alone")
-    only.add_argument("--group-only", action="store_true", help="the group of three processes alone")
+    only.add_argument("--group-only", action="store_true", help="the groups of several processes alone")
     only.add_argument("--report", action="store_true", help="print what was done so far, and run nothing")
     only.add_argument("--seed", type=int, help="run one seed and tell its story")
     only.add_argument("--plan", type=Path, help="run one plan and tell its story")

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("brokers", "devkafka", "group", "keyrange", "offsets", "runtime", "state", "spark", "demo")
 BOOK = ROOT / ".keylanes" / "soak.json"
 SIMULATION, BROKER, CLUSTER, GROUP = PARTS = ("simulation", "broker", "cluster", "group")
-"""The parts of the soak; a cluster is one of three brokers, a group one of three processes, on one broker or three."""
+"""The parts of the soak; a cluster is one of three brokers, a group several processes, on one broker or three."""
 TEXT_MAX = 4_000
 """Characters of a failure's text that are kept."""
 

@@ -1,4 +1,4 @@
-"""Rounds of chaos on a real Kafka, of one node or three, with one process or three: one round after the other, each in
+"""Rounds of chaos on a real Kafka, of one node or three, with one process or several: one after the other, each in
 a process of its own.
 """
 
@@ -25,6 +25,13 @@ ROUND_S = 600.0
 """A round is begun when this much time is left, or what the longest round so far took."""
 ROUND_LIMIT_S = 1_800.0
 LINE_MAX = 1 << 24
+MOVING: dict[str, Any] = {"is_moving": True, "busy_ms": 10.0}
+GROUPS: list[dict[str, Any]] = [
+    {},
+    {"members": 8, "partitions": 1, **MOVING},
+    {"members": 6, "partitions": 4, **MOVING},
+]
+"""Who shares what in a round in a group; every other one is on three nodes."""
 PATIENCE_S = 60.0
 """So long a round that is told to end may take to end its broker and its processes."""
 
@@ -60,7 +67,8 @@ def counted(figures: Mapping[str, Any]) -> Counted:
     for name, seconds in stops:
         stopped[f"{STOPPED}{name}"] += round(seconds * 1000)
     expelled = {f"expelled as {cause}": count for cause, count in figures.get("expelled", {}).items()}
-    counts = {**flat, **figures.get("changes", {}), **expelled, **figures["found"], **stopped}
+    moved = {f"moved by {cause}": count for cause, count in figures.get("moves", {}).items()}
+    counts = {**flat, **figures.get("changes", {}), **expelled, **moved, **figures["found"], **stopped}
     faults = {**figures.get("faults", {}), **Counter(name for name, _ in stops)}
     return Counted({name.replace("_", " "): count for name, count in counts.items()}, faults)
 
@@ -72,11 +80,11 @@ def wants_round(book: Book, part: str, wanted: Mapping[str, int]) -> bool:
 
 
 def round_of(part: str, seed: int) -> dict[str, Any]:
-    """What one round is: of a group every other one is on three nodes."""
+    """What one round is; see ``GROUPS``."""
     more: dict[str, dict[str, Any]] = {
         BROKER: {"kills": KILLS, "records": RECORDS},
         CLUSTER: {"is_whole": True},
-        GROUP: {"is_whole": True, "nodes": 3 if seed % 2 else 1},
+        GROUP: {"is_whole": True, "nodes": 3 if seed % 2 else 1, **GROUPS[seed // 2 % len(GROUPS)]},
     }
     return {"seed": seed, **more[part]}
 

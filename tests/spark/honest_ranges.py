@@ -9,7 +9,7 @@ Sixteenths of the points, named by their number:
     1  is silent, expelled and fenced; 3 joins, and has 2-7 at epoch 6
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -137,7 +137,7 @@ class RangePlanner(Planner):
         run: Run,
         incarnation: int,
         front: int,
-        releases: dict[int, Sequence[int]] | None = None,
+        releases: Mapping[int, Sequence[int]] | None = None,
         move: int = NO_MOVE,
     ) -> None:
         """One transaction: a commit event for each epoch of the member, and what it releases of these."""
