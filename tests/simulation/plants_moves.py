@@ -3,10 +3,9 @@
 from typing import Any
 
 from keylanes.group import cells, plans
-from keylanes.runtime.engine import reshaping
+from keylanes.runtime.engine import commit, reshaping
 from keylanes.runtime.holding import Holding
 from keylanes.runtime.partition import cut, reshape
-from keylanes.runtime.partition.reshape import Wishes
 
 from ..stage.planting import Planting, change, changed, everywhere
 from .plants import AGAIN, DOUBLED, LOST, OUTSIDE, Plant
@@ -27,7 +26,8 @@ def released_while_it_runs(patch: Planting) -> None:
 
 def held_back_for_long(patch: Planting) -> None:
     """All that is done waits until the last record of a release is through."""
-    patch.setattr(reshaping, "HOLD_BACK_MS", 60_000)
+    for module in (reshaping, commit):
+        patch.setattr(module, "HOLD_BACK_MS", 60_000)
 
 
 PLANTS = [
@@ -60,17 +60,10 @@ PLANTS = [
         finding="was withdrawn, and its owner had read that",
     ),
     Plant(
-        "a request for an older epoch counts",
-        "a member gives up what it was granted since: a range goes here and there, and nobody has asked for it",
-        changed(Wishes, "_to_leave", ("worker.epoch <= wish.epoch and ", "")),
-        kinds=(*MOVES, "stuck", "split"),
-        finding="was not asked for",
-    ),
-    Plant(
         "taken up before the own release is through",
         "a member works on a range again while it gives it up: it stops, or forgets the state",
         changed(Holding, "_lacking", (" if not self.is_giving_up(place, part)]", "]")),
-        kinds=("release", "lost replies", "unknown"),
+        kinds=("deal", "move", "lost replies", "unknown"),
         finding=OUTSIDE,
     ),
     Plant(
