@@ -17,7 +17,7 @@ from handing_over.notes import Notes, Points, stood_still_ns
 from handing_over.sizes import GROUPS, MOVES_PER_SECOND, TIMES, Group, Size
 from handing_over.stage import Stage, Work, begun, cut, names_of, said, staged
 from keylanes.group.happened import Move, MoveState
-from keylanes.group.moves import REQUEST
+from keylanes.group.plans import REQUEST
 from keylanes.keyrange.hashing import SPACE_END
 from rig.child import run_coroutine
 from rig.gaps import gaps
