@@ -76,6 +76,7 @@ def rules_of(settings: Settings) -> Rules:
         start_window_ms=min(START_WINDOW_MS, settings.session_timeout_ms),
         plan_interval_ms=min(PLAN_INTERVAL_MS, settings.session_timeout_ms),
         release_ms=RELEASE_MS,
+        load_interval_ms=settings.load_interval_ms,
         leave_ms=settings.drain_timeout_ms
         + settings.close_timeout_ms
         + max(settings.drain_timeout_ms, settings.close_timeout_ms),
