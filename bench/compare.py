@@ -18,17 +18,21 @@ from typing import Any
 from comparison import kill, latency, rate
 from comparison.arms import ARMS, ready
 from comparison.bars import own_failures
-from comparison.markdown import benchmark_tables, figures_page, summary_table, write_between
+from comparison.markdown import benchmark_tables, figures_page, summary_table
 from comparison.report import latency_rate, report
 from comparison.workloads import WORKLOADS, Workload, chosen
 from rig.book import Book, alone
 from rig.broker import running_broker
 from rig.ground import Ground
 from rig.machine import Processors
+from rig.pages import write_between
 from rig.places import FOLDER, ROOT
 from rig.results import picture, print_table
 from rig.steps import Steps
 from rig.witness import WrongRun
+
+MARKERS = "bench"
+"""Of what is written into pages."""
 
 
 def main() -> int:
@@ -53,8 +57,8 @@ def main() -> int:
     fails = report(book.content, workloads, print_table)
     picture("comparison.plot", book.content, book.path.with_suffix(".png"))
     if parsed.docs:
-        write_between(ROOT / "README.md", summary_table(book.content))
-        write_between(ROOT / "docs" / "benchmarks.md", benchmark_tables(book.content))
+        write_between(ROOT / "README.md", MARKERS, summary_table(book.content))
+        write_between(ROOT / "docs" / "benchmarks.md", MARKERS, benchmark_tables(book.content))
         (ROOT / "docs" / "figures.md").write_text(figures_page(book.content))
     return 1 if fails or own_failures(book.content) else 0
 

@@ -25,12 +25,13 @@ from typing import Any
 
 from comparison.arms import Skipped, java_command
 from failing_over.group import Members, loader
-from failing_over.notes import again, gaps, percentile, stops
+from failing_over.notes import again, stops
 from keylanes import Settings
 from keylanes.cli.application import Named
 from keylanes.cli.group_logs import stands_of
 from rig.broker import all_records, connected, running_broker
 from rig.child import run_coroutine
+from rig.gaps import gaps, percentile
 from rig.ground import Ground
 from rig.machine import Processors, surroundings
 from rig.places import BENCH, FOLDER, PEERS

@@ -71,11 +71,12 @@ def from_text(field: msgspec.structs.FieldInfo, text: str) -> Any:
         return None
     if bool in kinds:
         return WORDS.get(text.strip().lower(), text)
-    if int in kinds:
-        try:
-            return int(text)
-        except ValueError:
-            return text
+    for kind in (int, float):
+        if kind in kinds:
+            try:
+                return kind(text)
+            except ValueError:
+                return text
     return text
 
 
@@ -108,12 +109,14 @@ def words_of(kind: Any) -> str:
         note = next((note for note in notes if isinstance(note, msgspec.Meta)), msgspec.Meta())
         if note.ge is not None and note.le is not None:
             return f"{words_of(bare)} from {note.ge} to {note.le}"
+        if note.gt is not None and note.le is not None:
+            return f"{words_of(bare)} above {note.gt}, up to {note.le:.0f}"
         return f"{words_of(bare)}, {note.ge} or more" if note.ge is not None else words_of(bare)
     if _is_union(kind):
         return ", or ".join(words_of(part) for part in typing.get_args(kind))
     if typing.get_origin(kind) is collections.abc.Callable:
         return "a function"
-    known = {bool: "true or false", int: "a whole number", str: "text", types.NoneType: "None"}
+    known = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "None"}
     return known.get(kind) or f"a {getattr(kind, '__name__', kind)}"
 
 

@@ -1,23 +1,39 @@
 """``keylanes group``: how the group of an application stands and stood, and what happened to it, by its logs alone."""
 
 import asyncio
+import contextlib
+import json
+import os
 import sys
 import time
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 from typer.core import TyperGroup
 
+from ..errors import SettingsError
 from ..group.happened import selected
 from ..group.history import History
-from .application import named
+from ..offsets.control import Control
+from .application import Named, named
 from .codes import epilog
+from .group_asked import ANYBODY, Asked, Expulsion, Move, asked_expulsion, asked_move
 from .group_logs import opened, read_history, stands_of
+from .group_requests import ask, asker
 from .group_text import group_json, group_text, history_json, history_text
+from .group_watch import INTERVAL_MS, Show, shown_on_screen
+from .group_watch import watch as watched
 from .moments import MOMENT, optional_ms
 
 STANDS: Final = "show"
 """What is meant when no command is named."""
+COMES_BACK: Final = (
+    "If its process is alive it joins again in about a second, as a new incarnation; one with exit_on_expulsion ends "
+    "with exit code 3 instead. Stop the process to keep it out"
+)
+
+A = TypeVar("A", bound=Asked)
 
 
 class _Commands(TyperGroup):
@@ -53,10 +69,21 @@ def show(
     app: AppName = None,
     broker: Address = None,
     at: Annotated[str | None, typer.Option(metavar="MOMENT", help=f"as it stood then: {MOMENT}")] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="live, until Ctrl+C; elsewhere than on a terminal a block for each change")
+    ] = False,
+    interval_ms: Annotated[int, typer.Option(min=50, help="of --watch: between two looks")] = INTERVAL_MS,
     as_json: AsJson = False,
 ) -> None:
     """Show who takes part in an application, who owns what, and what waits for what."""
     application = named("group", target, app, broker)
+    if watch:
+        if at is not None:
+            raise SettingsError(
+                "group: --at shows a moment that has passed, and --watch what goes on: give one of them"
+            )
+        _watch(application, interval_ms, as_json)
+        return
     at_ms = optional_ms("--at", at, _now_ms())
 
     stands = asyncio.run(stands_of(application, at_ms, _now_ms))
@@ -86,6 +113,106 @@ def history(
     entries = selected(found.entries(), since_ms, until_ms, topic, partition)
     told = history_json if as_json else history_text
     sys.stdout.write(told(application.app, found, entries, now_ms) + "\n")
+
+
+TimeoutS = Annotated[float, typer.Option("--timeout-s", min=0.001, help="how long it is waited for")]
+_ASKING = {"code_1": "not done in time: it may still be done"}
+
+
+@group.command(epilog=epilog(0, 2, 4, 6, **_ASKING))
+def move(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[MODULE:APP] TOPIC PARTITION [FIRST END]",
+            help="a source partition, and of it the points in [FIRST, END), as keylanes group shows them; else all",
+        ),
+    ],
+    to: Annotated[str, typer.Option(metavar="MEMBER", help=f"an incarnation, a group_instance_id, or {ANYBODY}")],
+    cells: Annotated[
+        str | None, typer.Option(metavar="A..B", help="or these cells of the declared cut, from 0 on, both included")
+    ] = None,
+    app: AppName = None,
+    broker: Address = None,
+    timeout_s: TimeoutS = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Ask that a source partition, or some points of it, go to another member; wait until they belong to it."""
+    target, (topic, partition, *points) = _parted("move", words, "TOPIC PARTITION", 2)
+    if not (partition.isascii() and partition.isdecimal()):
+        raise SettingsError(f"group move: PARTITION is a whole number, 0 or more; seen {partition!r}")
+    request, by = os.urandom(8).hex(), asker()
+
+    def make(control: Control) -> Move:
+        return asked_move(control, request, by, (topic, int(partition)), to, points=points, cells=cells)
+
+    moved, said = _asked(named("group move", target, app, broker), make, request, timeout_s)
+    if as_json:
+        place = {"topic": topic, "partition": int(partition), "first": moved.within.first, "end": moved.within.end}
+        said = json.dumps({"request": request, **place, "to": moved.target or None, "outcome": said})
+    sys.stdout.write(f"{said}\n")
+
+
+@group.command(epilog=epilog(0, 2, 4, 6, **_ASKING))
+def expel(
+    words: Annotated[
+        list[str], typer.Argument(metavar="[MODULE:APP] MEMBER", help="an incarnation, or a group_instance_id")
+    ],
+    app: AppName = None,
+    broker: Address = None,
+    timeout_s: TimeoutS = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Ask that a member is expelled: others get its ranges. Its process joins again, as a new incarnation."""
+    target, (who, *more) = _parted("expel", words, "MEMBER", 1)
+    if more:
+        raise SettingsError(f"group expel: one member at a time; seen {' '.join((who, *more))}")
+    request, by = os.urandom(8).hex(), asker()
+
+    def make(control: Control) -> Expulsion:
+        return asked_expulsion(control, request, by, who)
+
+    gone, said = _asked(named("group expel", target, app, broker), make, request, timeout_s)
+    if as_json:
+        said = json.dumps({"request": request, "incarnation": gone.incarnation, "outcome": said})
+    else:
+        said = f"{said}\n{COMES_BACK}"
+    sys.stdout.write(f"{said}\n")
+
+
+def _watch(application: Named, interval_ms: int, as_json: bool) -> None:
+    """Until somebody interrupts it, which is its end in order."""
+
+    async def run(show: Show) -> None:
+        async with opened(application) as logs:
+            await watched(logs, _now_ms, interval_ms, show)
+
+    with contextlib.suppress(KeyboardInterrupt), shown_on_screen(application.app, as_json=as_json) as show:
+        asyncio.run(run(show))
+
+
+def _parted(command: str, words: Sequence[str], wanted: str, least: int) -> tuple[str | None, Sequence[str]]:
+    """MODULE:APP, which has a colon as no topic and no name has, and the other words. Raises SettingsError."""
+    target, rest = (words[0], words[1:]) if ":" in words[0] else (None, words)
+    if len(rest) < least:
+        raise SettingsError(f"group {command}: give {wanted}; seen {' '.join(rest) or 'nothing'}")
+    return target, rest
+
+
+def _asked(application: Named, make: Callable[[Control], A], request: str, timeout_s: float) -> tuple[A, str]:
+    """What was asked for, and what became of it; progress is told on standard error."""
+    told: list[str] = []
+
+    def say(words: str) -> None:
+        if told:
+            sys.stderr.write(f"{told[-1]}\n")
+        told.append(words)
+
+    async def run() -> A:
+        async with opened(application) as logs:
+            return await ask(logs, make, request, timeout_s, say)
+
+    return asyncio.run(run()), told[-1]
 
 
 def _now_ms() -> int:

@@ -3,20 +3,24 @@
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
 from ..brokers.protocol import Broker, BrokerError, OffsetOutOfRange, Reader, TopicPartition, Watermarks
 from ..brokers.waiting import bounded, fatal_of
 from ..errors import SettingsError
 from ..group.beats import Beats
-from ..group.heard import PARTITIONS, partition_of
+from ..group.heard import COORDINATORS, PARTITIONS, partition_of
 from ..group.history import History
+from ..group.loads import Cost, Loads
+from ..group.reports import ALL_EVERY
 from ..group.shown import GroupShown, shown
 from ..offsets.codec import SignalError, decode_signal, prefix_of
 from ..offsets.control import Control
 from ..offsets.control_events import ControlEvent
 from ..offsets.events import Committed, SnapshotTaken, StateChanged
 from ..offsets.ledger import Ledger
+from ..offsets.signals import Load, Signal
 from ..offsets.snapshots import newest_snapshot, search_starts
 from ..runtime.connect import connect
 from ..runtime.logs.reader import (
@@ -38,6 +42,8 @@ T = TypeVar("T")
 
 TRIES_MAX: Final = 5
 """So often a log is begun to be read that is trimmed meanwhile."""
+TOLD_INTERVALS: Final = ALL_EVERY + 2
+"""Within so many intervals each member tells the load of all its ranges."""
 PROGRESS: Final = tuple(prefix_of(kind) for kind in (Committed, StateChanged, SnapshotTaken))
 """What the offset log holds most of, and no history tells of."""
 
@@ -60,6 +66,15 @@ class Stands(NamedTuple):
     at_ms: int | None
     now_ms: int
     heard: Heard | None
+    costs: Mapping[int, Cost] = MappingProxyType({})
+    """What the ranges of each incarnation cost, by what it said last; of those whose load is known."""
+
+
+class Signalled(NamedTuple):
+    """What the signals say of a moment. ``heard``: None where they say nothing of it."""
+
+    heard: Heard | None
+    loads: Loads
 
 
 class GroupLogs(NamedTuple):
@@ -137,8 +152,19 @@ async def read_group(group: GroupLogs, at_ms: int | None, wall_ms: Callable[[], 
         return await logs.begin_offsets(await logs.read_control(Ledger()))
 
     ledger = await _read(group, read)
-    heard = await _heard(group, ledger.control, at_ms) if group.has_signals else None
-    return Stands(shown(ledger.control, ledger.partitions), at_ms, wall_ms(), heard)
+    heard, loads = await signalled(group, ledger.control, at_ms, wall_ms)
+    found = shown(ledger.control, ledger.partitions)
+    return Stands(found, at_ms, wall_ms(), heard, costs_of(found, loads))
+
+
+def costs_of(group: GroupShown, loads: Loads) -> dict[int, Cost]:
+    """What the ranges of each member cost, as far as that is known."""
+    found: dict[int, Cost] = {}
+    for member in group.members:
+        own = [loads.cost((held.topic, held.partition), held.first, held.end) for held in member.held]
+        if known := [cost for cost in own if cost is not None]:
+            found[member.incarnation] = Cost(*map(sum, zip(*known, strict=True)))
+    return found
 
 
 async def _ends_at(group: GroupLogs, sources: Sequence[TopicPartition], at_ms: int) -> dict[TopicPartition, int]:
@@ -197,8 +223,13 @@ async def _known_from_ms(logs: LogReader, source: TopicPartition, start: int, en
 # --- who was heard ---------------------------------------------------------------------------------------------------
 
 
-async def _heard(group: GroupLogs, control: Control, at_ms: int | None) -> Heard | None:
-    """When each member was heard last, by the signals, which are read backwards until all were, or to their start."""
+async def signalled(group: GroupLogs, control: Control, at_ms: int | None, wall_ms: Callable[[], int]) -> Signalled:
+    """When each member was heard last, by the signals, which are read backwards until all were, or to their start; and
+    the load of ranges, which is told anew in intervals.
+    """
+    loads = Loads()
+    if not group.has_signals:
+        return Signalled(None, loads)
     broker, limit = group.broker, group.settings.call_limit_ms
     sources = [TopicPartition(signals_topic(group.app), partition) for partition in range(PARTITIONS)]
     marks = await bounded(broker.watermarks(sources), limit, f"watermarks of {sources[0].topic}")
@@ -206,22 +237,39 @@ async def _heard(group: GroupLogs, control: Control, at_ms: int | None) -> Heard
         ends = await _ends_at(group, sources, at_ms)
         marks = {source: Watermarks(mark.start, ends.get(source, mark.high)) for source, mark in marks.items()}
         if all(0 < mark.start >= mark.high for mark in marks.values()):
-            return None
+            return Signalled(None, loads)
+    reader = await bounded(broker.reader({}), limit, f"opening a reader of {sources[0].topic}")
+    try:
+        heard = await _heard(group, control, reader, marks)
+        since_ms = (wall_ms() if at_ms is None else at_ms) - TOLD_INTERVALS * group.settings.load_interval_ms
+        starts = await _ends_at(group, [source for source in sources if source.partition != COORDINATORS], since_ms)
+        spans = {source: (start, marks[source].high) for source, start in starts.items()}
+
+        def hear(append_ms: int, signal: Signal) -> None:
+            if isinstance(signal, Load):
+                loads.hear(signal, append_ms)
+
+        await bounded(_hear(reader, spans, hear), limit, f"reading {sources[0].topic}")
+    finally:
+        await reader.close()
+    return Signalled(heard, loads)
+
+
+async def _heard(
+    group: GroupLogs, control: Control, reader: Reader, marks: Mapping[TopicPartition, Watermarks]
+) -> Heard:
     beats = Beats(control)
     starts = {source: iter(search_starts(mark.start, mark.high)) for source, mark in marks.items()}
     upper = {source: mark.high for source, mark in marks.items()}
-    reader = await bounded(broker.reader({}), limit, f"opening a reader of {sources[0].topic}")
-    try:
-        while lacking := beats.lacking():
-            spans: dict[TopicPartition, tuple[int, int]] = {}
-            for source in sources:
-                if source.partition in lacking and (start := next(starts[source], None)) is not None:
-                    spans[source], upper[source] = (start, upper[source]), start
-            if not spans:
-                break
-            await bounded(_hear(reader, spans, beats), limit, f"reading {sources[0].topic}")
-    finally:
-        await reader.close()
+    while lacking := beats.lacking():
+        spans: dict[TopicPartition, tuple[int, int]] = {}
+        for source in marks:
+            if source.partition in lacking and (start := next(starts[source], None)) is not None:
+                spans[source], upper[source] = (start, upper[source]), start
+        if not spans:
+            break
+        reading = _hear(reader, spans, beats.hear)
+        await bounded(reading, group.settings.call_limit_ms, f"reading {signals_topic(group.app)}")
     members = control.unfenced()
     last_ms = {m.incarnation: beats.last_ms[m.birth] for m in members if m.birth in beats.last_ms}
     kept = {source.partition for source, mark in marks.items() if mark.start == 0}
@@ -229,7 +277,9 @@ async def _heard(group: GroupLogs, control: Control, at_ms: int | None) -> Heard
     return Heard(last_ms, expired - last_ms.keys())
 
 
-async def _hear(reader: Reader, spans: Mapping[TopicPartition, tuple[int, int]], beats: Beats) -> None:
+async def _hear(
+    reader: Reader, spans: Mapping[TopicPartition, tuple[int, int]], hear: Callable[[int, Signal], None]
+) -> None:
     wanted = {source: span for source, span in spans.items() if span[0] < span[1]}
     reader.assign({source: start for source, (start, _) in wanted.items()})
     while wanted:
@@ -244,7 +294,7 @@ async def _hear(reader: Reader, spans: Mapping[TopicPartition, tuple[int, int]],
             for record in batch.records:
                 with contextlib.suppress(SignalError):  # a newer version's: no fact
                     if record.offset < end:
-                        beats.hear(record.timestamp, decode_signal(record.value or b""))
+                        hear(record.timestamp, decode_signal(record.value or b""))
             if batch.offset_next >= end:
                 del wanted[batch.source]
 

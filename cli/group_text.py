@@ -10,7 +10,7 @@ from ..group.history import History
 from ..group.shown import Held, MemberShown, as_few
 from ..keyrange.hashing import SPACE_END
 from ..offsets.event_values import NO_MOVE
-from .group_logs import Heard, Stands
+from .group_logs import Stands
 from .moments import seconds, written
 
 RANGES_SHOWN: Final = 8
@@ -28,10 +28,14 @@ def group_json(app: str, stands: Stands) -> str:
         last_ms = None if heard is None else heard.last_ms.get(member.incarnation)
         told = {**member._asdict(), "held": [held._asdict() for held in member.held], "share": round(member.share, 6)}
         told["last_beat"] = None if last_ms is None else written(last_ms)
+        cost = stands.costs.get(member.incarnation)
+        told["load"] = None if cost is None else cost._asdict()
         told["last_beat_age_s"] = None if last_ms is None else max(0, reckoned_ms - last_ms) / 1000
         members.append(told)
     at = None if stands.at_ms is None else written(stands.at_ms)
-    return json.dumps({"app": app, "at": at, **group._asdict(), "state": group.state.value, "members": members})
+    moves = [move._asdict() for move in group.moves]
+    told = {**group._asdict(), "state": group.state.value, "members": members, "moves": moves}
+    return json.dumps({"app": app, "at": at, **told})
 
 
 def group_text(app: str, stands: Stands) -> str:
@@ -40,14 +44,14 @@ def group_text(app: str, stands: Stands) -> str:
     at = "" if stands.at_ms is None else f" at {written(stands.at_ms)}"
     epochs = f"group epoch {group.group_epoch}, assignment epoch {group.assignment_epoch}"
     lines = [f"{app}{at}: {group.state.value}, term {group.term}, {epochs}, level {group.level}"]
-    reckoned_ms = stands.now_ms if stands.at_ms is None else stands.at_ms
     for member in group.members:
         name = f" {member.instance}" if member.instance else ""
         role = ", coordinates" if member.is_coordinator else ""
-        beat = "" if stands.heard is None else f", {_beat(member, stands.heard, reckoned_ms)}"
+        beat = "" if stands.heard is None else f", {beat_text(member, stands)}"
+        load = "" if (busy := cores_text(member, stands)) is None else f", {busy}"
         lines.append(
             f"  incarnation {member.incarnation}{name} on {member.host or '?'} ({member.standing}{role}{beat}): "
-            f"{_ranges(member.held)} ({member.share:.0%})"
+            f"{ranges_text(member.held)} ({member.share:.0%}{load})"
         )
     if not group.members:
         lines.append("  no member")
@@ -55,7 +59,7 @@ def group_text(app: str, stands: Stands) -> str:
     return "\n".join(lines)
 
 
-def _ranges(held: Sequence[Held]) -> str:
+def ranges_text(held: Sequence[Held]) -> str:
     """What a member has: touching ranges as one, whatever their epochs, and each partition named once."""
     few = as_few(held)
     told = [
@@ -67,10 +71,29 @@ def _ranges(held: Sequence[Held]) -> str:
     return (", ".join(told) or "nothing") + (f" and {more} more" if more > 0 else "")
 
 
-def _beat(member: MemberShown, heard: Heard, now_ms: int) -> str:
-    if (last_ms := heard.last_ms.get(member.incarnation)) is not None:
-        return f"last beat {max(0, now_ms - last_ms) / 1000:.1f} s ago"
-    return "the signals hold nothing of it" if member.incarnation in heard.expired else "never heard of"
+def watched_text(app: str, stands: Stands) -> str:
+    """The same, and the moves that are under way."""
+    moves = [
+        f"  move {move.move}: {move.label} from {move.origin or 'nobody'} to {move.target} waits for {move.waits_for}"
+        for move in stands.group.moves
+    ]
+    return "\n".join([group_text(app, stands), *moves])
+
+
+def cores_text(member: MemberShown, stands: Stands) -> str | None:
+    """How busy its handlers are: one that is always busy is a core; None: it is not known."""
+    cost = stands.costs.get(member.incarnation)
+    return None if cost is None else f"{cost.busy_us_per_s / 1_000_000:.2f} cores"
+
+
+def beat_text(member: MemberShown, stands: Stands) -> str:
+    """When it was heard last."""
+    if stands.heard is None:
+        return "?"
+    if (last_ms := stands.heard.last_ms.get(member.incarnation)) is not None:
+        reckoned_ms = stands.now_ms if stands.at_ms is None else stands.at_ms
+        return f"last beat {max(0, reckoned_ms - last_ms) / 1000:.1f} s ago"
+    return "the signals hold nothing of it" if member.incarnation in stands.heard.expired else "never heard of"
 
 
 # --- what happened ---------------------------------------------------------------------------------------------------

@@ -12,9 +12,11 @@ the folds alone, by whoever coordinates: a successor goes on where this one ende
 6. *Granted.* What is free goes where the newest plan has it.
 7. *Withdrawn.* A release whose time is over, or whose target is gone.
 8. *Asked.* What a member is to give up, by the plan.
-9. *Planned.* A cause without an answer, or a request, leads to a plan: all of what shall be, as moves.
+9. *Planned.* A cause without an answer, a request, a skew, or bands that should be one lead to a plan: all of what
+   shall be, as moves.
 
-What has to be done outside of the logs for one of these is in ``needs``: to fence, to read, to look at topics.
+What has to be done outside of the logs for one of these is in ``needs``: to fence, to read, to look at topics, to work
+out a large plan.
 
 Safety hangs on few of these lines: nothing is granted that is not free (cells.py); FENCED is written only for a fence
 that began after the expulsion was read back, in this term; numbers (offsets/control.py) keep a late append from
@@ -28,14 +30,15 @@ from ..offsets.control import Member
 from ..offsets.control_events import Decision, EndsPinned, PartitionStarted, SourceIdentified
 from ..offsets.decide import StoreSpec, Turn, decide_stores, spec_of
 from ..offsets.ledger import Place
-from . import members, moves
+from . import members, moves, plans
 from .cells import Standing
 from .view import Batch, View
 
 
 class Needs(NamedTuple):
     """What is to be done outside of the control log: members to fence, (place, epoch) to read to the end, source topics
-    to look at, partitions of the offset log to open, and whether the ends of the sources are wanted.
+    to look at, partitions of the offset log to open, whether the ends of the sources are wanted. ``solve``: a plan that
+    is to be worked out (plans.py); its answer goes into ``Seat.answer``.
     """
 
     fence: list[Member]
@@ -43,6 +46,7 @@ class Needs(NamedTuple):
     look: list[str]
     open: list[int]
     ends: bool
+    solve: plans.Question | None = None
 
 
 Row: TypeAlias = Callable[[View, Turn], Batch]
@@ -64,14 +68,15 @@ def needs(view: View) -> Needs:
     unread = sorted(
         {
             (place, cell.epoch)
-            for place in control.started
+            for place in view.standings.unread
             for cell in view.cells(place)
             if cell.standing is Standing.UNREAD
         }
     )
     has_joined = control.member_of(seat.birth) is not None
     wants_ends = view.lacks_ends and seat.ends is None and not view.unseen
-    return Needs(fence, unread, view.unseen, view.unopened if has_joined else [], wants_ends)
+    opens = view.unopened if has_joined else []
+    return Needs(fence, unread, view.unseen, opens, wants_ends, plans.unanswered(view))
 
 
 def _sources(view: View, turn: Turn) -> Batch:
@@ -120,6 +125,6 @@ ROWS: Final[tuple[Row, ...]] = (
     moves.granted,
     moves.withdrawn,
     moves.asked,
-    moves.planned,
+    plans.planned,
 )
 """In order of precedence."""

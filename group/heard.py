@@ -22,6 +22,7 @@ from ..offsets.signals import (
     LeaveAsked,
     Load,
     MoveAsked,
+    ReleaseTold,
     Signal,
 )
 from .loads import Loads
@@ -84,6 +85,8 @@ class Heard:
     moves: dict[str, MoveAsked] = field(default_factory=dict)
     expels: dict[str, ExpelAsked] = field(default_factory=dict)
     """What was asked for, by request."""
+    released: set[int] = field(default_factory=set)
+    """Source partitions, by number, of which something was released since whoever reads the log last took them."""
     beats: dict[int, Beat] = field(default_factory=dict)
     """The last one of each incarnation that counts."""
     loads: Loads = field(default_factory=Loads)
@@ -113,6 +116,8 @@ class Heard:
                 self.expels[signal.request] = signal
             case Load():
                 self.loads.hear(signal, append_ms)
+            case ReleaseTold() if len(self.released) < REQUESTS_MAX:
+                self.released.add(signal.partition)
             case CoordinatorBeat() if partition == COORDINATORS:
                 if self.coordinator is None or signal.term >= self.coordinator.term:
                     self.coordinator = signal

@@ -40,7 +40,7 @@ from ..offsets.events import Event, RangesReleased, WorkersCut
 from ..offsets.ledger import Place, is_span
 from .happened import Change, Entry, Moment, Move, MoveState, Party
 from .members import LEFT
-from .moves import CHANGE
+from .plans import CHANGE
 
 JOIN: Final = "join"
 START: Final = "start"

@@ -1,7 +1,7 @@
-"""PURE. The coordinator's rows about what moves: grants, requests to release and their end, plans.
+"""PURE. The coordinator's rows about what moves: grants, requests to release and their end.
 
-A plan says all of what shall be, as moves from what is. What is on its way when it is made (asked for and not released,
-or free and not granted) belongs to where it goes: so plans that follow each other do not send a range here and there.
+Bands of one member that touch become one by a move of each from the member to itself: they are asked for together, and
+granted back at one epoch when all of them are free, or no longer asked for.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,43 +9,58 @@ from itertools import pairwise
 from typing import Final
 
 from ..keyrange.ranges import KeyRange
-from ..offsets.control import Member
-from ..offsets.control_events import Decision, PlanMade, ReleaseAsked, ReleaseWithdrawn
+from ..offsets.control_events import Decision, ReleaseAsked, ReleaseWithdrawn
 from ..offsets.decide import Turn, decide_grant
 from ..offsets.event_values import PlannedMove
 from ..offsets.ledger import Place
 from ..offsets.signals import MoveAsked
 from .cells import Cell, Standing
-from .target import NOBODY, Share, Taker, solve
+from .shares import NOBODY
 from .view import Batch, View
 
-CHANGE: Final = "change"
-"""The cause of a plan that answers events of the control log."""
-REQUEST: Final = "request"
-MOVES_MAX: Final = 2_000
-"""In one event of a plan."""
+STATE_BYTES: Final = 1 << 20
+"""A move of less state counts for no budget."""
 
 
 def granted(view: View, turn: Turn) -> Batch:
-    """In each partition the points of one move: two grants to different members would share an epoch."""
+    """In each partition what goes to one member: two grants to different members would share an epoch."""
+    free_places = view.standings.free
+    if view.unopened or not free_places:  # a log that is empty, and of which something was granted, is taken for lost
+        return Batch()
     staying = {member.incarnation for member in view.staying}
     decisions: list[Decision] = []
-    if view.unopened:  # a log that is empty, and of which something was granted, is taken for lost
-        return Batch()
-    for place, moves in sorted(_planned(view).items()):
-        for move in moves:
-            if move.target not in staying:
-                continue
-            free = [cell for cell in view.cells(place) if cell.standing is Standing.FREE and _overlaps(cell, move)]
-            free = [cell for cell in free if _newest(moves, cell) is move]
-            if free:
+    planned = pending(view)
+    for place in sorted(planned.keys() & free_places):
+        moves = planned[place]
+        cells = [cell for cell in cut_by(view.cells(place), moves) if cell.standing is Standing.FREE]
+        ready = [(move, free) for move in moves if (free := _free_for(move, moves, cells)) and move.target in staying]
+        ready = [one for one in ready if not _waits_for_more(view, one[0])]
+        for move, free in ready:
+            if move.target == ready[0][0].target:
                 for run in _runs(free, move):
                     decisions += decide_grant(view.ledger, turn, place, move.target, run, move=move.move)
-                break
     return Batch(decisions)
 
 
-def _planned(view: View) -> dict[Place, list[PlannedMove]]:
+def _free_for(move: PlannedMove, moves: Sequence[PlannedMove], cells: Iterable[Cell]) -> list[Cell]:
+    """What a move may have of what is free."""
+    return [cell for cell in cells if overlaps(cell, move) and newest(moves, cell) is move]
+
+
+def _waits_for_more(view: View, move: PlannedMove) -> bool:
+    """Whether it makes bands of a member one, and that has to release another one of them yet."""
+    control, place = view.control, (move.topic, move.partition)
+    return move.origin == move.target and any(
+        cell.standing is Standing.HELD and cell.epoch == asked.epoch and overlaps(cell, asked)
+        for number, asked in control.moves.asked.items()
+        if (asked.topic, asked.partition, asked.incarnation) == (*place, move.target)
+        and (other := control.moves.planned.get(number)) is not None
+        and other.origin == other.target
+        for cell in view.cells(place)
+    )
+
+
+def pending(view: View) -> dict[Place, list[PlannedMove]]:
     """The planned moves that are not done, newest first, by place."""
     by_place: dict[Place, list[PlannedMove]] = {}
     for _, move in sorted(view.control.moves.planned.items(), reverse=True):
@@ -53,7 +68,7 @@ def _planned(view: View) -> dict[Place, list[PlannedMove]]:
     return by_place
 
 
-def _on_their_way(view: View) -> dict[Place, list[ReleaseAsked]]:
+def on_their_way(view: View) -> dict[Place, list[ReleaseAsked]]:
     """What members are asked to release, by place."""
     ways: dict[Place, list[ReleaseAsked]] = {}
     for asked in view.control.moves.asked.values():
@@ -61,13 +76,14 @@ def _on_their_way(view: View) -> dict[Place, list[ReleaseAsked]]:
     return ways
 
 
-def _overlaps(cell: Cell, move: PlannedMove | ReleaseAsked) -> bool:
+def overlaps(cell: Cell, move: PlannedMove | ReleaseAsked) -> bool:
+    """Whether they share a point."""
     return cell.first < move.end and move.first < cell.end
 
 
-def _newest(moves: Sequence[PlannedMove], cell: Cell) -> PlannedMove | None:
+def newest(moves: Sequence[PlannedMove], cell: Cell) -> PlannedMove | None:
     """The newest move over a cell."""
-    return next((move for move in moves if _overlaps(cell, move)), None)
+    return next((move for move in moves if overlaps(cell, move)), None)
 
 
 def _runs(free: Sequence[Cell], move: PlannedMove) -> list[KeyRange]:
@@ -80,6 +96,16 @@ def _runs(free: Sequence[Cell], move: PlannedMove) -> list[KeyRange]:
         else:
             runs.append(part)
     return runs
+
+
+def cut_by(found: Iterable[Cell], by: Sequence[MoveAsked | PlannedMove | ReleaseAsked]) -> list[Cell]:
+    """The cells, cut where these begin and end."""
+    bounds = sorted({bound for one in by for bound in (one.first, one.end)})
+    parts: list[Cell] = []
+    for cell in found:
+        at = [cell.first, *(bound for bound in bounds if cell.first < bound < cell.end), cell.end]
+        parts += [cell._replace(first=a, end=b) for a, b in pairwise(at)]
+    return parts
 
 
 def withdrawn(view: View, turn: Turn) -> Batch:
@@ -102,165 +128,42 @@ def withdrawn(view: View, turn: Turn) -> Batch:
 
 def asked(view: View, turn: Turn) -> Batch:
     """What members are to release, and were not asked for yet, also not by a move that went elsewhere. Who leaves does
-    so unasked.
+    so unasked. Of moves between members that a plan wants, and that have much state to copy, only so many a minute.
     """
-    staying = {member.incarnation for member in view.staying}
-    decisions: list[Decision] = []
-    ways = _on_their_way(view)
-    for place, moves in sorted(_planned(view).items()):
-        own = ways.get(place, ())
-        standing = [cell for cell in _cut_by(view.cells(place), own) if not any(_overlaps(cell, way) for way in own)]
-        for move in moves:
-            if move.move in view.control.moves.asked or move.target not in staying or move.origin not in staying:
-                continue
-            held = [cell for cell in standing if _overlaps(cell, move) and cell.standing is Standing.HELD]
-            held = [cell for cell in held if cell.owner == move.origin and _newest(moves, cell) is move]
-            if held and move.origin != NOBODY:
-                last = next((a for a, b in pairwise(held) if a.end != b.first), held[-1])  # the rest comes behind it
-                first, end = max(held[0].first, move.first), min(last.end, move.end)
-                decisions.append(
-                    ReleaseAsked(
-                        *turn.next(),
-                        move.move,
-                        move.origin,
-                        held[0].epoch,
-                        *place,
-                        first,
-                        end,
-                        view.rules.release_ms,
-                    )
-                )
-    return Batch(decisions)
-
-
-def planned(view: View, turn: Turn) -> Batch:
-    """A plan, when there is a cause or a request or an orphan, and somebody to have something."""
     control = view.control
-    requests = view.heard.moves
-    # Who has not read the offset log yet takes all for free.
-    if not view.staying or view.unseen or view.unopened or view.lacks_ends:
-        return Batch()
-    is_due = _is_time(view) and (control.group_epoch > control.moves.group_epoch or _has_orphans(view))
-    if not (is_due or requests):
-        return Batch()
-    moves = moves_of(view, list(requests.values()), levels=is_due)
-    cause = REQUEST if requests else CHANGE
-    answers = control.group_epoch if is_due else control.moves.group_epoch
-    chunks = [moves[i : i + MOVES_MAX] for i in range(0, len(moves), MOVES_MAX)] or [[]]
-    plan = control.moves.plan + 1
-    return Batch(
-        [
-            PlanMade(*turn.next(), plan, answers, cause, view.position, part, len(chunks), tuple(chunk))
-            for part, chunk in enumerate(chunks)
-        ],
-        tuple(requests),
-    )
-
-
-def _has_orphans(view: View) -> bool:
-    """Whether something is free that no move takes anywhere, although somebody can handle it: such as what was released
-    when that had just been withdrawn.
-    """
     staying = {member.incarnation for member in view.staying}
-    topics = {source.topic for member in view.staying for source in member.joined.topics}
-    planned = _planned(view)
-    return any(
-        cell.standing is Standing.FREE and ((move := _newest(moves, cell)) is None or move.target not in staying)
-        for place in view.control.started
-        if place[0] in topics
-        for moves in (planned.get(place, ()),)
-        for cell in view.cells(place)
-    )
+    left = view.seat.left_of_budget(view.rules.moves_per_minute, view.now_ms)
+    decisions: list[Decision] = []
+    budgeted: set[int] = set()
+    ways, planned = on_their_way(view), pending(view)
+    open_moves = [
+        move
+        for number, move in control.moves.planned.items()
+        if move.origin in staying and move.target in staying and number not in control.moves.asked
+    ]
+    for place in sorted({(move.topic, move.partition) for move in open_moves}):
+        moves, own = planned[place], ways.get(place, ())
+        cells = cut_by(view.cells(place), [*own, *moves])
+        held = [cell for cell in cells if cell.standing is Standing.HELD and not any(overlaps(cell, o) for o in own)]
+        for move in (move for move in moves if move in open_moves):
+            release = _release(view, place, move, [cell for cell in held if newest(moves, cell) is move])
+            is_budgeted = move.gain > 0 and move.state_bytes >= STATE_BYTES
+            if release is None or (is_budgeted and len(budgeted) >= left):
+                continue
+            budgeted |= {move.move} if is_budgeted else set()
+            epoch, first, end, within_ms = release
+            decisions.append(ReleaseAsked(*turn.next(), move.move, move.origin, epoch, *place, first, end, within_ms))
+    return Batch(decisions, (), frozenset(budgeted))
 
 
-def _is_time(view: View) -> bool:
-    """Whether a plan may be made now. Who is alone in sight waits for nobody."""
-    others = [birth for birth in view.heard.asked if birth != view.seat.birth]
-    others += [member.birth for member in view.living if member.birth != view.seat.birth]
-    if not others:
-        return True
-    if view.seat.planned_ms is None:
-        return view.now_ms - view.seat.began_ms >= view.rules.start_window_ms
-    return view.now_ms - view.seat.planned_ms >= view.rules.plan_interval_ms
-
-
-def moves_of(view: View, requests: Sequence[MoveAsked], *, levels: bool) -> list[PlannedMove]:
-    """All moves that lead from what is to what shall be, but those whose release is asked for already.
-
-    ``levels``: also between members; else only what is requested moves, and what was on its way before.
+def _release(view: View, place: Place, move: PlannedMove, held: Sequence[Cell]) -> tuple[int, int, int, int] | None:
+    """Epoch, first, end and deadline of what the owner of these cells is to release for a move; the rest comes behind
+    it.
     """
-    takers = [_taker(member) for member in view.staying]
-    staying = {taker.incarnation for taker in takers}
-    planned = _planned(view)
-    number = view.control.moves.move_max
-    shares: dict[Share, tuple[Cell, PlannedMove | None]] = {}
-    ways = _on_their_way(view)
-    for place in sorted(view.control.started):
-        requested = [request for request in requests if (request.topic, request.partition) == place]
-        for cell in _cut_by(view.cells(place), [*requested, *ways.get(place, ())]):
-            begun = _newest(planned.get(place, ()), cell)
-            if begun is not None and begun.target not in staying:
-                begun = None
-            is_free = cell.standing is Standing.FREE
-            is_asked = begun is not None and begun.move in view.control.moves.asked
-            # What is on its way belongs to where it goes: a plan begins there.
-            owner = begun.target if begun is not None and (is_free or is_asked) else _owner(cell)
-            share = Share(*place, cell.first, cell.end, owner, _has_state(view, place[0]))
-            shares[share] = cell, begun if is_asked else None
-    target = {share: share.owner for share in shares}
-    if levels:
-        target.update({shift.share: shift.target for shift in solve(takers, list(shares))})
-    moves: list[PlannedMove] = []
-    for share, (cell, on_its_way) in sorted(shares.items()):
-        asked = _requested(share, cell.epoch, requests)
-        wanted = target[share] if asked is None else _target_of(asked, share, takers)
-        if wanted == NOBODY or wanted not in staying or (on_its_way and on_its_way.target == wanted):
-            continue
-        origin = _owner(cell)
-        goes_and_comes = asked is not None and not asked.target  # it is given up where nobody else can have it
-        if wanted != origin or goes_and_comes:
-            number += 1
-            moves.append(PlannedMove(number, *share[:4], origin, wanted, 0, 0.0, 0))
-    return moves
-
-
-def _taker(member: Member) -> Taker:
-    topics = frozenset(source.topic for source in member.joined.topics)
-    return Taker(member.incarnation, member.joined.capacity or 1.0, topics)
-
-
-def _owner(cell: Cell) -> int:
-    """Who works on the points of a cell."""
-    return cell.owner if cell.standing is Standing.HELD else NOBODY
-
-
-def _has_state(view: View, topic: str) -> bool:
-    return any(store.topic == topic for store in view.control.stores.values())
-
-
-def _cut_by(found: Iterable[Cell], asked: Sequence[MoveAsked | ReleaseAsked]) -> list[Cell]:
-    """The cells, cut where what is requested, or on its way already, begins and ends."""
-    bounds = sorted({bound for one in asked for bound in (one.first, one.end)})
-    parts: list[Cell] = []
-    for cell in found:
-        at = [cell.first, *(bound for bound in bounds if cell.first < bound < cell.end), cell.end]
-        parts += [cell._replace(first=a, end=b) for a, b in pairwise(at)]
-    return parts
-
-
-def _requested(share: Share, epoch: int, requests: Sequence[MoveAsked]) -> MoveAsked | None:
-    """The last request over a share that is held at an epoch; one that names another one is late."""
-    own = [asked for asked in requests if (asked.topic, asked.partition) == share[:2]]
-    over = [asked for asked in own if asked.first <= share.first and share.end <= asked.end]
-    over = [asked for asked in over if asked.epoch in (0, epoch)]
-    return over[-1] if over else None
-
-
-def _target_of(asked: MoveAsked, share: Share, takers: Sequence[Taker]) -> int:
-    """Where a request has it go: to whom it names, else to the best of the others, else back to where it is."""
-    if asked.target:
-        able = [taker.incarnation for taker in takers if share.topic in taker.topics]
-        return asked.target if asked.target in able else NOBODY
-    others = [taker for taker in takers if taker.incarnation != share.owner and share.topic in taker.topics]
-    shifts = solve(others or takers, [share._replace(owner=NOBODY)])
-    return shifts[0].target if shifts else NOBODY
+    own = [cell for cell in held if cell.owner == move.origin]
+    if not own or move.origin == NOBODY:
+        return None
+    last = next((a for a, b in pairwise(own) if (a.end, a.epoch) != (b.first, b.epoch)), own[-1])
+    is_join = move.origin == move.target and place in view.seat.joined_ms
+    within_ms = view.rules.join_within_ms if is_join else view.rules.release_ms
+    return own[0].epoch, own[0].first, last.end, within_ms

@@ -6,14 +6,14 @@ SYNC           points were granted, and their owner has not cut them into worker
 RUNNING        else
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import NamedTuple
 
 from ..keyrange.hashing import SPACE_END
 from ..offsets.control import Control, Member
-from ..offsets.ledger import PartitionLedger, Place
-from .cells import NOTHING, Standing, cells
+from ..offsets.ledger import EpochPart, PartitionLedger, Place
+from .cells import NOTHING, Cell, Standing, cells
 
 
 class GroupState(Enum):
@@ -50,6 +50,26 @@ class Held(NamedTuple):
         return f"{self.first:08x}-{self.end:08x}"
 
 
+class MoveShown(NamedTuple):
+    """A move that is under way: points ``[first, end)`` go from one incarnation (0: nobody) to another. ``waits_for``:
+    in words.
+    """
+
+    move: int
+    topic: str
+    partition: int
+    first: int
+    end: int
+    origin: int
+    target: int
+    waits_for: str
+
+    @property
+    def label(self) -> str:
+        """What moves, for people."""
+        return Held(*self[1:5], 0).label
+
+
 class MemberShown(NamedTuple):
     """One that is not fenced. ``standing``: "member", or "expelled: CAUSE"; ``share``: of all points."""
 
@@ -66,7 +86,7 @@ class MemberShown(NamedTuple):
 
 class GroupShown(NamedTuple):
     """A group. ``group_epoch``: causes so far; ``assignment_epoch``: that the newest plan answers; ``waits``: what
-    waits for what, a sentence each.
+    waits for what, a sentence each; ``moves``: those under way.
     """
 
     state: GroupState
@@ -77,6 +97,7 @@ class GroupShown(NamedTuple):
     assignment_epoch: int
     members: tuple[MemberShown, ...]
     waits: tuple[str, ...]
+    moves: tuple[MoveShown, ...] = ()
 
 
 def shown(control: Control, folds: Mapping[Place, PartitionLedger]) -> GroupShown:
@@ -90,8 +111,7 @@ def shown(control: Control, folds: Mapping[Place, PartitionLedger]) -> GroupShow
             points = Held(*place, cell.first, cell.end, cell.epoch)
             if cell.standing is Standing.HELD:
                 held.setdefault(cell.owner, []).append(points)
-                cut = parts[cell.epoch].workers.pieces(cell.first, cell.end)
-                if sum(end - first for first, end, _ in cut) < cell.end - cell.first:
+                if not _is_taken_up(parts[cell.epoch], cell):
                     uncut.append((f"waits for incarnation {cell.owner} to take it up", points))
             else:
                 free.append((_why(control, place, cell.standing, cell.owner), points))
@@ -117,7 +137,41 @@ def shown(control: Control, folds: Mapping[Place, PartitionLedger]) -> GroupShow
         control.moves.group_epoch,
         members,
         (*_told(asked), *_told([*uncut, *free])),
+        tuple(_moves(control, folds)),
     )
+
+
+def _moves(control: Control, folds: Mapping[Place, PartitionLedger]) -> Iterator[MoveShown]:
+    """Those whose points are not all with their target yet, or not taken up there."""
+    for number, move in sorted(control.moves.planned.items()):
+        place = move.topic, move.partition
+        parts = folds.get(place, NOTHING).parts
+        for cell in cells(control, folds, place, ()):
+            if not (cell.first < move.end and move.first < cell.end):
+                continue
+            is_asked = number in control.moves.asked
+            is_cut = cell.owner != 0 and _is_taken_up(parts[cell.epoch], cell)
+            if waits_for := _waits_for(cell, move.target, is_asked=is_asked, is_cut=is_cut):
+                yield MoveShown(number, *place, move.first, move.end, move.origin, move.target, waits_for)
+                break
+
+
+def _waits_for(cell: Cell, target: int, *, is_asked: bool, is_cut: bool) -> str:
+    """What the move of a cell to its target waits for; "": it is there, and at work."""
+    if cell.standing is Standing.FREE:
+        return "the coordinator to grant it"
+    if cell.standing is not Standing.HELD:
+        return f"incarnation {cell.owner}, which was expelled, to be fenced"
+    if cell.owner == target:
+        return "" if is_cut else f"incarnation {target} to take it up"
+    owner = f"incarnation {cell.owner}"
+    return f"{owner} to release it" if is_asked else f"the coordinator to ask {owner} for it"
+
+
+def _is_taken_up(part: EpochPart, cell: Cell) -> bool:
+    """Whether the owner of a cell has cut all of it into workers."""
+    cut = part.workers.pieces(cell.first, cell.end)
+    return sum(end - first for first, end, _ in cut) == cell.end - cell.first
 
 
 def as_few(held: Iterable[Held]) -> list[Held]:

@@ -1,21 +1,31 @@
 """PURE. What a coordinator has in view when it decides: the folds, what it heard, and what only it knows."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ..offsets.control import Control, Member
-from ..offsets.control_events import Decision
-from ..offsets.event_values import PinnedEnd
+from ..offsets.control_events import Decision, PlanMade, RangesGranted, ReleaseAsked
+from ..offsets.event_values import PinnedEnd, PlannedMove
 from ..offsets.ledger import Ledger, Place
 from .cells import Cell, cells
 from .heard import Heard
+from .standings import Standings
+
+JOIN: Final = "join bands"
+"""The cause of a plan that makes bands of one member one."""
+MINUTE_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """Times in ms. ``start_window_ms``: how long the first plan waits for others who start; ``leave_ms``: how long
-    one that leaves may take.
+    one that leaves may take; ``load_interval_ms``: how often members say what their ranges cost.
+
+    ``moves_per_minute``: with much state, between members, by plans. ``join_ms``: how long a member holds bands that
+    touch until they become one, ``join_within_ms``: how long that may take. ``inline_max``: shares times members of a
+    plan that is worked out at once.
     """
 
     session_ms: int = 10_000
@@ -24,6 +34,16 @@ class Rules:
     plan_interval_ms: int = 1_000
     release_ms: int = 30_000
     leave_ms: int = 15_000
+    load_interval_ms: int = 2_000
+    moves_per_minute: int = 10
+    join_ms: int = 10_000
+    join_within_ms: int = 2_000
+    inline_max: int = 2_000
+
+    @property
+    def settle_ms(self) -> int:
+        """So long after a change loads are measured anew."""
+        return 2 * self.load_interval_ms
 
 
 class Begun(NamedTuple):
@@ -40,6 +60,13 @@ class Found(NamedTuple):
     identity: str
     partitions: int
     begun: tuple[tuple[int, Begun], ...] = ()
+
+
+class Answer(NamedTuple):
+    """What came of a plan that was asked for. ``key``: what it was worked out of."""
+
+    key: Hashable
+    moves: list[PlannedMove]
 
 
 @dataclass(slots=True)
@@ -66,6 +93,38 @@ class Seat:
     planned_ms: int | None = None
     asked_ms: dict[int, int] = field(default_factory=dict)
     """When each release was seen to be asked for, by move."""
+    moved_ms: int | None = None
+    """When something was granted last."""
+    budgeted_ms: deque[int] = field(default_factory=deque)
+    """When moves with state were asked for that plans want between members."""
+    weighed_ms: int | None = None
+    weighed: int = 0
+    """When loads were looked at last for a plan, and their version."""
+    joined_ms: dict[Place, int] = field(default_factory=dict)
+    """When bands that touch were last to become one."""
+    answer: Answer | None = None
+    standings: Standings = field(default_factory=Standings)
+
+    def note(self, batch: "Batch", now_ms: int) -> None:
+        """A batch is decided and about to be written."""
+        for decision in batch.decisions:
+            match decision:
+                case PlanMade():
+                    self.planned_ms, self.answer = now_ms, None
+                    for move in decision.moves if decision.cause == JOIN else ():
+                        self.joined_ms[move.topic, move.partition] = now_ms
+                case ReleaseAsked():
+                    self.asked_ms[decision.move] = now_ms
+                    if decision.move in batch.budgeted:
+                        self.budgeted_ms.append(now_ms)
+                case RangesGranted():
+                    self.moved_ms = now_ms
+
+    def left_of_budget(self, moves_per_minute: int, now_ms: int) -> int:
+        """How many moves with state may be asked for now."""
+        while self.budgeted_ms and now_ms - self.budgeted_ms[0] >= MINUTE_MS:
+            self.budgeted_ms.popleft()
+        return moves_per_minute - len(self.budgeted_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +139,7 @@ class View:
     rules: Rules
     position: int
     now_ms: int
-    _cells: dict[Place, list[Cell]] = field(default_factory=dict)
+    _looked: list[bool] = field(default_factory=list)
 
     @property
     def control(self) -> Control:
@@ -117,15 +176,26 @@ class View:
         """The partitions of the offset log that have no first event yet."""
         return sorted(set(range(self.seat.log_partitions)) - self.ledger.opened)
 
+    @property
+    def standings(self) -> Standings:
+        """How it stands with all places."""
+        if not self._looked:
+            self.seat.standings.refresh(self.ledger, self.seat.read, self.now_ms)
+            self._looked.append(True)
+        return self.seat.standings
+
     def cells(self, place: Place) -> list[Cell]:
         """How it stands with a source partition."""
-        if (known := self._cells.get(place)) is None:
-            known = self._cells[place] = cells(self.control, self.ledger.partitions, place, self.seat.read)
-        return known
+        if place in self.control.started:
+            return self.standings.cells(place)
+        return cells(self.control, self.ledger.partitions, place, self.seat.read)
 
 
 class Batch(NamedTuple):
-    """Decisions that are written together. ``answered``: the requests that they answer."""
+    """Decisions that are written together. ``answered``: the requests that they answer; ``budgeted``: the moves among
+    them that count for a budget.
+    """
 
     decisions: Sequence[Decision] = ()
     answered: tuple[str, ...] = ()
+    budgeted: frozenset[int] = frozenset()

@@ -107,7 +107,8 @@ class PartitionLedger:
     ``parts``: in rising order of epochs, those that are not closed. ``newest``: the newest epoch at each point, which
     is never closed. ``violations``: epochs of which a visible tile does not count. ``changed``: of each incarnation
     that changed the partition's state, and was not succeeded, the last transaction that did, by the offset log alone.
-    ``destinations``: the topics that nobody had declared to which its records led.
+    ``destinations``: the topics that nobody had declared to which its records led. ``version``: rises with each grant
+    and each release.
     """
 
     parts: dict[int, EpochPart] = field(default_factory=dict)
@@ -116,6 +117,7 @@ class PartitionLedger:
     violations: set[int] = field(default_factory=set)
     changed: dict[int, int] = field(default_factory=dict)
     destinations: set[str] = field(default_factory=set)
+    version: int = field(default=0, compare=False)
 
     @classmethod
     def of(cls, parts: Iterable[EpochPart]) -> "PartitionLedger":
@@ -170,6 +172,7 @@ class PartitionLedger:
             self.violations.copy(),
             self.changed.copy(),
             self.destinations.copy(),
+            self.version,
         )
 
 
@@ -269,6 +272,7 @@ def fold_grant(ledger: Ledger, grant: RangesGranted) -> None:
 
 def _grant(partition: PartitionLedger, grant: RangesGranted) -> None:
     """A later grant ends the older epochs where it begins. Epochs rise; a grant may come in chunks of one epoch."""
+    partition.version += 1
     newest = partition.epoch_newest
     part = partition.parts.get(grant.epoch)
     if grant.epoch < max(newest, 1) or (part is not None and part.incarnation != grant.incarnation):
@@ -364,6 +368,7 @@ def _elsewhere(partition: PartitionLedger, event: EpochEvent) -> None:
 
 
 def _release(partition: PartitionLedger, part: EpochPart, event: RangesReleased) -> None:
+    partition.version += 1
     elsewhere: list[Edge] = []
     for band in event.bands:
         if is_span(band.first, band.end):

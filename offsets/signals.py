@@ -109,8 +109,9 @@ class Copies(LogEvent, frozen=True, tag="copies/1"):
 
 
 class BandLoad(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a band took since the last report: ``busy_us`` of handlers' time and ``records``; what is left of it, and
-    how large its state is. ``points``: where the time was spent, as (first point, busy_us) in rising order; may be ().
+    """What a band took in an interval: ``busy_us`` of handlers' time and ``records``; how many are left of it, and how
+    large its state is. ``points``: where the time was spent, as (first point of a cell of the declared cut, busy_us) in
+    rising order, light neighbours melted into the heaviest; may be ().
     """
 
     topic: str

@@ -1,25 +1,37 @@
 """What this process holds of the source partitions: a run begins with the first range that is granted to it, and ends
 with the last one that it gives up.
 
-It compares what the control log says with what it has, and does what is missing (group/member.py). A range is taken up
-in this order: READ both logs → make its state whole, to the end of its changelog as it is then → workers, in the next
-transaction → read. It is given up in the transaction that carries the last of its progress.
+It compares what the control log says with what it has, and does what is missing (group/member.py). A range changes
+hands in these steps, each of which wakes the next:
+
+1. *Asked.* The owner reads that it is to release a range.
+2. *Winding.* At once no record of it is begun; all else goes on.
+3. *Released.* What runs nothing goes, with its edges and bounds, in a transaction that begins at once; the rest follows
+   as it comes to its end. What is withdrawn meanwhile goes on.
+4. The owner says so, the coordinator reads it, and grants what is free.
+5. *Granted.* The new owner reads the grant. It needs no other log for that: the grant has offsets and bounds.
+6. *Restored.* With state: READ both logs, then the changelog to its end as it is from then on. Nothing of that where
+   nobody has written since this process released it itself.
+7. *Taken up.* Workers, and reading begins. That they are there is written with the next transaction.
+
+What is released in a transaction whose outcome is not known here is taken up when it is.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from ..brokers.protocol import BrokerError, TopicPartition
 from ..brokers.waiting import Patience, fatal_of, until_answered
 from ..group.member import Works, range_of, state_of
 from ..group.members import LEFT
-from ..keyrange.ranges import KeyRange
+from ..keyrange.ranges import WHOLE, KeyRange
+from ..keyrange.steps import Steps
 from ..offsets.control_events import ReleaseAsked
-from ..offsets.event_values import Edge
-from ..offsets.ledger import EpochPart, Place
+from ..offsets.ledger import Place
 from ..offsets.signals import ReleaseTold
 from .engine.commit import CommitCycle
 from .engine.partition_run import PartitionRun
@@ -29,10 +41,12 @@ from .handlers.outputs import place_of
 from .logs.office import Standing
 from .membership.sources import Sources
 from .membership.taking_part import TakingPart
+from .partition.cut import Released
 from .partition.dispatch import PartitionDispatch, WorkerNumbers
-from .partition.reshape import ReleaseWish, TakeUpWish
+from .partition.reshape import ReleaseWish
 from .settings import Settings
 from .stores.keeper import Keeper
+from .watch.statistics import shown_key
 
 logger = logging.getLogger("keylanes")
 
@@ -44,10 +58,19 @@ class _Leaving(NamedTuple):
     settled: "asyncio.Future[None]"
 
 
+class _Granted(NamedTuple):
+    """Points of a grant."""
+
+    place: Place
+    epoch: int
+    within: KeyRange
+
+
 class Holding:
     """Of one process. ``runs``: those of the partitions of which it holds something; others see it change.
 
-    ``begins``, ``ends`` are called when a run begins to read, and when it reads no more.
+    ``begins``, ``ends`` are called when a run begins to read, and when it reads no more; ``finds`` when it is known how
+    far the partitions of runs that have begun go.
     """
 
     def __init__(
@@ -66,20 +89,21 @@ class Holding:
         """Where each source partition ended when something of it was taken up first."""
         self.begins: Callable[[Sequence[PartitionRun]], None] = _nobody
         self.ends: Callable[[PartitionRun], None] = _nobody
+        self.finds: Callable[[Sequence[PartitionRun]], None] = _nobody
         self.is_settled = asyncio.Event()
         """All that was planned for it when it joined, and is free, was taken up."""
         self._cycle: CommitCycle | None = None
         self._numbers = WorkerNumbers()
-        self._taken: set[tuple[Place, int]] = set()
-        self._reading: set[PartitionDispatch] = set()
-        """Of the runs that have begun to read."""
-        self._arriving: set[tuple[Place, int]] = set()
-        """What is being taken up, beside everything else."""
+        self._taken: dict[tuple[Place, int], Steps[bool]] = {}
+        """What was taken up of each grant, or is being."""
+        self._given_up: dict[Place, Steps[int]] = {}
+        """The edges at which this process released ranges with state that it has not taken up again."""
+        self._asked: dict[int, int] = {}
+        """Moves that it is asked for, and the newest epoch of what is meant by each: a later grant is not."""
         self._tasks: set[asyncio.Task[None]] = set()
+        """They make state whole, and look whether the sources are there, beside everything else."""
         self._error: BaseException | None = None
         self._leaving: dict[int, _Leaving] = {}
-        self._released: set[int] = set()
-        """Moves that were done here, as long as the control log has them: until what was released is granted."""
         self._changed = asyncio.Event()
         self._heard: list[asyncio.Future[None]] = []
         self._leaves = self._is_closed = False
@@ -87,6 +111,7 @@ class Holding:
     def works_with(self, cycle: CommitCycle) -> None:
         """What ranges are taken up and given up with."""
         self._cycle = cycle
+        cycle.transactions.on_released, cycle.reshape.on_released = self._has_released, self.wake
 
     @property
     def cycle(self) -> CommitCycle:
@@ -139,42 +164,44 @@ class Holding:
     def _follow(self) -> None:
         control = self.standing.ledger.control
         own = self.standing.identity
-        self._released &= control.moves.asked.keys()
-        winding = self._leaving.keys() | self._released
-        state = state_of(control, own.birth, own.incarnation, self._taken, winding)
+        state = state_of(control, own.birth, own.incarnation, (), self._leaving)
         if not isinstance(state, Works):
             return
+        self._asked = {move: epoch for move, epoch in self._asked.items() if move in control.moves.asked}
+        self._taken = {granted: self._taken[granted] for granted in state.take_up if granted in self._taken}
         for move in state.go_on:
-            if not self._is_on_its_way(self._leaving[move]):
-                self._leaving.pop(move).settled.cancel()
-                self.cycle.wake()
-        for asked in state.wind_up if not self._leaves else ():
-            self._wind_up(asked)
-        take_up = [
-            (place, epoch)
-            for place, epoch in state.take_up
-            if place[0] in self.handlers and (place, epoch) not in self._arriving and not self.is_giving_up(place)
-        ]
-        if take_up and not self._leaves:
-            self._arriving |= set(take_up)
-            self._spawn(take_up)
+            self._go_on(move)
+        if not self._leaves:
+            for asked in state.wind_up:
+                self._wind_up(asked)
+            if lacking := self._lacking(state):
+                self._take_up(lacking)
         counts = Counter(topic for topic, _ in control.started)
         for (topic, _), event in control.begun.items():  # level 0 does not say how many there are
             counts[topic] = max(counts[topic], event.partitions)
         for run in self.runs:
             run.dispatch.partitions = counts[run.dispatch.topic]
-        is_through = not state.take_up and not self._arriving
-        if is_through and not self.is_settled.is_set() and self._is_settled(state.incarnation):
+        if not (self._tasks or self.is_settled.is_set()) and self._is_settled(state.incarnation):
             self.is_settled.set()
         self._tell()
 
-    def _is_on_its_way(self, leaving: _Leaving) -> bool:
-        """Whether it is released in a transaction that is not through here: others may have read it before."""
-        return leaving.wish not in self.cycle.reshape.wishes.leaving
+    def _lacking(self, state: Works) -> list[_Granted]:
+        """What is granted and was not taken up, but for what is being released here: others may read that before."""
+        owners, lacking = self.standing.ledger.control.owners, []
+        for place, epoch in state.take_up:
+            if place[0] not in self.handlers:
+                continue
+            taken = self._taken.setdefault((place, epoch), Steps())
+            for first, end, owner in owners[place].pieces():
+                if owner.epoch == epoch:
+                    parts = [KeyRange(a, b) for a, b, known in taken.all_pieces(first, end) if known is None]
+                    lacking += [_Granted(place, epoch, part) for part in parts if not self.is_giving_up(place, part)]
+        return lacking
 
-    def is_giving_up(self, place: Place) -> bool:
-        """Whether a transaction that releases something of a partition is not through here."""
-        return any(one.wish.dispatch.place == place and self._is_on_its_way(one) for one in self._leaving.values())
+    def is_giving_up(self, place: Place, within: KeyRange = WHOLE) -> bool:
+        """Whether a transaction that releases something of these points is not through here."""
+        going = () if self._cycle is None else self._cycle.reshape.wishes.going
+        return any(dispatch.place == place and gone.overlaps(within) for dispatch, gone in going)
 
     def _is_settled(self, incarnation: int) -> bool:
         """Whether a plan answers its joining, and what nobody else holds of it was taken up."""
@@ -197,54 +224,76 @@ class Holding:
 
     # --- taking up ---------------------------------------------------------------------------------------------------
 
-    def _spawn(self, granted: Collection[tuple[Place, int]]) -> None:
-        patience = Patience(self.settings.broker_retry_ms, "taking up what was granted")
-        task = asyncio.ensure_future(until_answered(lambda: self._take_up(granted), patience))
+    def _take_up(self, lacking: Sequence[_Granted]) -> None:
+        """At once, but for what has state that others may have written."""
+        for place, epoch, within in lacking:
+            self._taken[place, epoch].put(within.first, within.end, True)
+        self.cycle.on_step("granted")
+        strange = [one for one in lacking if self.handlers[one.place[0]].stores and not self._is_unchanged(one)]
+        at_once = [one for one in lacking if one not in strange]
+        for place, _, within in at_once:
+            self.keeper.take_back(place, within)
+        if at_once:
+            self._begin(at_once)
+        if strange:
+            self._spawn(_Restoring(self, strange).run, "taking up what was granted")
+
+    def _is_unchanged(self, granted: _Granted) -> bool:
+        """Whether it goes on where this process released it: state changes only with progress, so nobody changed it."""
+        place, epoch, within = granted
+        ours, part = self._given_up.get(place, Steps()), self.standing.ledger.partition(place).parts[epoch]
+        pieces = part.froms.pieces(within.first, within.end)
+        return all(ours.is_constant(first, end, edge) for first, end, edge in pieces)
+
+    def _spawn(self, work: Callable[[], Awaitable[None]], what: str) -> None:
+        task = asyncio.ensure_future(until_answered(work, Patience(self.settings.broker_retry_ms, what)))
         self._tasks.add(task)
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            self._arriving -= set(granted)
             if not task.cancelled() and (error := task.exception()) is not None:
                 self._error = fatal_of(error) if isinstance(error, BrokerError) else error
             self.wake()
 
         task.add_done_callback(ended)
 
-    async def _take_up(self, granted: Collection[tuple[Place, int]]) -> None:
-        standing, keeper = self.standing, self.keeper
-        self.cycle.on_step("granted")
-        await standing.read()
-        standing.check()
-        ledger = standing.ledger
-        parts = {(place, epoch): ledger.partition(place).parts.get(epoch) for place, epoch in granted}
-        held = [(place, epoch) for (place, epoch), part in parts.items() if part is not None]
-        marks = await self.sources.check_held(ledger, sorted({place for place, _ in held}))
+    def _begin(self, granted: Sequence[_Granted]) -> None:
+        """Workers for what is granted and whole, which begin to read."""
+        self.cycle.on_step("restored")
+        ledger, new = self.standing.ledger, []
+        for place in dict.fromkeys(one.place for one in granted):
+            own = [one for one in granted if one.place == place]
+            parts = {one.epoch: ledger.partition(place).parts[one.epoch] for one in own}
+            run = self._run_of(place)
+            if run is None:
+                edges = (parts[one.epoch].edges.pieces(one.within.first, one.within.end) for one in own)
+                run = self._make_run(place, max(edge for pieces in edges for _, _, edge in pieces))
+                self.runs.append(run)
+                new.append(run)
+            for epoch, part in sorted(parts.items()):
+                within = [one.within for one in own if one.epoch == epoch]
+                self.cycle.reshape.take_up(run.dispatch, epoch, part, within, run.cut)
+            for one in own:
+                if place in self._given_up:
+                    self._given_up[place].put(one.within.first, one.within.end, None)
+        self.cycle.on_step("taken up")
+        if new:
+            self.begins(new)
+        self._spawn(partial(self._look_at_sources, granted, new), "looking at what was granted")
+
+    async def _look_at_sources(self, granted: Sequence[_Granted], new: Sequence[PartitionRun]) -> None:
+        """Beside the work, which would fail in other words when something is gone that was to be read."""
+        within: dict[Place, list[KeyRange]] = {}
+        for one in granted:
+            within.setdefault(one.place, []).append(one.within)
+        marks = await self.sources.check_held(self.standing.ledger, within)
         for source, mark in marks.items():
             self.found.setdefault(source, mark.high)
-        ranges: dict[Place, list[KeyRange]] = {}
-        for (place, _), part in parts.items():
-            if part is not None:
-                ranges.setdefault(place, []).extend(KeyRange(a, b) for a, b, _ in part.froms.pieces())
-        await keeper.take_up(ranges, ledger, standing.incarnation)
-        self.cycle.on_step("restored")
-        new: dict[Place, PartitionRun] = {}
-        settled = []
-        for place, epoch in held:
-            run = next((run for run in self.runs if run.dispatch.place == place), None) or new.get(place)
-            if run is None:
-                edges = [edge for (at, _), part in parts.items() if at == place for edge in _edges(part)]
-                run = new[place] = self._make_run(place, max(edges))
-            settled.append(self.cycle.reshape.ask(TakeUpWish(run.dispatch, epoch, run.cut)))
-        self._taken |= set(granted)
-        self.runs += new.values()
-        self.cycle.wake()
-        await asyncio.gather(*settled)
-        self.cycle.on_step("taken up")
-        begun = [run for run in new.values() if run in self.runs]  # it may have been given up again meanwhile
-        if begun:
-            self._reading |= {run.dispatch for run in begun}
-            self.begins(begun)
+        if new:
+            self.finds([run for run in new if run in self.runs])
+
+    def _run_of(self, place: Place) -> PartitionRun | None:
+        return next((run for run in self.runs if run.dispatch.place == place), None)
 
     def _make_run(self, place: Place, front: int) -> PartitionRun:
         standing, handler = self.standing, self.handlers[place[0]]
@@ -258,47 +307,70 @@ class Holding:
     # --- giving up ---------------------------------------------------------------------------------------------------
 
     def _wind_up(self, asked: ReleaseAsked) -> None:
-        place = asked.topic, asked.partition
-        grant, run = (place, asked.epoch), next((run for run in self.runs if run.dispatch.place == place), None)
-        if run is None or grant not in self._taken or grant in self._arriving:  # looked at again when that is through
+        """What is held of it, once; what arrives is looked at again when that is through."""
+        place, within = (asked.topic, asked.partition), range_of(asked)
+        owners = self.standing.ledger.control.owners[place].pieces(within.first, within.end)
+        own = [owner.epoch for _, _, owner in owners if owner.incarnation == asked.incarnation]
+        if asked.move not in self._asked:
+            self._asked[asked.move] = max(own, default=asked.epoch)
+            self.cycle.on_step("asked")
+        run = self._run_of(place)
+        if run is None:
             return
-        wish = ReleaseWish(run.dispatch, range_of(asked), run.cut)
-        self.cycle.on_step("asked")
+        wish = ReleaseWish(run.dispatch, within, run.cut, asked.move, self._asked[asked.move])
         try:
             settled = self.cycle.reshape.ask(wish)
-        except ValueError as error:
-            logger.info("a release that was asked for waits: %s", error)
+        except ValueError:  # nothing of it is held, or no more
             return
         self._leaving[asked.move] = _Leaving(wish, settled)
         self.cycle.on_step("winding")
-        settled.add_done_callback(lambda settled: self._wound_up(asked, run, settled))
+        settled.add_done_callback(lambda settled: self._wound_up(asked.move, run, settled))
         self.cycle.wake()
 
-    def _wound_up(self, asked: ReleaseAsked, run: PartitionRun, settled: "asyncio.Future[None]") -> None:
-        self._leaving.pop(asked.move, None)
-        if not settled.cancelled() and (error := settled.exception()) is not None:
-            logger.info("a release that was asked for waits: %s", error)
-            return  # and is tried again when something has changed: the control log, or what is held
-        self.wake()
-        if settled.cancelled():
-            return
-        self._released.add(asked.move)
+    def _has_released(self, transaction: int, released: Released) -> None:
+        """It is committed."""
         self.cycle.on_step("released")
-        bands = (Edge(asked.first, asked.end, None),)
-        place, standing = (asked.topic, asked.partition), self.standing
-        told = ReleaseTold(standing.incarnation, standing.transaction, asked.move, *place, bands)
+        dispatch = released.dispatch
+        if self.handlers[dispatch.topic].stores:
+            ours = self._given_up.setdefault(dispatch.place, Steps())
+            for band in released.bands:
+                ours.put(band.first, band.end, band.edge)
+        incarnation, move = self.standing.incarnation, released.move
+        told = ReleaseTold(incarnation, transaction, move, dispatch.topic, dispatch.partition, released.bands)
         self.taking_part.has_released(told)
-        self._end(run)
-        self._tell()
+
+    def _wound_up(self, move: int, run: PartitionRun, settled: "asyncio.Future[None]") -> None:
+        self._leaving.pop(move, None)
+        if not settled.cancelled():
+            settled.result()
+            self._end(run)
+            self._tell()
+        self.wake()
+
+    def _go_on(self, move: int) -> None:
+        """What is left of a release that was withdrawn, unless all of it is on its way."""
+        wish = self._leaving[move].wish
+        leaving = self.cycle.reshape.wishes.leaving.get(wish)
+        if leaving is None:
+            return
+        running = [(w.started_s, w.running) for w in leaving.workers if w.running is not None]
+        if running:
+            began_s, record = min(running, key=lambda one: one[0])
+            logger.warning(
+                "%s: %s was not released in time, what is left of it stays: offset %d (%s) has been running for %.1f s",
+                wish.dispatch.label,
+                wish.within,
+                record.offset,
+                shown_key(record.key),
+                max(0.0, asyncio.get_running_loop().time() - began_s),
+            )
+        self.cycle.reshape.withdraw(wish)
 
     def _end(self, run: PartitionRun) -> None:
         """Of a partition of which nothing is held any more."""
-        is_coming = any(wish.dispatch is run.dispatch for wish in self.cycle.reshape.wishes.arriving)
-        if not run.dispatch.workers and not is_coming and run in self.runs:
+        if not run.dispatch.workers and run in self.runs:
             self.runs.remove(run)
-            if run.dispatch in self._reading:
-                self._reading.remove(run.dispatch)
-                self.ends(run)
+            self.ends(run)
             share_buffer(self.runs, self.settings.buffer_bytes_max)
 
     def leave(self) -> "list[asyncio.Future[None]]":
@@ -307,30 +379,46 @@ class Holding:
         self.cycle.reshape.end()
         futures = [leaving.settled for leaving in self._leaving.values()]
         for run in self.runs:
-            leaving = [one.wish.within for one in self._leaving.values() if one.wish.dispatch is run.dispatch]
-            wishes = [ReleaseWish(run.dispatch, within, run.cut) for within in _held(run, leaving)]
+            wishes = [ReleaseWish(run.dispatch, within, run.cut) for within in self._held(run)]
             futures += [self.cycle.reshape.ask(wish) for wish in wishes]
         return futures
+
+    def _held(self, run: PartitionRun) -> list[KeyRange]:
+        """What a run holds and does not give up yet, touching ranges as one."""
+        found: list[KeyRange] = []
+        for worker in run.dispatch.workers:
+            if self.cycle.reshape.is_given_up(worker):
+                continue
+            within = KeyRange(worker.first, worker.end)
+            if found and found[-1].end == within.first:
+                found[-1] = found[-1].join(within)
+            else:
+                found.append(within)
+        return found
+
+
+class _Restoring:
+    """Of the state of grants, until all of them are taken up; ``run`` may be called again."""
+
+    def __init__(self, holding: Holding, granted: Sequence[_Granted]) -> None:
+        self.holding, self.left = holding, list(granted)
+
+    async def run(self) -> None:
+        """Each partition is taken up when its state is whole. Raises Expelled, StateError, LogError, BrokerError."""
+        standing = self.holding.standing
+        await standing.read()
+        standing.check()
+        ranges: dict[Place, list[KeyRange]] = {}
+        for one in self.left:
+            ranges.setdefault(one.place, []).append(one.within)
+        await self.holding.keeper.take_up(ranges, standing.ledger, standing.incarnation, self._is_whole)
+
+    def _is_whole(self, place: Place) -> None:
+        own = [one for one in self.left if one.place == place]
+        self.left = [one for one in self.left if one.place != place]
+        self.holding.standing.check()
+        self.holding._begin(own)
 
 
 def _nobody(_: object) -> None:
     """Nobody hears it."""
-
-
-def _edges(part: EpochPart | None) -> list[int]:
-    """Where the ranges of an epoch go on."""
-    return [] if part is None else [edge for _, _, edge in part.edges.pieces()]
-
-
-def _held(run: PartitionRun, leaving: Collection[KeyRange]) -> list[KeyRange]:
-    """What a run holds and does not give up yet, touching ranges as one."""
-    found: list[KeyRange] = []
-    for worker in sorted(run.dispatch.workers, key=lambda worker: worker.first):
-        within = KeyRange(worker.first, worker.end)
-        if any(one.overlaps(within) for one in leaving):
-            continue
-        if found and found[-1].end == within.first:
-            found[-1] = found[-1].join(within)
-        else:
-            found.append(within)
-    return found

@@ -27,8 +27,10 @@ from .engine.partition_run import PartitionRun
 from .engine.readers import CatchUp, MainReader
 from .engine.slots import Slots
 from .engine.transaction import Transactions
+from .engine.windows import Windows
 from .handlers.handler import Handler
 from .holding import Holding
+from .load_report import LoadReport
 from .logs.office import Expelled, Identity, Standing
 from .logs.reader import LogReader, offsets_topic
 from .logs.rights import prepare_with_rights
@@ -250,9 +252,8 @@ class Member:
     async def _start(self, *, until_level: bool) -> None:
         """Find the topics, join, and set up what works; ranges come after that, as they are granted."""
         topics = await self.patience.within(self._prepare())
-        offer = offer_of(
-            self.handlers, self.keeper.wanted, destinations_of(self.handlers), self.host, until_level=until_level
-        )
+        capacity = self.settings.capacity
+        offer = offer_of(self.handlers, self.keeper.wanted, self.host, capacity, until_level=until_level)
         for task in self.group.tasks():
             self._spawn(task)
         # Who did not leave in order is waited for: the coordinator for a session, and then the member for another one.
@@ -298,14 +299,17 @@ class Member:
         )
         cycle = CommitCycle(standing, transactions, holding.runs, self.slots, self.keeper, settings, self.on_step)
         holding.works_with(cycle)
-        holding.begins, holding.ends = self._begin_reading, self._end_reading
+        holding.begins, holding.ends, holding.finds = self._begin_reading, self._end_reading, self.telling.holds
         self._work = self._make_work(cycle)
 
     def _make_work(self, cycle: CommitCycle) -> Work:
         broker, slots, settings, holding = self.broker, self.slots, self.settings, self.holding
         runs, ends = holding.runs, holding.found
         balance = Balance(runs, cycle.reshape, settings, self.cpu_s) if settings.split_hot_ranges else None
+        windows = Windows(runs, settings, balance)
         ends_watch = EndsWatch(broker, settings, runs, self.standing, ends, asyncio.get_running_loop().time())
+        load_report = LoadReport(windows, ends_watch, self.keeper, self.group, settings)
+        self.group.following.listeners.append(load_report.wake)
         return Work(
             runs=runs,
             ends=ends,
@@ -313,21 +317,19 @@ class Member:
             cycle=cycle,
             reader=MainReader(broker, slots, settings, self._read_ahead),
             catch_up=CatchUp(broker, slots, settings, self._read_ahead),
+            windows=windows,
             balance=balance,
             requests=Requests(holding, cycle, self.group.taking_part),
             ends_watch=ends_watch,
+            load_report=load_report,
             way=WayToLevel(ends_watch),
             holding=holding,
         )
 
     async def _carry_on(self, work: Work, *, until_level: bool) -> None:
         self.telling.works(work, asyncio.get_running_loop().time())
-        self._spawn(work.reader.run())
-        self._spawn(self._watch(work, until_level=until_level))
-        if work.balance is not None:
-            self._spawn(work.balance.run())
-        self._spawn(work.holding.run())
-        self._spawn(work.ends_watch.run())
+        for task in (*work.tasks(), self._watch(work, until_level=until_level)):
+            self._spawn(task)
         committing = self._spawn(work.cycle.run())
         await self._ended.wait()
         if self.error is None:
@@ -342,7 +344,6 @@ class Member:
         return "damage" if self._damage else "it is level with its sources"
 
     def _begin_reading(self, runs: Sequence[PartitionRun]) -> None:
-        self.telling.holds(runs)
         self.work.way.begins(runs)
         for run in runs:
             self.work.reader.add(run)
@@ -424,10 +425,7 @@ class Member:
         """No more reading; workers finish what they hold until the deadline; what is done is committed."""
         cycle = work.cycle
         self.group.taking_part.leave()
-        work.reader.stop()
-        work.catch_up.stop()
-        if work.balance is not None:
-            work.balance.stop()
+        work.stop_reading()
         loop = asyncio.get_running_loop()
         drain_s = self.settings.drain_timeout_ms / 1000
         deadline = loop.time() + drain_s

@@ -16,12 +16,14 @@ from msgspec import Meta
 from ..brokers.options import Options, check, from_text, is_sensitive, near, unknown_field
 from ..brokers.security import Security
 from ..errors import SettingsError
+from ..offsets.signals import CAPACITY_MAX
 
 logger = logging.getLogger("keylanes")
 
 Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
 Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
+Capacity = Annotated[float, Meta(gt=0, le=CAPACITY_MAX)]
 
 
 OTHER_VARIABLES: Final = frozenset(
@@ -72,6 +74,8 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     session_timeout_ms: Milliseconds = 10_000  # a member that is not heard of for so long is expelled
     heartbeat_interval_ms: Milliseconds = 1_000  # how often a member is heard of; at most a third of the session
     group_instance_id: str | None = None  # the name of this process alone: a restart has its place and copies again
+    capacity: Capacity = 1.0  # how much of the work this process gets beside others: 2.0 is twice as much
+    load_interval_ms: Milliseconds = 2_000  # how often it says what its ranges cost, unless it is alone
     exit_on_expulsion: bool = False  # end (exit code 3) when it is expelled; False: join the group again
     # What is logged of a run
     report_interval_ms: Milliseconds = 60_000  # between two lines about the work; none while it is idle and level

@@ -84,7 +84,7 @@ class Telling:
     def _is_level(self, work: Work) -> bool:
         ends = work.ends
         is_read = bool(work.runs) and all(
-            run.dispatch.front >= ends.get(run.dispatch.place, 0) for run in work.runs
+            run.dispatch.place in ends and run.dispatch.front >= ends[run.dispatch.place] for run in work.runs
         )  # cheap, and first
         return is_read and work.ends_watch.is_level(ends)
 

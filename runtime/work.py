@@ -1,6 +1,8 @@
 """What a process works on once it is in office, and with what."""
 
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from ..brokers.protocol import TopicPartition
 from .compiled import IS_COMPILED
@@ -10,7 +12,9 @@ from .engine.commit import CommitCycle
 from .engine.partition_run import PartitionRun
 from .engine.readers import CatchUp, MainReader
 from .engine.slots import Slots
+from .engine.windows import Windows
 from .holding import Holding
+from .load_report import LoadReport
 from .logs.office import Standing
 from .requests import Requests
 from .watch.statistics import Statistics
@@ -27,12 +31,27 @@ class Work:
     cycle: CommitCycle
     reader: MainReader
     catch_up: CatchUp
+    windows: Windows
     balance: Balance | None
     """None: hot ranges are not to be split."""
     requests: Requests
     ends_watch: EndsWatch
+    load_report: LoadReport
     way: WayToLevel
     holding: Holding
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        """What goes on from here to the end beside the commits."""
+        works = (self.reader, self.windows, self.holding, self.ends_watch, self.load_report)
+        return [*(one.run() for one in works), self.load_report.sample()]
+
+    def stop_reading(self) -> None:
+        """Nothing more is read, and nothing split or merged."""
+        self.reader.stop()
+        self.catch_up.stop()
+        self.windows.stop()
+        if self.balance is not None:
+            self.balance.stop()
 
     def statistics(self, slots: Slots, now_s: float) -> Statistics:
         """What has been done since it was made, and where it stands."""

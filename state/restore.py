@@ -14,6 +14,7 @@ Rules:
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -183,7 +184,7 @@ class Writers:
     beacons must be there. ``living``: who joined and was not fenced, so it may have gone on writing.
     ``incarnation_max``: the highest that ever joined; None: that is not known, so nobody counts as fenced. ``own``: the
     process that asks, if it has written: whom it succeeded the logs say. ``succeeding``: whose beacons it has found in
-    order and deletes with its next change, at any moment; these are not looked at.
+    order and deletes with its next change, at any moment; these are not looked at. They may become more meanwhile.
     """
 
     changed: Mapping[int, int]
@@ -191,7 +192,7 @@ class Writers:
     living: frozenset[int] = frozenset()
     incarnation_max: int | None = None
     own: int = 0
-    succeeding: frozenset[int] = frozenset()
+    succeeding: AbstractSet[int] = frozenset()
 
     def is_fenced(self, incarnation: int) -> bool:
         """Whether all that the incarnation wrote lay in the logs when they were read."""
@@ -302,7 +303,7 @@ def check_beacons(found: Mapping[int, int | None], writers: Writers) -> None:
         and incarnation != writers.own
         for incarnation, transaction in found.items()
     )
-    for incarnation in sorted(writers.required | (found.keys() & changed.keys())):
+    for incarnation in sorted((writers.required | (found.keys() & changed.keys())) - writers.succeeding):
         last, seen = changed[incarnation], found.get(incarnation)
         if seen is None:
             is_right = incarnation in found and is_ahead

@@ -50,6 +50,7 @@ BENCH_SEES = {
     "growing": ("rig",),
     "steadiness": ("rig",),
     "failing_over": ("rig",),
+    "handing_over": ("rig",),
     "peers": (),
 }
 """The rooms of ``bench/``, and what each may import of the others."""

@@ -1,7 +1,6 @@
 """A book as Markdown: the README's table, the tables of docs/benchmarks.md, and docs/figures.md with every arm."""
 
 import statistics
-from pathlib import Path
 from typing import Any
 
 from comparison.bars import OURS, best, judge, median, ratios, why_not
@@ -9,7 +8,6 @@ from comparison.report import KILL_COLUMNS, LATENCY_COLUMNS, kill_row, notes, si
 from comparison.workloads import PC, WORKLOADS, Workload
 from rig.figures import Content, values
 
-BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 _SERIAL_PEERS = ("streams-eos", "quix-eos")
 _PEERS = {
     "fastest exactly-once peer": {"streams-eos": "Kafka Streams", "quix-eos": "Quix Streams"},
@@ -28,16 +26,6 @@ records/s from the start of the first record to the end of the last one; *writte
 last output. *keylanes is ×* is the median of the ratios of runs in the same round. *CPU µs* is the processor time of
 all threads of an arm's process, per record. *MiB* is its greatest resident memory. *in flight* is the greatest number
 of handlers that ran at the same time."""
-
-
-def write_between(path: Path, tables: str) -> None:
-    """Put the tables between the two markers of a page. Raises ValueError when the markers are missing."""
-    text = path.read_text()
-    before, found, rest = text.partition(BEGIN)
-    _, found_end, after = rest.partition(END)
-    if not found or not found_end:
-        raise ValueError(f"{path.name} has no {BEGIN} … {END}")
-    path.write_text(f"{before}{BEGIN}\n{tables}\n{END}{after}")
 
 
 def summary_table(content: Content) -> str:

@@ -1,10 +1,11 @@
 """PURE. What processes noted of the records that they handled, and the figures that come of it."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
+
+from rig.gaps import gaps
 
 NOTE = Struct("<QIQ")
 """Nanoseconds of the system's monotonic clock, partition, offset: as peers/failover_apps write it."""
@@ -43,19 +44,6 @@ def stops(times: Iterable[tuple[int, float]], since_s: float, until_s: float) ->
     for partition, at_s in times:
         by_partition[partition].append(at_s)
     return {partition: max(gaps(found, since_s, until_s), default=0.0) for partition, found in by_partition.items()}
-
-
-def gaps(times: Iterable[float], since_s: float, until_s: float) -> list[float]:
-    """The times between marks that follow each other, of those that lasted into ``[since_s, until_s)``."""
-    found = sorted(times)
-    if found and found[-1] < until_s:
-        found.append(until_s)
-    return [after - before for before, after in pairwise(found) if after > since_s and before < until_s]
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The least value that so large a share of all does not exceed; 0 where there is none."""
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
 
 
 def again(notes: Iterable[Note]) -> int:

@@ -1,13 +1,12 @@
 """Hot ranges are split and cold ones merged back while the process runs: looks, decides by policy.py, asks.
 
-In every interval each worker's window is closed, the policy says what is to be done about the workers of a partition,
-and the commit cycle does it between two transactions. While something that was asked for is under way, nothing more is
+When the windows of a partition's workers were closed (windows.py), the policy says what is to be done about them, and
+the commit cycle does it between two transactions. While something that was asked for is under way, nothing more is
 asked of that partition: the policy sees the workers as they are, never as they are about to be.
 
-A partition that was declared with one worker keeps it: whoever declares that wants one record at a time. While the
-loop's thread has no time left, only workers are split that have far more to do than others.
-
-A look is work in proportion to the workers, and records wait for the loop meanwhile: it takes several turns.
+A partition that was declared with one worker keeps it: whoever declares that wants one record at a time. Of one that is
+shared with other members as many workers are made here as its part of the points allows. While the loop's thread has no
+time left, only workers are split that have far more to do than others.
 
 A worker's histogram begins with the records that wait for it. When they are many they are enough to say at once where
 it is to be cut: else a hot range would stay a bottleneck for one interval more.
@@ -15,13 +14,14 @@ it is to be cut: else a hot range would stay a bottleneck for one interval more.
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Container, Sequence
 from functools import partial
 from itertools import chain, islice
 
 import msgspec
 
-from ...keyrange.hashing import point_of_key
+from ...keyrange.hashing import SPACE_END, point_of_key
 from ...keyrange.policy import FULL, Decision, Limits, Merge, Split, Unsplittable, WorkerLoad, decide, watched
 from ...keyrange.ranges import KeyRange
 from ..partition.load import SEEDS_MAX, SEEDS_MIN
@@ -46,12 +46,9 @@ SATURATED_DEMAND = 1.5
 SAID_LOOKS = 600
 """One that was not hot for so many looks is said again."""
 
-WORKERS_PER_TURN = 128
-"""So many windows are closed in one turn of the loop."""
-
 
 class Balance:
-    """What the workers of all partitions cost, and who is split and merged for it."""
+    """Who is split and merged for what it costs: looks at the windows of all partitions."""
 
     def __init__(
         self,
@@ -61,6 +58,7 @@ class Balance:
         cpu_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.runs, self.reshape, self.settings, self.cpu_s = runs, reshape, settings, cpu_s
+        self._began = asyncio.get_running_loop().time(), cpu_s()
         self.is_saturated = False
         """The loop's thread had no time left in the last interval. ``cpu_s``: its processor time so far, in seconds."""
         self.looks = 0
@@ -78,27 +76,14 @@ class Balance:
         """The keys that are the bottleneck of their partition, as of the last look."""
         return [key for run in self.runs for key in self._hot.get(run, ())]
 
-    async def run(self) -> None:
-        """Look in intervals until stopped or cancelled, with a breath for others between partitions."""
-        loop = asyncio.get_running_loop()
-        looked_s = dict.fromkeys(self.runs, loop.time())
-        interval_s = self.settings.balance_interval_ms / 1000
-        while True:
-            began_s, began_cpu_s = loop.time(), self.cpu_s()
-            await asyncio.sleep(interval_s)
-            if self._is_stopped:
-                return
-            self.is_saturated = self.cpu_s() - began_cpu_s >= SATURATED_SHARE * (loop.time() - began_s)
-            self.looks += 1
-            self.calm_looks += 1
-            for run in self.runs:
-                if self._is_stopped:
-                    return
-                now = loop.time()
-                await self._look(run, now - looked_s.get(run, now - interval_s))  # some are added while it runs
-                looked_s[run] = now
-                await asyncio.sleep(0)
-            self._said = {key: look for key, look in self._said.items() if look > self.looks - SAID_LOOKS}
+    def next_look(self) -> None:
+        """The partitions are looked at once more."""
+        began_s, began_cpu_s = self._began
+        self._began = now_s, now_cpu_s = asyncio.get_running_loop().time(), self.cpu_s()
+        self.is_saturated = now_cpu_s - began_cpu_s >= SATURATED_SHARE * (now_s - began_s)
+        self.looks += 1
+        self.calm_looks += 1
+        self._said = {key: look for key, look in self._said.items() if look > self.looks - SAID_LOOKS}
 
     def stop(self) -> None:
         """Ask for nothing more. What was asked for and has not begun is not done."""
@@ -107,20 +92,16 @@ class Balance:
             for settled in list(asked):
                 settled.cancel()
 
-    async def _look(self, run: PartitionRun, seconds: float) -> None:
-        """Close the windows of a partition's workers, which lasted so long, and ask for what the policy decides."""
-        factor = run.handler.parallelising_factor
-        if factor == 1:
+    async def look(self, run: PartitionRun, workers: Sequence[Worker], loads: list[WorkerLoad]) -> None:
+        """Ask for what the policy decides about workers whose windows were closed just now."""
+        if run.handler.parallelising_factor == 1:
             return
-        is_settled = not self._asked.get(run)
-        workers = list(run.dispatch.workers)
-        loads = await _close_windows(run, workers, seconds)
         if any(load.busy for load in loads):
             self.calm_looks = 0
-        if not is_settled:
+        if self._asked.get(run):
             return
         limits = Limits(
-            workers_max=factor * self.settings.workers_factor_max,
+            workers_max=self._workers_max(run, workers),
             demand_share=SATURATED_DEMAND if self.is_saturated else 0.0,
         )
         _watch(run, workers, loads, {load.number for load in watched(loads, limits)})
@@ -128,6 +109,16 @@ class Balance:
         decisions = decide(loads, run.cut, limits)
         if workers == run.dispatch.workers and not self._is_stopped:
             self._carry_out(run, workers, decisions)
+
+    def _workers_max(self, run: PartitionRun, workers: Sequence[Worker]) -> int:
+        """How many workers splits may make here: of those of the whole partition the share of the points that are held
+        here, and one for each cell of the declared cut.
+        """
+        cut = run.cut
+        cells = {bisect_right(cut, worker.first) for worker in workers}
+        points = sum(worker.end - worker.first for worker in workers)
+        most = run.handler.parallelising_factor * self.settings.workers_factor_max
+        return max(len(cells), most * points // SPACE_END)
 
     def _carry_out(self, run: PartitionRun, workers: Sequence[Worker], decisions: Sequence[Decision]) -> None:
         by_number = {worker.number: worker for worker in workers}
@@ -205,16 +196,6 @@ def _key_at(worker: Worker, point: int) -> bytes | None:
     running = () if worker.running is None else (worker.running,)
     keys = (record.key for record in chain(running, islice(worker.queue, SEEDS_MAX)))
     return next((key for key in keys if key is not None and point_of_key(key) == point), None)
-
-
-async def _close_windows(run: PartitionRun, workers: Sequence[Worker], seconds: float) -> list[WorkerLoad]:
-    """What these workers cost in windows of this length, some workers in each turn of the loop."""
-    loop = asyncio.get_running_loop()
-    loads: list[WorkerLoad] = []
-    for i in range(0, len(workers), WORKERS_PER_TURN):
-        loads += run.dispatch.close_windows(workers[i : i + WORKERS_PER_TURN], loop.time(), seconds)
-        await asyncio.sleep(0)
-    return loads
 
 
 def _watch(run: PartitionRun, workers: Sequence[Worker], loads: list[WorkerLoad], numbers: Container[int]) -> None:

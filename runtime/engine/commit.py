@@ -1,7 +1,7 @@
 """The commit cycle: takes a generation of what is done and makes it visible, without stopping any handler.
 
-Between two transactions ranges change: grants arrive, workers are split, held, merged and released (reshape.py). How a
-generation becomes visible is in transaction.py.
+Between two transactions ranges change: workers are split, held, merged and released (reshape.py). How a generation
+becomes visible is in transaction.py.
 """
 
 import asyncio
@@ -9,14 +9,14 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
 from ..logs.office import Standing
-from ..partition.cut import Change
 from ..partition.dispatch import PartitionDispatch
 from ..partition.generation import Generation, take
+from ..partition.worker import Worker
 from ..settings import Settings
 from ..stores.keeper import Keeper
 from ..watch.steps import Step
 from .partition_run import PartitionRun
-from .reshaping import Reshaping, share_buffer
+from .reshaping import HOLD_BACK_MS, Reshaping, share_buffer
 from .slots import Slots
 from .transaction import Transactions
 
@@ -40,7 +40,9 @@ class CommitCycle:
         """A generation was taken and is not committed yet: no other may be taken, or a tile would be skipped."""
         self.on_step = on_step
         self.reshape = Reshaping(runs, slots, settings)
+        slots.on_held = self._has_come_to_its_end
         self._wake = asyncio.Event()
+        self._began_s = 0.0
 
     # --- the cycle -------------------------------------------------------------------------------------------------
 
@@ -53,14 +55,32 @@ class CommitCycle:
         """
         loop = asyncio.get_running_loop()
         interval, lead = self.settings.commit_interval_ms / 1000, self.settings.commit_lead_ms / 1000
-        began = loop.time()
+        self._began_s = loop.time()
         while True:
-            await self._pause(max(began + interval - lead - loop.time(), 0.0))
-            lines = self._lines()
-            await self._pause(lead)
-            began = loop.time()
+            wait = HOLD_BACK_MS / 1000 if self.reshape.has_idle() else interval - lead
+            await self._pause(max(self._began_s + wait - loop.time(), 0.0))
+            lines = None
+            if not (self.reshape.has_idle() or self.reshape.is_fresh(loop.time())):
+                lines = self._lines()
+                await self._pause(lead)
+            await self._hold_back()
+            self._began_s = loop.time()
             await self.commit(lines)
             await self.keeper.write_when_due()
+
+    async def _hold_back(self) -> None:
+        """A release shall not be queued behind an ordinary transaction that has just begun."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + HOLD_BACK_MS / 1000
+        while self.reshape.is_fresh(now := loop.time()) and now < until:
+            await self._pause(until - now)
+
+    def _has_come_to_its_end(self, worker: Worker) -> None:
+        """A worker that is held runs nothing any more: if it is given up, that is committed at once, but seldom."""
+        if self.reshape.is_given_up(worker):
+            loop = asyncio.get_running_loop()
+            due_s = loop.time() if self.reshape.is_fresh(loop.time()) else self._began_s + HOLD_BACK_MS / 1000
+            loop.call_at(due_s, self.wake)
 
     def _lines(self) -> Mapping[PartitionDispatch, int] | None:
         """The fronts, as the lines that the next generation is cut at. None while so few workers are at work that a
@@ -75,20 +95,25 @@ class CommitCycle:
 
     async def commit(self, lines: Mapping[PartitionDispatch, int] | None = None) -> bool:
         """One generation: what is done below the lines (None: all that is done). False when there was nothing."""
-        arrived = self._arrive()
         self.on_step("take")
+        opening, heirs = self.reshape.opened()
         drawn = lines or {}
-        dispatches = [run.dispatch for run in self.runs]  # some came, or went, since the lines were drawn
-        below = [(dispatch, drawn[dispatch] if dispatch in drawn else dispatch.line()) for dispatch in dispatches]
+        below: list[tuple[PartitionDispatch, int]] = []
+        for dispatch in (run.dispatch for run in self.runs):  # some came, or went, since the lines were drawn
+            has_line = dispatch in drawn and not self.reshape.has_idle(dispatch)
+            below.append((dispatch, drawn[dispatch] if has_line else dispatch.line()))
         turn = self.transactions.commits % max(
             1, len(below)
         )  # where the limits are what ends it, the last would never have a turn
+        below = [*below[turn:], *below[:turn]]
+        below.sort(key=lambda one: not self.reshape.has_idle(one[0]))
         generation = take(
-            [*below[turn:], *below[:turn]],
+            below,
             records_max=self.settings.generation_records_max,
             bytes_max=self.settings.generation_bytes_max,
         )
-        generation.add(arrived)
+        generation.opening += opening
+        generation.add([], heirs)
         now = asyncio.get_running_loop().time()
         self.reshape.change(generation, now)
         self.reshape.begin_holds(now)
@@ -98,11 +123,6 @@ class CommitCycle:
             await self.send(generation)
         self.reshape.settle()
         return bool(generation)
-
-    def _arrive(self) -> list[Change]:
-        """Workers for the grants that arrived. Whoever asks for them has read both logs, and made the state whole."""
-        waiting = list(self.reshape.wishes.arriving)
-        return self.reshape.take_up(waiting, self.standing.ledger, self.standing.incarnation) if waiting else []
 
     async def send(self, generation: Generation) -> None:
         """Make a generation visible, whatever it takes; raises a FatalError when that can't be done."""

@@ -51,6 +51,8 @@ class PartitionRun:
     """What the handler is called with behind the value; None: the context."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
     catch_up_room: asyncio.Event = field(default_factory=asyncio.Event)
+    lacks: asyncio.Event = field(default_factory=asyncio.Event)
+    """A worker lacks records and may have room for them: set by whoever brings that about."""
     is_codec_ours: bool = False
     """Its codec looks at no context variables."""
     is_limited: bool = False

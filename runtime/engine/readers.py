@@ -35,8 +35,8 @@ IDLE_TURNS = 3
 BLOCKED_CHECK_MS = 20
 """How often a reader that stands at a full worker looks whether the others run dry."""
 
-CATCH_UP_CHECK_MS = 50
-"""How often a partition looks whether a dropped worker has room again."""
+CATCH_UP_CHECK_MS = 1_000
+"""How often a partition looks whether a dropped worker has room again, beside being told."""
 
 CATCH_UP_READERS_MAX = 8
 """Passes that read at once; those of other partitions wait for a reader."""
@@ -65,6 +65,7 @@ class MainReader:
         self._positions: dict[TopicPartition, int] = {}
         self._standing: dict[TopicPartition, asyncio.Task[None]] = {}
         self._moved = asyncio.Event()
+        self._fetching: asyncio.Task[list[Batch]] | None = None
         self._has_changed = self._has_ended = False
         self._removed: set[asyncio.Task[None]] = set()
         """Who stood in a partition that is read no more."""
@@ -99,6 +100,8 @@ class MainReader:
         self._positions[run.dispatch.place] = run.dispatch.front
         self._has_changed = True
         self._moved.set()
+        if self._fetching is not None:  # its first record is not to wait until there is something in another one
+            self._fetching.cancel()
 
     def remove(self, run: PartitionRun) -> None:
         """Read a partition no more. What was fetched of it and not handed out is dropped."""
@@ -129,7 +132,7 @@ class MainReader:
         await self._until_started()
         await self._until_worked_off()
         wait_ms = BLOCKED_CHECK_MS if self._standing else self.settings.fetch_wait_ms
-        batches = await reader.fetch(free, records_max=self.settings.fetch_records_max, wait_ms=wait_ms)
+        batches = await self._fetch(reader, free, wait_ms)
         for batch in batches:
             if self.is_stopped:
                 return
@@ -156,6 +159,19 @@ class MainReader:
                 task.add_done_callback(self._stood(batch.source))
         if batches:
             await asyncio.sleep(0)
+
+    async def _fetch(self, reader: Reader, free: Sequence[TopicPartition], wait_ms: int) -> list[Batch]:
+        """What there is of these partitions; nothing when there is one more to be read."""
+        if self._has_changed:
+            return []
+        fetch = reader.fetch(free, records_max=self.settings.fetch_records_max, wait_ms=wait_ms)
+        fetching = self._fetching = asyncio.ensure_future(fetch)
+        try:
+            await asyncio.wait({fetching})
+        finally:
+            self._fetching = None
+            fetching.cancel()
+        return [] if fetching.cancelled() else fetching.result()
 
     async def _until_started(self) -> None:
         """Let workers that wait for the loop begin: to read on would only make queues longer. Not for ever: others that
@@ -197,6 +213,7 @@ class MainReader:
                 return
             if not has_room:
                 dispatch.drop(blocked, batch)
+                run.lacks.set()
             blocked = self._hand_out(run, batch, blocked.index)
 
     def _stood(self, source: TopicPartition) -> Callable[["asyncio.Task[None]"], None]:
@@ -231,9 +248,11 @@ class CatchUp:
         """Begin a pass whenever a dropped worker has room; until cancelled."""
         patience = Patience(self.settings.broker_retry_ms, f"catching up on {run.label}")
         while not self.is_stopped:
-            start = run.dispatch.catch_up_start()
-            if start is None:
-                await asyncio.sleep(CATCH_UP_CHECK_MS / 1000)
+            run.lacks.clear()
+            if run.dispatch.catch_up_start() is None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(CATCH_UP_CHECK_MS / 1000):
+                        await run.lacks.wait()
                 continue
             self._asking += 1
             try:

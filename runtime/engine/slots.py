@@ -19,7 +19,7 @@ from ..partition.worker import Worker
 from ..settings import Settings
 from ..watch.statistics import RunningRecord
 from .attempts import first_error
-from .calls import NOTHING
+from .calls import NOTHING, Calls
 from .destinations import Destinations
 from .partition_run import PartitionRun
 from .stretches import Stretches
@@ -60,6 +60,8 @@ class Slots(Stretches):
     ) -> None:
         super().__init__(destinations, settings)
         self.fail, self._cpu_s = fail, cpu_s
+        self.on_held: Callable[[Worker], None] = _nobody
+        """Called when a worker that is held has come to its end."""
         self.turns.start = self.activate
         self.tasks: dict[asyncio.Task[None], TaskWork] = {}
         self._idle: list[tuple[asyncio.Task[None], asyncio.Future[TaskWork]]] = []
@@ -401,10 +403,8 @@ class Slots(Stretches):
             record = dispatch.next_record(worker)
             if record is None:
                 break
-            if worker.awaited_bytes and dispatch.has_room_again(worker, worker.awaited_bytes):
-                worker.awaited_bytes = 0
-                run.room.set()
-                run.catch_up_room.set()
+            if worker.awaited_bytes or worker.dropped_from is not None:
+                _tell_room(run, worker)
             done: Produced | None = None
             worker.started_s, worker.timed_out = now, False
             if calls is None:
@@ -435,7 +435,28 @@ class Slots(Stretches):
                 count = 0
                 await asyncio.sleep(0)
                 now = clock()
+        self._rest(run, worker, calls)
+        return count
+
+    def _rest(self, run: PartitionRun, worker: Worker, calls: Calls | None) -> None:
+        """A worker has none that it may run."""
+        if worker.hold_at is not None:
+            self.on_held(worker)
         self.turns.give_back(run, worker)
         if calls is not None:
             run.put_back_calls(calls)
-        return count
+
+
+def _tell_room(run: PartitionRun, worker: Worker) -> None:
+    """Readers wait for room in the queue of a worker, or it lacks records."""
+    dispatch = run.dispatch
+    if worker.dropped_from is not None and worker.queue_bytes * 2 <= dispatch.quota_bytes:
+        run.lacks.set()
+    if worker.awaited_bytes and dispatch.has_room_again(worker, worker.awaited_bytes):
+        worker.awaited_bytes = 0
+        run.room.set()
+        run.catch_up_room.set()
+
+
+def _nobody(_: Worker) -> None:
+    """Nobody hears it."""

@@ -82,6 +82,8 @@ class Transactions:
         """In a row."""
         self._producer: Producer | None = producer
         self._on_step = on_step
+        self.on_released: Callable[[int, Released], None] = _nobody
+        """Called with the number of a transaction that was committed, for each release in it."""
 
     async def send(self, generation: Generation) -> None:
         """Make a generation visible, whatever it takes; raises a FatalError when that can't be done."""
@@ -148,9 +150,11 @@ class Transactions:
             if not standing.has_committed(transaction):
                 return failure
             logger.info("transaction %d had been committed after all", transaction)
+        released = [change for change in generation.structure if isinstance(change, Released)]
+        for change in released:  # at once: others wait for it
+            self.on_released(transaction, change)
         # What is given up may be written by others soon, and may come back: nothing of it may be written later.
-        gives_up = any(isinstance(change, Released) for change in generation.structure)
-        await self.keeper.committed(changes, positions, is_last=gives_up)
+        await self.keeper.committed(changes, positions, is_last=bool(released))
         self._finish(generation, has_snapshot=bool(snapshot))
         return None
 
@@ -278,3 +282,7 @@ def _partition_of(event: OffsetEvent) -> int:
             return event.log_partition
         case _:
             assert_never(event)
+
+
+def _nobody(_: int, __: Released) -> None:
+    """Nobody hears it."""

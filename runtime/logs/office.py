@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from ...brokers.protocol import Broker, Producer
+from ...brokers.protocol import Batch, Broker, Producer
 from ...brokers.waiting import bounded
 from ...errors import FencedError, LogError
 from ...offsets.control import Member
@@ -84,6 +84,8 @@ class Standing:
         """
         self._begun = self._through = 0
         """So many reads of the control log were begun; the number of the last one that came to the end."""
+        self._offsets_begun = self._offsets_through = 0
+        """The same of the offset log."""
 
     @property
     def incarnation(self) -> int:
@@ -154,12 +156,44 @@ class Standing:
         below its start, or far behind its end, begins with the newest snapshot.
         """
         await self.read_control()
+        asked = self._offsets_begun
         async with self.reading_offsets:  # to its end: another read would bring what was granted since
+            if self._offsets_through > asked:
+                return
+            self._offsets_begun += 1
+            number = self._offsets_begun
             await self._read_offsets()
-            if self.ledger.waiting():
-                # A grant may have been written, and committed under, after the control log was read.
+            await self._check_read()
+            self._offsets_through = number
+
+    async def read_partition(self, log_partition: int) -> None:
+        """Read one partition of the offset log to its end, as soon as it can be. Raises LogError, BrokerError."""
+        if not self._has_begun:
+            await self.read()
+            return
+        async with self.reading_offsets:
+            try:
+                self.ledger = await self.logs.read_offsets(self.ledger, self._own, [self.logs.offsets(log_partition)])
+            except HistoryTrimmed:  # as in ``_read_offsets``
                 await self.read_control()
-            check_ledger(self.ledger)
+                await self._begin_offsets()
+            await self._check_read()
+
+    async def _check_read(self) -> None:
+        if self.ledger.waiting():
+            # A grant may have been written, and committed under, after the control log was read.
+            await self.read_control()
+        check_ledger(self.ledger)
+
+    async def fold_control(self, begins: int, batch: Batch) -> bool:
+        """What was read of the control log over another connection, from a position on; False: something in front of
+        that was not read. What is known of it is passed over.
+        """
+        async with self._reading_control:
+            if self.logs.positions[self.logs.control] < begins:
+                return False
+            self.logs.fold_control(self.ledger, batch)
+            return True
 
     async def _read_offsets(self) -> None:
         if not self._has_begun or await self.logs.behind() > BEHIND_MAX:

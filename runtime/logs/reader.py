@@ -183,12 +183,25 @@ class LogReader:
             for one in placed.events:
                 self._fold_control(ledger, one)
             self.positions[self.control] = placed.end
+        self._check_level(ledger)
+        return ledger
+
+    def fold_control(self, ledger: Ledger, batch: Batch) -> Ledger:
+        """The ledger, changed, with a batch of the control log that begins where that was read to, or before."""
+        position = self.positions[self.control]
+        for placed in self._decoded(batch, batch.offset_next):
+            if placed.position >= position:
+                self._fold_control(ledger, placed)
+        self.positions[self.control] = max(position, batch.offset_next)
+        self._check_level(ledger)
+        return ledger
+
+    def _check_level(self, ledger: Ledger) -> None:
         if ledger.control.level > LEVEL:
             raise LogError(
                 f"{self.control.topic}: this application writes events of level {ledger.control.level}, and this "
                 f"version of keylanes reads up to level {LEVEL}. Run the newer version that the other processes run"
             )
-        return ledger
 
     def _fold_control(self, ledger: Ledger, placed: Placed) -> None:
         event = placed.event
@@ -312,11 +325,13 @@ class LogReader:
                     "are lost. Restore the log, or start under a new application name."
                 )
 
-    async def read_offsets(self, ledger: Ledger, own: Own | None = None) -> Ledger:
-        """Read the offset log from where it was left to the ends of its partitions; raises LogError. ``own``: what is
-        not to be folded of it.
+    async def read_offsets(
+        self, ledger: Ledger, own: Own | None = None, sources: Sequence[TopicPartition] = ()
+    ) -> Ledger:
+        """Read the offset log from where it was left to the ends of its partitions, or of these; raises LogError.
+        ``own``: what is not to be folded of it.
         """
-        ends = await self._ends(self.offset_logs())
+        ends = await self._ends(sources or self.offset_logs())
         async for placed in self.stream({source: (self.positions[source], high) for source, high in ends.items()}):
             events = [one.event for one in placed.events]
             self.commits_read += sum(isinstance(event, Committed) and not event.part for event in events)

@@ -28,11 +28,12 @@ from ...group.coordinator import decide, needs
 from ...group.election import Candidate, is_coordinator, probes, stands
 from ...group.heard import COORDINATORS, PARTITIONS, Heard
 from ...group.members import LEFT
+from ...group.plans import Question, answered
 from ...group.view import Batch, Rules, Seat, View
 from ...keyrange.hashing import HASH_NAME
 from ...offsets.codec import encode
 from ...offsets.control import Member
-from ...offsets.control_events import AppCreated, CoordinatorElected, MemberExpelled, PlanMade, ReleaseAsked
+from ...offsets.control_events import AppCreated, CoordinatorElected, MemberExpelled
 from ...offsets.decide import decide_opening
 from ...offsets.event_values import EVERYBODY, PinnedEnd
 from ...offsets.ledger import Place
@@ -54,8 +55,10 @@ PROBES: Final = 4
 """In an interval: silence is told to that part of one."""
 LEVEL_LOOK_MS = 100
 """Between two looks whether a group that runs to its level is there."""
-READ_ON_MS = 50
-"""Between two reads of the offset log while a member is to release something."""
+READ_ON_MS = 500
+"""Between two reads of the offset log while a member is to release something, and does not say that it has."""
+READ_BACK_S: Final = 0.1
+"""So long a decision is waited for where the control log is followed, before that is read to its end."""
 READ_ALONG_MS = 10_000
 """The same else: so the coordinator knows when a snapshot is due, and is never far behind, whoever commits."""
 START_WINDOW_MS: Final = 1_000
@@ -288,7 +291,8 @@ class Coordinating:
         control = self.standing.ledger.control
         turn = self.decisions.turn
         if control.number < turn.number or control.term != turn.term:
-            await self.following_read()
+            if not await self.following.has_numbered(turn.term, turn.number, READ_BACK_S):
+                await self.following_read()
             control = self.standing.ledger.control
         if self.is_coordinator and control.number < turn.number:
             raise LogError(
@@ -300,20 +304,18 @@ class Coordinating:
     def _note(self, batch: Batch) -> None:
         """What the seat keeps of what is decided."""
         now_ms = int(asyncio.get_running_loop().time() * 1000)
+        self._seat.note(batch, now_ms)
         for request in batch.answered:
             self.heard.answered(request)
         for decision in batch.decisions:
             match decision:
-                case PlanMade():
-                    self._seat.planned_ms = now_ms
-                case ReleaseAsked():
-                    self._seat.asked_ms[decision.move] = now_ms
                 case MemberExpelled(incarnation=incarnation, cause=cause) if incarnation != self.identity.incarnation:
                     how = "has left" if cause == LEFT else f"is expelled: {cause}"
                     logger.info("%s: incarnation %d %s", self.identity.app, incarnation, how)
 
     def _begin_needs(self) -> None:
         wanted = needs(self._view())
+        self.hears_releases()
         for member in wanted.fence:
             self._begin(f"fence {member.incarnation}", partial(self._fence, member))
         if wanted.read:
@@ -322,6 +324,8 @@ class Coordinating:
             self._begin("look", lambda: self._look(wanted.look))
         if wanted.open:
             self._begin("open", lambda: self._open(wanted.open))
+        if wanted.solve is not None:
+            self._begin("plan", partial(self._solve, wanted.solve))
         if wanted.ends:
             self._begin("ends", self._find_ends)
         if self.levelling.is_wanted:
@@ -367,6 +371,11 @@ class Coordinating:
         seat = self._seat
         await self.standing.read()
         seat.read |= set(wanted)
+
+    async def _solve(self, question: Question) -> None:
+        """Work a large plan out beside the event loop."""
+        seat = self._seat
+        seat.answer = await asyncio.to_thread(answered, question)
 
     async def _look(self, topics: list[str]) -> None:
         seat = self._seat
@@ -415,6 +424,19 @@ class Coordinating:
         control = self.standing.ledger.control
         is_leaving = any(i in self.heard.leaving and not m.expelled for i, m in control.members.items())
         return bool(control.moves.asked) or is_leaving
+
+    def hears_releases(self) -> None:
+        """Something was heard, perhaps that something was released: that part of the offset log is read on at once."""
+        if self.heard.released and self.is_coordinator:
+            self._begin("read what was released", self._read_released)
+
+    async def _read_released(self) -> None:
+        while self.heard.released:
+            partitions, self.heard.released = self.heard.released, set()
+            logs = self.identity.logs
+            for log_partition in sorted({logs.log_partition_of(partition) for partition in partitions}):
+                await self.standing.read_partition(log_partition)
+                self.wake()
 
     async def _read_on(self, pause_ms: int) -> None:
         await self.standing.read()

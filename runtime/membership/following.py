@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from ...brokers.protocol import BrokerError, NotAuthorized, Reader
+from ...brokers.protocol import Batch, BrokerError, NotAuthorized, Reader
 from ...brokers.waiting import Patience, closed_within
 from ...group.heard import News
 from ..logs.office import Standing
@@ -29,14 +29,30 @@ class Following:
         how it was then.
         """
         self.read_s = 0.0
-        """When the log was read to its end last, by the loop's time."""
+        """When the log was read to its end last, or what was found of it was asked for, by the loop's time."""
+        self._has_told = asyncio.Event()
 
     def has_read(self, asked_ms: int) -> None:
         """The log was read to its end just now; that was begun at this time, by ``wall_ms``."""
         self.asked_ms = max(self.asked_ms, asked_ms)
-        self.read_s = asyncio.get_running_loop().time()
+        self._tell(asyncio.get_running_loop().time())
+
+    def _tell(self, read_s: float) -> None:
+        self.read_s = max(self.read_s, read_s)
+        self._has_told.set()
         for listener in self.listeners:
             listener()
+
+    async def has_numbered(self, term: int, number: int, limit_s: float) -> bool:
+        """Wait until a decision is read, or a later term is; False: not in time."""
+        try:
+            async with asyncio.timeout(limit_s):
+                while (control := self.standing.ledger.control).term == term and control.number < number:
+                    self._has_told.clear()
+                    await self._has_told.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def is_lost(self) -> bool:
         """Whether the log could not be read for a session: what this process may do, it does not know."""
@@ -48,19 +64,20 @@ class Following:
         source, broker = standing.logs.control, standing.identity.broker
         refused = Patience(self.settings.broker_retry_ms, "reading the control log")
         reader: Reader | None = None
+        position = 0
         is_told = False
         try:
             while True:
-                asked_ms = self.wall_ms()
+                asked_ms, asked_s = self.wall_ms(), asyncio.get_running_loop().time()
                 try:
                     if reader is None:
-                        reader = await broker.reader({source: standing.logs.positions[source]})
+                        position = standing.logs.positions[source]
+                        reader = await broker.reader({source: position})
                     wait_ms = self.settings.heartbeat_interval_ms
                     batches = await reader.fetch([source], records_max=FETCH_RECORDS_MAX, wait_ms=wait_ms)
-                    for record in (record for batch in batches for record in batch.records):
-                        self.news.add(record.offset, record.timestamp)
-                    if batches:
-                        await self.standing.read_control()
+                    for batch in batches:
+                        await self._take(position, batch)
+                        position = batch.offset_next
                 except NotAuthorized as error:
                     await self._let_go(reader)
                     reader = None
@@ -75,9 +92,19 @@ class Following:
                 else:
                     refused.answered()
                     is_told = False
-                    self.has_read(asked_ms)
+                    if batches:  # there may be more of it
+                        self._tell(asked_s)
+                    else:
+                        self.has_read(asked_ms)
         finally:
             await self._let_go(reader)
+
+    async def _take(self, begins: int, batch: Batch) -> None:
+        """What was fetched goes into the ledger; who reads the log to its end meanwhile may have it there already."""
+        for record in batch.records:
+            self.news.add(record.offset, record.timestamp)
+        if not await self.standing.fold_control(begins, batch):
+            await self.standing.read_control()
 
     async def _let_go(self, reader: Reader | None) -> None:
         if reader is not None:

@@ -38,12 +38,14 @@ class Group:
         self.coordinating = Coordinating(standing, self.heard, self.signals, self.following, is_alone=is_alone)
         self.sources = Sources(identity.broker, settings)
         self.following.listeners += [self.taking_part.wake, self.coordinating.wake]
+        self.taking_part.on_released = self.coordinating.wake
         self._woken_s = 0.0
         self._heard_before = (0, 0)
         """The term and number of the last beat that was heard before this process had joined."""
 
     def _on_heard(self, has_news: bool) -> None:
         """Of many members somebody beats all the time: silence is looked for in a part of an interval."""
+        self.coordinating.hears_releases()
         now_s = asyncio.get_running_loop().time()
         if has_news or now_s - self._woken_s >= self.settings.heartbeat_interval_ms / 1000 / PROBES:
             self._woken_s = now_s

@@ -1,14 +1,12 @@
 """What a process brings into its application: what stands in the event of its joining."""
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ...offsets.decide import StoreSpec, stores_hash
 from ...offsets.event_values import Sourced
 from ..handlers.handler import Handler
-
-CAPACITY: Final = 1.0
-"""All processes are taken for equally strong."""
+from ..logs.topics import destinations_of
 
 
 class Offer(NamedTuple):
@@ -16,16 +14,16 @@ class Offer(NamedTuple):
 
     host: str = ""
     endpoint: str = ""
-    capacity: float = CAPACITY
+    capacity: float = 1.0
     topics: tuple[Sourced, ...] = ()
     writes: tuple[str, ...] = ()
     until_level: bool = False
 
 
 def offer_of(
-    handlers: Sequence[Handler], stores: Sequence[StoreSpec], writes: Sequence[str], host: str, *, until_level: bool
+    handlers: Sequence[Handler], stores: Sequence[StoreSpec], host: str, capacity: float, *, until_level: bool
 ) -> Offer:
-    """What a process with these handlers offers. ``writes``: the topics that they declare to write to."""
+    """What a process with these handlers offers."""
     topics = tuple(
         Sourced(
             handler.topic,
@@ -35,4 +33,5 @@ def offer_of(
         )
         for handler in handlers
     )
-    return Offer(host=host, topics=topics, writes=tuple(writes), until_level=until_level)
+    writes = tuple(destinations_of(handlers))
+    return Offer(host=host, capacity=capacity, topics=topics, writes=writes, until_level=until_level)

@@ -13,6 +13,7 @@ from ...brokers.protocol import Broker, BrokerTimeout, TopicPartition, UnknownTo
 from ...brokers.waiting import bounded
 from ...errors import LogError, SettingsError, SourceError
 from ...group.view import Begun, Found
+from ...keyrange.ranges import WHOLE, KeyRange
 from ...offsets.control import Control, Member
 from ...offsets.decide import StoreSpec, Turn, decide_stores
 from ...offsets.ledger import Ledger, Place
@@ -80,12 +81,16 @@ class Sources:
             logger.warning("new partitions of %s can't be read yet: %s", ", ".join(grown), error)
             return {}
 
-    async def check_held(self, ledger: Ledger, places: Sequence[Place]) -> Mapping[TopicPartition, Watermarks]:
-        """Their watermarks now; raises SourceError when one no longer holds what is to be read next."""
-        limit, sources = self.settings.call_limit_ms, [TopicPartition(*place) for place in places]
+    async def check_held(
+        self, ledger: Ledger, held: Mapping[Place, Sequence[KeyRange]]
+    ) -> Mapping[TopicPartition, Watermarks]:
+        """The watermarks now of partitions of which these ranges are held; raises SourceError when one no longer holds
+        what is to be read next.
+        """
+        limit, sources = self.settings.call_limit_ms, [TopicPartition(*place) for place in held]
         marks = await bounded(self.broker.watermarks(sources), limit, "watermarks of sources")
         for source in sources:
-            check_source(ledger, source, marks[source], ledger.control.started[source])
+            check_source(ledger, source, marks[source], ledger.control.started[source], held[source])
         return marks
 
 
@@ -151,11 +156,14 @@ def check_identities(known: Mapping[str, str], identities: Mapping[str, str]) ->
             )
 
 
-def check_source(ledger: Ledger, place: Place, marks: Watermarks, started: int) -> None:
+def check_source(
+    ledger: Ledger, place: Place, marks: Watermarks, started: int, within: Sequence[KeyRange] = (WHOLE,)
+) -> None:
     """Raises SourceError when a source partition, which was started at an offset, no longer holds what has to be read
-    next.
+    next of these ranges.
     """
-    edges = [edge for _, _, edge in ledger.partition(place).edges(started).pieces()]
+    steps = ledger.partition(place).edges(started)
+    edges = [edge for one in within for _, _, edge in steps.pieces(one.first, one.end)]
     topic, partition = place
     if max(edges) > marks.high:
         raise SourceError(

@@ -4,7 +4,7 @@ control log alone.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ...errors import FencedError, LogError, SettingsError
 from ...group.features import CONTRADICTS, LEVEL_TOO_LOW, kind_of
@@ -13,7 +13,7 @@ from ...group.member import Rejected, Waits, Works, state_of
 from ...offsets.control import Member
 from ...offsets.decide import StoreSpec
 from ...offsets.event_values import LEVEL
-from ...offsets.signals import Beat, JoinAsked, LeaveAsked, MoveAsked, ReleaseTold, StoreAsked
+from ...offsets.signals import Beat, JoinAsked, LeaveAsked, Load, MoveAsked, ReleaseTold, StoreAsked
 from ..logs.office import Identity, Standing
 from .offer import Offer
 from .signals import Signals
@@ -32,6 +32,8 @@ class TakingPart:
     ) -> None:
         self.standing, self.identity, self.heard, self.signals = standing, standing.identity, heard, signals
         self.stores, self.is_alone = stores, is_alone
+        self.on_released: Callable[[], None] = lambda: None
+        """Called when this process has released something, which its ledger shows then."""
         self._changed = asyncio.Event()
         self._term = 0
         self._asked: JoinAsked | None = None
@@ -131,7 +133,13 @@ class TakingPart:
 
     def has_released(self, told: ReleaseTold) -> None:
         """Say that something was released: the coordinator finds it in the log."""
-        self.signals.tell(self.partition, told)
+        if not self.is_alone:
+            self.signals.tell(self.partition, told)
+        self.on_released()
+
+    def has_spent(self, load: Load) -> None:
+        """Say what ranges cost."""
+        self.signals.tell(self.partition, load)
 
     async def _pause(self, seconds: float) -> None:
         try:

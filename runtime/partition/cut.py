@@ -7,7 +7,7 @@ dispatch and returns what changed; the event that tells of it is made when its t
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
@@ -78,18 +78,19 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """These bands have no worker any more. ``bounds``: where hot ones had been cut."""
+    """These bands have no worker any more. ``bounds``: where hot ones had been cut; ``move``: which they belong to."""
 
     dispatch: PartitionDispatch
     epoch: int
     bands: tuple[Edge, ...]
     bounds: tuple[int, ...] = ()
+    move: int = NO_MOVE
 
     def event(self, transaction: int) -> RangesReleased:
         """What the log says of it."""
         d = self.dispatch
         place = d.topic, d.partition
-        return RangesReleased(d.incarnation, transaction, self.epoch, *place, NO_MOVE, self.bands, self.bounds)
+        return RangesReleased(d.incarnation, transaction, self.epoch, *place, self.move, self.bands, self.bounds)
 
 
 Change: TypeAlias = Cut | Split | Merged | Released
@@ -190,11 +191,19 @@ def merge(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> tuple[Worke
     return one, changes
 
 
-def release(dispatch: PartitionDispatch, workers: Sequence[Worker], wanted: Sequence[int] = ()) -> list[Released]:
+def hot_bounds(workers: Sequence[Worker], wanted: Collection[int]) -> frozenset[int]:
+    """Where neighbours of one grant meet, beside the bounds of the declared cut."""
+    meeting = {b.first for a, b in pairwise(workers) if a.end == b.first and a.epoch == b.epoch}
+    return frozenset(meeting.difference(wanted))
+
+
+def release(
+    dispatch: PartitionDispatch, workers: Sequence[Worker], hot: Collection[int] = (), move: int = NO_MOVE
+) -> list[Released]:
     """Workers whose running records are through leave the dispatch; what is in no generation yet is forgotten.
 
-    ``wanted``: the bounds of the declared cut; those that workers have beside them are told. Raises ValueError while
-    one of them runs a record.
+    ``hot``: those of their bounds that are told. What is given up in parts tells such a bound with both neighbours, for
+    they may come to their next owner together. Raises ValueError while one of them runs a record.
     """
     if any(w.running is not None for w in workers):
         raise ValueError("a range is released when none of its records runs")
@@ -205,24 +214,25 @@ def release(dispatch: PartitionDispatch, workers: Sequence[Worker], wanted: Sequ
         worker.done.clear()
     dispatch.replace_workers(workers, [])
     released: dict[int, list[Edge]] = {}
-    bounds: dict[int, list[int]] = {}
+    bounds: dict[int, set[int]] = {}
     for worker in sorted(workers, key=attrgetter("first")):
         bands = released.setdefault(worker.epoch, [])
-        touches = bool(bands) and bands[-1].end == worker.first
-        if touches and worker.first not in wanted:
-            bounds.setdefault(worker.epoch, []).append(worker.first)
-        if touches and bands[-1].edge == worker.taken_to:
+        bounds.setdefault(worker.epoch, set()).update(at for at in (worker.first, worker.end) if at in hot)
+        if bands and bands[-1].end == worker.first and bands[-1].edge == worker.taken_to:
             bands[-1] = Edge(bands[-1].first, worker.end, worker.taken_to)
         else:
             bands.append(Edge(worker.first, worker.end, worker.taken_to))
-    return [Released(dispatch, epoch, tuple(bands), tuple(bounds.get(epoch, ()))) for epoch, bands in released.items()]
+    return [
+        Released(dispatch, epoch, tuple(bands), tuple(sorted(bounds[epoch])), move) for epoch, bands in released.items()
+    ]
 
 
-def carve(dispatch: PartitionDispatch, within: KeyRange) -> list[Split]:
-    """Split workers that lie across the borders of a range, so that whole workers make it up."""
+def carve(dispatch: PartitionDispatch, within: KeyRange, spared: Collection[Worker] = ()) -> list[Split]:
+    """Split workers that lie across the borders of a range, so that whole workers make it up; not those ``spared``."""
     changes = []
     for at in (within.first, within.end):
-        changes += [split(dispatch, worker, at) for worker in list(dispatch.workers) if worker.first < at < worker.end]
+        across = [worker for worker in dispatch.workers if worker.first < at < worker.end and worker not in spared]
+        changes += [split(dispatch, worker, at) for worker in across]
     return changes
 
 

@@ -19,7 +19,7 @@ from ...state.changes import StateChanges
 from ...state.overlay import Layer
 from ..handlers.outputs import kept
 from ..handlers.produced import Produced
-from .cut import Change, Cut
+from .cut import Change
 from .dispatch import PartitionDispatch
 from .worker import Stretch, Worker
 
@@ -87,7 +87,10 @@ def _move(alike: Sequence[Share]) -> Move:
 
 @dataclass(slots=True)
 class Generation:
-    """Shares in order of partition and points, and changes of structure that hold from their ends on."""
+    """Shares in order of partition and points, and changes of structure that hold from their ends on.
+
+    ``opening``: changes from before it was taken, which its shares' workers came from.
+    """
 
     shares: list[Share] = field(default_factory=list)
     structure: list[Change] = field(default_factory=list)
@@ -95,9 +98,10 @@ class Generation:
     """Workers made by the structure, and the offset that they go on from."""
     stretches: list[tuple[PartitionDispatch, list[Stretch]]] = field(default_factory=list)
     """What the shares' records changed of the state without being kept themselves."""
+    opening: list[Change] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.shares or self.structure)
+        return bool(self.shares or self.structure or self.opening)
 
     def add(self, changes: Iterable[Change], heirs: Iterable[tuple[Worker, int]] = ()) -> None:
         """More changes of structure, and the workers made by them."""
@@ -168,7 +172,7 @@ class Generation:
                 shares[i].done = [*below, *shares[i].done]
 
     def events(self, transaction: int) -> list[OffsetEvent]:
-        """The events of the transaction: commits first, then the structure that starts where they end."""
+        """The events of the transaction: the opening, the commits, then the structure that starts where they end."""
         grouped: dict[CommitKey, list[Move]] = {}
         shares, at = self.shares, 0
         while at < len(shares):
@@ -180,22 +184,25 @@ class Generation:
             grouped.setdefault(key, []).append(_move(shares[at:behind]))
             at = behind
         commits: Sequence[Committed] = decide_commits(list(grouped.items()))
-        cuts = [change.event(transaction) for change in self.structure if isinstance(change, Cut)]
-        changes = [change.event(transaction) for change in self.structure if not isinstance(change, Cut)]
-        return [*cuts, *commits, *changes]
+        opening = [change.event(transaction) for change in self.opening]
+        changes = [change.event(transaction) for change in self.structure]
+        return [*opening, *commits, *changes]
 
     def halves(self) -> list["Generation"]:
-        """Two generations with half the shares each; structure rides with the last. One share stays whole."""
+        """Two generations with half the shares each; the opening rides with the first, structure with the last. One
+        share stays whole.
+        """
         if len(self.shares) < 2:
             return [self]
         self.spread()
         middle = len(self.shares) // 2
-        return [Generation(self.shares[:middle]), Generation(self.shares[middle:], self.structure, self.heirs)]
+        first = Generation(self.shares[:middle], opening=self.opening)
+        return [first, Generation(self.shares[middle:], self.structure, self.heirs)]
 
     def isolate(self, culprits: Iterable[int]) -> list["Generation"]:
         """The workers whose outputs (by index over all outputs) were refused run one record per transaction.
 
-        All other shares come first, in one generation of their own; structure rides with the very last.
+        All other shares come first, in one generation of their own, with the opening; structure rides with the last.
         """
         self.spread()
         guilty: set[int] = set()
@@ -206,7 +213,8 @@ class Generation:
                 if not wanted.isdisjoint(range(index, index + len(done.outputs))):
                     guilty.add(s)
                 index += len(done.outputs)
-        parts = [Generation([share for s, share in enumerate(self.shares) if s not in guilty])]
+        innocent = [share for s, share in enumerate(self.shares) if s not in guilty]
+        parts = [Generation(innocent, opening=self.opening)]
         for s in sorted(guilty):
             parts += [Generation([piece]) for piece in _one_by_one(self.shares[s])]
         parts[-1].structure, parts[-1].heirs = self.structure, self.heirs

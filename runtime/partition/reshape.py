@@ -1,14 +1,19 @@
 """PURE. When ranges change while the process runs: what is asked for, and what becomes of it.
 
-Whoever wants a range released, taken up, split or merged asks with a wish. In the commit cycle, between two
-transactions, on what a generation was just taken from, the wishes are looked at: those whose time has come change the
-dispatches, and what they changed is written with that generation. Each wish is answered once: refused, or settled when
-the generation is committed. A release waits until nothing of its range runs and all that was done there is taken; from
-the first look on none of its records is begun.
+Whoever wants a range released, split or merged asks with a wish. In the commit cycle, between two transactions, on what
+a generation was just taken from, the wishes are looked at: those whose time has come change the dispatches, and what
+they changed is written with that generation. Each wish is answered once: refused, or settled when the last of it is
+committed.
 
-Who comes first when several things are asked of the same points: a release ends a hold, and refuses splits and merges
-from the moment it is asked for. A split waits while its worker is held, which is a bounded time; a merge waits while
-another one holds one of its workers.
+A release begins when it is asked for: from then on none of its records is begun. It comes about in parts: at each look
+those of its workers go that run nothing, and of which all that was done is taken.
+
+A grant is taken up at once, whatever is under way. What it changes is written in front of the next generation: that is
+the *opening*, with the splits of workers that lie across the border of a release.
+
+Who comes first when several things are asked of the same points: a release ends a hold, and refuses splits and merges.
+A split waits while its worker is held, which is a bounded time; a merge waits while another one holds one of its
+workers.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +22,8 @@ from typing import TypeAlias
 
 from ...keyrange.ranges import KeyRange
 from ...keyrange.steps import Steps
-from ...offsets.ledger import EpochPart, Ledger
+from ...offsets.event_values import NO_MOVE
+from ...offsets.ledger import EpochPart
 from .cut import (
     Change,
     are_level,
@@ -26,6 +32,7 @@ from .cut import (
     cut,
     groups_to_merge,
     hold,
+    hot_bounds,
     let_go,
     merge,
     release,
@@ -40,22 +47,21 @@ HOLD_PAUSE = 4
 """After a hold that led to no merge, its neighbours run freely for so many times its length."""
 
 
+EPOCH_ANY = 1 << 62
+"""Above all that there are."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ReleaseWish:
-    """Give up a range. ``wanted``: the bounds of the declared cut."""
+    """Give up what is held of a range, under grants up to an epoch, as part of a move. ``wanted``: the bounds of the
+    declared cut.
+    """
 
     dispatch: PartitionDispatch
     within: KeyRange
     wanted: Sequence[int] = ()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TakeUpWish:
-    """Work on a grant, with workers by the bounds of the wanted cut."""
-
-    dispatch: PartitionDispatch
-    epoch: int
-    wanted: tuple[int, ...]
+    move: int = NO_MOVE
+    epoch: int = EPOCH_ANY
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,8 +80,18 @@ class MergeWish:
     within: KeyRange
 
 
-Wish: TypeAlias = ReleaseWish | TakeUpWish | SplitWish | MergeWish
+Wish: TypeAlias = ReleaseWish | SplitWish | MergeWish
 """What can be asked for. Two that ask for the same are two wishes."""
+
+
+@dataclass(slots=True, eq=False)
+class Leaving:
+    """What is left of a release. ``workers``: those that are still there; they begin no record. ``hot``: see
+    ``hot_bounds``.
+    """
+
+    workers: list[Worker]
+    hot: frozenset[int]
 
 
 @dataclass(slots=True, eq=False)
@@ -116,9 +132,9 @@ class Wishes:
 
     def __init__(self, merge_hold_ms: int) -> None:
         self.merge_hold_ms = merge_hold_ms
-        self.leaving: dict[ReleaseWish, Sequence[Worker]] = {}
-        """What is to be released; the workers that make it up once they begin no record any more."""
-        self.arriving: list[TakeUpWish] = []
+        self.leaving: dict[ReleaseWish, Leaving] = {}
+        self.going: list[tuple[PartitionDispatch, KeyRange]] = []
+        """What was released in a generation that is not committed yet."""
         self.splitting: list[SplitWish] = []
         self.merging: list[MergeWish] = []
         self.holds: list[Held] = []
@@ -130,70 +146,73 @@ class Wishes:
         """Of which something was to be released, and is not."""
         self._fulfilled: list[Wish] = []
         """That they were is not committed yet."""
+        self._opening: list[Change] = []
+        self._heirs: list[tuple[Worker, int]] = []
+        self._refused: list[tuple[Wish, str]] = []
 
     # --- what is asked for -------------------------------------------------------------------------------------------
 
     def ask(self, wish: Wish) -> None:
-        """It is looked at in the next commit cycle. Raises ValueError when its range is being given up."""
+        """A release begins; the others are looked at in the next commit cycle. Raises ValueError when there is nothing
+        to be released, or when it is asked for what is being given up.
+        """
         dispatch = wish.dispatch
         match wish:
             case ReleaseWish():
-                if (other := self._overlapped(dispatch, wish.within)) is not None:
-                    raise ValueError(
-                        f"{dispatch.label}: {wish.within} overlaps {other}, which is being given up already"
-                    )
-                self.leaving[wish] = ()
-            case TakeUpWish():
-                self.arriving.append(wish)
+                self._begin_leaving(wish)
             case SplitWish():
-                for leaving in self.leaving:
-                    if leaving.dispatch is dispatch and leaving.within.contains(wish.at):
-                        raise ValueError(
-                            f"{dispatch.label}: {wish.at:08x} can't be split at: {leaving.within} is being given up"
-                        )
+                if any(w.first < wish.at < w.end for w in self._leaving_of(dispatch)):
+                    raise ValueError(f"{dispatch.label}: {wish.at:08x} can't be split at: its range is being given up")
                 self.splitting.append(wish)
             case MergeWish():
-                if (other := self._overlapped(dispatch, wish.within)) is not None:
-                    raise ValueError(f"{dispatch.label}: {wish.within} can't be merged: {other} is being given up")
+                if self._is_leaving(dispatch, wish.within):
+                    raise ValueError(f"{dispatch.label}: {wish.within} can't be merged: it is being given up")
                 self.merging.append(wish)
 
     def withdraw(self, wish: Wish) -> None:
-        """Nobody waits for it any more: a split, a merge or a grant is forgotten unless it has begun. What is to be
-        released and was not yet stays: its workers go on.
+        """Nobody waits for it any more: a split or a merge is forgotten unless it has begun. What is to be released and
+        was not yet stays: its workers go on.
         """
         if isinstance(wish, ReleaseWish) and wish in self.leaving:
-            let_go(self.leaving.pop(wish))
+            let_go(self.leaving.pop(wish).workers)
             self._staying.add(wish.dispatch)
-        self.arriving = [other for other in self.arriving if other is not wish]
         self.splitting = [other for other in self.splitting if other is not wish]
         self.merging = [other for other in self.merging if other is not wish]
 
+    def take_up(
+        self,
+        dispatch: PartitionDispatch,
+        epoch: int,
+        part: EpochPart | None,
+        within: Iterable[KeyRange],
+        wanted: Sequence[int],
+    ) -> None:
+        """Workers for ranges of a grant, at once, by the bounds of the wanted cut. ``part``: what the ledger has of its
+        epoch. Raises ValueError when it is no grant to this process, or something of it is held already.
+        """
+        if part is None or part.incarnation != dispatch.incarnation:
+            raise ValueError(f"{dispatch.label}: epoch {epoch} is no grant to this process")
+        ranges = list(within)
+        if (worker := _worker_inside(dispatch, ranges)) is not None:
+            raise ValueError(f"{dispatch.label}: epoch {epoch} overlaps worker {worker.number}, which is not released")
+        before = self._kept_bounds(dispatch)
+        self._opening += add_granted(dispatch, part, ranges, wanted)
+        self.wanted[dispatch] = tuple(sorted({*wanted, *part.granted_bounds, *before}))
+
     # --- what becomes of it ------------------------------------------------------------------------------------------
 
-    def take_up(self, wishes: Iterable[TakeUpWish], ledger: Ledger, incarnation: int) -> Reshaped:
-        """Workers for grants to a process. ``ledger``: both logs, read to their ends after these were asked for."""
-        reshaped = Reshaped()
-        for wish in [wish for wish in wishes if wish in self.arriving]:
-            self.arriving.remove(wish)
-            part = ledger.partition(wish.dispatch.place).parts.get(wish.epoch)
-            if part is None or part.incarnation != incarnation:
-                reshaped.refuse(wish, f"epoch {wish.epoch} is no grant to this process")
-            elif (worker := _worker_inside(wish.dispatch, part)) is not None:
-                reshaped.refuse(wish, f"epoch {part.epoch} overlaps worker {worker.number}, which is not released")
-            else:
-                before = self._kept_bounds(wish.dispatch)
-                reshaped.changes += add_granted(wish.dispatch, part, wish.wanted)
-                self.wanted[wish.dispatch] = tuple(sorted({*wish.wanted, *part.granted_bounds, *before}))
-                self._fulfilled.append(wish)
-        return reshaped
+    def opened(self) -> tuple[list[Change], list[tuple[Worker, int]]]:
+        """The opening of the generation that is about to be taken, and the workers that it made."""
+        opened, self._opening, self._heirs = (self._opening, self._heirs), [], []
+        return opened
 
     def change(self, now: float) -> Reshaped:
         """Release what is through, merge what is level, split: all written with the generation that was just taken."""
-        reshaped = Reshaped()
+        reshaped = Reshaped(refused=self._refused)
+        self._refused = []
         changed: dict[PartitionDispatch, None] = dict.fromkeys(self._staying)
         self._staying = set()
         for leaving in list(self.leaving):
-            changed[leaving.dispatch] = None
             self._leave(leaving, reshaped)
         for held in list(self.holds):
             if self._end_hold(held, now, reshaped):
@@ -225,6 +244,7 @@ class Wishes:
 
     def settle(self) -> list[Wish]:
         """The generation was committed, and with it these wishes."""
+        self.going.clear()
         settled, self._fulfilled = self._fulfilled, []
         return settled
 
@@ -233,23 +253,46 @@ class Wishes:
         workers = dispatch.workers
         return self.wanted.get(dispatch) or {bound for worker in workers for bound in (worker.first, worker.end)}
 
-    def _leave(self, wish: ReleaseWish, reshaped: Reshaped) -> None:
+    def _begin_leaving(self, wish: ReleaseWish) -> None:
         dispatch, within = wish.dispatch, wish.within
-        if not self.leaving[wish]:
-            if sum(_common(within, worker) for worker in dispatch.workers) < within.size:
-                del self.leaving[wish]
-                reshaped.refuse(wish, f"not all of {within} is held here")
-                return
-            for held in [h for h in self.holds if h.dispatch is dispatch]:
-                reshaped.let_go(held, f"is not merged while {within} is being given up")
+        if not self._to_leave(wish):
+            raise ValueError(f"{dispatch.label}: nothing of {within} is held here that is not given up already")
+        for held in [h for h in self.holds if h.dispatch is dispatch]:
+            if any(_common(within, worker) for worker in held.workers):
+                Reshaped(refused=self._refused).let_go(held, f"is not merged while {within} is being given up")
                 self.holds.remove(held)
-            reshaped.changes += carve(dispatch, within)
-            reshaped.heirs += [(worker, worker.taken_to) for worker in dispatch.workers]
-            self.leaving[wish] = workers_within(dispatch, within)
-            wind_up(dispatch, self.leaving[wish])
-        if are_through(self.leaving[wish]):
-            reshaped.changes += release(dispatch, self.leaving.pop(wish), wish.wanted)
+                self._staying.add(dispatch)
+        parted = carve(dispatch, within, self._leaving_of(dispatch))
+        if parted:
+            self._opening += parted
+            self._heirs += [(worker, worker.taken_to) for worker in dispatch.workers]
+        workers = self._to_leave(wish)
+        self.leaving[wish] = Leaving(workers, hot_bounds(workers, wish.wanted))
+        wind_up(dispatch, workers)
+
+    def _to_leave(self, wish: ReleaseWish) -> list[Worker]:
+        """The workers with points that are to be released, in order of points."""
+        leaving = self._leaving_of(wish.dispatch)
+        workers = (worker for worker in wish.dispatch.workers if _common(wish.within, worker))
+        return [worker for worker in workers if worker.epoch <= wish.epoch and worker not in leaving]
+
+    def _leave(self, wish: ReleaseWish, reshaped: Reshaped) -> None:
+        dispatch, leaving = wish.dispatch, self.leaving[wish]
+        through = [worker for worker in leaving.workers if are_through([worker])]
+        if through:
+            leaving.workers = [worker for worker in leaving.workers if worker not in through]
+            reshaped.changes += release(dispatch, through, leaving.hot, wish.move)
+            self.going += [(dispatch, KeyRange(worker.first, worker.end)) for worker in through]
+        if not leaving.workers:
+            del self.leaving[wish]
             self._fulfilled.append(wish)
+
+    def _leaving_of(self, dispatch: PartitionDispatch) -> set[Worker]:
+        """The workers of a partition that are given up."""
+        return {worker for wish, one in self.leaving.items() if wish.dispatch is dispatch for worker in one.workers}
+
+    def _is_leaving(self, dispatch: PartitionDispatch, within: KeyRange) -> bool:
+        return any(_common(within, worker) for worker in self._leaving_of(dispatch))
 
     def _end_hold(self, held: Held, now: float, reshaped: Reshaped) -> bool:
         """Whether a hold is over: its workers are merged, or the time is up."""
@@ -272,7 +315,7 @@ class Wishes:
         worker = next((w for w in dispatch.workers if w.first < at < w.end), None)
         if worker is None:
             reshaped.refuse(wish, f"{at:08x} lies strictly inside no worker's range")
-        elif any(worker in workers for workers in self.leaving.values()):
+        elif worker in self._leaving_of(dispatch):
             reshaped.refuse(wish, f"{at:08x} can't be split at: its range is being given up")
         elif worker.hold_at is not None:
             return False
@@ -288,7 +331,7 @@ class Wishes:
         """Whether the merge is under way or refused; it waits while one of its workers is held."""
         dispatch, within = wish.dispatch, wish.within
         group = workers_within(dispatch, within)
-        if self._overlapped(dispatch, within) is not None:
+        if self._is_leaving(dispatch, within):
             reshaped.refuse(wish, f"{within} can't be merged: it is being given up")
         elif len(group) < 2 or sum(w.end - w.first for w in group) != within.size:
             reshaped.refuse(wish, f"{within} is not made up of two or more whole workers' ranges")
@@ -302,46 +345,40 @@ class Wishes:
             reshaped.refuse(wish, f"a worker in {within} has to catch up first")
         return True
 
-    def _overlapped(self, dispatch: PartitionDispatch, within: KeyRange) -> KeyRange | None:
-        return overlapped(self.leaving, dispatch, within)
-
-
-def overlapped(leaving: Iterable[ReleaseWish], dispatch: PartitionDispatch, within: KeyRange) -> KeyRange | None:
-    """The first range of a partition among those that leave which overlaps another one."""
-    return next((w.within for w in leaving if w.dispatch is dispatch and w.within.overlaps(within)), None)
-
 
 def _common(within: KeyRange, worker: Worker) -> int:
     """How many points of a range a worker owns."""
     return max(0, min(within.end, worker.end) - max(within.first, worker.first))
 
 
-def _spans(part: EpochPart) -> list[list[int]]:
-    """The bounds at which the edges of an epoch differ, one list for each run of points without a gap."""
+def _spans(part: EpochPart, within: Iterable[KeyRange]) -> list[list[int]]:
+    """The bounds at which the edges of an epoch differ in ranges, one list for each run of points without a gap."""
     spans: list[list[int]] = []
-    for first, end, _ in part.edges.pieces():
-        if spans and spans[-1][-1] == first:
-            spans[-1].append(end)
-        else:
-            spans.append([first, end])
+    for one in sorted(within, key=lambda one: one.first):
+        for first, end, _ in part.edges.pieces(one.first, one.end):
+            if spans and spans[-1][-1] == first:
+                spans[-1].append(end)
+            else:
+                spans.append([first, end])
     return spans
 
 
-def _worker_inside(dispatch: PartitionDispatch, part: EpochPart) -> Worker | None:
-    """A worker that holds points of an epoch already."""
-    inside = (w for span in _spans(part) for w in dispatch.workers if w.first < span[-1] and span[0] < w.end)
-    return next(inside, None)
+def _worker_inside(dispatch: PartitionDispatch, within: Iterable[KeyRange]) -> Worker | None:
+    """A worker that holds points of these ranges already."""
+    return next((worker for one in within for worker in dispatch.workers if _common(one, worker)), None)
 
 
-def add_granted(dispatch: PartitionDispatch, part: EpochPart, wanted: Iterable[int]) -> list[Change]:
-    """New workers for all points of an epoch, by the wanted cut, the bounds that came with the grant, and where edges
-    differ; none may be held.
+def add_granted(
+    dispatch: PartitionDispatch, part: EpochPart, within: Iterable[KeyRange], wanted: Iterable[int]
+) -> list[Change]:
+    """New workers for ranges of an epoch that are not held, by the wanted cut, the bounds that came with the grant, and
+    where edges differ.
 
     One whose edge lies below the front is caught up; the main reader passes over what lies below an edge ahead of it.
     """
     dispatch.epoch = part.epoch
     changes: list[Change] = []
-    for span in _spans(part):
+    for span in _spans(part, within):
         inside = [bound for bound in (*wanted, *part.granted_bounds) if span[0] < bound < span[-1]]
         changes.append(cut(dispatch, dispatch.add_workers(sorted({*span, *inside}), defined(part.edges))))
     return changes

@@ -21,6 +21,7 @@ from ...state.changelog import OLD_BEACON_KEY, Beacon, beacon_key, changelog_top
 from ...state.changes import StateChanges
 from ...state.overlay import Cell
 from ...state.restore import Writers
+from ...state.sampling import sampled_bytes
 from ...state.tables import Copies, Copy, StoreInfo
 from ..handlers.handler import Handler
 from ..handlers.outputs import RECORD_FRAME_BYTES, destination_of
@@ -85,6 +86,8 @@ class Keeper:
         """Those with committed changes that they don't hold yet."""
         self._successions: dict[Place, Succession] = {}
         """Those that no committed transaction has named yet."""
+        self._seen: dict[Place, set[int]] = {}
+        """Fenced writers whose beacons were found in order."""
         self._written_s = 0.0
         self._marked_s = 0.0
         self._asked_ms = self._in_office_ms = wall_ms()
@@ -154,9 +157,16 @@ class Keeper:
         bindings = tuple(None if d is None else Binding(self.infos[d.name].number, d) for d in handler.further)
         return self.storages[place].state, bindings
 
-    async def take_up(self, granted: Mapping[Place, Sequence[KeyRange]], ledger: Ledger, incarnation: int) -> None:
+    async def take_up(
+        self,
+        granted: Mapping[Place, Sequence[KeyRange]],
+        ledger: Ledger,
+        incarnation: int,
+        on_whole: Callable[[Place], None] = lambda _: None,
+    ) -> None:
         """Make the state of ranges whole that were granted to this process, which is ``incarnation``, while others of
-        their partitions may be worked on.
+        their partitions may be worked on, or taken up by another call. ``on_whole`` is called on the loop for each
+        partition as soon as it is.
 
         ``ledger``: the offset log was read to its end after the grants were read. Raises StateError when a changelog is
         not the one that the logs know, StoreError, BrokerError.
@@ -164,22 +174,45 @@ class Keeper:
         storages = {place: self.storages[place] for place in granted if place in self.storages}
         living = frozenset(member.incarnation for member in ledger.control.unfenced())
         known = {place: self._writers(ledger, place, living, incarnation) for place in storages}  # as they are now
-        await self._restore([await storage.restoring(granted[at], known[at]) for at, storage in storages.items()])
-        for place, storage in storages.items():
+
+        def is_whole(place: Place) -> None:
             fenced = tuple(i for i in sorted(known[place].required) if known[place].is_fenced(i))
-            if fenced:
-                old = (OLD_BEACON_KEY,) if storage.old_beacon in fenced else ()
-                before = self._successions.get(place, _NOBODY)
-                keys = tuple(dict.fromkeys((*before.keys, *map(beacon_key, fenced), *old)))
-                self._successions[place] = Succession((*before.incarnations, *fenced), keys)
+            self._succeed(place, fenced)
+            on_whole(place)
+
+        wanted: list[Restoring] = []
+        for place, storage in storages.items():
+            restoring = await storage.restoring(granted[place], known[place])
+            if restoring is None:
+                is_whole(place)
+            else:
+                wanted.append(restoring._replace(on_ready=partial(_both, restoring.on_ready, partial(is_whole, place))))
+        await self._restore(wanted)
         if not self._marked_s:
             self._marked_s = asyncio.get_running_loop().time()
 
+    def _succeed(self, place: Place, fenced: Sequence[int]) -> None:
+        """The beacons of these writers were found in order; they are deleted with the first change."""
+        seen = self._seen[place]
+        new = tuple(i for i in fenced if i not in seen)
+        seen.update(new)
+        if new:
+            old = (OLD_BEACON_KEY,) if self.storages[place].old_beacon in new else ()
+            before = self._successions.get(place, _NOBODY)
+            keys = tuple(dict.fromkeys((*before.keys, *map(beacon_key, new), *old)))
+            self._successions[place] = Succession((*before.incarnations, *new), keys)
+
+    def take_back(self, place: Place, within: KeyRange) -> None:
+        """A range that this process released comes back, and nobody has changed its state since."""
+        storage = self.storages.get(place)
+        if storage is not None:
+            storage.state.make_ready([within])
+
     def _writers(self, ledger: Ledger, place: Place, living: frozenset[int], own: int) -> Writers:
-        """Who changed the state of a source partition, by the logs as they are now. Who is succeeded with the next
-        change was looked at when the first range was taken up: that change may be committed while it is looked again.
+        """Who changed the state of a source partition, by the logs as they are now. Who is succeeded was looked at when
+        a range was taken up, perhaps while this one is: that change may be committed while it is looked again.
         """
-        succeeding = frozenset(self._successions.get(place, _NOBODY).incarnations)
+        succeeding = self._seen.setdefault(place, set())
         changed = {i: last for i, last in ledger.partition(place).changed.items() if i not in succeeding}
         maximum = ledger.control.incarnation_max
         return Writers(changed, _newest(changed), living, maximum, own=own, succeeding=succeeding)
@@ -190,6 +223,10 @@ class Keeper:
         if storage is not None:
             storage.state.release(within)
 
+    async def sampled_bytes(self, place: Place, within: KeyRange) -> int:
+        """How large the state of a range is, about. Raises StoreError."""
+        return await self._threads.run(sampled_bytes, self.storages[place].state.table, within)
+
     def was_in_office(self, at_ms: int) -> None:
         """Nobody but this process had changed the state when the clock (``wall_ms``) stood there.
 
@@ -198,8 +235,7 @@ class Keeper:
         """
         self._in_office_ms = at_ms
 
-    async def _restore(self, wanted: Iterable[Restoring | None]) -> None:
-        restoring = [one for one in wanted if one is not None]
+    async def _restore(self, restoring: Sequence[Restoring]) -> None:
         if not restoring:
             return
         self._threads.restores += 1
@@ -207,7 +243,8 @@ class Keeper:
             await Restore(self.broker, self.settings, self._hear, self.wall_ms).run(restoring)
         finally:
             self._threads.restores -= 1
-            self.restoring = None
+            if not self._threads.restores:
+                self.restoring = None
 
     def _hear(self, progress: Progress) -> None:
         self.restoring = progress
@@ -327,6 +364,11 @@ class Keeper:
         self._marked_s = asyncio.get_running_loop().time()
         for storage in self.storages.values():
             storage.renew_marks(self._in_office_ms)
+
+
+def _both(first: Callable[[], None], then: Callable[[], None]) -> None:
+    first()
+    then()
 
 
 def _newest(changed: Iterable[int]) -> frozenset[int]:

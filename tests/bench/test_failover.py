@@ -2,7 +2,8 @@
 
 import pytest
 
-from failing_over.notes import NOTE, Note, again, gaps, notes_in, owners, percentile, stops
+from failing_over.notes import NOTE, Note, again, notes_in, owners, stops
+from rig.gaps import gaps, percentile
 
 
 def test_notes_are_read_back() -> None:

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from comparison.bars import own_failures
-from comparison.markdown import BEGIN, END, benchmark_tables, figures_page, summary_table, write_between
+from comparison.markdown import benchmark_tables, figures_page, summary_table
 from comparison.report import latency_rate, notes, report, table
 from comparison.workloads import WORKLOADS, chosen
+from rig.pages import write_between
 
 from .books import W5, book, run, thrice
 
@@ -87,17 +88,17 @@ def test_the_rate_of_the_open_loop_is_half_of_the_slowest_arm_and_stays() -> Non
 def test_a_page_is_written_between_its_markers(tmp_path: Path) -> None:
     """What stands around stays; writing twice changes nothing; without markers nothing is written."""
     path = tmp_path / "page.md"
-    path.write_text(f"before\n{BEGIN}\nfrom before\n{END}\nafter\n")
-    write_between(path, benchmark_tables(book(*W5)))
+    path.write_text("before\n<!-- bench: begin -->\nfrom before\n<!-- bench: end -->\nafter\n")
+    write_between(path, "bench", benchmark_tables(book(*W5)))
     text = path.read_text()
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert "from before" not in text
-    write_between(path, benchmark_tables(book(*W5)))
+    write_between(path, "bench", benchmark_tables(book(*W5)))
     assert path.read_text() == text
     path.write_text("no markers")
     with pytest.raises(ValueError, match="has no"):
-        write_between(path, "tables")
+        write_between(path, "bench", "tables")
 
 
 def test_the_tables_say_where_we_lose() -> None:

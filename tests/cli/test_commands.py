@@ -108,7 +108,10 @@ def test_the_version_is_told(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["run", "demo", "audit", "broker", "topics", "state get", "state scan", "group", "group show", "group history"],
+    [
+        *("run", "demo", "audit", "broker", "topics", "state get", "state scan"),
+        *("group", "group show", "group history", "group move", "group expel"),
+    ],
 )
 def test_the_help_of_each_command_names_its_exit_codes(folder: Path, command: str) -> None:
     """Those of errors.py with the same numbers, in words."""

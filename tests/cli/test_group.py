@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.protocol import TopicSpec
 
 from ..offsets import golden_logs
-from .test_commands import folder, keylanes
+from .test_commands import folder, keylanes, started
 
 __all__ = ["folder"]
 
@@ -188,3 +189,51 @@ def test_what_can_not_be_told_of_a_history_is_said(folder: Path) -> None:
     ):
         answer = keylanes(folder, "group", "history", *arguments)
         assert (answer.returncode, why in answer.stderr) == (2, True), answer.stderr
+
+
+# --- as it goes on ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_group_is_watched_until_it_is_interrupted(old: Path, as_json: bool) -> None:
+    """Off a terminal: a block, and no more of them while nothing changes. Ctrl+C is its end in order."""
+    arguments = ("--app", "shop", "--broker", "embedded:data", *(("--json",) if as_json else ()))
+    with started(old, "group", "--watch", "--interval-ms", "50", *arguments) as watching:
+        assert watching.stdout is not None
+        assert watching.stderr is not None
+        first = watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        rest, said = watching.stdout.read(), watching.stderr.read()
+        assert (watching.wait(60), said) == (0, "")
+    told = keylanes(old, "group", *arguments).stdout
+    if as_json:
+        assert (json.loads(first)["members"][0]["incarnation"], rest) == (5, "")
+    else:
+        assert (first + rest).splitlines() == told.splitlines()
+
+
+def test_what_goes_on_has_no_moment(old: Path) -> None:
+    """One of the two is meant: exit code 2."""
+    answer = keylanes(old, "group", "--app", "shop", "--broker", "embedded:data", "--watch", "--at", "-1m")
+    assert (answer.returncode, "group: --at shows a moment that has passed" in answer.stderr) == (2, True)
+
+
+# --- what is asked for -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("move", "orders", "0", "--to", "1"), "no process of the application runs"),
+        (("expel", "shop-a"), "no process of the application runs"),
+        (("move", "orders", "--to", "1"), "group move: give TOPIC PARTITION; seen orders"),
+        (("move", "orders", "first", "--to", "1"), "group move: PARTITION is a whole number, 0 or more; seen 'first'"),
+        (("expel", "shop-a", "shop-b"), "group expel: one member at a time; seen shop-a shop-b"),
+        (("move", "shop:app", "orders", "0", "--to", "1"), "group move: give either MODULE:APP, or --app NAME"),
+    ],
+)
+def test_what_can_not_be_asked_for_is_said(old: Path, arguments: tuple[str, ...], why: str) -> None:
+    """What is wrong with the words, and that nobody runs who could do it: exit code 2."""
+    answer = keylanes(old, "group", *arguments, "--app", "shop", "--broker", "embedded:data")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert f"keylanes: {why}" in answer.stderr

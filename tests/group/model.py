@@ -15,8 +15,18 @@ from functools import partial
 from random import Random
 from typing import NamedTuple
 
-from keylanes.offsets.control_events import AppCreated, CoordinatorElected, LevelRaised, PartitionStarted
-from keylanes.offsets.event_values import LEVEL
+import msgspec
+
+from keylanes.offsets.control_events import (
+    AppCreated,
+    CoordinatorElected,
+    Decision,
+    LevelRaised,
+    PartitionStarted,
+    PlanMade,
+    RangesGranted,
+)
+from keylanes.offsets.event_values import LEVEL, NO_MOVE, Band
 
 from ..offsets.search import Found, search
 from . import model_coordinator, model_member
@@ -36,8 +46,10 @@ from .model_world import (
     appended,
     fenced,
     marked,
+    place_of,
     put_coordinator,
     put_member,
+    range_of,
     spent,
 )
 from .model_worlds import LARGE, LONG, NO_FAULTS, SMALL, Design
@@ -51,7 +63,7 @@ class Model:
     """One design, with all that is worked out of it."""
 
     def __init__(self, design: Design, wanted: tuple[str, ...] = ANYTHING) -> None:
-        self.design, self.folds = design, Folds(wanted)
+        self.design, self.folds = design, Folds(wanted, design.parts)
         self.work = Work(self.folds, design.records, comes_back=design.comes_back, has_snapshots=design.has_snapshots)
         self.office = Office(self.folds)
 
@@ -61,7 +73,8 @@ class Model:
         """All points are granted and taken up, nothing is under way."""
         design, points = self.design, self.design.points
         line = self.folds.root.then(AppCreated(APP, "hash", 1), CoordinatorElected(1, "", birth_of_coordinator(0), APP))
-        starts = [PartitionStarted(1, 2 + p, TOPIC, p, 0, "earliest", points) for p in range(points)]
+        count = points // design.parts
+        starts = [PartitionStarted(1, 2 + p, TOPIC, p, 0, "earliest", count) for p in range(count)]
         line = line.then(LevelRaised(1, 1, LEVEL), *starts)
         root = self.folds.root
         members = tuple(
@@ -71,13 +84,16 @@ class Model:
             for kind in design.members
         )
         coordinators = tuple(CoordinatorProcess(line, root) for _ in range(design.coordinators))
-        world = World(line, (), root, (), members, coordinators, (0,) * points, frozenset(), NO_FAULTS)
+        edges, nothing = (0,) * points, frozenset[tuple[int, int]]()
+        world = World(line, (), root, (), members, coordinators, edges, nothing, NO_FAULTS, parts=design.parts)
         world = put_coordinator(world, 0, term=1)
         joins = tuple(Voice(0, p.instance, f"m{i}.1") for i, p in enumerate(members) if p.is_alive)
         while True:
             known = voices(self.folds, world.control)
             asks = tuple(v for v in joins if v.birth not in {one.birth for one in known})
             events = tuple(self.office.batch(0, world.coordinators[0], Belief(Said(known, asks=asks))).decisions)
+            if any(isinstance(event, PlanMade) for event in events) and design.is_dealt:
+                events = (*self._dealt(events[0]),)
             if not events:
                 break
             world = appended(self.folds, world, world.control, events)
@@ -94,6 +110,17 @@ class Model:
                 assert world.control.before is not None
                 world = put_member(world, i, control=world.control.before)
         return self.settled(world._replace(budget=design.budget))
+
+    def _dealt(self, plan: Decision) -> Iterator[Decision]:
+        """In place of the first plan: each member has some of each partition."""
+        assert isinstance(plan, PlanMade)
+        yield msgspec.structs.replace(plan, moves=())
+        for point in range(self.design.points):
+            (topic, partition), part = place_of(point, self.design.parts), point % self.design.parts
+            within, who = range_of(point, self.design.parts), 1 + part % len(self.design.members)
+            band = Band(within.first, within.end, 0)
+            number = plan.number + 1 + point
+            yield RangesGranted(plan.term, number, NO_MOVE, who, part + 1, topic, partition, (band,), (), ())
 
     # --- what may happen ----------------------------------------------------------------------------------------------
 

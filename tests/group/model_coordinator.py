@@ -12,7 +12,7 @@ from keylanes.group import coordinator as production
 from keylanes.group.coordinator import Needs
 from keylanes.group.election import Candidate, is_coordinator
 from keylanes.group.view import Batch, Found, Rules, Seat, View
-from keylanes.keyrange.hashing import SPACE_END
+from keylanes.keyrange.ranges import WHOLE
 from keylanes.offsets.control_events import ControlEvent, CoordinatorElected, Decision, MemberExpelled
 from keylanes.offsets.decide import Turn
 from keylanes.offsets.signals import MoveAsked
@@ -44,6 +44,7 @@ from .model_world import (
     fenced,
     has_entry,
     put_coordinator,
+    range_of,
     readable,
     spent,
     watermark,
@@ -173,8 +174,7 @@ def beliefs(folds: Folds, world: World, k: int) -> Iterator[Belief]:
         for life in range(1, process.life):
             asks = (Voice(0, process.instance, birth_of(i, life)),)
             yield Belief(said._replace(asks=asks), costs="echo")
-    for point in range(len(world.edges)) if may.move else ():
-        asked = MoveAsked("r", "somebody", TOPIC, point, 0, SPACE_END, 0, 0)
+    for asked in _requests(len(world.edges), world.parts) if may.move else ():
         yield Belief(said._replace(moves=(asked,)), costs="move")
     for move in folds.control(seat.control).moves.asked if may.tired else ():
         yield Belief(said, tired=move, costs="tired")
@@ -184,6 +184,14 @@ def beliefs(folds: Folds, world: World, k: int) -> Iterator[Belief]:
         yield Belief(said._replace(leaving=()), costs="deaf")
     if may.outage:
         yield Belief(said._replace(has_outage=True), costs="outage")
+
+
+def _requests(points: int, parts: int) -> Iterator[MoveAsked]:
+    """Of each point, and of each partition that has several."""
+    ranges = [(point // parts, range_of(point, parts)) for point in range(points)]
+    ranges += [(partition, WHOLE) for partition in range(points // parts) if parts > 1]
+    for partition, within in ranges:
+        yield MoveAsked("r", "somebody", TOPIC, partition, within.first, within.end, 0, 0)
 
 
 def _leaving(world: World, there: tuple[Voice, ...]) -> tuple[Voice, ...]:

@@ -11,9 +11,12 @@ from typing import TypeAlias, TypeVar
 
 from keylanes.group.member import Out, Rejected, State, Works, state_of
 from keylanes.group.members import comes_back
+from keylanes.offsets.control_events import ReleaseAsked
+from keylanes.offsets.ledger import Place
 from keylanes.offsets.snapshots import take_snapshot
 
 from .model_world import (
+    KNOWN,
     OPEN,
     PREPARED,
     Advance,
@@ -29,9 +32,11 @@ from .model_world import (
     at,
     decided,
     fenced,
+    first_wanted,
     has_entry,
     place_of,
     put_member,
+    range_of,
     readable,
     spent,
     watermark,
@@ -68,16 +73,15 @@ def state(work: Work, world: World, i: int) -> State:
     key = (i, process.life, process.control, process.incarnation, process.taken)
     found = work.states.get(key)
     if found is None:
-        taken = [(place_of(p), e) for p, newest in enumerate(process.taken) for e in range(1, newest + 1)]
         known = process.incarnation or None
-        found = state_of(work.folds.control(process.control), birth_of(i, process.life), known, taken)
+        found = state_of(work.folds.control(process.control), birth_of(i, process.life), known, process.taken)
         work.states[key] = found
     return found
 
 
 def blank(control: Line, instance: str, life: int, points: int) -> MemberProcess:
     """A process that knows nothing yet."""
-    return MemberProcess(control, instance, life=life, held=(None,) * points, taken=(0,) * points)
+    return MemberProcess(control, instance, life=life, held=(None,) * points)
 
 
 def anew(world: World, i: int) -> World:
@@ -104,8 +108,18 @@ def has_read(work: Work, world: World, i: int) -> World:
         is_back = work.comes_back and comes_back(found.cause) and not world.members[i].leaves
         return anew(world, i) if is_back else gone(work, world, i, for_good=True)
     if isinstance(found, Works):
-        return put_member(world, i, incarnation=found.incarnation)
+        process = world.members[i]
+        owned = {(place, epoch) for _, place, epoch in _owned(work, process, found.incarnation)}
+        return put_member(world, i, incarnation=found.incarnation, taken=process.taken & owned)
     return world
+
+
+def _owned(work: Work, process: MemberProcess, incarnation: int) -> Iterator[tuple[int, Place, int]]:
+    """The points that are a process's own, as far as it has read, with their places and epochs."""
+    for point in range(len(process.held)):
+        epoch, owner = work.folds.owner(process.control, point)
+        if owner == incarnation:
+            yield point, place_of(point, work.folds.parts), epoch
 
 
 def local(work: Work, world: World, i: int) -> World | None:
@@ -120,14 +134,19 @@ def local(work: Work, world: World, i: int) -> World | None:
     if process.pending or not isinstance(found := state(work, world, i), Works):
         return None
     for place, epoch in found.take_up:
-        point = place[1]
-        ledger = work.folds.ledger(process.control, work.folds.root)
-        edge = ledger.partition(place).parts[epoch].froms.at(0)
-        assert edge is not None
-        held = (*process.held[:point], Held(epoch, edge), *process.held[point + 1 :])
-        taken = (*process.taken[:point], epoch, *process.taken[point + 1 :])
-        return put_member(world, i, held=held, taken=taken)
+        part = work.folds.ledger(process.control, work.folds.root).partition(place).parts[epoch]
+        held = list(process.held)
+        for point, *of in _owned(work, process, process.incarnation):
+            if of == [place, epoch]:
+                held[point] = Held(epoch, taken_up_at(part.froms.at(range_of(point, work.folds.parts).first)))
+        return put_member(world, i, held=tuple(held), taken=process.taken | {(place, epoch)})
     return None
+
+
+def taken_up_at(offset_from: int | None) -> int:
+    """From which offset on a member works on what it was granted."""
+    assert offset_from is not None, "it was granted"
+    return offset_from
 
 
 def made(world: World, i: int) -> World:
@@ -222,7 +241,7 @@ def _unheard(work: Work, world: World, i: int) -> World:
 def _generations(work: Work, world: World, i: int) -> Iterator[Step]:
     process = world.members[i]
     found = state(work, world, i)
-    asked = {one.partition: one for one in found.wind_up} if isinstance(found, Works) else {}
+    asked = _asked(work, found.wind_up, len(process.held)) if isinstance(found, Works) else {}
     working = [p for p, held in enumerate(process.held) if held is not None and held.edge < work.records]
     leaving = [
         p
@@ -238,15 +257,29 @@ def _generations(work: Work, world: World, i: int) -> Iterator[Step]:
             if not changes:
                 continue
             label = f"m{i} takes {ahead}" + (f" and gives up {given}" if given else "")
-            yield label, partial(_begun, world, i, tuple(changes))
+            withdrawn = work.folds.withdrawn(process.control)
+            wrong = [KNOWN for one in changes if isinstance(one, GiveUp) and one.move in withdrawn]
+            judged = world._replace(wrong=world.wrong or first_wanted(work.folds, wrong))
+            yield label, partial(_begun, judged, i, tuple(changes))
             if work.has_snapshots and (snap := _snap(work, world, i)) is not None:
                 yield f"{label} and a snapshot", partial(_begun, world, i, (*changes, snap))
+
+
+def _asked(work: Work, wind_up: Iterable[ReleaseAsked], points: int) -> dict[int, ReleaseAsked]:
+    """What is to be released, by point."""
+    parts, found = work.folds.parts, dict[int, ReleaseAsked]()
+    for one in wind_up:
+        for point in range(points):
+            is_there = place_of(point, parts) == (one.topic, one.partition)
+            if is_there and one.first <= range_of(point, parts).first < one.end:
+                found[point] = one
+    return found
 
 
 def _snap(work: Work, world: World, i: int) -> Snap | None:
     """A snapshot of what it has read; None: there can be none yet."""
     process, offsets = world.members[i], readable(world)
-    places = [place_of(p) for p in range(len(world.edges))]
+    places = sorted({place_of(p, world.parts) for p in range(len(world.edges))})
     ledger, number = work.folds.ledger(process.control, offsets), process.transactions + 1
     if offsets is work.folds.root:
         return None

@@ -4,9 +4,10 @@ Most are changes of the production. Where a rule is one for its hosts, such as w
 function for that step is in its place.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
-from keylanes.group import cells, coordinator, features, member, members, moves
+from keylanes.group import cells, coordinator, features, member, members, plans
 from keylanes.group.heard import Heard
 from keylanes.group.silence import Silence
 from keylanes.offsets import control, snapshots
@@ -19,6 +20,7 @@ from .model_world import (
     DOUBLE,
     EPOCH,
     GAP,
+    KNOWN,
     NAMESAKES,
     NO_END,
     OUTAGE,
@@ -75,7 +77,7 @@ def no_watermark(world: World) -> int:
 
 def readable_at_once(world: World) -> Line:
     """What was begun is taken for what was committed."""
-    return world.offsets.then(*(event for entry in world.tail for event in written(entry)))
+    return world.offsets.then(*(event for entry in world.tail for event in written(entry, world.parts)))
 
 
 def made_blindly(world: World, i: int) -> World:
@@ -92,6 +94,7 @@ made = model_member.made
 numberless = changed(control, "event_counts", ("event.number == number", "event.number > 0"))
 ONE_GOES = Design(budget=Budget(expel=1))
 ONE_MOVES = Design(budget=Budget(move=1))
+PARTS_MOVE = Design(points=2, parts=2, budget=Budget(move=1))
 TWINS = Design("bt", budget=Budget(twin=1), comes_back=True)
 
 PLANTS = (
@@ -144,7 +147,12 @@ PLANTS = (
     ),
     Plant(
         "READ before FENCED",
-        changed(coordinator, "needs", ("is Standing.UNREAD", "in (Standing.UNREAD, Standing.LEAVING)")),
+        changed(
+            coordinator,
+            "needs",
+            ("is Standing.UNREAD", "in (Standing.UNREAD, Standing.LEAVING)"),
+            ("view.standings.unread", "control.started"),
+        ),
         TWICE,
         ONE_GOES,
     ),
@@ -244,7 +252,7 @@ PLANTS = (
     ),
     Plant(
         "what was released behind its withdrawal is nobody's",
-        changed(moves, "_has_orphans", ("return any(", "return False and any(")),
+        changed(plans, "_has_orphans", ("return any(", "return False and any(")),
         (STUCK,),
         Design(budget=Budget(move=1, tired=1)),
     ),
@@ -254,5 +262,48 @@ PLANTS = (
         (NO_END,),
         Design("m", budget=Budget(move=1)),
         walks=20,
+    ),
+    Plant(
+        "what is released in part counts for all that was asked for",
+        changed(
+            cells,
+            "cells",
+            (
+                "in part.released.all_pieces(first, end):",
+                "in [(first, end, any(released for _, _, released in part.released.all_pieces(first, end)))]:",
+            ),
+        ),
+        (*TWICE, GAP),
+        PARTS_MOVE,
+    ),
+    Plant(
+        "who has released a part goes on with it",
+        changed(model_member, "applied", ("held[one.point] = None", "pass")),
+        (*TWICE, EPOCH),
+        replace(PARTS_MOVE, records=2),
+    ),
+    Plant(
+        "an epoch is taken up while the own release of its points is not through",
+        changed(model_member, "local", ("if process.pending or not isinstance", "if not isinstance")),
+        (STUCK,),
+        Design("m", points=2, parts=2, budget=Budget(move=1, fail=1)),
+    ),
+    Plant(
+        "a release that was withdrawn stays asked for",
+        changed(control, "_moves", ("moves.asked.pop(event.move, None)\n            moves", "moves")),
+        (KNOWN,),
+        replace(PARTS_MOVE, is_dealt=True, budget=Budget(move=1, tired=1)),
+    ),
+    Plant(
+        "taken up below the granted offset",
+        in_place(model_member, "taken_up_at", lambda offset_from: max(0, (offset_from or 0) - 1)),
+        TWICE,
+        replace(ONE_MOVES, records=2),
+    ),
+    Plant(
+        "taken up above the granted offset",
+        in_place(model_member, "taken_up_at", lambda offset_from: (offset_from or 0) + 1),
+        (GAP,),
+        replace(ONE_MOVES, records=3),
     ),
 )

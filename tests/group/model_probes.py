@@ -1,6 +1,6 @@
 """What is worth having been in: the group model must reach each of these, or it proves little."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from keylanes.group.members import LEFT, STUCK, SUPERSEDED
@@ -12,10 +12,11 @@ from keylanes.offsets.control_events import (
     RangesGranted,
     ReleaseWithdrawn,
 )
+from keylanes.offsets.events import RangesReleased
 
 from .model import Model
 from .model_member import birth_of
-from .model_world import OPEN, GiveUp, Line, Snap, World, has_entry
+from .model_world import OPEN, Entry, GiveUp, Line, Snap, World, has_entry, place_of, range_of, within
 
 
 class Seen(NamedTuple):
@@ -71,8 +72,9 @@ def _out_at_first_look(seen: Seen) -> bool:
 def _granted(seen: Seen, *, from_expelled: bool) -> bool:
     for line in seen.counted:
         if isinstance(line.event, RangesGranted) and line.before is not None:
-            owner = seen.model.folds.owner(line.before, line.event.partition)[1]
-            if owner and seen.model.folds.control(line.before).is_expelled(owner) is from_expelled:
+            owners = {seen.model.folds.owner(line.before, p)[1] for p, _ in within(line.event, seen.after.parts)}
+            control = seen.model.folds.control(line.before)
+            if any(owner and control.is_expelled(owner) is from_expelled for owner in owners):
                 return True
     return False
 
@@ -89,6 +91,66 @@ def _withdrawn_too_late(seen: Seen) -> bool:
     """What is withdrawn was released just now."""
     is_withdrawn = any(isinstance(line.event, ReleaseWithdrawn) for line in seen.counted)
     return is_withdrawn and any(isinstance(one, GiveUp) for entry in seen.before.tail for one in entry.changes)
+
+
+def _share(seen: Seen) -> bool:
+    parts = seen.after.parts
+    held = [{p // parts for p, one in enumerate(process.held) if one is not None} for process in seen.after.members]
+    return parts > 1 and any(a & b for i, a in enumerate(held) for b in held[:i])
+
+
+def _given_up(entries: Iterable[Entry]) -> Iterator[tuple[int, frozenset[int]]]:
+    """By transaction: the move, and the points that it releases for it."""
+    for entry in entries:
+        moves = {one.move for one in entry.changes if isinstance(one, GiveUp) and one.move}
+        for move in moves:
+            yield move, frozenset(c.point for c in entry.changes if isinstance(c, GiveUp) and c.move == move)
+
+
+def _asked_points(seen: Seen, move: int) -> int:
+    """Of how many points a release is asked for; 0: of none, any more."""
+    asked = seen.model.folds.control(seen.after.control).moves.asked.get(move)
+    parts, count = seen.after.parts, 0
+    if asked is None:
+        return 0
+    for point in range(len(seen.after.edges)):
+        is_there = place_of(point, parts) == (asked.topic, asked.partition)
+        count += is_there and asked.first <= range_of(point, parts).first < asked.end
+    return count
+
+
+def _released(seen: Seen, *, partly: bool) -> bool:
+    """A transaction that releases is begun, of several points that are asked for."""
+    if len(seen.after.tail) <= len(seen.before.tail):
+        return False
+    for move, points in _given_up(seen.after.tail[-1:]):
+        asked = _asked_points(seen, move)
+        if asked > 1 and (len(points) < asked) is partly:
+            return True
+    return False
+
+
+def _granted_again(seen: Seen) -> bool:
+    """To who had it before, and was not expelled."""
+    for line in seen.counted:
+        if isinstance(line.event, RangesGranted) and line.before is not None:
+            owners = [seen.model.folds.owner(line.before, p)[1] for p, _ in within(line.event, seen.after.parts)]
+            if line.event.incarnation in owners:
+                return True
+    return False
+
+
+def _rest_withdrawn(seen: Seen) -> bool:
+    """A release is withdrawn of which a part was released in what all can read."""
+    control = seen.model.folds.control(seen.before.control)
+    for line in seen.counted:
+        asked = control.moves.asked.get(line.event.move) if isinstance(line.event, ReleaseWithdrawn) else None
+        if asked is None:
+            continue
+        for one in seen.before.offsets.back_to(seen.model.folds.root):
+            if isinstance(one.event, RangesReleased) and one.event.epoch == asked.epoch:
+                return (one.event.topic, one.event.partition) == (asked.topic, asked.partition)
+    return False
 
 
 def _old_life_joins(seen: Seen) -> bool:
@@ -126,6 +188,11 @@ PROBES: dict[str, Probe] = {
     "one leaves for too long": lambda seen: seen.has_cause(STUCK),
     "one is out at its first look": _out_at_first_look,
     "a release is withdrawn that was given": _withdrawn_too_late,
+    "two members have a part of one partition each": _share,
+    "a part of what is asked for is released": lambda seen: _released(seen, partly=True),
+    "all of what is asked for is released at once": lambda seen: _released(seen, partly=False),
+    "one is granted again what it has released": _granted_again,
+    "what is left of a release is withdrawn": _rest_withdrawn,
     "a snapshot is written": lambda seen: any(
         isinstance(one, Snap) for entry in seen.after.tail for one in entry.changes
     ),

@@ -1,22 +1,23 @@
 """A group in small, as a value: what the broker holds, what each process knows, and the judge.
 
-Points that move are source partitions: all of one topic, in one partition of the offset log. What is decided is decided
-by the production (see model_coordinator.py, model_member.py); the folds of the logs are the production's, too. Here is
-what it can't know: the brokers, which append late, double, mark and abort; and what was committed, visible or not.
+Points that move are source partitions, or parts of one: all of one topic, in one partition of the offset log. What is
+decided is decided by the production (see model_coordinator.py, model_member.py); the folds of the logs are the
+production's, too. Here is what it can't know: the brokers, which append late, double, mark and abort; and what was
+committed, visible or not.
 
 The logs are ``Line``s: equal ones are one object, so whatever is worked out of one is worked out once. The offset log
 is a line of what all can read, and behind it the transactions of which at least the first is undecided.
 
-What is not modelled: clocks (the environment says who is silent), several partitions of the offset log and ranges that
+What is not modelled: clocks (the environment says who is silent), several partitions of the offset log and workers that
 split (see ../offsets/range_model.py), state and its changelog.
 """
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
-from keylanes.keyrange.hashing import SPACE_END
+from keylanes.keyrange.ranges import KeyRange, even_bounds
 from keylanes.offsets import control, ledger
-from keylanes.offsets.control_events import ControlEvent, MemberJoined, RangesGranted
+from keylanes.offsets.control_events import ControlEvent, MemberJoined, RangesGranted, ReleaseWithdrawn
 from keylanes.offsets.event_values import Edge, Tile
 from keylanes.offsets.events import Committed, Event, OffsetEvent, RangesReleased, SnapshotTaken
 from keylanes.offsets.ledger import Ledger, Place
@@ -33,7 +34,8 @@ BLIND = "a decision counts that was made without one that counts before it"
 REVIVED = "who was expelled is so no more"
 NAMESAKES = "two of one name, of whom neither is fenced"
 OUTAGE = "who beat all along was expelled by an outage of the signals"
-ANYTHING = (DOUBLE, GAP, EPOCH, OUTSIDE, BLIND, REVIVED, NAMESAKES, OUTAGE)
+KNOWN = "a release is begun that was withdrawn, as its owner had read"
+ANYTHING = (DOUBLE, GAP, EPOCH, OUTSIDE, BLIND, REVIVED, NAMESAKES, OUTAGE, KNOWN)
 STUCK = "nothing can happen any more, and not all is as it should be"
 NO_END = "no rest, long after all faults ended"
 
@@ -123,8 +125,8 @@ class MemberProcess(NamedTuple):
     incarnation: int = 0
     """0: it has not joined, as far as it knows"""
     held: tuple[Held | None, ...] = ()
-    taken: tuple[int, ...] = ()
-    """the highest epoch that it took up, by point"""
+    taken: frozenset[tuple[Place, int]] = frozenset()
+    """the epochs that it took up, of those that it owns as far as it has read"""
     producer: str = "none"
     """none; look, wait: made, and the logs are to be read; ready"""
     is_newest: bool = False
@@ -193,21 +195,39 @@ class World(NamedTuple):
     released: frozenset[tuple[int, int]]
     budget: Budget
     wrong: str = ""
+    parts: int = 1
+    """so many points make up a source partition"""
 
 
-def place_of(point: int) -> Place:
-    """The source partition that a point is."""
-    return TOPIC, point
+def place_of(point: int, parts: int) -> Place:
+    """The source partition that a point is, or is a part of."""
+    return TOPIC, point // parts
+
+
+def range_of(point: int, parts: int) -> KeyRange:
+    """What it is of its partition."""
+    bounds = even_bounds(parts)
+    return KeyRange(bounds[point % parts], bounds[point % parts + 1])
+
+
+def within(event: RangesGranted, parts: int) -> Iterator[tuple[int, int]]:
+    """The points that are granted, and from which offset on."""
+    for point in range(event.partition * parts, (event.partition + 1) * parts):
+        first = range_of(point, parts).first
+        for band in event.bands:
+            if band.first <= first < band.end:
+                yield point, band.offset_from
 
 
 class Folds:
     """What the production makes of lines, worked out once. ``wanted``: what the judge looks for."""
 
-    def __init__(self, wanted: tuple[str, ...] = ANYTHING) -> None:
-        self.root, self.wanted = Line(), wanted
+    def __init__(self, wanted: tuple[str, ...] = ANYTHING, parts: int = 1) -> None:
+        self.root, self.wanted, self.parts = Line(), wanted, parts
         self._ledgers: dict[tuple[Line, Line], Ledger] = {(self.root, self.root): Ledger()}
         self._begun: dict[tuple[Line, Line], Ledger] = {}
         self._granted: dict[Line, frozenset[tuple[int, int, int]]] = {self.root: frozenset()}
+        self._withdrawn: dict[Line, frozenset[int]] = {self.root: frozenset()}
 
     def ledger(self, line: Line, offsets: Line) -> Ledger:
         """Of what somebody has read."""
@@ -259,25 +279,37 @@ class Folds:
             assert line.before is not None
             found, event = self.granted(line.before), line.event
             if isinstance(event, RangesGranted) and self.counts(line):
-                owner = self.owner(line, event.partition)
-                if owner == (event.epoch, event.incarnation):
-                    found |= {(event.partition, *owner)}
+                new = (event.epoch, event.incarnation)
+                found |= {(point, *new) for point, _ in within(event, self.parts) if self.owner(line, point) == new}
             self._granted[line] = found
+        return found
+
+    def withdrawn(self, line: Line) -> frozenset[int]:
+        """The moves whose release was withdrawn: their numbers never come back."""
+        found = self._withdrawn.get(line)
+        if found is None:
+            assert line.before is not None
+            found = self.withdrawn(line.before)
+            if isinstance(line.event, ReleaseWithdrawn) and self.counts(line):
+                found |= {line.event.move}
+            self._withdrawn[line] = found
         return found
 
     def owner(self, line: Line, point: int) -> tuple[int, int]:
         """(epoch, incarnation) of the newest grant; zeros: none."""
-        owners = self.control(line).owners.get(place_of(point))
-        return (0, 0) if owners is None else tuple(owners.at(0) or (0, 0))  # type: ignore[return-value]  # two numbers
+        owners = self.control(line).owners.get(place_of(point, self.parts))
+        first = range_of(point, self.parts).first
+        return (0, 0) if owners is None else tuple(owners.at(first) or (0, 0))  # type: ignore[return-value]  # two numbers
 
 
-def written(entry: Entry) -> list[OffsetEvent]:
+def written(entry: Entry, parts: int) -> list[OffsetEvent]:
     """The events of a transaction, progress first."""
+    ranges = {one.point: range_of(one.point, parts) for one in entry.changes if not isinstance(one, Snap)}
     tiles = [change for change in entry.changes if isinstance(change, Advance)]
     events: list[OffsetEvent] = [
         Committed(
-            *(entry.owner, entry.number, part, len(tiles), one.epoch, *place_of(one.point)),
-            tiles=(Tile(0, 1, 0, SPACE_END, one.offset, one.offset + 1),),
+            *(entry.owner, entry.number, part, len(tiles), one.epoch, *place_of(one.point, parts)),
+            tiles=(Tile(0, 1, ranges[one.point].first, ranges[one.point].end, one.offset, one.offset + 1),),
             outputs=0,
             dead_letters=0,
             digest=0,
@@ -286,10 +318,9 @@ def written(entry: Entry) -> list[OffsetEvent]:
     ]
     for one in entry.changes:
         if isinstance(one, GiveUp):
-            bands = (Edge(0, SPACE_END, one.edge),)
-            events.append(
-                RangesReleased(entry.owner, entry.number, one.epoch, *place_of(one.point), one.move, bands, ())
-            )
+            bands = (Edge(ranges[one.point].first, ranges[one.point].end, one.edge),)
+            place = place_of(one.point, parts)
+            events.append(RangesReleased(entry.owner, entry.number, one.epoch, *place, one.move, bands, ()))
         elif isinstance(one, Snap):
             events += one.parts
     return events
@@ -347,7 +378,7 @@ def dropped(world: World, place: int) -> World:
 def visible(world: World) -> World:
     """What is decided and marked, and has nothing undecided before it, can be read."""
     while world.tail and world.tail[0].status == DONE:
-        world = dropped(world._replace(offsets=world.offsets.then(*written(world.tail[0]))), 0)
+        world = dropped(world._replace(offsets=world.offsets.then(*written(world.tail[0], world.parts))), 0)
     return world
 
 
@@ -415,9 +446,10 @@ def _wrong_with(folds: Folds, world: World, before: Line, unread: Iterable[Line]
     """What is wrong with an event of the control log that counts."""
     was, now = folds.control(before), folds.control(world.control)
     if isinstance(event, RangesGranted):
-        is_new = folds.owner(world.control, event.partition) != folds.owner(before, event.partition)
-        if is_new and event.bands[0].offset_from < world.edges[event.partition]:
-            yield OUTSIDE
+        for point, offset in within(event, world.parts):
+            is_new = folds.owner(world.control, point) != folds.owner(before, point)
+            if is_new and offset < world.edges[point]:
+                yield OUTSIDE
     if isinstance(event, MemberJoined) and event.instance:
         others = [member for member in was.unfenced() if member.incarnation != event.incarnation]
         if any(member.joined.instance == event.instance for member in others):

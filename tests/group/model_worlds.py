@@ -1,6 +1,6 @@
 """The worlds that the group model begins with: small ones, of which every interleaving is seen, and one for walks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from .model_world import Budget
@@ -13,6 +13,7 @@ class Design:
     """A world to begin with. ``members``: a letter each: m; b for one that bears the name "blue", t for another one of
     that name, which is not started; n for one that has joined and has no producer yet. ``records``: of each point.
 
+    ``parts``: so many points make up a source partition; ``is_dealt``: each member has some of each from the beginning.
     ``comes_back``: who is expelled asks to join again. ``lags``: member 0 has not read what was granted last.
     ``has_snapshots``: members write them, coordinators begin with the newest.
     """
@@ -20,10 +21,12 @@ class Design:
     members: str = "mm"
     coordinators: int = 1
     points: int = 1
+    parts: int = 1
     records: int = 1
     comes_back: bool = False
     lags: bool = False
     has_snapshots: bool = False
+    is_dealt: bool = False
     budget: Budget = NO_FAULTS
 
 
@@ -43,6 +46,12 @@ SMALL = {
     "one crashes and comes back": Small(Design("m", comes_back=True, budget=Budget(crash=1)), 2_869),
     "its request comes once more": Small(Design("m", comes_back=True, budget=Budget(expel=1, echo=1)), 6_331),
     "two owners in one log": Small(Design(points=2, budget=Budget(expel=1)), 8_801),
+    "two owners in one partition": Small(Design(points=2, parts=2, is_dealt=True, budget=Budget(expel=1)), 8_801),
+    "parts of one move": Small(Design(points=2, parts=2, budget=Budget(move=1)), 16_027),
+    "parts of one move back": Small(Design("m", points=2, parts=2, budget=Budget(move=1)), 5_271),
+    "parts of one move, time is up": Small(
+        Design(points=2, parts=2, is_dealt=True, budget=Budget(move=1, tired=1)), 81_303
+    ),
     "two owners, snapshots": Small(Design(points=2, budget=Budget(expel=1), lags=True, has_snapshots=True), 18_842),
     "a point moves": Small(Design(records=2, budget=Budget(move=1, fail=1)), 2_934),
     "a point moves back": Small(Design("m", records=2, budget=Budget(move=1)), 254),
@@ -60,21 +69,26 @@ LARGE = Design(
     "mmbt",
     coordinators=2,
     points=2,
+    parts=2,
     records=4,
     comes_back=True,
     has_snapshots=True,
     budget=Budget(
-        expel=2, crash=1, late=2, elect=2, move=3, fail=4, tired=1, leave=1, deaf=1, twin=1, echo=1, outage=1
+        expel=2, crash=1, late=2, elect=2, move=3, fail=4, tired=2, leave=1, deaf=1, twin=1, echo=1, outage=1
     ),
 )
-"""Through which walks go."""
+"""Through which walks go: all is one member's in the beginning."""
+DEALT = replace(LARGE, is_dealt=True)
+"""The same where it is not."""
 LONG = Design(
     "mmmbt",
     coordinators=3,
-    points=3,
+    points=4,
+    parts=2,
     records=8,
     comes_back=True,
     has_snapshots=True,
+    is_dealt=True,
     budget=Budget(
         expel=6, crash=4, late=6, elect=5, move=8, fail=10, tired=4, leave=1, deaf=2, twin=1, echo=2, outage=3
     ),

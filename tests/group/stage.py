@@ -11,6 +11,10 @@ A script is text: paragraphs of commands, a line ``----``, and what came of them
     leave a                          it says that it leaves
     release a orders 0 [half]        it has released this partition, or its lower half: that was committed
     gives a                          it releases all that it is asked for, in time: that was committed
+    eager a ...                      they release what they are asked for, second by second
+    load orders 0 800 1000 [50]      the records of a partition (or of all) take 800 ms of handlers a second, 1000 a
+                                     second, evenly, and keep 50 MB of state; who holds some of it says so every two
+                                     seconds, from here on
     works a                          it commits one more record of all that it holds, if it still can
     move orders 0 to a               somebody asks that a partition goes to a member (to -: to whom is best)
     expel a                          an operator asks for it
@@ -28,16 +32,19 @@ ends that.
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
+from keylanes.group.cells import Standing
 from keylanes.group.coordinator import decide, needs
 from keylanes.group.happened import Change, Entry, Party
 from keylanes.group.heard import PARTITIONS, Heard, partition_of
 from keylanes.group.history import History
-from keylanes.group.moves import CHANGE
+from keylanes.group.plans import CHANGE, answered
 from keylanes.group.shown import shown
 from keylanes.group.view import Batch, Begun, Found, Rules, Seat, View
 from keylanes.keyrange.hashing import SPACE_END
+from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.control_events import (
     AppCreated,
     ControlEvent,
@@ -60,10 +67,22 @@ from keylanes.offsets.control_events import (
 from keylanes.offsets.decide import StoreSpec, Turn, stores_hash
 from keylanes.offsets.event_values import LEVEL, Edge, Sourced, Tile
 from keylanes.offsets.events import Committed, Event, RangesReleased, WorkersCut
-from keylanes.offsets.ledger import Ledger, evolve
-from keylanes.offsets.signals import Beat, CoordinatorBeat, ExpelAsked, JoinAsked, LeaveAsked, MoveAsked, StoreAsked
+from keylanes.offsets.ledger import Ledger, Place, evolve
+from keylanes.offsets.signals import (
+    BandLoad,
+    Beat,
+    CoordinatorBeat,
+    ExpelAsked,
+    JoinAsked,
+    LeaveAsked,
+    Load,
+    MoveAsked,
+    StoreAsked,
+)
 
 SECOND_MS = 1_000
+LOAD_MS = 2_000
+FACTOR = 8
 ROUNDS_MAX = 200
 """So many batches in a row at most: a coordinator that never comes to rest is wrong."""
 HALF = SPACE_END // 2
@@ -78,6 +97,8 @@ class Group:
         self.topics: dict[str, tuple[int, bool]] = {}
         self.asks: dict[str, JoinAsked] = {}
         self.beating: set[str] = set()
+        self.eager: list[str] = []
+        self.busy: dict[Place, tuple[int, int, int]] = {}
         self.said: list[str] = []
         self.holds: set[str] = set()
         self.births: list[str] = []
@@ -134,10 +155,7 @@ class Group:
             assert self.ledger.control.number == before + 1, f"it does not count: {decision}"
             self.position += 1
             self.said += list(self.told(decision))
-            if isinstance(decision, PlanMade):
-                self.seat.planned_ms = self.now_ms
-            if isinstance(decision, ReleaseAsked):
-                self.seat.asked_ms[decision.move] = self.now_ms
+        self.seat.note(batch, self.now_ms)
         for request in batch.answered:
             self.heard.answered(request)
         return batch
@@ -158,7 +176,9 @@ class Group:
         for place, epoch in reads:
             self.said.append(f"reads {place[0]}[{place[1]}] at epoch {epoch}")
             self.seat.read.add((place, epoch))
-        return bool(found or fences or reads)
+        if wanted.solve is not None:
+            self.seat.answer = answered(wanted.solve)
+        return bool(found or fences or reads or wanted.solve)
 
     def _found(self, topic: str) -> Found:
         count = self.topics[topic][0]
@@ -240,7 +260,7 @@ class Group:
         sourced = tuple(
             Sourced(
                 topic,
-                int(given.get("factor", 8)),
+                int(given.get("factor", FACTOR)),
                 given.get("start", "earliest"),
                 stores_hash(StoreSpec(s.name, s.topic, s.kind, s.key_type, s.value_type, s.codec) for s in stores),
             )
@@ -318,6 +338,29 @@ class Group:
         self.said += [line for line in now if line not in self._told]
         self._told = now
 
+    def _do_eager(self, *names: str) -> None:
+        self.eager += names
+
+    def _do_load(self, topic: str, partition: str, ms_per_s: str, records_per_s: str, megabytes: str = "0") -> None:
+        for number in range(self.topics[topic][0]) if partition == "all" else (int(partition),):
+            self.busy[topic, number] = int(ms_per_s) * 1_000, int(records_per_s), int(megabytes) * 1_000_000
+
+    def _tell_loads(self, name: str, incarnation: int) -> None:
+        bands: list[BandLoad] = []
+        seconds = LOAD_MS // SECOND_MS
+        for place, (us_per_s, records_per_s, state_bytes) in self.busy.items():
+            for cell in self.view().cells(place):
+                if cell.owner == incarnation and cell.standing is Standing.HELD:
+                    inside = [at for at in even_bounds(FACTOR) if cell.first < at < cell.end]
+                    bounds = [cell.first, *inside, cell.end]
+                    points = tuple((a, us_per_s * seconds * (b - a) // SPACE_END) for a, b in pairwise(bounds))
+                    records = records_per_s * seconds * (cell.end - cell.first) // SPACE_END
+                    kept = state_bytes * (cell.end - cell.first) // SPACE_END
+                    about = (cell.first, cell.end, cell.epoch, sum(busy for _, busy in points), records, 0, kept)
+                    bands.append(BandLoad(*place, *about, points))
+        if bands:
+            self._say(name, Load(incarnation, LOAD_MS, tuple(bands)))
+
     def _do_takes(self, name: str) -> None:
         for place, fold in self.ledger.partitions.items():
             for epoch, part in list(fold.parts.items()):
@@ -336,6 +379,9 @@ class Group:
             self.now_ms += SECOND_MS
             self._beat()
             self.settle()
+            for name in self.eager:
+                self._do_gives(name)
+                self.settle()
 
     def _do_outage(self, how_long: str) -> None:
         self.now_ms += SECOND_MS * int(how_long.removesuffix("s"))
@@ -343,7 +389,7 @@ class Group:
     def _do_coordinator(self, _is: str, name: str) -> None:
         self._seats(self.ledger.control.term + 1, name)
 
-    def _say(self, name: str, signal: JoinAsked | LeaveAsked | Beat) -> None:
+    def _say(self, name: str, signal: JoinAsked | LeaveAsked | Beat | Load) -> None:
         asked = self.asks[name]
         self.heard.hear(partition_of(asked.instance, asked.birth), self.now_ms, signal)
 
@@ -357,6 +403,8 @@ class Group:
                 self._say(name, self.asks[name])
             else:
                 self._say(name, Beat(member.incarnation, member.birth, self.position, 0))
+                if self.now_ms % LOAD_MS == 0:
+                    self._tell_loads(name, member.incarnation)
 
 
 def told_of(entry: Entry) -> str:

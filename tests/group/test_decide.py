@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from keylanes.group import cells, features, members, moves
+from keylanes.group import cells, features, members, moves, plans
 from keylanes.group.cells import Cell, Standing
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets import control
@@ -244,7 +244,7 @@ PLANTED: dict[str, Put] = {
         control, "_grant", ("control.moves.planned.pop(move, None)", "pass")
     ),
     "what was released behind its withdrawal is nobody's": changed(
-        moves, "_has_orphans", ("return any(", "return False and any(")
+        plans, "_has_orphans", ("return any(", "return False and any(")
     ),
     "who leaves is given more": row(moves, "granted", ("view.staying", "view.living")),
     "two of one name": changed(

@@ -1,5 +1,7 @@
 """Limits in the settings leave room for those within them: who waits for a call waits longer than it may take."""
 
+import math
+
 import pytest
 
 from keylanes import Settings, SettingsError
@@ -54,3 +56,15 @@ def test_limits_leave_room(values: dict[str, int]) -> None:
     assert 3 * settings.heartbeat_interval_ms <= settings.session_timeout_ms
     assert settings.call_limit_ms > settings.default_api_timeout_ms
     assert settings.transaction_limit_ms > settings.transaction_timeout_ms + settings.default_api_timeout_ms
+
+
+@pytest.mark.parametrize("capacity", [0.0, -1.0, math.nan, math.inf, 1_000_001.0, "a lot"])
+def test_a_capacity_that_none_can_have_is_refused(capacity: float | str) -> None:
+    """The error says what is allowed."""
+    with pytest.raises(SettingsError, match=r"capacity is a number above 0, up to 1000000; seen .*; leave it out for"):
+        Settings.of(capacity=capacity)
+
+
+def test_a_capacity_may_come_from_the_environment() -> None:
+    """As text."""
+    assert Settings.from_env({"KEYLANES_CAPACITY": "2.5"}).capacity == 2.5

@@ -8,6 +8,7 @@ import contextvars
 import random
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from keylanes.brokers.simulated.network import Fault, Kind
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 
 SHORT, LONG = (0.1, 0.6), (1.2, 2.0)
 """In sessions: how long somebody stands still."""
-WAITED_SESSIONS: Final = 3.0
+TRIES: Final = 3
+WAITED_SESSIONS: Final = 1.5
 """So long it is waited for a step."""
 STEPS_AT: Final[dict[Step, tuple[str, str]]] = {"winding": (GIVER, WINDING), "granted": (TAKER, RESTORING)}
 """What a process tells of itself, and at which step of a hand-over that is for whom."""
@@ -61,6 +63,8 @@ class HandOvers:
     def __init__(self, world: "World", moving: Moving) -> None:
         self.world, self.moving, self.loop = world, moving, world.loop
         self._traps: list[Trap] = []
+        self._losing: set[asyncio.Task[None]] = set()
+        """Each waits until an answer is lost."""
         self._nobodys = contextvars.Context()
         """What is begun here is no process's: it goes on when that stands still."""
 
@@ -113,8 +117,7 @@ class HandOvers:
         for trap in self._traps:
             move = trap.move
             is_there = move.place == (event.topic, event.partition) and who == (move.giver if is_giver else move.taker)
-            is_there = is_there and any(within.overlaps(move.within) for within in ranges)
-            if is_there and trap.strike.step == step:
+            if trap.strike.step == step and is_there and any(within.overlaps(move.within) for within in ranges):
                 self._spring(trap)
                 return
 
@@ -127,22 +130,28 @@ class HandOvers:
     # --- what befalls ----------------------------------------------------------------------------------------------
 
     async def strike(self, name: str, rng: random.Random) -> None:
-        """Have something move, and something happen at a step of that; returns when it has, or does not come to it."""
-        strike, moving = STRIKES[name], self.moving
+        """Have something move, and something happen at a step of that; some moves do not come to it, and another one is
+        tried.
+        """
+        strike, session_s = STRIKES[name], self.world.happenings.session_s
         if strike.part == SOURCE and self.world.mix.stateful:  # it may not grow
             return
-        if (move := await moving.drawn(rng)) is None:
-            return
-        moving.write(rng, move.place)
-        trap = Trap(move, strike, lambda: self._befall(strike, move, rng))
-        self._traps.append(trap)
-        moving.ask(rng, move)
-        try:
-            async with asyncio.timeout(WAITED_SESSIONS * self.world.happenings.session_s):
-                await trap.has_sprung.wait()
-        except TimeoutError:
+        before = self.world.reached[name]
+        for _ in range(TRIES):
+            if not self.world.is_happening or (move := await self.moving.drawn(rng)) is None:
+                return
+            self.moving.write(rng, move.place)
+            trap = Trap(move, strike, partial(self._befall, strike, move, rng))
+            self._traps.append(trap)
+            self.moving.ask(rng, move)
+            await _within(WAITED_SESSIONS * session_s, trap.has_sprung.wait())
             if trap in self._traps:
                 self._traps.remove(trap)
+            elif self._losing:
+                await asyncio.wait(self._losing)
+            await asyncio.sleep(0)  # what it sprang upon comes behind that
+            if self.world.reached[name] > before:
+                return
 
     def _befall(self, strike: Strike, move: Move, rng: random.Random) -> None:
         process = self._victim(strike.part, move)
@@ -185,12 +194,13 @@ class HandOvers:
             network.arm(Kind.END_TXN, Fault.LOSE_REPLY, client=process.name)
 
         async def caught() -> None:
-            async with asyncio.timeout(self.world.happenings.session_s):
-                await network.caught()
-            self.world.reached[str(strike)] += 1
-            self.world.count_fault("an answer lost at a step")
+            if await _within(self.world.happenings.session_s, network.caught()):
+                self.world.reached[str(strike)] += 1
+                self.world.count_fault("an answer lost at a step")
 
-        self.world.happenings.passings.append(self.loop.create_task(_at_most(caught())))
+        losing = self.loop.create_task(caught())
+        self._losing.add(losing)
+        losing.add_done_callback(self._losing.discard)
 
     def _reshape(self, strike: Strike, process: Process, move: Move, rng: random.Random) -> None:
         kind = strike.fault.removesuffix("s")
@@ -198,11 +208,14 @@ class HandOvers:
         self.world.happenings.passings.append(self.loop.create_task(reshaped))
 
 
-async def _at_most(work: Coroutine[Any, Any, None]) -> None:
+async def _within(seconds: float, work: Coroutine[Any, Any, object]) -> bool:
+    """Whether it came to its end in so many seconds."""
     try:
-        await work
+        async with asyncio.timeout(seconds):
+            await work
     except TimeoutError:
-        return
+        return False
+    return True
 
 
 def _is_at(process: Process, move: Move, step: str) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.network import Fault, Kind
 from keylanes.keyrange.hashing import SPACE_END
-from keylanes.keyrange.ranges import KeyRange
+from keylanes.keyrange.ranges import WHOLE, KeyRange
 from keylanes.runtime.partition.worker import Worker
 from keylanes.state.changelog import changelog_topic
 
@@ -85,7 +85,7 @@ class Happenings:
             if not self.world.alive():
                 self.world.start()
         until_s = self.loop.time() + TRAPS_SESSIONS * self.session_s
-        while self._traps and self.loop.time() < until_s:
+        while (self._traps or self.hand_overs.waits) and self.loop.time() < until_s:
             await asyncio.sleep(LOOK_S)
             if not self.world.alive():
                 self.world.start()
@@ -533,6 +533,8 @@ class Happenings:
         within = KeyRange(*sorted(rng.sample(POINTS, 2)))
         if process is None:
             return
+        if process.factors[place.topic] == 1:  # one worker by declaration: it is nobody's in parts
+            within = WHOLE
         try:
             if not await self._asked(process, process.member.work.requests.release(place, within)):
                 return

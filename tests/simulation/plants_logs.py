@@ -155,7 +155,7 @@ PLANTS = [
     Plant(
         "grant to somebody else taken up",
         "two processes work on one range",
-        changed(Wishes, "take_up", ("if part is None or part.incarnation != incarnation:", "if part is None:")),
+        changed(Wishes, "take_up", (" or part.incarnation != dispatch.incarnation", "")),
         (test_grants.test_a_grant_to_another_process_is_not_taken_up,),
         finding="DID NOT RAISE .*ValueError",
     ),

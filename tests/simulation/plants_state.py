@@ -186,12 +186,13 @@ def copy_trusted_after_a_grant(patch: Planting) -> None:
     """A range that comes back is worked with whatever the copy holds of it."""
     take_up = Keeper.take_up
 
-    async def trust(self: Keeper, granted: Any, ledger: Any, incarnation: int) -> None:
+    async def trust(self: Keeper, granted: Any, ledger: Any, incarnation: int, on_whole: Any) -> None:
         known = {place for place in granted if getattr(self.storages.get(place), "position", None) is not None}
-        await take_up(self, {place: granted[place] for place in granted.keys() - known}, ledger, incarnation)
+        await take_up(self, {place: granted[place] for place in granted.keys() - known}, ledger, incarnation, on_whole)
         for place in known:
             state = self.storages[place].state
             state.ready = state.ready.replace((within.first, within.end, True) for within in granted[place])
+            on_whole(place)
 
     patch.setattr(Keeper, "take_up", trust)
 

@@ -7,6 +7,7 @@ here: ``python -m pytest tests/simulation --first-seed N --seeds 1``.
 import asyncio
 import io
 import os
+import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import count, islice
@@ -17,16 +18,19 @@ from rich.console import Console
 
 from . import corpus, soak
 from .happenings import ASKED, ROLES
-from .plan import KINDS, RANGE_KINDS, Plan, draw_plan
+from .plan import KINDS, RANGE_KINDS, Plan, draw_plan, made
 from .plants import focused
 from .process import STEPS
 from .shrink import kind_of, parts_of, shrink
 from .soak_pool import Pool, Worker
 from .soak_worker import Answer, Task, encode
+from .steps import SOURCE, STRIKES
 from .world import run_plan, run_seed
 
-GROUP_SEEDS, SINGLE_SEEDS, STEP_PLANS = 340, 240, 60
+GROUP_SEEDS, SINGLE_SEEDS, STEP_PLANS = 300, 240, 60
 """Of the many: with several members from the beginning, with one, and with nothing but what befalls coordinators."""
+STRIKE_ROUNDS, STRIKES_A_PLAN = 8, 9
+"""So often each strike at a hand-over is planned, so many one after the other."""
 FAULTS_MIN = 8_000
 STEPS_MIN = 5
 """So often each fault meets the coordinator at each of its steps."""
@@ -89,6 +93,9 @@ EFFECTS = (
     "writes lost with power",
     "wrote to a full disk",
     "range passed on",
+    "an answer lost at a step",
+    "withdrawn: deadline",
+    "plan: request",
     "asked for a split",
     "asked for a merge",
     "split as hot",
@@ -150,7 +157,7 @@ def test_the_seeds_reach_everything() -> None:
 @pytest.mark.timeout(1_200)
 def test_many_seeds_over_all_cores(capsys: pytest.CaptureFixture[str]) -> None:
     """Groups and single processes, with thousands of faults: none loses, doubles or disorders anything, none hangs;
-    each fault meets the coordinator at each of its steps.
+    each fault meets the coordinator at each of its steps, and giver, taker and coordinator at each step of a hand-over.
     """
     failed: list[Answer] = []
     faults: Counter[str] = Counter()
@@ -171,10 +178,11 @@ def test_many_seeds_over_all_cores(capsys: pytest.CaptureFixture[str]) -> None:
 
     told = asyncio.run(run())
     assert not failed, told
-    steps = {role: came_across[role] for role in ROLES}
+    steps = {role: came_across[role] for role in (*ROLES, *STRIKES)}
+    groups = GROUP_SEEDS + STEP_PLANS + len(struck())
     with capsys.disabled():
         print(  # noqa: T201  # figures
-            f"\n{GROUP_SEEDS + STEP_PLANS} group seeds, {SINGLE_SEEDS} single ones, {seconds:,.0f} s; "
+            f"\n{groups} group seeds, {SINGLE_SEEDS} single ones, {seconds:,.0f} s; "
             f"{faults.total():,} faults: {dict(faults.most_common())}; by step: {steps}"
         )
     assert faults.total() >= FAULTS_MIN
@@ -191,6 +199,21 @@ def many_tasks() -> Iterator[Task]:
     yield from (Task(seed) for seed in islice(seeds_with(several=False), SINGLE_SEEDS))
     for seed in islice(seeds_with(several=True), STEP_PLANS):
         yield Task(seed, plan=encode(focused(draw_plan(seed), STEP_KINDS)))
+    yield from (Task(plan.seed, plan=encode(plan)) for plan in struck())
+
+
+def struck() -> list[Plan]:
+    """Plans in which hand-overs are struck, each strike in some; where there is state, sources can't grow."""
+    rng, plans = random.Random("struck"), list[Plan]()
+    waiting: list[str] = []
+    for _ in range(STRIKE_ROUNDS):
+        waiting += rng.sample([*STRIKES], len(STRIKES))
+    while waiting:
+        plan = made(len(plans), waiting[:STRIKES_A_PLAN])
+        kept = [name for name in waiting[:STRIKES_A_PLAN] if STRIKES[name].part == SOURCE and plan.mix.stateful]
+        waiting = [*waiting[STRIKES_A_PLAN:], *(kept if len(waiting) > STRIKES_A_PLAN else ())]
+        plans.append(plan)
+    return plans
 
 
 def seeds_with(*, several: bool) -> Iterator[int]:

@@ -79,6 +79,8 @@ def draw_work(rng: random.Random, number: int, *, is_sync: bool, trouble: float)
             return b"\xff no JSON, number %d" % number
         if kind == "fails":
             work.fails = rng.randint(1, ATTEMPTS - 1)
+            if work.fails == ATTEMPTS - 1:  # its last attempt must not time out, whoever stands still meanwhile
+                work.wait_ms = 0
         elif kind == "dies":
             work.fails = ATTEMPTS
         elif kind == "big":

@@ -4,7 +4,7 @@ What ``app.test()`` does, for tests that look inside: ranges that change, copies
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,8 +12,7 @@ import msgspec
 from keylanes import App, Settings
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import EPOCH_MS, Latency
-from keylanes.keyrange.ranges import KeyRange
-from keylanes.offsets.ledger import Ledger, Place
+from keylanes.group.member import Works
 from keylanes.runtime.engine.partition_run import PartitionRun
 from keylanes.runtime.member import Member
 from keylanes.runtime.stores.view import StoreView
@@ -99,16 +98,19 @@ class Engine:
         self.member.stop()
         await self.task
 
-    def hold_back(self) -> asyncio.Event:
-        """What is granted from here on is not taken up until this is set."""
-        keeper, gate = self.member.keeper, asyncio.Event()
-        take_up = keeper.take_up
+    def hold_back(self, *, is_strange: bool = False) -> asyncio.Event:
+        """What is granted from here on is not taken up until this is set; then ``is_strange`` as if another one had had
+        it.
+        """
+        holding = self.member.holding
+        lacking, gate = holding._lacking, _Gate(holding.wake)
 
-        async def later(granted: Mapping[Place, Sequence[KeyRange]], ledger: Ledger, incarnation: int) -> None:
-            await gate.wait()
-            await take_up(granted, ledger, incarnation)
+        def when_open(state: Works) -> list[Any]:
+            if is_strange:
+                holding._given_up.clear()
+            return lacking(state) if gate.is_set() else []
 
-        keeper.take_up = later  # type: ignore[method-assign]  # until it is let go
+        holding._lacking = when_open  # type: ignore[method-assign]  # until it is let go
         return gate
 
     async def level(self) -> None:
@@ -169,6 +171,18 @@ class Engine:
         partitions = range(self.cluster.topics()[topic].partitions)
         found = {p: dict(self.copies.copy(topic, p).page(b"", None, BY_KEY_ENTRIES_MAX)) for p in partitions}
         return {p: entries for p, entries in found.items() if entries}
+
+
+class _Gate(asyncio.Event):
+    """Tells when it is opened."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        super().__init__()
+        self._wake = wake
+
+    def set(self) -> None:
+        super().set()
+        self._wake()
 
 
 def fold(rows: Iterable[Any], state: dict[bytes, bytes]) -> dict[bytes, bytes]:

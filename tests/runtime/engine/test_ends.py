@@ -215,12 +215,14 @@ def test_a_released_range_is_waited_for() -> None:
         engine = Engine(app)
         member = await engine.start()
         lower, _ = WHOLE.split(SPACE_END // 2)
+        back = engine.hold_back()
         await member.work.requests.release((SOURCE, 0), lower)
         for n in range(20):
             engine.send(b"%d" % n, b"")
         ends = {TopicPartition(SOURCE, 0): 20}
         await engine.level()
         assert not member.work.ends_watch.is_level(ends)
+        back.set()
         await member.work.requests.grant((SOURCE, 0), lower)
         await engine.level()
         assert member.work.ends_watch.is_level(ends)

@@ -7,8 +7,8 @@ import pytest
 
 from keylanes import App
 from keylanes.brokers.simulated.virtual_loop import run_virtual
+from keylanes.keyrange.ranges import WHOLE
 from keylanes.runtime.partition.dispatch import PartitionDispatch, WorkerNumbers
-from keylanes.runtime.partition.reshape import TakeUpWish
 
 from ...stage.engine import OUT, SOURCE, Engine, application
 
@@ -38,6 +38,8 @@ def test_who_is_slow_to_write_its_copy_lets_go_of_what_is_granted_to_another_alr
         first = Engine(passing_on(), partitions=2, name="first")
         second = Engine(passing_on(), partitions=2, cluster=first.cluster, name="second")
         await first.start()
+        while not first.member.statistics(0.0).commits:  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0.01)
         keeper, is_written = first.member.keeper, asyncio.Event()
         committed = keeper.committed
 
@@ -78,10 +80,12 @@ def test_a_grant_to_another_process_is_not_taken_up() -> None:
         await cycle.standing.read()
         foreign_epoch = foreign.epoch
         assert cycle.standing.ledger.partition(foreign.place).parts[foreign_epoch].incarnation == 2
+        parts = cycle.standing.ledger.partition(foreign.place).parts
         for epoch in (foreign_epoch, 99):
             dispatch = PartitionDispatch(*foreign.place, 0, 1_000, WorkerNumbers())
+            dispatch.incarnation = held.dispatch.incarnation
             with pytest.raises(ValueError, match=f"epoch {epoch} is no grant to this process"):
-                await cycle.reshape.ask(TakeUpWish(dispatch, epoch, ()))
+                cycle.reshape.take_up(dispatch, epoch, parts.get(epoch), [WHOLE], ())
         assert first.member.runs == [held]
         await second.stop()
         await first.stop()

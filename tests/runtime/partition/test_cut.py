@@ -18,6 +18,7 @@ from keylanes.runtime.partition.cut import (
     cut,
     groups_to_merge,
     hold,
+    hot_bounds,
     let_go,
     merge,
     release,
@@ -212,11 +213,25 @@ def test_a_release_ends_behind_what_is_done_and_names_ranges_by_grant() -> None:
     assert are_through(leaving)
     bounds = even_bounds(3)
     idle, ran = (Edge(bounds[1], bounds[2], 0), Edge(0, bounds[1], 2))
-    assert [change.event(6) for change in release(dispatch, leaving)] == [
+    assert [change.event(6) for change in release(dispatch, leaving, hot_bounds(leaving, ()))] == [
         RangesReleased(9, 6, 3, "t", 0, NO_MOVE, (ran, idle), (bounds[1],)),
         range_released(9, 6, 4, "t", 0, bounds[2], SPACE_END, 2),
     ]
     assert dispatch.workers == []
+
+
+def test_the_bounds_of_hot_ranges_are_told_with_both_sides() -> None:
+    """Given up one after the other, both halves come to their next owner cut where they were; declared bounds are not
+    told, and the move is.
+    """
+    dispatch = dispatch_of(4, [])
+    leaving = list(dispatch.workers)
+    hot = hot_bounds(leaving, even_bounds(2))
+    assert hot == {HALF // 2, HALF + HALF // 2}
+    wind_up(dispatch, leaving)
+    told = [release(dispatch, [worker], hot, move=7)[0] for worker in leaving]
+    assert [one.bounds for one in told] == [(HALF // 2,), (HALF // 2,), (HALF + HALF // 2,), (HALF + HALF // 2,)]
+    assert {one.move for one in told} == {7}
 
 
 def test_records_of_a_range_that_is_held_elsewhere_are_passed() -> None:

@@ -106,13 +106,14 @@ def test_a_limit_in_bytes_is_passed_by_one_record_at_most() -> None:
 
 
 def test_events_count_what_their_tiles_hold() -> None:
-    """Outputs, dead letters and the digest of the records inside; cuts come first, other structure last."""
+    """Outputs, dead letters and the digest of the records inside; the opening comes first, structure last."""
     dispatch = filled([0, 1, 1])
     finish(dispatch, dispatch.workers[0], outputs=3)
     finish(dispatch, dispatch.workers[1], dead=True)
     finish(dispatch, dispatch.workers[1], outputs=2)
     generation = everything(dispatch)
-    generation.add([Released(dispatch, 2, (Edge(0, 1, 0),)), Cut(dispatch, 2, 9, (0, 1))])
+    generation.add([Released(dispatch, 2, (Edge(0, 1, 0),))])
+    generation.opening.append(Cut(dispatch, 2, 9, (0, 1)))
     events = generation.events(8)
     assert [type(e).__name__ for e in events] == ["WorkersCut", "Committed", "RangesReleased"]
     assert all(e.transaction == 8 for e in events)
@@ -135,16 +136,18 @@ def test_tiles_of_two_grants_are_two_events() -> None:
 
 
 def test_halves_share_the_work_and_structure_rides_with_the_last() -> None:
-    """One share stays whole."""
+    """The opening with the first. One share stays whole."""
     dispatch = filled([0, 1, 2])
     dispatch.next_record(dispatch.workers[3])
     for worker in dispatch.workers[:3]:
         finish(dispatch, worker)
     generation = everything(dispatch)
     generation.add([Released(dispatch, 2, (Edge(0, 1, 0),))])
+    generation.opening.append(Cut(dispatch, 2, 9, (0, 1)))
     first, second = generation.halves()
     assert shares(first) + shares(second) == shares(generation)
     assert (len(first.structure), len(second.structure)) == (0, 1)
+    assert (len(first.opening), len(second.opening)) == (1, 0)
     single = Generation(generation.shares[:1])
     assert single.halves() == [single]
 
@@ -158,6 +161,7 @@ def test_culprits_run_one_record_a_transaction() -> None:
     finish(dispatch, dispatch.workers[2])
     generation = everything(dispatch)
     generation.add([Released(dispatch, 2, (Edge(0, 1, 0),))])
+    generation.opening.append(Cut(dispatch, 2, 9, (0, 1)))
     parts = generation.isolate([4])  # outputs 0, 1 | 2 | 3, 4, 5 | 6
     assert [shares(part) for part in parts] == [
         [(0, 0, 4, [0]), (2, 0, 4, [3]), (3, 0, 4, [])],
@@ -165,6 +169,7 @@ def test_culprits_run_one_record_a_transaction() -> None:
         [(1, 2, 4, [2])],
     ]
     assert [len(part.structure) for part in parts] == [0, 0, 1]
+    assert [len(part.opening) for part in parts] == [1, 0, 0]
 
 
 def test_structure_alone_is_a_generation() -> None:

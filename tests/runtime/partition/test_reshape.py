@@ -34,24 +34,27 @@ def planted(name: str, old: str, new: str) -> WishParts:
 
 def granted(old: str, new: str) -> WishParts:
     """Wishes with a defect in how workers are added for a grant."""
-    take_up = mutated(Wishes.take_up, "reshaped = Reshaped()", "reshaped = Reshaped()")
+    take_up = mutated(Wishes.take_up, "ranges = list(within)", "ranges = list(within)")
     take_up.__globals__["add_granted"] = mutated(reshape.add_granted, old, new)
     return WishParts(wishes=type("Planted", (Wishes,), {"take_up": take_up}))
 
 
 PLANTS: dict[str, Callable[[], WishParts]] = {
     "the children at the borders of a release keep their old edges": lambda: planted(
-        "_leave", "reshaped.heirs += [(worker, worker.taken_to) for worker in dispatch.workers]", "pass"
+        "_begin_leaving", "self._heirs += [(worker, worker.taken_to) for worker in dispatch.workers]", "pass"
     ),
     "records of a range that is given up are begun": lambda: planted(
-        "_leave", "wind_up(dispatch, self.leaving[wish])", "pass"
+        "_begin_leaving", "wind_up(dispatch, workers)", "pass"
     ),
     "a range is released while one of its records runs": lambda: planted(
-        "_leave", "if are_through(self.leaving[wish]):", "if True:"
+        "_leave", "if are_through([worker])", "if True"
     ),
-    "a range is released that is held in part": lambda: planted("_leave", "< within.size", "< 1"),
+    "a release waits until all of it is through": lambda: planted(
+        "_leave", "if through:", "if len(through) == len(leaving.workers):"
+    ),
+    "what is given up already is given up again": lambda: planted("_to_leave", " and worker not in leaving", ""),
     "a hold goes on while its range is given up": lambda: planted(
-        "_leave", "for held in [h for h in self.holds if h.dispatch is dispatch]:", "for held in ():"
+        "_begin_leaving", "for held in [h for h in self.holds if h.dispatch is dispatch]:", "for held in ():"
     ),
     "a release that is never told to be done": lambda: planted("_leave", "self._fulfilled.append(wish)", "pass"),
     "a merged worker goes on from its left part's committed edge": lambda: planted(
@@ -74,10 +77,12 @@ PLANTS: dict[str, Callable[[], WishParts]] = {
         "_begin_merge", "or sum(w.end - w.first for w in group) != within.size", ""
     ),
     "a split is carried out twice": lambda: planted("change", "self.splitting.remove(splitting)", "pass"),
-    "a split of what is given up": lambda: planted("ask", "leaving.within.contains(wish.at)", "False"),
-    "a grant to another process is taken up": lambda: planted("take_up", " or part.incarnation != incarnation", ""),
+    "a split of what is given up": lambda: planted("ask", "w.first < wish.at < w.end", "False"),
+    "a grant to another process is taken up": lambda: planted(
+        "take_up", " or part.incarnation != dispatch.incarnation", ""
+    ),
     "a grant over what is held is taken up": lambda: planted(
-        "take_up", "(worker := _worker_inside(wish.dispatch, part)) is not None", "False"
+        "take_up", "(worker := _worker_inside(dispatch, ranges)) is not None", "False"
     ),
     "a wish is told to be done twice": lambda: planted(
         "settle", "settled, self._fulfilled = self._fulfilled, []", "settled = self._fulfilled"

@@ -125,7 +125,7 @@ def test_a_value_that_was_read_ahead_while_its_range_was_restored_is_not_used() 
         await engine.level()
         await engine.stop()
         await engine.start()  # so that nothing is in memory
-        back = engine.hold_back()
+        back = engine.hold_back(is_strange=True)
         await engine.member.work.requests.release(PLACE, LOWER)
         engine.send(HIGH, b"")
         await engine.level()

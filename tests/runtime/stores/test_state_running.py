@@ -368,7 +368,7 @@ def test_stale_copy_of_a_range_that_comes_back() -> None:
         await engine.level()
         point = point_of_key(b"k")
         within = KeyRange(point, point + 1)
-        gate = engine.hold_back()
+        gate = engine.hold_back(is_strange=True)
         await member.work.requests.release((SOURCE, 0), within)
         copy = engine.copies.copy(SOURCE, 0)
         now = copy.markers().at(point)

@@ -1,0 +1,115 @@
+"""Fills the source at a steady rate, in phases. Called as ``-m handing_over.load ORDER.json``.
+
+Each key belongs to one partition. A phase has a rate, and takes the keys of some partitions whose points lie in some
+range. SIGUSR1 begins the next phase, SIGTERM ends: then it tells how many records each key has. A record that comes
+late comes all the same: none is left out.
+"""
+
+import json
+import random
+import signal
+import sys
+import time
+from array import array
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from keylanes.keyrange.hashing import point_of_key
+from rig.counts import write_counts
+from rig.loader import partition_of, value_of
+from rig.records import SEED, key_bytes
+
+TICK_S = 0.002
+AHEAD_MAX = 5_000
+"""Records that are made before the producer's answers are looked at."""
+
+
+class Key(NamedTuple):
+    """One of the source's keys."""
+
+    number: int
+    name: bytes
+    partition: int
+    point: int
+
+
+def keys_of(count: int, partitions: int) -> list[Key]:
+    """All keys of a source."""
+    names = [key_bytes(number) for number in range(count)]
+    return [Key(n, name, partition_of(name, partitions), point_of_key(name)) for n, name in enumerate(names)]
+
+
+def chosen(keys: list[Key], phase: dict[str, Any]) -> list[Key]:
+    """Those that a phase takes."""
+    first, end = phase["points"]
+    return [key for key in keys if key.partition in phase["partitions"] and first <= key.point < end]
+
+
+class Load:
+    """A running load."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        from confluent_kafka import Producer
+
+        self.order = order
+        self.producer = Producer({"bootstrap.servers": order["bootstrap"], "linger.ms": 2, "enable.idempotence": True})
+        self.keys = keys_of(order["keys"], order["partitions"])
+        self.counts = array("I", bytes(4 * order["keys"]))
+        self.records = 0
+        self.phase, self.is_over = 0, False
+        self._draw = random.Random(SEED).random
+
+    def next_phase(self, *_: object) -> None:
+        """SIGUSR1."""
+        self.phase = min(self.phase + 1, len(self.order["phases"]) - 1)
+
+    def end(self, *_: object) -> None:
+        """SIGTERM."""
+        self.is_over = True
+
+    def run(self) -> None:
+        """All phases, until the end."""
+        while not self.is_over:
+            self._run_phase(self.phase)
+        self.producer.flush()
+        write_counts(Path(self.order["counts"]), self.counts)
+        say({"event": "result", "records": self.records})
+
+    def _run_phase(self, number: int) -> None:
+        phase = self.order["phases"][number]
+        keys, per_second = chosen(self.keys, phase), phase["per_second"]
+        began_s, sent, before = time.monotonic(), 0, self.records
+        say({"event": "phase", "number": number, "at_s": began_s})
+        while self.phase == number and not self.is_over:
+            due = min(int((time.monotonic() - began_s) * per_second), sent + AHEAD_MAX)
+            for _ in range(sent, due):
+                self._send(keys[int(self._draw() * len(keys))])
+            sent = due
+            self.producer.poll(TICK_S)
+        seconds = time.monotonic() - began_s
+        say({"event": "phase ended", "number": number, "seconds": seconds, "records": self.records - before})
+
+    def _send(self, key: Key) -> None:
+        number = self.counts[key.number]
+        value = value_of(key.number, number, self.records, self.records)
+        while True:
+            try:
+                self.producer.produce(self.order["topic"], value, key.name, partition=key.partition)
+            except BufferError:
+                self.producer.poll(0.1)
+            else:
+                break
+        self.counts[key.number] = number + 1
+        self.records += 1
+
+
+def say(event: dict[str, Any]) -> None:
+    """Tell the harness."""
+    print(json.dumps(event), flush=True)
+
+
+if __name__ == "__main__":
+    load = Load(json.loads(Path(sys.argv[1]).read_text()))
+    signal.signal(signal.SIGUSR1, load.next_phase)
+    signal.signal(signal.SIGTERM, load.end)
+    load.run()

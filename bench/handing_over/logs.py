@@ -1,0 +1,178 @@
+"""The logs of an application, read on while it runs; and requests to its coordinator, as an operator makes them."""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from handing_over.notes import Points
+from keylanes.brokers.protocol import Appender, Broker, Outgoing, Reader, TopicPartition
+from keylanes.group.cells import Standing, cells
+from keylanes.group.happened import Change, Move
+from keylanes.group.heard import MEMBERS
+from keylanes.group.history import History
+from keylanes.offsets.codec import decode, encode
+from keylanes.offsets.control_events import ControlEvent, MemberJoined
+from keylanes.offsets.events import Committed, Event
+from keylanes.offsets.ledger import Ledger, evolve
+from keylanes.offsets.signals import MoveAsked
+from keylanes.runtime.logs.reader import control_topic, offsets_topic, signals_topic
+from rig.broker import connected
+from rig.witness import WrongRun
+
+READ_MS, RECORDS_MAX = 20, 2_000
+OPEN_S_MAX = 90.0
+LOOK_S = 0.1
+AGAIN_S = 10.0
+"""A request that came to nothing is made again."""
+BY = "bench handover"
+
+
+class Commit(NamedTuple):
+    """Points of a source partition of which something was committed at ``at_ms``."""
+
+    at_ms: int
+    incarnation: int
+    partition: int
+    spans: tuple[tuple[int, int], ...]
+
+
+@dataclass
+class Logs:
+    """Both logs of ``app``, as far as they were read. ``joined_ms``: by the name of a member, when its last one did."""
+
+    app: str
+    topic: str
+    reader: Reader
+    appender: Appender
+    sources: list[TopicPartition]
+    ledger: Ledger = field(default_factory=Ledger)
+    history: History = field(default_factory=History)
+    commits: list[Commit] = field(default_factory=list)
+    joined_ms: dict[str, int] = field(default_factory=dict)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    async def read(self, wait_ms: int = READ_MS) -> None:
+        """What is there, or comes within the time."""
+        for batch in await self.reader.fetch(self.sources, records_max=RECORDS_MAX, wait_ms=wait_ms):
+            for record in batch.records:
+                event = decode(record.value or b"")
+                evolve(self.ledger, event)
+                self._take(batch.source, record.offset, record.timestamp, event)
+
+    def _take(self, source: TopicPartition, position: int, at_ms: int, event: Event) -> None:
+        if isinstance(event, ControlEvent):
+            self.history.hear_control(position, at_ms, event)
+            if isinstance(event, MemberJoined):
+                self.joined_ms[event.instance] = at_ms
+        else:
+            self.history.hear_offsets(source.partition, position, at_ms, event)
+        if isinstance(event, Committed):
+            spans = tuple((tile.first, tile.end) for tile in event.tiles)
+            self.commits.append(Commit(at_ms, event.incarnation, event.partition, spans))
+
+    async def watch(self, seconds: float) -> None:
+        """Read for some time."""
+        until_s = time.monotonic() + seconds
+        while time.monotonic() < until_s:
+            await self.read()
+
+    # --- how it stands -----------------------------------------------------------------------------------------------
+
+    def names(self) -> dict[int, str]:
+        """Of the members that may commit, by incarnation."""
+        members = self.ledger.control.members.items()
+        return {incarnation: member.joined.instance for incarnation, member in members if not member.expelled}
+
+    def holders(self, partition: int) -> list[tuple[int, int, str]]:
+        """Who works on which points of a source partition; "" where nobody does."""
+        place, names = (self.topic, partition), self.names()
+        cut, found = self.ledger.partition(place).workers(), list[tuple[int, int, str]]()
+        for cell in cells(self.ledger.control, self.ledger.partitions, place, ()):
+            for first, end, worker in cut.all_pieces(cell.first, cell.end):
+                is_at_work = cell.standing is Standing.HELD and worker is not None and worker[0] == cell.owner
+                name = names.get(cell.owner, "") if is_at_work else ""
+                if found and found[-1][2] == name:
+                    found[-1] = found[-1][0], end, name
+                else:
+                    found.append((first, end, name))
+        return found
+
+    def owner(self, points: Points) -> str:
+        """Who works on all of these points; "" where nobody does, or several do."""
+        over = self.holders(points.partition)
+        names = {name for first, end, name in over if first < points.end and points.first < end}
+        return names.pop() if len(names) == 1 else ""
+
+    def moves(self) -> list[Move]:
+        """All moves so far, in order."""
+        return [entry for entry in self.history.entries() if isinstance(entry, Move)]
+
+    def changes(self) -> list[Change]:
+        """All changes of who takes part."""
+        return [entry for entry in self.history.entries() if isinstance(entry, Change)]
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    async def ask(self, points: Points, name: str) -> None:
+        """Ask that points go to a member."""
+        target = next(incarnation for incarnation, known in self.names().items() if known == name)
+        place = (self.topic, points.partition)
+        asked = MoveAsked(os.urandom(8).hex(), BY, *place, points.first, points.end, target, 0)
+        await self.appender.append([Outgoing(signals_topic(self.app), MEMBERS, None, encode(asked))])
+
+    async def moved(self, points: Points, name: str, seconds_max: float) -> bool:
+        """Ask, and wait until the member works on the points; whether it does within the time."""
+        until_s, again_s = time.monotonic() + seconds_max, 0.0
+        while self.owner(points) != name:
+            if time.monotonic() >= until_s:
+                return False
+            if time.monotonic() >= again_s:
+                await self.ask(points, name)
+                again_s = time.monotonic() + AGAIN_S
+            await self.read()
+        return True
+
+    async def share(self, layout: Mapping[Points, str], seconds_max: float) -> None:
+        """Have each of these points worked on by its member. Raises WrongRun."""
+        until_s, again_s = time.monotonic() + seconds_max, 0.0
+        while wrong := [points for points, name in layout.items() if self.owner(points) != name]:
+            if time.monotonic() >= until_s:
+                raise WrongRun(f"within {seconds_max:g} s these did not go where they were asked to: {wrong}")
+            if time.monotonic() >= again_s:
+                for points in wrong:
+                    await self.ask(points, layout[points])
+                again_s = time.monotonic() + AGAIN_S
+            await self.watch(LOOK_S)
+
+
+@contextlib.asynccontextmanager
+async def opened(address: str, app: str, topic: str) -> AsyncIterator[Logs]:
+    """The logs of an application that is being started. Raises TimeoutError."""
+    names = [control_topic(app), offsets_topic(app), signals_topic(app)]
+    async with connected(address) as broker:
+        async with asyncio.timeout(OPEN_S_MAX):
+            while len(found := await broker.describe(names)) < len(names):  # noqa: ASYNC110  # nobody tells
+                await asyncio.sleep(LOOK_S)
+        sources = [TopicPartition(name, p) for name in names[:2] for p in range(found[name].partitions)]
+        reader = await _reader(broker, sources)
+        appender = broker.appender()
+        try:
+            yield Logs(app, topic, reader, appender, sources)
+        finally:
+            await reader.close()
+            await appender.close()
+
+
+async def _reader(broker: Broker, sources: list[TopicPartition]) -> Reader:
+    """From their beginnings."""
+    return await broker.reader(dict.fromkeys(sources, 0))
+
+
+def ahead_s() -> float:
+    """By how much the clock of the logs is ahead of the monotonic one; both are this machine's."""
+    return time.time() - time.monotonic()

@@ -1,0 +1,261 @@
+"""One run's members, load and logs, from its first process to the proof that every record was handled rightly."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from array import array
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from handing_over.load import keys_of
+from handing_over.logs import Logs, opened
+from handing_over.notes import NOTE_BYTES, Notes, Points, Unproven, notes_of, prove
+from keylanes.keyrange.hashing import SPACE_END
+from keylanes.keyrange.ranges import even_bounds
+from rig.broker import connected
+from rig.counts import read_counts
+from rig.drivers import Driver, run_module, run_peer
+from rig.ground import Ground
+from rig.witness import WrongRun
+
+SESSION_MS = 10_000
+START_S_MAX, END_S_MAX, KNOWN_S_MAX = 120.0, 120.0, 30.0
+LOOK_S = 0.1
+CALM_S = 1.5
+"""For so long everything has an owner that works on it, and nothing is asked for, before a group is steady."""
+NOTES_MORE = 1_000
+
+TAIL_BYTES = 2_000
+"""Of samples: more than two of them."""
+
+Sample = dict[str, float]
+NOTHING: Sample = {"at_s": 0.0, "cpu_s": 0.0, "records": 0, "busy_s": 0.0, "records_read": 0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What is to be handled, and how. ``wait_ms``: an asynchronous handler waits so long; ``spin_us``: it uses so much
+    processor time. ``records_max``: at most so many records come.
+    """
+
+    partitions: int
+    factor: int = 64
+    keys: int = 20_000
+    wait_ms: float = 0.0
+    spin_us: float = 0.0
+    records_max: int = 4_000_000
+
+
+@dataclass
+class Stage:
+    """A run: its processes, in a folder of its own."""
+
+    address: str
+    app: str
+    topic: str
+    folder: Path
+    work: Work
+    running: dict[str, Driver] = field(default_factory=dict)
+    started_s: dict[str, float] = field(default_factory=dict)
+    """When each was started last, by the monotonic clock."""
+    all_started: list[str] = field(default_factory=list)
+    load: Driver | None = None
+
+    # --- members -----------------------------------------------------------------------------------------------------
+
+    def start(self, *names: str) -> None:
+        """Start members; no name comes twice."""
+        for name in names:
+            if name in self.all_started:
+                raise ValueError(f"each name is started once; seen {name!r} again")
+            work = self.work
+            order: dict[str, Any] = {
+                **self._order(),
+                "group": self.app,
+                "name": name,
+                "notes": str(self._notes(name)),
+                "samples": str(self._samples(name)),
+                "notes_max": work.records_max + NOTES_MORE,
+                "session_ms": SESSION_MS,
+                "factor": work.factor,
+                "wait_ms": work.wait_ms,
+                "spin_us": work.spin_us,
+            }
+            self.started_s[name] = time.monotonic()
+            self.running[name] = run_peer("handover_app.py", order, self.folder / name)
+            self.all_started.append(name)
+
+    def stop(self, *names: str) -> None:
+        """Stop members in order, and wait for their end. Raises WrongRun."""
+        for name in names:
+            self.running[name].process.send_signal(signal.SIGTERM)
+        for name in names:
+            self.running.pop(name).end()
+
+    def look(self) -> None:
+        """Raises WrongRun when a process has ended by itself."""
+        for name, driver in self.running.items():
+            if (code := driver.process.poll()) is not None:
+                raise WrongRun(f"{name} ended with code {code}: {driver.last_words()}")
+
+    def samples(self, name: str) -> list[Sample]:
+        """What a member told so far."""
+        lines = self._samples(name).read_text().split("\n")[:-1] if self._samples(name).exists() else []
+        return [json.loads(line) for line in lines]
+
+    def last(self, name: str) -> Sample:
+        """The newest of these."""
+        if not self._samples(name).exists():
+            return NOTHING
+        with self._samples(name).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            lines = file.read().split(b"\n")[1:-1]
+        return json.loads(lines[-1]) if lines else NOTHING
+
+    def notes(self, name: str) -> Notes:
+        """All notes of a member so far."""
+        return notes_of(self._notes(name).read_bytes(), name)
+
+    def first_began_s(self, name: str) -> float | None:
+        """When a member's record began that ended first; None: there was none."""
+        if not self._notes(name).exists():
+            return None
+        with self._notes(name).open("rb") as file:
+            first = notes_of(file.read(NOTE_BYTES), name)
+        return first.began_ns[0] / 1e9 if first.began_ns else None
+
+    # --- load --------------------------------------------------------------------------------------------------------
+
+    def begin_load(self, *phases: dict[str, Any]) -> float:
+        """Start the load with its first phase; when that began."""
+        order = {**self._order(), "keys": self.work.keys, "phases": phases, "counts": str(self.folder / "counts")}
+        self.load = run_module("handing_over.load", order, self.folder / "load")
+        return float(self.load.event("phase", START_S_MAX)["at_s"])
+
+    def next_phase(self) -> float:
+        """Begin the next phase; when it began."""
+        assert self.load is not None, "a load runs"
+        self.load.process.send_signal(signal.SIGUSR1)
+        return float(self.load.event("phase", START_S_MAX)["at_s"])
+
+    def end_load(self) -> int:
+        """End the load; how many records came."""
+        assert self.load is not None, "a load runs"
+        self.load.process.send_signal(signal.SIGTERM)
+        records = int(self.load.event("result", END_S_MAX)["records"])
+        self.load.end()
+        return records
+
+    def phase(self, per_second: float, partitions: Sequence[int] = (), first: int = 0, end: int = SPACE_END) -> Any:
+        """One of a load: of some partitions (none: all), and of points ``[first, end)``."""
+        chosen = list(partitions) or list(range(self.work.partitions))
+        return {"per_second": per_second, "partitions": chosen, "points": [first, end]}
+
+    # --- the whole ---------------------------------------------------------------------------------------------------
+
+    async def steady(self, logs: Logs, *, to_all: bool = False) -> None:
+        """Wait until every member has joined, and everything has an owner that works on it. ``to_all``: and everybody
+        has something. Raises WrongRun.
+        """
+        until_s, since_s = time.monotonic() + START_S_MAX, time.monotonic()
+        while time.monotonic() - since_s < CALM_S:
+            await logs.watch(LOOK_S)
+            self.look()
+            owners = {name for partition in range(self.work.partitions) for _, _, name in logs.holders(partition)}
+            is_whole = "" not in owners and (not to_all or owners == {*self.running})
+            if not is_whole or {*logs.names().values()} != {*self.running} or logs.ledger.control.moves.asked:
+                since_s = time.monotonic()
+            if time.monotonic() > until_s:
+                raise WrongRun(f"no steady group within {START_S_MAX:g} s: {sorted(owners)} of {sorted(self.running)}")
+
+    async def handled(self, logs: Logs, records: int) -> float:
+        """Wait until all records were handled; the time then. Raises WrongRun."""
+        return await self.until(
+            logs, lambda: sum(int(self.last(name)["records"]) for name in self.all_started) >= records, "all handled"
+        )
+
+    async def until(self, logs: Logs, is_so: Callable[[], bool], what: str) -> float:
+        """Wait for something; the time then. Raises WrongRun."""
+        until_s = time.monotonic() + END_S_MAX
+        while not is_so():
+            await logs.watch(LOOK_S)
+            self.look()
+            if time.monotonic() > until_s:
+                raise WrongRun(f"not within {END_S_MAX:g} s: {what}")
+        return time.monotonic()
+
+    def proven(self) -> list[Notes]:
+        """All notes, of a run that is over. Raises WrongRun unless every record was handled once and in order."""
+        notes = [self.notes(name) for name in self.all_started]
+        try:
+            prove(notes, read_counts(self.folder / "counts"))
+        except Unproven as error:
+            raise WrongRun(str(error)) from None
+        return notes
+
+    def points(self) -> "array[int]":
+        """Of each key, by its number."""
+        return array("Q", [key.point for key in keys_of(self.work.keys, self.work.partitions)])
+
+    def end(self) -> None:
+        """Nothing is left behind."""
+        for driver in [*self.running.values(), *([self.load] if self.load else [])]:
+            driver.kill()
+
+    def _order(self) -> dict[str, Any]:
+        bootstrap = self.address.removeprefix("kafka://")
+        return {"bootstrap": bootstrap, "topic": self.topic, "partitions": self.work.partitions}
+
+    def _notes(self, name: str) -> Path:
+        return self.folder / f"notes-{name}"
+
+    def _samples(self, name: str) -> Path:
+        return self.folder / f"samples-{name}"
+
+
+@contextlib.contextmanager
+def staged(ground: Ground, name: str, work: Work) -> Iterator[Stage]:
+    """A fresh topic and group; all of it is gone afterwards."""
+    with ground.scratch(f"handover-{name}") as folder:
+        topic = f"handover-{name}"
+        ground.make(topic, work.partitions)
+        stage = Stage(f"kafka://{ground.bootstrap}", f"{topic}-app", topic, folder, work)
+        try:
+            yield stage
+        finally:
+            stage.end()
+
+
+@contextlib.asynccontextmanager
+async def begun(stage: Stage, *names: str) -> AsyncIterator[Logs]:
+    """Its logs, once these members were started on a topic that the broker knows."""
+    async with connected(stage.address) as broker, asyncio.timeout(KNOWN_S_MAX):
+        while stage.topic not in await broker.describe([stage.topic]):  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(LOOK_S)
+    stage.start(*names)
+    async with opened(stage.address, stage.app, stage.topic) as logs:
+        yield logs
+
+
+def cut(points: Points, parts: int) -> list[Points]:
+    """Equal parts of points."""
+    bounds = even_bounds(parts)
+    within = [(a, b) for a, b in pairwise(bounds) if points.first <= a and b <= points.end]
+    return [Points(points.partition, a, b) for a, b in within]
+
+
+def names_of(count: int) -> list[str]:
+    """Of so many members."""
+    return [f"m{number}" for number in range(1, count + 1)]
+
+
+def said(text: str) -> None:
+    """Progress, for a person."""
+    print(f"    {text}", file=sys.stdout, flush=True)

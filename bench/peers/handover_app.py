@@ -1,0 +1,142 @@
+"""A member of a group that notes each record that it handles, and what it costs: keylanes alone.
+
+Called as ``python handover_app.py ORDER.json``. A note is u64 nanoseconds of the system's monotonic clock when the
+record began and when it ended, u32 partition, u32 offset, u32 number of its key, u32 its own number within the key,
+little-endian; notes lie in memory that a file holds, in the order in which records ended, and a zero one ends them.
+Some times a second a sample is written: what this process has handled and read of the source so far, and its processor
+time. SIGTERM ends it in order.
+"""
+
+import asyncio
+import json
+import logging
+import mmap
+import sys
+import threading
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from struct import Struct
+from typing import Any, cast
+
+from _driver import spin
+from keylanes import App, Context, Settings
+from keylanes.brokers.protocol import Batch, Broker, Reader, TopicPartition
+from keylanes.runtime.connect import connect
+
+NOTE = Struct("<QQIIII")
+PLACE = Struct("<II")
+SAMPLE_S = 0.25
+
+
+class Notes:
+    """Those of one process, at most ``most``."""
+
+    def __init__(self, path: str, most: int) -> None:
+        with open(path, "w+b") as file:
+            file.truncate(most * NOTE.size)
+            self._memory = mmap.mmap(file.fileno(), most * NOTE.size)
+        self.count = self.busy_ns = 0
+
+    def add(self, began_ns: int, partition: int, offset: int, value: bytes) -> None:
+        """A record that began then has ended now."""
+        ended_ns = time.monotonic_ns()
+        place = PLACE.unpack_from(value)
+        NOTE.pack_into(self._memory, self.count * NOTE.size, began_ns, ended_ns, partition, offset, *place)
+        self.count += 1
+        self.busy_ns += ended_ns - began_ns
+
+
+class CountingBroker:
+    """A broker whose readers count the records of one topic; all else is the broker's own."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self._broker, self.topic, self.records_read = broker, topic, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
+
+    async def reader(self, positions: Mapping[TopicPartition, int]) -> "CountingReader":
+        """See Broker."""
+        return CountingReader(await self._broker.reader(positions), self)
+
+
+class CountingReader:
+    """One of its readers."""
+
+    def __init__(self, reader: Reader, counts: CountingBroker) -> None:
+        self._reader, self._counts = reader, counts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    async def fetch(self, sources: Collection[TopicPartition], *, records_max: int, wait_ms: int) -> list[Batch]:
+        """See Reader."""
+        batches = await self._reader.fetch(sources, records_max=records_max, wait_ms=wait_ms)
+        counts = self._counts
+        for batch in batches:
+            if batch.source.topic == counts.topic:
+                counts.records_read += len(batch.records)
+        return batches
+
+
+class Samples:
+    """Written in a thread, so that what blocks the loop delays none."""
+
+    def __init__(self, path: str, notes: Notes, counts: CountingBroker) -> None:
+        self._file, self._notes, self._counts = open(path, "a"), notes, counts  # noqa: SIM115  # as long as the process
+        self._lock = threading.Lock()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        due_s = time.monotonic()
+        while True:
+            self.write()
+            due_s += SAMPLE_S
+            time.sleep(max(due_s - time.monotonic(), 0.0))
+
+    def write(self) -> None:
+        """One more."""
+        with self._lock:
+            sample = {
+                "at_s": time.monotonic(),
+                "cpu_s": time.process_time(),
+                "records": self._notes.count,
+                "busy_s": self._notes.busy_ns / 1e9,
+                "records_read": self._counts.records_read,
+            }
+            self._file.write(json.dumps(sample) + "\n")
+            self._file.flush()
+
+
+def run(order: dict[str, Any]) -> None:
+    """Until SIGTERM."""
+    settings = Settings(session_timeout_ms=order["session_ms"], group_instance_id=order["name"])
+    broker = connect(f"kafka://{order['bootstrap']}", settings, order["group"])
+    counting = CountingBroker(broker, order["topic"])
+    notes = Notes(order["notes"], order["notes_max"])
+    app = App(order["group"], broker=cast(Broker, counting), settings=settings)
+    declared = app.handler(order["topic"], parallelising_factor=order["factor"])
+    wait_s, spin_us, clock = order["wait_ms"] / 1e3, order["spin_us"], time.monotonic_ns
+
+    async def wait(value: bytes, ctx: Context) -> None:
+        began_ns = clock()
+        await asyncio.sleep(wait_s)
+        notes.add(began_ns, ctx.partition, ctx.offset, value)
+
+    async def work(value: bytes, ctx: Context) -> None:
+        began_ns = clock()
+        if spin_us:
+            spin(spin_us)
+        notes.add(began_ns, ctx.partition, ctx.offset, value)
+
+    declared(wait if wait_s else work)
+    samples = Samples(order["samples"], notes, counting)
+    app.run()
+    samples.write()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("aiokafka").setLevel(logging.ERROR)
+    run(json.loads(Path(sys.argv[1]).read_text()))

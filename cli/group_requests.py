@@ -1,0 +1,82 @@
+"""Asking something of a group from a process that is no member: said in the signals, until the control log has it.
+
+A signal may be lost, so it is said again, with the same request id, while nobody has taken it on.
+"""
+
+import asyncio
+import platform
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from ..brokers.protocol import Appender, Outgoing
+from ..brokers.waiting import bounded, closed_within
+from ..errors import KeylanesError, SettingsError
+from ..group.heard import partition_of
+from ..offsets.codec import encode
+from ..offsets.control import Control
+from ..offsets.ledger import Ledger
+from ..offsets.signals import Signal
+from ..runtime.logs.reader import LogReader, signals_topic
+from .group_asked import Asked
+from .group_logs import GroupLogs
+
+LOOK_MS: Final = 200
+"""Between two looks into the control log."""
+AGAIN_S: Final = 5.0
+"""Until it is said again."""
+
+A = TypeVar("A", bound=Asked)
+
+
+class NotDone(KeylanesError):
+    """It was not done in time; it may still be."""
+
+
+def asker() -> str:
+    """Who asks, in words."""
+    return f"keylanes group on {platform.node() or 'an unnamed machine'}"
+
+
+async def ask(
+    group: GroupLogs, make: Callable[[Control], A], request: str, timeout_s: float, say: Callable[[str], None]
+) -> A:
+    """What ``make`` finds to be asked for, by the control log; returns when that says that it is done. ``say`` hears
+    each new stage. Raises SettingsError when it can't be done, NotDone when it takes too long, LogError, BrokerError.
+    """
+    if group.broker.is_alone:
+        raise SettingsError("no process of the application runs: this broker's folder is open here alone")
+    if not group.has_signals:
+        raise SettingsError(f"{signals_topic(group.app)} does not exist: no process of this version has run")
+    logs = LogReader(group.app, group.broker, group.settings, group.log_partitions)
+    appender = group.broker.appender()
+    stage = "it was not said yet"
+    try:
+        async with asyncio.timeout(timeout_s):
+            ledger = await logs.read_control(Ledger())
+            asked = make(ledger.control)
+            again_s = 0.0
+            while not (now := asked.stage(ledger.control)).is_done:
+                if now.words != stage:
+                    stage = now.words
+                    say(stage)
+                now_s = asyncio.get_running_loop().time()
+                if not now.has_begun and now_s >= again_s:
+                    await _say(group, appender, partition_of("", request), asked.signal)
+                    again_s = now_s + AGAIN_S
+                await asyncio.sleep(LOOK_MS / 1000)
+                ledger = await logs.read_control(ledger)
+            say(now.words)
+            return asked
+    except TimeoutError:
+        raise NotDone(
+            f"not done after {timeout_s:g} s: {stage}. It may still be done: see keylanes group, and give a longer "
+            "--timeout-s to wait for it"
+        ) from None
+    finally:
+        await logs.close()
+        await closed_within(group.settings.close_timeout_ms, appender.close(), "closing an appender of signals")
+
+
+async def _say(group: GroupLogs, appender: Appender, partition: int, signal: Signal) -> None:
+    record = Outgoing(signals_topic(group.app), partition, None, encode(signal))
+    await bounded(appender.append([record]), group.settings.call_limit_ms, "asking")

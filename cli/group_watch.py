@@ -1,0 +1,174 @@
+"""A group as it goes on: its logs and its signals are followed, and how it stands is shown each time."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from ..brokers.protocol import OffsetOutOfRange, Reader, TopicPartition
+from ..brokers.waiting import bounded
+from ..group.beats import Beats
+from ..group.heard import PARTITIONS
+from ..group.loads import Loads
+from ..group.shown import GroupShown, shown
+from ..offsets.codec import SignalError, decode_signal
+from ..offsets.control import Control
+from ..offsets.ledger import Ledger
+from ..offsets.signals import Load
+from ..runtime.logs.reader import FETCH_RECORDS_MAX, HistoryTrimmed, LogReader, signals_topic
+from .group_logs import GroupLogs, Heard, Stands, costs_of, signalled
+from .group_text import beat_text, cores_text, group_json, ranges_text, watched_text
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Show: TypeAlias = Callable[[Stands], None]
+
+INTERVAL_MS: Final = 500
+"""Between two looks, unless another time is asked for."""
+
+
+class _Ear:
+    """What is heard in the signals from now on, beside what was heard before. ``reader`` None: there are none."""
+
+    def __init__(self, group: GroupLogs, control: Control) -> None:
+        self.group, self.beats = group, Beats(control)
+        self.sources = [TopicPartition(signals_topic(group.app), partition) for partition in range(PARTITIONS)]
+        self.loads = Loads()
+        self._before: Heard | None = None
+        self._reader: Reader | None = None
+
+    async def open(self, wall_ms: Callable[[], int]) -> None:
+        """Hear what was said lately, and listen."""
+        if not self.group.has_signals:
+            return
+        broker, limit = self.group.broker, self.group.settings.call_limit_ms
+        marks = await bounded(broker.watermarks(self.sources), limit, f"watermarks of {self.sources[0].topic}")
+        self._before, self.loads = await signalled(self.group, self.beats.control, None, wall_ms)
+        self._reader = await bounded(broker.reader({}), limit, f"opening a reader of {self.sources[0].topic}")
+        self._reader.assign({source: mark.high for source, mark in marks.items()})
+
+    async def listen(self, wait_ms: int) -> None:
+        """Hear what is new, if that comes soon enough."""
+        if self._reader is None:
+            await asyncio.sleep(wait_ms / 1000)
+            return
+        try:
+            batches = await self._reader.fetch(self.sources, records_max=FETCH_RECORDS_MAX, wait_ms=wait_ms)
+        except OffsetOutOfRange as error:  # retention has passed it
+            self._reader.assign(
+                {**{s: self._reader.position(s) for s in self.sources}, error.source: error.watermarks.start}
+            )
+            return
+        for record in (record for batch in batches for record in batch.records):
+            with contextlib.suppress(SignalError):  # a newer version's: no fact
+                signal = decode_signal(record.value or b"")
+                self.beats.hear(record.timestamp, signal)
+                if isinstance(signal, Load):
+                    self.loads.hear(signal, record.timestamp)
+
+    @property
+    def heard(self) -> Heard | None:
+        """When each member was heard last."""
+        if self._before is None:
+            return None
+        now_ms = {m.incarnation: self.beats.last_ms.get(m.birth) for m in self.beats.control.unfenced()}
+        last_ms = {**self._before.last_ms, **{i: ms for i, ms in now_ms.items() if ms is not None}}
+        return Heard(last_ms, {i for i in self._before.expired if i not in last_ms})
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        if self._reader is not None:
+            await self._reader.close()
+
+
+async def watch(group: GroupLogs, wall_ms: Callable[[], int], interval_ms: int, show: Show) -> None:
+    """Show how it stands, when something was heard and at least in intervals, until cancelled. Raises LogError,
+    BrokerError.
+    """
+    loop, interval_s = asyncio.get_running_loop(), interval_ms / 1000
+    logs = LogReader(group.app, group.broker, group.settings, group.log_partitions)
+    ledger = await logs.begin_offsets(await logs.read_control(Ledger()))
+    ear = _Ear(group, ledger.control)
+    try:
+        await ear.open(wall_ms)
+        while True:
+            began_s = loop.time()
+            stands = shown(ledger.control, ledger.partitions)
+            show(Stands(stands, None, wall_ms(), ear.heard, costs_of(stands, ear.loads)))
+            await ear.listen(interval_ms)
+            await asyncio.sleep(max(0.0, began_s + interval_s - loop.time()))
+            ledger = await logs.read_control(ledger)
+            try:
+                ledger = await logs.read_offsets(ledger)
+            except HistoryTrimmed:
+                ledger = await logs.begin_offsets(ledger)
+    finally:
+        await ear.close()
+        await logs.close()
+
+
+# --- how it is shown --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def shown_on_screen(app: str, *, as_json: bool) -> Iterator[Show]:
+    """A picture that is renewed, on a terminal; else a block for each change of the group, or a line of JSON."""
+    if as_json or not sys.stdout.isatty():
+        yield changes_shown(app, group_json if as_json else watched_text, _written)
+        return
+    from rich.live import Live
+
+    with Live(auto_refresh=False, screen=False) as live:
+        yield lambda stands: live.update(picture(app, stands), refresh=True)
+
+
+def changes_shown(app: str, text: Callable[[str, Stands], str], write: Callable[[str], None]) -> Show:
+    """Writes how a group stands when it has changed: beats and loads alone are no change."""
+    before: GroupShown | None = None
+
+    def show(stands: Stands) -> None:
+        nonlocal before
+        if stands.group != before:
+            before = stands.group
+            write(text(app, stands))
+
+    return show
+
+
+def picture(app: str, stands: Stands) -> "RenderableType":
+    """The group for a terminal: its members, the moves that are under way, and what else waits."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    group = stands.group
+    members = Table("member", "host", "standing", "last beat", "load", "share", "ranges", box=None, pad_edge=False)
+    for member in group.members:
+        role = "coordinates" if member.is_coordinator else member.standing
+        beat = beat_text(member, stands).removeprefix("last beat ")
+        name = f"{member.incarnation} {member.instance}".strip()
+        load = cores_text(member, stands) or "?"
+        members.add_row(
+            *map(Text, (name, member.host or "?", role, beat, load, f"{member.share:.0%}", ranges_text(member.held)))
+        )
+    parts: list[RenderableType] = [
+        Text(f"{app}: {group.state.value}, term {group.term}, level {group.level}", style="bold"),
+        members if group.members else Text("no member"),
+    ]
+    if group.moves:
+        moves = Table("move", "range", "from", "to", "waits for", box=None, pad_edge=False)
+        for move in group.moves:
+            origin = str(move.origin or "nobody")
+            moves.add_row(*map(Text, (str(move.move), move.label, origin, str(move.target), move.waits_for)))
+        parts += [Text(), moves]
+    if group.waits:
+        parts += [Text(), *map(Text, group.waits)]
+    return Group(*parts)
+
+
+def _written(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

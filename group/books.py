@@ -1,0 +1,248 @@
+"""PURE. Who has how much, while it is worked out what shall be: kept in order, so that a step looks at few members."""
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, TypeAlias
+
+from ..keyrange.hashing import SPACE_END
+from ..offsets.ledger import Place
+from .shares import READ_NS, UNIT_US, Share, Taker
+
+MILLI: Final = 1_000
+"""Capacities are whole thousandths here."""
+READERS_LEAST: Final = 2
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """A share, or a part of one. ``number``: of the share; ``cells``: as there, with their whole weight."""
+
+    number: int
+    place: Place
+    first: int
+    end: int
+    weight: int
+    cost_us: int
+    cells: tuple[tuple[int, int], ...]
+    owner: int
+    is_owned: bool
+    """Whether somebody owns it rightly before: to move it disturbs who works on it."""
+    gain: float = 0.0
+
+
+Entry: TypeAlias = tuple[int, int, int, Piece]
+"""(weight, number, first, piece): no two are equal in the first three."""
+
+
+def weighed(shares: Sequence[Share]) -> list[int]:
+    """What each share counts: its points and its measured load. One that was not measured counts like the others of
+    its topic, else like all others, by points.
+    """
+    busy, points = Counter[str](), Counter[str]()
+    for share in shares:
+        if share.busy_us_per_s is not None:
+            for name in (share.topic, ""):
+                busy[name] += share.busy_us_per_s
+                points[name] += share.points
+    found: list[int] = []
+    for share in shares:
+        known, name = share.busy_us_per_s, share.topic if points[share.topic] else ""
+        if known is None:
+            known = busy[name] * share.points // points[name] if points[name] else 0
+        found.append(_base(share.first, share.end) + known)
+    return found
+
+
+def _base(first: int, end: int) -> int:
+    return UNIT_US * (end - first) // SPACE_END
+
+
+def pieces_of(shares: Sequence[Share], owned: Collection[int]) -> list[Piece]:
+    """A piece for each share, by number. ``owned``: of those that have an owner rightly."""
+    found: list[Piece] = []
+    for number, (share, weight) in enumerate(zip(shares, weighed(shares), strict=True)):
+        bounds = [*(first for first, _ in share.cells), share.end]
+        cells = tuple((a, _base(a, b) + busy) for (a, b), (_, busy) in zip(pairwise(bounds), share.cells, strict=True))
+        total = sum(cell for _, cell in cells) if cells else weight
+        kept = (share.place, share.first, share.end, total, share.cost_us, cells, share.owner)
+        found.append(Piece(number, *kept, number in owned))
+    return found
+
+
+class Books:
+    """Who has how much. Fullness is load over capacity, in whole microseconds a second."""
+
+    def __init__(self, takers: Collection[Taker], shares: Sequence[Share]) -> None:
+        self.takers = {taker.incarnation: taker for taker in takers}
+        self.capacity = {i: max(1, round(taker.capacity * MILLI)) for i, taker in self.takers.items()}
+        self.load = dict.fromkeys(self.takers, 0)
+        self.full = dict.fromkeys(self.takers, 0)
+        self.by_topic: Counter[tuple[int, str]] = Counter()
+        self.owned: dict[int, dict[str, list[Entry]]] = {i: {} for i in self.takers}
+        self.partable: dict[int, list[Entry]] = {i: [] for i in self.takers}
+        self.pieces: dict[Place, list[Piece]] = {}
+        """In order of points; those that nobody was given yet are missing."""
+        self._reads: Counter[tuple[int, Place]] = Counter()
+        self._charges, self._readers_max = _reading(shares)
+        self._classes: dict[frozenset[str], list[tuple[int, int]]] = {}
+        for incarnation in sorted(self.takers):
+            self._classes.setdefault(self.takers[incarnation].topics, []).append((0, incarnation))
+        self._able = {topic: self._able_lists(topic) for topic in {share.topic for share in shares}}
+        self.givers = [(0, incarnation) for incarnation in sorted(self.takers)]
+        """All that were not put aside, the fullest one last."""
+
+    def _able_lists(self, topic: str) -> list[list[tuple[int, int]]]:
+        return [ordered for topics, ordered in self._classes.items() if topic in topics]
+
+    def can(self, incarnation: int, topic: str) -> bool:
+        """Whether it is there and can handle the topic."""
+        taker = self.takers.get(incarnation)
+        return taker is not None and topic in taker.topics
+
+    def is_able(self, topic: str) -> bool:
+        """Whether anybody can handle it."""
+        return bool(self._able[topic])
+
+    def least_full(self, topic: str, most: int) -> Iterator[int]:
+        """Those that can handle a topic and are least full: of each kind of member the first, and at most so many that
+        are equally full.
+        """
+        for ordered in self._able[topic]:
+            for full, incarnation in ordered[:most]:
+                if full != ordered[0][0]:
+                    break
+                yield incarnation
+
+    def least_full_of_all(self) -> list[int]:
+        """The first of each kind of member, the least full one first."""
+        return [incarnation for _, incarnation in sorted(ordered[0] for ordered in self._classes.values())]
+
+    # --- giving and taking ------------------------------------------------------------------------------------------
+
+    def give(self, piece: Piece, incarnation: int) -> None:
+        """It owns this too."""
+        piece.owner = incarnation
+        insort(self.pieces.setdefault(piece.place, []), piece, key=_first)
+        self._count(piece, incarnation, 1)
+
+    def take(self, piece: Piece) -> None:
+        """Its owner owns it no more."""
+        over = self.pieces[piece.place]
+        del over[bisect_left(over, piece.first, key=_first)]
+        self._count(piece, piece.owner, -1)
+
+    def _count(self, piece: Piece, incarnation: int, sign: int) -> None:
+        topic, entry = piece.place[0], (piece.weight, piece.number, piece.first, piece)
+        lists = [self.owned[incarnation].setdefault(topic, [])]
+        lists += [self.partable[incarnation]] if len(piece.cells) > 1 else []
+        for ordered in lists:
+            if sign > 0:
+                insort(ordered, entry)
+            else:
+                del ordered[bisect_left(ordered, entry[:3])]  # shorter, and so less
+        self.by_topic[incarnation, topic] += sign * piece.weight
+        reads = self._reads[incarnation, piece.place]
+        self._reads[incarnation, piece.place] = reads + sign
+        begins_or_ends = reads + min(sign, 0) == 0
+        self._loaded(incarnation, sign * (piece.weight + (self._charges[piece.place] if begins_or_ends else 0)))
+
+    def _loaded(self, incarnation: int, more: int) -> None:
+        before = (self.full[incarnation], incarnation)
+        self.load[incarnation] += more
+        self.full[incarnation] = self.fullness(incarnation)
+        for ordered in (self._classes[self.takers[incarnation].topics], self.givers):
+            at = bisect_left(ordered, before)
+            if at < len(ordered) and ordered[at] == before:
+                del ordered[at]
+                insort(ordered, (self.full[incarnation], incarnation))
+
+    def cut(self, piece: Piece, at: int) -> tuple[Piece, Piece]:
+        """Two parts of a piece that is nobody's now; the right one from its ``at``-th cell on."""
+        point = piece.cells[at][0]
+        parts: list[Piece] = []
+        for first, end, cells in ((piece.first, point, piece.cells[:at]), (point, piece.end, piece.cells[at:])):
+            cost_us = piece.cost_us * (end - first) // (piece.end - piece.first)
+            weight = sum(busy for _, busy in cells)
+            rest = (piece.number, piece.place, first, end, weight, cost_us, cells, piece.owner, piece.is_owned)
+            parts.append(Piece(*rest, piece.gain))
+        return parts[0], parts[1]
+
+    # --- what it would be -------------------------------------------------------------------------------------------
+
+    def fullness(self, incarnation: int, more: int = 0) -> int:
+        """How full it would be with so much more."""
+        return (self.load[incarnation] + more) * MILLI // self.capacity[incarnation]
+
+    def takes(self, incarnation: int, place: Place, weight: int) -> int:
+        """By how much its load rises with so much of a partition, which it may have to read then."""
+        return weight + (0 if self._reads[incarnation, place] else self._charges[place])
+
+    def is_last(self, piece: Piece) -> bool:
+        """Whether its owner has nothing else of the partition."""
+        return self._reads[piece.owner, piece.place] == 1
+
+    def loses(self, piece: Piece) -> int:
+        """By how much the load of its owner falls without it."""
+        return piece.weight + (self._charges[piece.place] if self.is_last(piece) else 0)
+
+    def readers(self, place: Place) -> list[int]:
+        """Who owns something of a partition, the least full one first."""
+        found = {piece.owner for piece in self.pieces.get(place, ())}
+        return sorted(found, key=lambda incarnation: (self.full[incarnation], incarnation))
+
+    def may_read(self, incarnation: int, place: Place, instead_of: int) -> bool:
+        """Whether a member may own something of a partition: more readers than ``2 + c / r`` of it gain nothing.
+        ``instead_of``: who stops reading it.
+        """
+        most = self._readers_max.get(place)
+        if most is None or self._reads[incarnation, place]:
+            return True
+        pieces = self.pieces.get(place, ())
+        return len(pieces) < most or len({piece.owner for piece in pieces} - {instead_of}) < most
+
+    def neighbours(self, piece: Piece) -> tuple[int, int]:
+        """The owners on its left and on its right; 0 where nobody owns what touches it."""
+        over = self.pieces.get(piece.place, [])
+        at = bisect_left(over, piece.first, key=_first)
+        right = at + 1 if at < len(over) and over[at] is piece else at
+        left_owner = over[at - 1].owner if at and over[at - 1].end == piece.first else 0
+        right_owner = over[right].owner if right < len(over) and over[right].first == piece.end else 0
+        return left_owner, right_owner
+
+    def bands(self, incarnation: int, place: Place) -> int:
+        """How many bands of a partition it has: what touches is one."""
+        if not self._reads[incarnation, place]:
+            return 0
+        own = [piece for piece in self.pieces[place] if piece.owner == incarnation]
+        return 1 + sum(a.end != b.first for a, b in pairwise(own))
+
+    # --- who was put aside ------------------------------------------------------------------------------------------
+
+    def put_aside(self) -> None:
+        """The fullest one gives nothing for now."""
+        self.givers.pop()
+
+    def put_back(self) -> None:
+        """All may give again."""
+        self.givers = sorted((full, incarnation) for incarnation, full in self.full.items())
+
+
+def _first(piece: Piece) -> int:
+    return piece.first
+
+
+def _reading(shares: Sequence[Share]) -> tuple[dict[Place, int], dict[Place, int]]:
+    """What each reader of a partition pays for it, and how many readers gain something where that was measured."""
+    busy, records = Counter[Place](), Counter[Place]()
+    measured: set[Place] = set()
+    for share in shares:
+        records[share.place] += share.records_per_s
+        if share.busy_us_per_s is not None:
+            busy[share.place] += share.busy_us_per_s
+            measured.add(share.place)
+    charges = {place: count * READ_NS // 1_000 for place, count in records.items()}
+    most = {place: READERS_LEAST + busy[place] // max(1, charges[place]) for place in measured}
+    return charges, most

@@ -1,0 +1,369 @@
+"""PURE. The coordinator's row about plans: when one is due, of what it is made, and what it says.
+
+A plan says all of what shall be, as moves from what is. What is on its way when it is made (asked for and not released,
+or free and not granted) belongs to where it goes: so plans that follow each other do not send a range here and there.
+
+| cause | due when | what moves |
+|---|---|---|
+| request | somebody asks for a move | what is asked for; all, when a change is due, too |
+| change | who takes part has changed, or there is an orphan | what has no owner, and what makes members level |
+| load | all is at rest, loads were measured since, and a member would be relieved by enough | what makes them level |
+| join bands | all is at rest, and a member has held bands that touch for long enough | these, back to it as one |
+
+Nothing that is the coordinator's own wish happens in its first two load intervals: it has not heard the loads yet.
+
+What a plan is made of are values (a ``Question``) and the loads, of which a thread may ask. A small one is answered
+where it is asked; a large one is in ``needs``, is answered off the event loop by ``answered``, and counts if nothing
+that it was made of has changed since.
+"""
+
+from collections.abc import Hashable, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from ..keyrange.ranges import even_bounds
+from ..offsets.control import LOAD, Member
+from ..offsets.control_events import PlanMade, ReleaseAsked
+from ..offsets.decide import Turn
+from ..offsets.event_values import PlannedMove
+from ..offsets.ledger import Place
+from ..offsets.signals import MoveAsked
+from .cells import Cell, Standing
+from .loads import Loads
+from .moves import cut_by, newest, on_their_way, overlaps, pending
+from .shares import NOBODY, Share, Taker
+from .standings import touch
+from .target import GAIN_US, solve
+from .view import JOIN, Answer, Batch, View
+
+CHANGE: Final = "change"
+"""The cause of a plan that answers events of the control log."""
+REQUEST: Final = "request"
+JOIN_AGAIN: Final = 6
+"""So many times ``join_ms`` after a try there is another one."""
+MOVES_MAX: Final = 2_000
+"""In one event of a plan."""
+
+
+class Question(NamedTuple):
+    """All that a plan is made of. ``places``: the cells of each; ``pending``, ``ways``: the moves and the releases that
+    are on their way, by place; ``stateful``: topics with stores; ``factors``: into how many parts each topic's
+    partitions may be cut; ``number``: the highest of a move so far.
+    """
+
+    key: Hashable
+    cause: str
+    levels: bool
+    number: int
+    takers: tuple[Taker, ...]
+    places: dict[Place, list[Cell]]
+    pending: dict[Place, list[PlannedMove]]
+    ways: dict[Place, list[ReleaseAsked]]
+    asked: frozenset[int]
+    requests: tuple[MoveAsked, ...]
+    stateful: frozenset[str]
+    factors: dict[str, int]
+    loads: Loads
+
+    @property
+    def size(self) -> int:
+        """Shares times members, about."""
+        return sum(map(len, self.places.values())) * len(self.takers)
+
+
+def planned(view: View, turn: Turn) -> Batch:
+    """A plan, when there is a cause and somebody to have something."""
+    question = _due(view)
+    if question is None:
+        return Batch()
+    if question.cause == JOIN:
+        moves: list[PlannedMove] | None = _joining(view)
+    elif view.seat.answer is not None and view.seat.answer.key == question.key:
+        moves = view.seat.answer.moves
+    else:
+        moves = None if question.size > view.rules.inline_max else answered(question).moves
+    if moves is None:
+        return Batch()
+    control, cause = view.control, question.cause
+    if cause == LOAD:
+        view.seat.weighed, view.seat.weighed_ms = view.heard.loads.version, view.now_ms
+        if not moves:
+            view.seat.answer = None
+            return Batch()
+    # A plan for load is a cause of its own, which the fold counts when it has taken it.
+    answers = control.group_epoch + (cause == LOAD) if question.levels else control.moves.group_epoch
+    chunks = [moves[i : i + MOVES_MAX] for i in range(0, len(moves), MOVES_MAX)] or [[]]
+    plan = control.moves.plan + 1
+    return Batch(
+        [
+            PlanMade(*turn.next(), plan, answers, cause, view.position, part, len(chunks), tuple(chunk))
+            for part, chunk in enumerate(chunks)
+        ],
+        tuple(request.request for request in question.requests),
+    )
+
+
+def unanswered(view: View) -> Question | None:
+    """The plan that is due and too large to be made at once."""
+    question = _due(view)
+    if question is None or question.cause == JOIN or question.size <= view.rules.inline_max:
+        return None
+    answer = view.seat.answer
+    return None if answer is not None and answer.key == question.key else question
+
+
+def answered(question: Question) -> Answer:
+    """All moves that lead from what is to what shall be, but those whose release is asked for already."""
+    return Answer(question.key, _moves(question))
+
+
+# --- when a plan is due --------------------------------------------------------------------------------------------
+
+
+def _due(view: View) -> Question | None:
+    """What is to be worked out; None: nothing."""
+    # Who has not read the offset log yet takes all for free.
+    if not view.staying or view.unseen or view.unopened or view.lacks_ends:
+        return None
+    control, requests = view.control, tuple(view.heard.moves.values())
+    is_time = _is_time(view)
+    is_due = is_time and (control.group_epoch > control.moves.group_epoch or _has_orphans(view))
+    if requests or is_due:
+        return _question(view, REQUEST if requests else CHANGE, requests, levels=is_due)
+    if is_time and _may_weigh(view):
+        return _question(view, LOAD, (), levels=True)
+    if is_time and _is_at_rest(view) and _joining(view):
+        return _question(view, JOIN, (), levels=False)
+    return None
+
+
+def _has_orphans(view: View) -> bool:
+    """Whether something is free that no move takes anywhere, although somebody can handle it: such as what was released
+    when that had just been withdrawn.
+    """
+    if not view.standings.free:
+        return False
+    staying = {member.incarnation for member in view.staying}
+    topics = {source.topic for member in view.staying for source in member.joined.topics}
+    planned = pending(view)
+    return any(
+        cell.standing is Standing.FREE and ((move := newest(moves, cell)) is None or move.target not in staying)
+        for place in view.standings.free
+        if place[0] in topics
+        for moves in (planned.get(place, ()),)
+        for cell in view.cells(place)
+    )
+
+
+def _is_time(view: View) -> bool:
+    """Whether a plan may be made now. Who is alone in sight waits for nobody."""
+    others = [birth for birth in view.heard.asked if birth != view.seat.birth]
+    others += [member.birth for member in view.living if member.birth != view.seat.birth]
+    if not others:
+        return True
+    if view.seat.planned_ms is None:
+        return view.now_ms - view.seat.began_ms >= view.rules.start_window_ms
+    return view.now_ms - view.seat.planned_ms >= view.rules.plan_interval_ms
+
+
+def _is_at_rest(view: View) -> bool:
+    """Whether nothing is on its way, and loads were measured since something was."""
+    seat, settle_ms = view.seat, view.rules.settle_ms
+    since_ms = max(ms for ms in (seat.began_ms, seat.planned_ms, seat.moved_ms) if ms is not None)
+    if view.control.moves.asked or view.now_ms - since_ms < settle_ms:
+        return False
+    return not _waits(view) and not any(
+        cell.standing is Standing.FREE and newest(moves, cell) is not None
+        for place, moves in (pending(view).items() if view.standings.free else ())
+        if place in view.standings.free
+        for cell in view.cells(place)
+    )
+
+
+def _waits(view: View) -> bool:
+    """Whether a planned move was not asked for yet, for want of budget."""
+    staying = {member.incarnation for member in view.staying}
+    return any(
+        cell.owner == move.origin and cell.standing is Standing.HELD and overlaps(cell, move)
+        for move in view.control.moves.planned.values()
+        if move.origin != move.target and move.origin in staying and move.target in staying
+        for cell in view.cells((move.topic, move.partition))
+    )
+
+
+def _may_weigh(view: View) -> bool:
+    """Whether loads may show something that they did not when they were looked at last."""
+    seat, loads = view.seat, view.heard.loads
+    if len(view.staying) < 2 or loads.version == seat.weighed:
+        return False
+    is_early = seat.weighed_ms is not None and view.now_ms - seat.weighed_ms < view.rules.load_interval_ms
+    return not is_early and _is_at_rest(view)
+
+
+# --- what it is made of --------------------------------------------------------------------------------------------
+
+
+def _question(view: View, cause: str, requests: tuple[MoveAsked, ...], *, levels: bool) -> Question:
+    control = view.control
+    takers = tuple(_taker(member) for member in view.staying)
+    names = tuple(request.request for request in requests)
+    key = (cause, levels, view.position, tuple(taker.incarnation for taker in takers), names)
+    factors: dict[str, int] = {}
+    for member in view.staying:
+        for source in member.joined.topics:
+            factors[source.topic] = min(source.factor, factors.get(source.topic, source.factor))
+    return Question(
+        key,
+        cause,
+        levels,
+        control.moves.move_max,
+        takers,
+        {place: view.cells(place) for place in sorted(control.started)},
+        pending(view),
+        on_their_way(view),
+        frozenset(control.moves.asked),
+        requests,
+        frozenset(store.topic for store in control.stores.values()),
+        factors,
+        view.heard.loads,
+    )
+
+
+def _taker(member: Member) -> Taker:
+    topics = frozenset(source.topic for source in member.joined.topics)
+    return Taker(member.incarnation, member.joined.capacity or 1.0, topics)
+
+
+def _joining(view: View) -> list[PlannedMove]:
+    """Of one place the bands that touch and should be one: from their owner to itself."""
+    rules, seat = view.rules, view.seat
+    staying = {member.incarnation for member in view.staying}
+    for place, since_ms in sorted(view.standings.touching_ms.items()):
+        tried_ms = seat.joined_ms.get(place)
+        if view.now_ms - since_ms < rules.join_ms:
+            continue
+        if tried_ms is not None and view.now_ms - tried_ms < JOIN_AGAIN * rules.join_ms:
+            continue
+        run: list[Cell] = []
+        for a, b in pairwise(view.cells(place)):
+            if touch(a, b) and a.owner in staying:
+                run = run or [a]
+                run.append(b)
+            elif run:
+                break
+        first = view.control.moves.move_max + 1
+        if run:
+            return [
+                PlannedMove(first + n, *place, cell.first, cell.end, cell.owner, cell.owner, 0, 0.0, 0)
+                for n, cell in enumerate(run)
+            ]
+    return []
+
+
+# --- what comes of it ----------------------------------------------------------------------------------------------
+
+
+def _moves(question: Question) -> list[PlannedMove]:
+    shares = _shares(question)
+    staying = {taker.incarnation for taker in question.takers}
+    parts = {share: [(share.first, share.end, share.owner, 0.0, share.cost_us)] for share in shares}
+    if question.levels:
+        floor_us = GAIN_US if question.cause == LOAD else 0
+        for shift in solve(question.takers, list(shares), floor_us=floor_us):
+            rest = parts[shift.share]
+            first, end, owner, *_ = rest.pop()
+            rest += [(first, shift.first, owner, 0.0, 0)] if first < shift.first else []
+            rest.append((shift.first, shift.end, shift.target, shift.gain, shift.cost_us))
+            rest += [(shift.end, end, owner, 0.0, 0)] if shift.end < end else []
+    number, moves = question.number, list[PlannedMove]()
+    for share, (cell, on_its_way) in sorted(shares.items(), key=lambda item: item[0][:4]):
+        asked = _requested(share, cell.epoch, question.requests)
+        goes_and_comes = asked is not None and not asked.target  # it is given up where nobody else can have it
+        if asked is not None:
+            target = _target_of(asked, share, question, list(shares))
+            parts[share] = [(share.first, share.end, target, 0.0, share.cost_us)]
+        origin = _owner(cell)
+        for first, end, wanted, gain, cost_us in parts[share]:
+            if wanted == NOBODY or wanted not in staying or (on_its_way and on_its_way.target == wanted):
+                continue
+            if wanted != origin or goes_and_comes:
+                number += 1
+                state_bytes = share.state_bytes * (end - first) // share.points
+                where = (*share.place, first, end, origin, wanted)
+                moves.append(PlannedMove(number, *where, state_bytes, gain if origin else 0.0, cost_us))
+    return moves
+
+
+def _shares(question: Question) -> dict[Share, tuple[Cell, PlannedMove | None]]:
+    """What is to be shared out: each with the cell that it lies in, and the move whose release was asked for."""
+    staying = {taker.incarnation for taker in question.takers}
+    shares: dict[Share, tuple[Cell, PlannedMove | None]] = {}
+    for place, found in question.places.items():
+        requested = [request for request in question.requests if (request.topic, request.partition) == place]
+        for cell in cut_by(found, [*requested, *question.ways.get(place, ())]):
+            begun = newest(question.pending.get(place, ()), cell)
+            if begun is not None and begun.target not in staying:
+                begun = None
+            is_free = cell.standing is Standing.FREE
+            is_asked = begun is not None and begun.move in question.asked
+            is_to_come = begun is not None and not question.levels and begun.origin == _owner(cell)
+            # What is on its way belongs to where it goes: a plan begins there.
+            owner = begun.target if begun is not None and (is_free or is_asked or is_to_come) else _owner(cell)
+            share = Share(*place, cell.first, cell.end, owner, place[0] in question.stateful)
+            shares[_measured(share, question)] = cell, begun if is_asked else None
+    return shares
+
+
+def _measured(share: Share, question: Question) -> Share:
+    """With what it costs, and where it may be parted."""
+    cost = question.loads.cost(share.place, share.first, share.end)
+    if cost is None:
+        return share
+    cells: tuple[tuple[int, int], ...] = ()
+    if cost.busy_us_per_s >= GAIN_US:
+        cells = _parts_of(share, question.factors.get(share.topic, 1), question.loads)
+    return share._replace(
+        busy_us_per_s=cost.busy_us_per_s,
+        records_per_s=cost.records_per_s,
+        backlog=cost.backlog,
+        state_bytes=cost.state_bytes,
+        cells=cells,
+    )
+
+
+def _parts_of(share: Share, factor: int, loads: Loads) -> tuple[tuple[int, int], ...]:
+    """The cells of the declared cut in it, with their load."""
+    if factor < 2:
+        return ()
+    inside = [at for at in even_bounds(factor) if share.first < at < share.end]
+    parts: list[tuple[int, int]] = []
+    for a, b in pairwise([share.first, *inside, share.end]):
+        cost = loads.cost(share.place, a, b)
+        if cost is None:  # heard meanwhile
+            return ()
+        parts.append((a, cost.busy_us_per_s))
+    return tuple(parts) if len(parts) > 1 else ()
+
+
+def _owner(cell: Cell) -> int:
+    """Who works on the points of a cell."""
+    return cell.owner if cell.standing is Standing.HELD else NOBODY
+
+
+def _requested(share: Share, epoch: int, requests: Sequence[MoveAsked]) -> MoveAsked | None:
+    """The last request over a share that is held at an epoch; one that names another one is late."""
+    own = [asked for asked in requests if (asked.topic, asked.partition) == share[:2]]
+    over = [asked for asked in own if asked.first <= share.first and share.end <= asked.end]
+    over = [asked for asked in over if asked.epoch in (0, epoch)]
+    return over[-1] if over else None
+
+
+def _target_of(asked: MoveAsked, share: Share, question: Question, shares: Sequence[Share]) -> int:
+    """Where a request has it go: to whom it names, else to the best of the others, else back to where it is."""
+    able = [taker for taker in question.takers if share.topic in taker.topics]
+    if asked.target:
+        return asked.target if asked.target in {taker.incarnation for taker in able} else NOBODY
+    others = [taker for taker in able if taker.incarnation != share.owner] or able
+    given_up = share._replace(owner=NOBODY)
+    shifts = solve(others, [given_up, *(one for one in shares if one.owner != share.owner)], levels=False)
+    return next((shift.target for shift in shifts if shift.share is given_up), NOBODY)

@@ -1,0 +1,91 @@
+"""PURE. How it stands with all source partitions, worked out anew only where something has changed.
+
+Everything that ``cells`` looks at is looked at here: the fold of the partition (by itself and by its version), whether
+its owners are expelled and fenced, and what was read. Where one of these is another than when the cells were worked out
+they are worked out again; where it can't be told they are, too. The test holds this against ``cells``.
+"""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ..offsets.control import Control
+from ..offsets.ledger import Ledger, PartitionLedger, Place
+from .cells import NOTHING, Cell, Standing, cells
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """The cells of a place, and of what they were made."""
+
+    fold: PartitionLedger
+    version: int
+    cells: list[Cell]
+    owners: frozenset[int]
+
+
+class Standings:
+    """Of one coordinator. ``free``: places where something may be granted; ``unread``: where something is unread."""
+
+    def __init__(self) -> None:
+        self.free: set[Place] = set()
+        self.unread: set[Place] = set()
+        self.touching_ms: dict[Place, int] = {}
+        """Since when a member holds bands that touch, of different epochs: by a look at them, at the last change."""
+        self._entries: dict[Place, _Entry] = {}
+        self._control: Control | None = None
+        self._members: dict[int, tuple[bool, bool]] = {}
+        self._incarnation_max = 0
+        self._read: AbstractSet[tuple[Place, int]] | None = None
+        self._reads = 0
+
+    def refresh(self, ledger: Ledger, read: AbstractSet[tuple[Place, int]], now_ms: int) -> None:
+        """Work out anew what changed."""
+        control, folds = ledger.control, ledger.partitions
+        self._forget(control, read)
+        entries = self._entries
+        for place in control.started:
+            fold, entry = folds.get(place, NOTHING), entries.get(place)
+            if entry is None or entry.fold is not fold or entry.version != fold.version:
+                self._enter(place, fold, cells(control, folds, place, read), now_ms)
+
+    def cells(self, place: Place) -> list[Cell]:
+        """Of a place that was started; nobody changes it."""
+        return self._entries[place].cells
+
+    def _forget(self, control: Control, read: AbstractSet[tuple[Place, int]]) -> None:
+        """What may be otherwise by who is expelled or fenced, and by what was read."""
+        if control is not self._control or read is not self._read or len(read) < self._reads:
+            self._entries.clear()
+            self.free.clear()
+            self.unread.clear()
+        elif len(read) > self._reads:
+            for place in self.unread:
+                self._entries.pop(place, None)
+        members = {i: (member.expelled, member.fenced) for i, member in control.members.items()}
+        if members != self._members or control.incarnation_max != self._incarnation_max:
+            both = self._members.keys() | members.keys()
+            changed = {i for i in both if self._members.get(i) != members.get(i)}
+            changed |= {*range(self._incarnation_max + 1, control.incarnation_max + 1)}
+            for place in [place for place, entry in self._entries.items() if entry.owners & changed]:
+                del self._entries[place]
+        self._control, self._members, self._incarnation_max = control, members, control.incarnation_max
+        self._read, self._reads = read, len(read)
+
+    def _enter(self, place: Place, fold: PartitionLedger, found: list[Cell], now_ms: int) -> None:
+        self._entries[place] = _Entry(fold, fold.version, found, frozenset(cell.owner for cell in found))
+        for places, standing in ((self.free, Standing.FREE), (self.unread, Standing.UNREAD)):
+            if any(cell.standing is standing for cell in found):
+                places.add(place)
+            else:
+                places.discard(place)
+        if any(touch(a, b) for a, b in pairwise(found)):
+            self.touching_ms[place] = now_ms
+        else:
+            self.touching_ms.pop(place, None)
+
+
+def touch(left: Cell, right: Cell) -> bool:
+    """Whether one member holds both, at different epochs, and they could be one."""
+    both = left.standing is Standing.HELD and right.standing is Standing.HELD
+    return both and left.end == right.first and left.owner == right.owner and left.epoch != right.epoch

@@ -1,0 +1,122 @@
+"""What the workers of all partitions cost: in every interval the window of each worker is closed, of all partitions.
+
+Who looks at the workers (balance.py) gets each window as it is closed. The costs are also summed up by cells of the
+declared cut, until they are taken (load_report.py): a cell is the unit in which points go from member to member. A
+worker lies in one; the cost of one that does not is shared out by points.
+
+To close them is work in proportion to the workers, and records wait for the loop meanwhile: it takes several turns.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Protocol
+
+from ...keyrange.policy import WorkerLoad
+from ..partition.worker import Worker
+from ..settings import Settings
+from .partition_run import PartitionRun
+
+WORKERS_PER_TURN = 128
+"""So many windows are closed in one turn of the loop."""
+
+
+class Looks(Protocol):
+    """Who looks at each window."""
+
+    def next_look(self) -> None:
+        """The windows of all partitions are closed now, those of one after the other."""
+
+    async def look(self, run: PartitionRun, workers: Sequence[Worker], loads: list[WorkerLoad]) -> None:
+        """Those of this partition's workers were closed, of which there may be others meanwhile."""
+
+
+class CellCosts:
+    """What was spent on each cell of a partition since it was taken last: handlers' microseconds, and records.
+
+    ``bounds``: of the declared cut. ``seconds``: how long the windows were.
+    """
+
+    __slots__ = ("bounds", "busy_us", "records", "seconds")
+
+    def __init__(self, bounds: Sequence[int]) -> None:
+        self.bounds = bounds
+        self.busy_us: dict[int, int] = {}
+        self.records: dict[int, int] = {}
+        self.seconds = 0.0
+
+    def add(self, loads: Sequence[WorkerLoad], seconds: float) -> None:
+        """One more window of this length, of all workers."""
+        self.seconds += seconds
+        for load in loads:
+            if not (load.busy or load.records):
+                continue
+            busy_us, cell = int(load.busy * seconds), self._cell(load.first)
+            if load.end <= self.bounds[cell + 1]:
+                self._spend(cell, busy_us, load.records)
+                continue
+            size, at, busy_before, records_before = load.end - load.first, load.first, 0, 0
+            while at < load.end:
+                at = min(load.end, self.bounds[cell + 1])
+                busy, records = (value * (at - load.first) // size for value in (busy_us, load.records))
+                self._spend(cell, busy - busy_before, records - records_before)
+                busy_before, records_before, cell = busy, records, cell + 1
+
+    def _cell(self, point: int) -> int:
+        return bisect_right(self.bounds, point) - 1
+
+    def _spend(self, cell: int, busy_us: int, records: int) -> None:
+        self.busy_us[cell] = self.busy_us.get(cell, 0) + busy_us
+        self.records[cell] = self.records.get(cell, 0) + records
+
+
+class Windows:
+    """Of all partitions of a process, which come and go. ``looks``: who looks at them; None: nobody."""
+
+    def __init__(self, runs: Sequence[PartitionRun], settings: Settings, looks: Looks | None) -> None:
+        self.runs, self.settings, self.looks = runs, settings, looks
+        self._costs: dict[PartitionRun, CellCosts] = {}
+        self._is_stopped = False
+
+    async def run(self) -> None:
+        """Close them in intervals until stopped or cancelled, with a breath for others between partitions."""
+        loop = asyncio.get_running_loop()
+        closed_s = dict.fromkeys(self.runs, loop.time())
+        interval_s = self.settings.balance_interval_ms / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            if self._is_stopped:
+                return
+            if self.looks is not None:
+                self.looks.next_look()
+            for run in list(self.runs):
+                if self._is_stopped:
+                    return
+                now = loop.time()
+                await self._close(run, now - closed_s.get(run, now - interval_s))  # some are added while it runs
+                closed_s[run] = now
+                await asyncio.sleep(0)
+            there = set(self.runs)
+            closed_s = {run: at for run, at in closed_s.items() if run in there}
+            self._costs = {run: costs for run, costs in self._costs.items() if run in there}
+
+    def stop(self) -> None:
+        """Close no more."""
+        self._is_stopped = True
+
+    def take(self, run: PartitionRun) -> CellCosts | None:
+        """What was spent on a partition since this was asked last; None: no window was closed since."""
+        return self._costs.pop(run, None)
+
+    async def _close(self, run: PartitionRun, seconds: float) -> None:
+        """The windows of a partition's workers, which lasted so long, some of them in each turn of the loop."""
+        loop, workers = asyncio.get_running_loop(), list(run.dispatch.workers)
+        loads: list[WorkerLoad] = []
+        for i in range(0, len(workers), WORKERS_PER_TURN):
+            loads += run.dispatch.close_windows(workers[i : i + WORKERS_PER_TURN], loop.time(), seconds)
+            await asyncio.sleep(0)
+        if (costs := self._costs.get(run)) is None:
+            costs = self._costs[run] = CellCosts(run.cut)
+        costs.add(loads, seconds)
+        if self.looks is not None and not self._is_stopped:
+            await self.looks.look(run, workers, loads)

@@ -1,0 +1,142 @@
+"""What this member's ranges cost, told to the coordinator: it places ranges by that.
+
+It tells nothing while nobody else takes part: nothing would be moved.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final
+
+from ..group.reports import Reports, loads_of
+from ..keyrange.hashing import SPACE_END
+from ..keyrange.ranges import KeyRange
+from ..offsets.signals import BandLoad
+from .ends_watch import EndsWatch
+from .engine.partition_run import PartitionRun
+from .engine.windows import CellCosts, Windows
+from .membership.group import Group
+from .settings import Settings
+from .stores.keeper import Keeper
+
+SAMPLED_MS: Final = 60_000
+"""How long what was found of a range's state holds."""
+
+
+class LoadReport:
+    """Of one process. Its bands are the touching points that it holds at one epoch."""
+
+    def __init__(
+        self, windows: Windows, ends_watch: EndsWatch, keeper: Keeper, group: Group, settings: Settings
+    ) -> None:
+        self.windows, self.ends_watch, self.keeper = windows, ends_watch, keeper
+        self.group, self.settings = group, settings
+        self._reports = Reports()
+        self._measured: dict[PartitionRun, list[BandLoad]] = {}
+        self._bytes: dict[tuple[PartitionRun, KeyRange], tuple[int, float]] = {}
+        """The state of ranges, and when it was looked at by the loop's time."""
+        self._hears: tuple[bool, int] = (False, 0)
+        """Whether somebody else takes part, and the term of the coordinator that was heard last."""
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """The control log was read on: whoever has joined is told at once what there is to share."""
+        if not self._hears[0] and self._has_others():
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Tell in intervals until cancelled."""
+        if self.group.taking_part.is_alone:
+            return
+        loop, interval_s = asyncio.get_running_loop(), self.settings.load_interval_ms / 1000
+        due_s = loop.time() + interval_s
+        while True:
+            try:
+                async with asyncio.timeout_at(due_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                due_s = loop.time() + interval_s
+                self._measure()
+            self._wake.clear()
+            self._tell()
+
+    async def sample(self) -> None:
+        """Look how large the state of each band is, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while not self.group.taking_part.is_alone:
+            await asyncio.sleep(self.settings.load_interval_ms / 1000)
+            now, old = loop.time(), self._bytes
+            stateful = [run for run in self.windows.runs if run.state is not None and self._hears[0]]
+            bands = [(run, KeyRange(first, end)) for run in stateful for first, end, _ in _bands(run)]
+            self._bytes = {band: old[band] for band in bands if band in old}
+            for run, within in bands:
+                _, at_s = self._bytes.get((run, within), (0, -SAMPLED_MS))
+                if (now - at_s) * 1000 >= SAMPLED_MS:
+                    size = await self.keeper.sampled_bytes(run.dispatch.place, within)
+                    self._bytes[run, within] = size, now
+
+    def _tell(self) -> None:
+        others, beat = self._has_others(), self.group.heard.coordinator
+        hears = others, 0 if beat is None else beat.term
+        is_new, self._hears = others and hears != self._hears, hears
+        if not others:
+            return
+        bands = [band for run in self.windows.runs for band in self._measured.get(run, ())]
+        due, own = self._reports.due(bands, is_new=is_new), self.group.standing.incarnation
+        for load in loads_of(own, self.settings.load_interval_ms, due):
+            self.group.taking_part.has_spent(load)
+
+    def _has_others(self) -> bool:
+        standing = self.group.standing
+        members = standing.ledger.control.members
+        return any(not member.expelled and i != standing.incarnation for i, member in members.items())
+
+    def _measure(self) -> None:
+        """What was spent since this was asked last; of a run whose windows were not closed since, what is known."""
+        before, self._measured = self._measured, {}
+        for run in self.windows.runs:
+            costs = self.windows.take(run)
+            bands = before.get(run, []) if costs is None else list(self._band_loads(run, costs))
+            self._measured[run] = bands
+
+    def _band_loads(self, run: PartitionRun, costs: CellCosts) -> Iterator[BandLoad]:
+        per_interval = self.settings.load_interval_ms / 1000 / costs.seconds
+        place, cut = run.dispatch.place, costs.bounds
+        end_offset, _ = self.ends_watch.end_and_lag(run)
+        for first, end, epoch in _bands(run):
+            points: list[tuple[int, int]] = []
+            busy_us = records = 0
+            for cell, spent_us in sorted(costs.busy_us.items()):
+                a, b = max(first, cut[cell]), min(end, cut[cell + 1])
+                if a >= b:
+                    continue
+                size = cut[cell + 1] - cut[cell]
+                cost = int(spent_us * (b - a) // size * per_interval)
+                records += int(costs.records[cell] * (b - a) // size * per_interval)
+                if cost:
+                    points.append((a, cost))
+                    busy_us += cost
+            size, _ = self._bytes.get((run, KeyRange(first, end)), (0, 0.0))
+            backlog = _backlog(run, KeyRange(first, end), end_offset)
+            yield BandLoad(*place, first, end, epoch, busy_us, records, backlog, size, tuple(points))
+
+
+def _bands(run: PartitionRun) -> list[tuple[int, int, int]]:
+    """What is held of a partition: (first, end, epoch), touching points of one epoch as one."""
+    found: list[tuple[int, int, int]] = []
+    for worker in sorted(run.dispatch.workers, key=lambda worker: worker.first):
+        if found and found[-1][1:] == (worker.first, worker.epoch):
+            found[-1] = found[-1][0], worker.end, worker.epoch
+        else:
+            found.append((worker.first, worker.end, worker.epoch))
+    return found
+
+
+def _backlog(run: PartitionRun, within: KeyRange, end: int) -> int:
+    """How many records of a range are left up to an offset of its partition, about."""
+    front = run.dispatch.front
+    area = sum(
+        max(0, end - worker.edge_now(front)) * (worker.end - worker.first)
+        for worker in run.dispatch.workers
+        if within.contains(worker.first)
+    )
+    return area // SPACE_END
