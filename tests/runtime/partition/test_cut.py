@@ -31,8 +31,6 @@ from keylanes.runtime.partition.generation import take
 from keylanes.runtime.partition.load import Points
 from keylanes.runtime.partition.worker import Worker
 
-from ...stage.log_events import range_released
-
 HALF = SPACE_END // 2
 KEYS = [b"k%d" % i for i in range(40)]
 LEFT = [key for key in KEYS if point_of(key, 0, 0) < HALF]
@@ -214,8 +212,8 @@ def test_a_release_ends_behind_what_is_done_and_names_ranges_by_grant() -> None:
     bounds = even_bounds(3)
     idle, ran = (Edge(bounds[1], bounds[2], 0), Edge(0, bounds[1], 2))
     assert [change.event(6) for change in release(dispatch, leaving, hot_bounds(leaving, ()))] == [
-        RangesReleased(9, 6, 3, "t", 0, NO_MOVE, (ran, idle), (bounds[1],)),
-        range_released(9, 6, 4, "t", 0, bounds[2], SPACE_END, 2),
+        RangesReleased(9, 6, 3, "t", 0, NO_MOVE, (ran, idle), (bounds[1], bounds[2])),
+        RangesReleased(9, 6, 4, "t", 0, NO_MOVE, (Edge(bounds[2], SPACE_END, 2),), (bounds[2],)),
     ]
     assert dispatch.workers == []
 
