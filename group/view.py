@@ -103,6 +103,8 @@ class Seat:
     weighed_ms: int | None = None
     weighed: int = 0
     """When loads were looked at last for a plan, and their version."""
+    is_skewed: bool = False
+    """Whether there was a skew then. Members tell their loads one after the other: one look may see what never was."""
     joins: set[int] = field(default_factory=set)
     """The moves of the last plan that makes bands one."""
     joined_ms: dict[Place, int] = field(default_factory=dict)
