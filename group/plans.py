@@ -17,10 +17,13 @@ where it is asked; a large one is in ``needs``, is answered off the event loop b
 that it was made of has changed since.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+import msgspec
+
+from ..keyrange.hashing import SPACE_END
 from ..keyrange.ranges import even_bounds
 from ..offsets.control import LOAD, Member
 from ..offsets.control_events import PlanMade, ReleaseAsked
@@ -229,6 +232,7 @@ def _question(view: View, cause: str, requests: tuple[MoveAsked, ...], *, levels
     for member in view.staying:
         for source in member.joined.topics:
             factors[source.topic] = min(source.factor, factors.get(source.topic, source.factor))
+    whole = tuple(_unparted(request, factors) for request in requests)
     return Question(
         key,
         cause,
@@ -239,11 +243,18 @@ def _question(view: View, cause: str, requests: tuple[MoveAsked, ...], *, levels
         pending(view),
         on_their_way(view),
         frozenset(control.moves.asked),
-        requests,
+        whole,
         frozenset(store.topic for store in control.stores.values()),
         factors,
         view.heard.loads,
     )
+
+
+def _unparted(request: MoveAsked, factors: Mapping[str, int]) -> MoveAsked:
+    """What has one worker by declaration goes as a whole."""
+    if factors.get(request.topic) != 1:
+        return request
+    return msgspec.structs.replace(request, first=0, end=SPACE_END)
 
 
 def _taker(member: Member) -> Taker:

@@ -176,6 +176,7 @@ class Coordinating:
         now_s = asyncio.get_running_loop().time()
         control = self.standing.ledger.control
         self.heard.keep({incarnation: member.birth for incarnation, member in control.members.items()})
+        self.heard.loads.keep(control.started)
         if self.candidate.is_alone:  # nobody hears it
             return False
         if self.is_coordinator:

@@ -13,7 +13,7 @@ from .model_probes import PROBES, watch
 from .model_world import ANYTHING, NO_END, STUCK
 from .model_worlds import DEALT, LARGE, LONG, SMALL, Design, Small
 
-WALKS = 100
+WALKS = 75
 WALKS_LONG = 10
 """The soak walks by the hour."""
 WORLDS_QUICK = 12_000

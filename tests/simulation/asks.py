@@ -3,7 +3,8 @@
 - A plan answers no fewer causes than the one before it; a move's number is never used again.
 - A request names the epoch at which its points are held, and who holds them.
 - A member releases what it was asked for, or leaves; and not what was withdrawn, once it has read that and gone on.
-- An epoch of a partition is granted to one member only. A partition of a source with one worker has one owner.
+- An epoch of a partition is granted to one member only, which cuts it where it was cut before.
+- A partition of a source with one worker by declaration has one owner.
 """
 
 from collections import defaultdict
@@ -14,7 +15,7 @@ from keylanes.brokers.protocol import TopicPartition
 from keylanes.keyrange.ranges import KeyRange
 from keylanes.offsets.control_events import PlanMade, RangesGranted, ReleaseAsked, ReleaseWithdrawn
 from keylanes.offsets.event_values import PlannedMove
-from keylanes.offsets.events import RangesReleased
+from keylanes.offsets.events import RangesReleased, WorkersCut
 
 from .cells import NOBODY, Cells, Holder
 
@@ -46,6 +47,8 @@ class Asks:
         """By move; what is left of one may be asked for once more."""
         self.epochs: dict[tuple[TopicPartition, int], int] = {}
         """To whom each was granted."""
+        self.bounds: dict[tuple[TopicPartition, int], set[int]] = defaultdict(set)
+        """Where each was cut before: hot bands keep their bounds."""
 
     def plan(self, event: PlanMade) -> None:
         """Parts of one plan have one group epoch, and moves of their own."""
@@ -72,6 +75,15 @@ class Asks:
         """An epoch is one member's."""
         owner = self.epochs.setdefault((TopicPartition(event.topic, event.partition), event.epoch), event.incarnation)
         assert owner == event.incarnation, f"{event}: the epoch is {owner}'s"
+        self.bounds[TopicPartition(event.topic, event.partition), event.epoch].update(event.bounds)
+
+    def cut(self, event: WorkersCut) -> bool:
+        """It is cut where it was cut before; whether there were such bounds."""
+        first, end = event.bounds[0], event.bounds[-1]
+        known = self.bounds[TopicPartition(event.topic, event.partition), event.epoch]
+        inside = {bound for bound in known if first < bound < end}
+        assert inside <= {*event.bounds}, f"{event}: {sorted(inside)} were bounds before"
+        return bool(inside)
 
     def release(self, event: RangesReleased, read: int, *, leaves: bool) -> None:
         """``read``: up to where its owner had read the control log, some commits ago; ``leaves``: it stops."""

@@ -66,12 +66,15 @@ class Moving:
         return found
 
     def part_of(self, rng: random.Random, process: Process, place: TopicPartition, run: KeyRange) -> KeyRange:
-        """Some of a range that a process holds: all of it, or from one bound of a cell or a band to another one. Never
-        a part where there is one worker by declaration.
+        """Some of a range that a process holds: all of it, or from one bound of a cell or a band to another one.
+
+        Of what has one worker by declaration a part is asked for, too: it goes as a whole.
         """
         factor = process.factors[place.topic]
-        if factor == 1 or rng.random() < 0.2:
+        if rng.random() < (0.7 if factor == 1 else 0.2):
             return run
+        if factor == 1:
+            return KeyRange(run.first, (run.first + run.end) // 2)
         bounds = {*even_bounds(factor)}
         for worker in process.workers_of(place):
             bounds |= {worker.first, worker.end}

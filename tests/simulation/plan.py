@@ -100,6 +100,8 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
     slice_changes: int
     sources_check_ms: int = 500
     release_ms: int = 30_000
+    join_ms: int = 10_000
+    """So long a member holds bands that touch before they become one."""
     differing: float = 0.0
     """How often a process has another factor than the others, which is refused beside them."""
     names: tuple[str, ...] = ()
@@ -179,7 +181,12 @@ def draw_plan(seed: int) -> Plan:
 def _with_moves(plan: Plan) -> Plan:
     """Ranges of it move, too, mostly from the beginning on."""
     rng, span_s = random.Random(f"ranges {plan.seed}"), plan.mix.span_s
-    mix = msgspec.structs.replace(plan.mix, factors={topic: rng.choice(CELLS) for topic in plan.mix.sources})
+    mix = msgspec.structs.replace(
+        plan.mix,
+        factors={topic: rng.choice(CELLS) for topic in plan.mix.sources},
+        settings=plan.mix.settings | {"load_interval_ms": rng.choice((100, 400, 2_000))},
+        join_ms=rng.choice((100, 500, 10_000)),
+    )
     kinds = rng.choices([*RANGE_KINDS], [*RANGE_KINDS.values()], k=rng.choice((0, 2, 4, 8)))
     more = [Happening(round(rng.random() * span_s, 6), kind, rng.getrandbits(32)) for kind in kinds]
     dealt = [Happening(0.0, "deal", rng.getrandbits(32))] if rng.random() < 0.6 else []
@@ -203,6 +210,7 @@ def made(seed: int, kinds: Sequence[str]) -> Plan:
         until_level=0.0,
         dying=False,
         release_ms=rng.choice((2_000, 30_000)),
+        join_ms=rng.choice((500, 10_000)),
     )
     bursts = tuple(
         msgspec.structs.replace(burst, partition=burst.partition % mix.sources[burst.topic])

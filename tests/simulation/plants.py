@@ -22,7 +22,7 @@ import pytest
 
 from ..stage.ground import Ground
 from ..stage.planting import Put, finding, said_of
-from .plan import KINDS, RANGE_KINDS, Happening, Plan, draw_plan
+from .plan import KINDS, KINDS_MADE, RANGE_KINDS, Happening, Plan, draw_plan
 from .steps import STRIKES
 
 Test: TypeAlias = Callable[[], object]
@@ -89,7 +89,7 @@ class Plant:
 
 def focused(plan: Plan, kinds: tuple[str, ...]) -> Plan:
     """A plan with nothing but happenings of these kinds, and many of them."""
-    assert set(kinds) <= {*KINDS, *RANGE_KINDS, *STRIKES}, f"{kinds} are not all known"
+    assert set(kinds) <= {*KINDS, *RANGE_KINDS, *KINDS_MADE, *STRIKES}, f"{kinds} are not all known"
     rng = random.Random(f"focused {plan.seed}")
     times = sorted(rng.random() * 1.5 * plan.mix.span_s for _ in range(HAPPENINGS))
     happenings = tuple(Happening(at_s, rng.choice(kinds), rng.getrandbits(32)) for at_s in times)

@@ -9,8 +9,8 @@ Bands: TypeAlias = tuple[tuple[str, int, int, int], ...]
 """What a member works on: (topic, partition, first point, end), in order."""
 
 INTERVALS: Final = 2.0
-TICK_S: Final = 0.001
-"""What tasks that are due at once may take in turn."""
+HELD_BACK_S: Final = 0.021
+"""So long a commit may wait for what is being released, and for tasks that are due at once."""
 
 
 class Steadiness:
@@ -34,7 +34,7 @@ class Steadiness:
             return None
         self.looks += 1
         gap_s = self.now_s() - before[0]
-        if gap_s <= INTERVALS * self.interval_s + TICK_S:
+        if gap_s <= INTERVALS * self.interval_s + HELD_BACK_S:
             return None
         return (
             f"{gap_s:.3f} s without a look at what is done, of {self.interval_s} s intervals, and nothing moved there"

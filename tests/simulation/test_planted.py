@@ -17,7 +17,7 @@ import pytest
 
 from ..on_kafka.test_planted_kafka import TRAPPED, Trapped
 from ..stage.planting import Planting, Tripping
-from . import plants_fencing, plants_found, plants_lanes, plants_logs, plants_state
+from . import plants_fencing, plants_found, plants_lanes, plants_logs, plants_moves, plants_state
 from .plants import Plant, Test, label
 from .world import run_plan
 
@@ -66,6 +66,7 @@ HEAD = "| defect | what it would do | what finds it |\n|---|---|---|\n"
 
 CHAPTERS = {
     "Who may write": plants_fencing.PLANTS,
+    "How a range changes hands": plants_moves.PLANTS,
     "A record's way": plants_lanes.PLANTS,
     "The logs": plants_logs.PLANTS,
     "State": plants_state.PLANTS,

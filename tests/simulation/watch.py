@@ -317,6 +317,7 @@ class Watch:
         ranges, who = self.workers[place], event.incarnation
         match event:
             case WorkersCut():
+                self.reached["cut as before"] += self.asks.cut(event)
                 for i, (first, end) in enumerate(pairwise(event.bounds)):
                     assert (who, event.worker + i) not in ranges, f"{place}: worker {event.worker + i} came back"
                     ranges[who, event.worker + i] = (first, end)

@@ -12,6 +12,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from keylanes.brokers.protocol import Outgoing, TopicPartition
@@ -19,6 +21,7 @@ from keylanes.brokers.simulated.broker import Latency
 from keylanes.brokers.simulated.log import Transaction
 from keylanes.errors import BrokerUnavailable, FencedError, SettingsError, StoreError
 from keylanes.group.members import LEFT, SILENT, SUPERSEDED
+from keylanes.group.view import Rules
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.codec import decode
 from keylanes.offsets.control_events import MemberExpelled
@@ -26,6 +29,7 @@ from keylanes.offsets.events import Event
 from keylanes.runtime.logs.office import Expelled
 from keylanes.runtime.member import Member
 from keylanes.runtime.membership import coordinating
+from keylanes.runtime.settings import Settings
 from keylanes.runtime.stores import follower, restore
 
 from ..stage.cluster import Cluster, fold_of
@@ -454,6 +458,10 @@ def is_quiet(member: Member) -> bool:
     return is_calm and not (member.work.cycle.is_sending or wishes.holds or wishes.wanted)
 
 
+def _rules_of(rules_of: Callable[[Settings], Rules], join_ms: int, settings: Settings) -> Rules:
+    return replace(rules_of(settings), join_ms=join_ms)
+
+
 @contextmanager
 def limits_of(mix: Mix) -> Iterator[None]:
     """The runtime's constants as a mix has them: small, so that something may fall between two steps."""
@@ -462,6 +470,7 @@ def limits_of(mix: Mix) -> Iterator[None]:
         (restore, "FETCH_RECORDS_MAX"): mix.restore_records_max,
         (coordinating, "LOOK_AGAIN_MS"): mix.sources_check_ms,
         (coordinating, "RELEASE_MS"): mix.release_ms,
+        (coordinating, "rules_of"): partial(_rules_of, coordinating.rules_of, mix.join_ms),
     }
     before = {where: getattr(*where) for where in limits}
     for where, value in limits.items():

@@ -1,0 +1,104 @@
+"""Defects in how a range changes hands: asked for, wound up, released in parts, granted, taken up."""
+
+from typing import Any
+
+from keylanes.group import cells, plans
+from keylanes.runtime.engine import commit, reshaping
+from keylanes.runtime.holding import Holding
+from keylanes.runtime.partition import cut, reshape
+
+from ..stage.planting import Planting, change, changed, everywhere
+from .plants import AGAIN, DOUBLED, LOST, OUTSIDE, Plant
+from .plants_fencing import NOT_FREE
+
+MOVES = ("move", "deal", "move")
+
+
+def released_while_it_runs(patch: Planting) -> None:
+    """A part of a release goes although its record runs."""
+
+    def always(workers: Any) -> bool:
+        return True
+
+    change(patch, cut, "release", ("any(w.running is not None for w in workers)", "False"))
+    everywhere(patch, cut.are_through, always)
+
+
+def held_back_for_long(patch: Planting) -> None:
+    """All that is done waits until the last record of a release is through."""
+    for module in (reshaping, commit):
+        patch.setattr(module, "HOLD_BACK_MS", 60_000)
+
+
+PLANTS = [
+    Plant(
+        "what is released in part counts for all",
+        "a range is granted of which some points are not released: doubled records",
+        changed(
+            cells,
+            "cells",
+            (
+                "in part.released.all_pieces(first, end):",
+                "in [(first, end, any(released for _, _, released in part.released.all_pieces(first, end)))]:",
+            ),
+        ),
+        kinds=MOVES,
+        finding=f"{NOT_FREE}|{DOUBLED}",
+    ),
+    Plant(
+        "released while a record of it runs",
+        "the next owner runs a record beside its last owner: doubled work, and the order of a key is lost",
+        released_while_it_runs,
+        kinds=MOVES,
+        finding=f"{AGAIN}|run at once|is run by|{LOST}",
+    ),
+    Plant(
+        "a withdrawn release goes on",
+        "a range whose hand-over took too long is nobody's at last, although its owner was told to keep it",
+        changed(Holding, "_go_on", ("self.cycle.reshape.withdraw(wish)", "pass")),
+        kinds=("stuck",),
+        finding="was withdrawn, and its owner had read that",
+    ),
+    Plant(
+        "taken up before the own release is through",
+        "a member works on a range again while it gives it up: it stops, or forgets the state",
+        changed(Holding, "_lacking", (" if not self.is_giving_up(place, part)]", "]")),
+        kinds=("deal", "move", "lost replies", "unknown"),
+        finding=OUTSIDE,
+    ),
+    Plant(
+        "taken up below the granted offset",
+        "a record is worked once more after each move",
+        changed(reshape, "defined", ("return edge\n", "return max(0, edge - 1)\n")),
+        kinds=MOVES,
+        finding=DOUBLED,
+    ),
+    Plant(
+        "taken up above the granted offset",
+        "a record is left out at each move",
+        changed(reshape, "defined", ("return edge\n", "return edge + 1\n")),
+        kinds=MOVES,
+        finding=LOST,
+    ),
+    Plant(
+        "hot bands forgotten at a move",
+        "hot keys that had workers of their own share one again after each move, until they are found once more",
+        changed(reshape, "add_granted", ("(*wanted, *part.granted_bounds)", "wanted")),
+        kinds=("move", "split", "split"),
+        finding="were bounds before",
+    ),
+    Plant(
+        "one worker by declaration, in parts",
+        "two members run records at once of a partition that was to have one worker",
+        changed(plans, "_unparted", ("if factors.get(request.topic) != 1:", "if True:")),
+        kinds=MOVES,
+        finding="has one worker by declaration",
+    ),
+    Plant(
+        "all waits for what is given up",
+        "while one range moves, nothing else of its owner is committed",
+        held_back_for_long,
+        kinds=("stuck", "move"),
+        finding="without a look at what is done",
+    ),
+]
