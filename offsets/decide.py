@@ -111,7 +111,7 @@ def decide_grant(
     epoch = partition.epoch_next
     before = [(partition.parts[epoch], a, b) for a, b, epoch in partition.newest.pieces(within.first, within.end)]
     hot = {at for part, a, b in before if part.released.pieces(a, b) for at in part.bounds}
-    bounds = tuple(sorted(at for at in hot if within.first < at < within.end))
+    bounds = tuple(sorted(at for at in hot if within.first <= at <= within.end))  # what touches may come with it
     writers = tuple(Writer(*writer) for writer in sorted(partition.changed.items())[-WRITERS_MAX:])
     return [
         RangesGranted(*turn.next(), move, incarnation, epoch, *place, tuple(chunk), bounds, writers)

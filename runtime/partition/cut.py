@@ -192,9 +192,8 @@ def merge(dispatch: PartitionDispatch, workers: Sequence[Worker]) -> tuple[Worke
 
 
 def hot_bounds(workers: Sequence[Worker], wanted: Collection[int]) -> frozenset[int]:
-    """Where neighbours of one grant meet, beside the bounds of the declared cut."""
-    meeting = {b.first for a, b in pairwise(workers) if a.end == b.first and a.epoch == b.epoch}
-    return frozenset(meeting.difference(wanted))
+    """Where neighbours meet, beside the bounds of the declared cut."""
+    return frozenset({b.first for a, b in pairwise(workers) if a.end == b.first}.difference(wanted))
 
 
 def release(

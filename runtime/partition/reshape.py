@@ -86,8 +86,8 @@ Wish: TypeAlias = ReleaseWish | SplitWish | MergeWish
 
 @dataclass(slots=True, eq=False)
 class Leaving:
-    """What is left of a release. ``workers``: those that are still there; they begin no record. ``hot``: see
-    ``hot_bounds``.
+    """What is left of a release. ``workers``: those that are still there; they begin no record. ``hot``: where workers
+    met before it, beside the declared cut.
     """
 
     workers: list[Worker]
@@ -262,12 +262,13 @@ class Wishes:
                 Reshaped(refused=self._refused).let_go(held, f"is not merged while {within} is being given up")
                 self.holds.remove(held)
                 self._staying.add(dispatch)
+        hot = hot_bounds(dispatch.workers, wish.wanted)  # also towards what leaves by another wish
         parted = carve(dispatch, within, self._leaving_of(dispatch))
         if parted:
             self._opening += parted
             self._heirs += [(worker, worker.taken_to) for worker in dispatch.workers]
         workers = self._to_leave(wish)
-        self.leaving[wish] = Leaving(workers, hot_bounds(workers, wish.wanted))
+        self.leaving[wish] = Leaving(workers, hot)
         wind_up(dispatch, workers)
 
     def _to_leave(self, wish: ReleaseWish) -> list[Worker]:
