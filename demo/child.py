@@ -32,8 +32,7 @@ NO_STEPS = -1
 
 class ChildSpec(msgspec.Struct, frozen=True):
     """``name``: its group_instance_id. ``address`` of the broker, ``copies`` of the state, ``log``: the file to say
-    things in, ``steps``: a descriptor to note steps at, or NO_STEPS. ``seed``: of the unrest. ``session_s``: how long
-    who is silent is waited for.
+    things in, ``steps``: a descriptor to note steps at, or NO_STEPS. ``seed``: of the unrest.
     """
 
     name: str
@@ -43,7 +42,6 @@ class ChildSpec(msgspec.Struct, frozen=True):
     handler_ms: float
     seed: str
     steps: int = NO_STEPS
-    session_s: float = SESSION_S
 
 
 class Child:
@@ -63,7 +61,7 @@ class Child:
             Settings(),
             state_folder=spec.copies,
             group_instance_id=spec.name,
-            session_timeout_ms=int(spec.session_s * 1000),
+            session_timeout_ms=int(SESSION_S * 1000),
         )
         with log_to(Path(spec.log), spec.name):
             threading.Thread(target=self._listen, name="parent", daemon=True).start()

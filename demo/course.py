@@ -18,9 +18,9 @@ from ..errors import SettingsError
 MEMBERS_MAX = 16
 MANY = 4
 """From so many processes on there is no rest."""
-SESSION_S, SESSION_OF_MANY_S = 10.0, 6.0
-PAUSED_BELOW_S, PAUSED_BEYOND_S = 3.0, 10.0
-"""Half a session of many; and until it was expelled, and some seconds more."""
+SESSION_S = 10.0
+PAUSED_BELOW_S, PAUSED_BEYOND_S = 3.0, 14.0
+"""Well below a session; and until it was expelled, and some seconds more."""
 KILLED_FROM, JOINED_FROM = 1 / 3, 1 / 2
 QUIET_BEFORE = 0.04
 """So long before the kill nothing is begun any more that would be under way then."""
@@ -106,11 +106,6 @@ class Course(msgspec.Struct, frozen=True):
     def missed(self) -> Sequence[Step]:
         """What has not happened."""
         return self.steps[len(self.acts) :]
-
-    @property
-    def session_s(self) -> float:
-        """How long who is silent is waited for."""
-        return SESSION_S if self.members < MANY else SESSION_OF_MANY_S
 
     @property
     def killed(self) -> list[Killed]:

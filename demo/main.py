@@ -201,7 +201,6 @@ class _Demo:
                 handler_ms=self.options.handler_ms,
                 seed=str(before),
                 steps=self._steps,
-                session_s=self.place.state.course.session_s,
             )
 
         async def coordinator() -> str:

@@ -46,6 +46,8 @@ class _Member:
     def __init__(self, name: str, process: Process) -> None:
         self.name, self.process = name, process
         self.told = Told()
+        self.before = 0
+        """Records that it did as a member that was expelled: it counts anew when it is back."""
         self.is_killed = self.is_paused = False
         self.is_quiet = True
 
@@ -54,7 +56,14 @@ class _Member:
         assert self.process.stdout is not None, "it is a pipe"
         while line := await self.process.stdout.readline():
             with contextlib.suppress(msgspec.DecodeError):  # cut off, because the pipe was full
-                self.told = msgspec.json.decode(line, type=Told)
+                told = msgspec.json.decode(line, type=Told)
+                self.before += self.told.records_done if told.records_done < self.told.records_done else 0
+                self.told = told
+
+    @property
+    def done(self) -> int:
+        """How many records it has done."""
+        return self.before + self.told.records_done
 
     def hush(self, *, is_quiet: bool) -> None:
         """Tell its unrest."""
@@ -105,7 +114,7 @@ class Members:
     @property
     def done(self) -> int:
         """How many records of both sources are done, about: what a killed process had not committed counts twice."""
-        return self.before + self._gone + sum(member.told.records_done for member in self._members.values())
+        return self.before + self._gone + sum(member.done for member in self._members.values())
 
     async def run(self) -> None:
         """Until all have ended: at the level, because of a signal, or because one has failed."""
@@ -146,7 +155,7 @@ class Members:
         await member.lines()
         code = await member.process.wait()
         del self._members[member.name]
-        self._gone += member.told.records_done
+        self._gone += member.done
         is_told = member.is_killed or self._ending is not None
         if code == 0 or (is_told and code < 0):
             return

@@ -6,7 +6,7 @@ or free and not granted) belongs to where it goes: so plans that follow each oth
 | cause | due when | what moves |
 |---|---|---|
 | request | somebody asks for a move | what is asked for; all, when a change is due, too |
-| change | who takes part has changed, or there is an orphan | what has no owner, and what makes members level |
+| change | who takes part has changed and loads are told, or there is an orphan | what has no owner, and what levels |
 | load | all is at rest, loads were measured since, and a member would be relieved by enough | what makes them level |
 | join bands | all is at rest, and a member has held bands that touch for long enough | these, back to it as one |
 
@@ -130,7 +130,8 @@ def _due(view: View) -> Question | None:
         return None
     control, requests = view.control, tuple(view.heard.moves.values())
     is_time = _is_time(view)
-    is_due = is_time and (control.group_epoch > control.moves.group_epoch or _has_orphans(view))
+    is_changed = control.group_epoch > control.moves.group_epoch and _has_heard(view)
+    is_due = is_time and (is_changed or _has_orphans(view))
     if requests or is_due:
         return _question(view, REQUEST if requests else CHANGE, requests, levels=is_due)
     if is_time and _may_weigh(view):
@@ -167,6 +168,22 @@ def _is_time(view: View) -> bool:
     if view.seat.planned_ms is None:
         return view.now_ms - view.seat.began_ms >= view.rules.start_window_ms
     return view.now_ms - view.seat.planned_ms >= view.rules.plan_interval_ms
+
+
+def _has_heard(view: View) -> bool:
+    """Whether a change may be answered: all loads are known, or were waited for, or there is something to grant. Who
+    works tells its loads as soon as it reads that somebody has joined.
+    """
+    seat, epoch, loads = view.seat, view.control.group_epoch, view.heard.loads
+    if seat.changed[0] != epoch:
+        seat.changed = epoch, view.now_ms
+    if view.standings.free or view.now_ms - seat.changed[1] >= view.rules.measure_ms:
+        return True
+    return all(
+        cell.standing is not Standing.HELD or loads.cost(place, cell.first, cell.end) is not None
+        for place in view.control.started
+        for cell in view.cells(place)
+    )
 
 
 def _is_at_rest(view: View) -> bool:

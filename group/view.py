@@ -25,7 +25,7 @@ class Rules:
 
     ``moves_per_minute``: with much state, between members, by plans. ``join_ms``: how long a member holds bands that
     touch until they become one, ``join_within_ms``: how long that may take. ``inline_max``: shares times members of a
-    plan that is worked out at once.
+    plan that is worked out at once. ``measure_ms``: so long a change of the group waits until all loads are told.
     """
 
     session_ms: int = 10_000
@@ -39,6 +39,7 @@ class Rules:
     join_ms: int = 10_000
     join_within_ms: int = 2_000
     inline_max: int = 2_000
+    measure_ms: int = 500
 
     @property
     def settle_ms(self) -> int:
@@ -97,6 +98,8 @@ class Seat:
     """When something was granted last."""
     budgeted_ms: deque[int] = field(default_factory=deque)
     """When moves with state were asked for that plans want between members."""
+    changed: tuple[int, int] = (0, 0)
+    """The newest group epoch, and when it was seen first."""
     weighed_ms: int | None = None
     weighed: int = 0
     """When loads were looked at last for a plan, and their version."""

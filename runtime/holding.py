@@ -406,7 +406,7 @@ class _Restoring:
     async def run(self) -> None:
         """Each partition is taken up when its state is whole. Raises Expelled, StateError, LogError, BrokerError."""
         standing = self.holding.standing
-        await standing.read()
+        await standing.read_of(sorted({one.place for one in self.left}))
         standing.check()
         ranges: dict[Place, list[KeyRange]] = {}
         for one in self.left:

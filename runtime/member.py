@@ -477,19 +477,19 @@ class Member:
         await self._end_tasks()
         await self.slots.close(self.settings.close_timeout_ms / 1000)
         self.holding.close()
-        await self._closed(self.group.ends())
-        closing = [self.logs.close(), self.group.close()]
+        await self._closed(self.group.ends)
+        closing = [self.logs.close, self.group.close]
         if self._work is not None:
-            closing += [self._work.catch_up.close(), self._work.cycle.close()]
+            closing += [self._work.catch_up.close, self._work.cycle.close]
         await asyncio.gather(*map(self._closed, closing))
-        await self._closed(self.keeper.close())
+        await self._closed(self.keeper.close)
         if self.closes_broker:
-            await self._closed(self.broker.close())
+            await self._closed(self.broker.close)
 
-    async def _closed(self, closing: Coroutine[Any, Any, None]) -> None:
+    async def _closed(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
         # What goes wrong is only told: what ended the run must not be hidden behind it.
         limit, known = self.settings.close_timeout_ms, (BrokerError, FatalError)
-        await closed_within(limit, closing, "closing", excused=known, level=logging.WARNING)
+        await closed_within(limit, close(), "closing", excused=known, level=logging.WARNING)
 
 
 async def _commit_rest(cycle: CommitCycle, released: Sequence["asyncio.Future[None]"]) -> None:

@@ -50,6 +50,7 @@ BENCH_SEES = {
     "growing": ("rig",),
     "steadiness": ("rig",),
     "failing_over": ("rig",),
+    "placing": ("rig",),
     "handing_over": ("rig",),
     "peers": (),
 }

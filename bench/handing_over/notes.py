@@ -94,13 +94,13 @@ def prove(notes: Collection[Notes], counts: Sequence[int]) -> int:
 
 
 def stood_still_ns(
-    old: Notes, new: Notes, moved: Points, points: Mapping[int, int], asked_ns: int
+    old: Notes, new: Notes, moved: Points, points: Mapping[int, int], asked_ns: int, until_ns: float
 ) -> tuple[int, int] | None:
     """When the last record of a range ended that its old owner handled, and when the first one began behind a request
-    that its new owner did. ``points``: of the keys. None where one of them handled none.
+    that its new owner did, which has it until ``until_ns``. ``points``: of the keys. None where one handled none.
     """
     begins = _first_began(new, moved, points, asked_ns)
-    if begins is None:
+    if begins is None or begins >= until_ns:
         return None
     for at in reversed(range(bisect_right(old.ended_ns, begins))):
         if _lies_in(old, at, moved, points):

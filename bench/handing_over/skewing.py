@@ -27,7 +27,8 @@ MEMBERS, PARTITIONS, FACTOR = 4, 4, 64
 WAIT_MS, RATE = 5.0, 4_000.0
 PHASES: dict[str, tuple[tuple[int, ...], int]] = {"partition": ((0,), SPACE_END), "keys": ((0, 1), SPACE_END // 4)}
 """By arm: which partitions the records go to then, and up to which point."""
-BEFORE_S = 5.0
+BEFORE_S, BEFORE_S_MAX = 6.0, 40.0
+"""The load is skewed when for so long nothing has moved under an even one."""
 LOOK_S, STEP_S = 4.0, 0.5
 """A look sees so much time, and they follow each other so closely."""
 EVEN_S = 10.0
@@ -36,7 +37,7 @@ EVEN_S = 10.0
 
 def run(ground: Ground, arm: str, suffix: str, size: Size) -> dict[str, Any]:
     """The figures of an arm. Raises WrongRun."""
-    seconds = BEFORE_S + size.skew_s + EVEN_S
+    seconds = BEFORE_S_MAX + size.skew_s + EVEN_S
     work = Work(partitions=PARTITIONS, factor=FACTOR, wait_ms=WAIT_MS, records_max=int(RATE * seconds * 1.5))
     with staged(ground, f"skew-{suffix}", work) as stage:
         return run_coroutine(_run(stage, arm, size))
@@ -47,7 +48,7 @@ async def _run(stage: Stage, arm: str, size: Size) -> dict[str, Any]:
     async with begun(stage, *names) as logs:
         await stage.steady(logs, to_all=True)
         stage.begin_load(stage.phase(RATE), stage.phase(RATE, partitions, 0, end))
-        await logs.watch(BEFORE_S)
+        await _settled(logs)
         owners = owners_of(logs)
         skewed_s = stage.next_phase()
         said(f"skewed to {arm}")
@@ -59,6 +60,15 @@ async def _run(stage: Stage, arm: str, size: Size) -> dict[str, Any]:
         moves = [move for move in logs.moves() if (move.granted_ms or 0) / 1e3 - ahead >= skewed_s]
     notes = stage.proven()
     return figures_of(notes, stage.points(), owners, moves, (skewed_s, until_s))
+
+
+async def _settled(logs: Logs) -> None:
+    """Until nothing moves, for a bounded time."""
+    until_s, since_s, before = time.monotonic() + BEFORE_S_MAX, time.monotonic(), -1
+    while time.monotonic() < min(until_s, since_s + BEFORE_S):
+        await logs.watch(STEP_S)
+        if (move_max := logs.ledger.control.moves.move_max) != before or logs.ledger.control.moves.asked:
+            before, since_s = move_max, time.monotonic()
 
 
 async def _watch(stage: Stage, logs: Logs, skewed_s: float, seconds: float) -> float:

@@ -12,6 +12,8 @@ from rig.gaps import percentile
 STOOD_MS = {"p50": (0.5, 60.0, 30.0), "p99": (0.99, 300.0, 120.0)}
 """By name: the share of all moves, what is required of it, and what is aimed at."""
 MOVES_MIN = 200
+UNSEEN_SHARE = 0.02
+"""Of so few moves it may not be known how long the range stood still."""
 LOAD_SHARE, LATE_S_MAX = 0.97, 2.0
 """Of the load of the moves so much has to come, and what comes last is handled so soon."""
 GAP_FREE_S, GAP_TIMES = 0.25, 2.0
@@ -72,7 +74,9 @@ def _moves(content: Content) -> Iterator[Verdict]:
         text = f"{len(stood):,} hand-overs: {name} of the time a range stands still is {found:.0f} ms"
         yield Verdict("moves", f"{text}; required below {most:g} ms, aimed at below {goal:g} ms", found < most)
     failed = sum(run["failed"] for run in figures(content, "moves"))
-    yield Verdict("moves", f"every hand-over that was asked for came to its end; {failed} did not", failed == 0)
+    unseen = sum(run["unseen"] for run in figures(content, "moves"))
+    text = f"every hand-over that was asked for came to its end; {failed} did not, and {unseen} had no record on a side"
+    yield Verdict("moves", text, failed == 0 and unseen <= UNSEEN_SHARE * len(stood))
     runs = figures(content, "moves")
     rate, late_s = min(run["per_second"] for run in runs), max(run["late_s"] for run in runs)
     text = (

@@ -9,7 +9,7 @@ from ...brokers.waiting import bounded
 from ...errors import FencedError, LogError
 from ...offsets.control import Member
 from ...offsets.events import OffsetEvent
-from ...offsets.ledger import Ledger, evolve_all
+from ...offsets.ledger import Ledger, Place, evolve_all
 from ...offsets.provenance import app_id_of
 from ..settings import Settings
 from .reader import HistoryTrimmed, LogReader, Own
@@ -178,6 +178,16 @@ class Standing:
                 await self.read_control()
                 await self._begin_offsets()
             await self._check_read()
+
+    async def read_of(self, places: Sequence[Place]) -> None:
+        """Read the control log, and of the offset log what is about these source partitions, to their ends. Raises
+        LogError, BrokerError.
+        """
+        log_partitions = {self.logs.log_partition_of(partition) for _, partition in places}
+        if len(log_partitions) > 1:
+            await self.read()
+            return
+        await asyncio.gather(self.read_control(), *map(self.read_partition, log_partitions))
 
     async def _check_read(self) -> None:
         if self.ledger.waiting():

@@ -76,6 +76,7 @@ def rules_of(settings: Settings) -> Rules:
         start_window_ms=min(START_WINDOW_MS, settings.session_timeout_ms),
         plan_interval_ms=min(PLAN_INTERVAL_MS, settings.session_timeout_ms),
         release_ms=RELEASE_MS,
+        load_interval_ms=settings.load_interval_ms,
         leave_ms=settings.drain_timeout_ms
         + settings.close_timeout_ms
         + max(settings.drain_timeout_ms, settings.close_timeout_ms),
@@ -175,6 +176,7 @@ class Coordinating:
         now_s = asyncio.get_running_loop().time()
         control = self.standing.ledger.control
         self.heard.keep({incarnation: member.birth for incarnation, member in control.members.items()})
+        self.heard.loads.keep(control.started)
         if self.candidate.is_alone:  # nobody hears it
             return False
         if self.is_coordinator:

@@ -74,10 +74,11 @@ def test_a_range_stands_still_between_the_last_of_the_old_owner_and_the_first_of
     points = {0: 0, 1: HALF}
     old = noted("a", (10, 20, 0, 0), (30, 40, 0, 1), (45, 50, 1, 0))
     new = noted("b", (1, 5, 0, 9), (41, 55, 1, 1), (62, 66, 0, 3), (60, 70, 0, 2))
-    assert stood_still_ns(old, new, LEFT, points, 25) == (40, 60)
-    assert stood_still_ns(old, new, LEFT, points, 61) == (40, 62)
-    assert stood_still_ns(old, new, Points(1, 0, HALF), points, 25) is None
-    assert stood_still_ns(noted("a"), new, LEFT, points, 25) is None
+    assert stood_still_ns(old, new, LEFT, points, 25, 61) == (40, 60)
+    assert stood_still_ns(old, new, LEFT, points, 61, 99) == (40, 62)
+    assert stood_still_ns(old, new, LEFT, points, 25, 60) is None
+    assert stood_still_ns(old, new, Points(1, 0, HALF), points, 25, 99) is None
+    assert stood_still_ns(noted("a"), new, LEFT, points, 25, 99) is None
 
 
 # --- load and balance ------------------------------------------------------------------------------------------------
@@ -193,6 +194,8 @@ def runs_of(**changed: Any) -> list[dict[str, Any]]:
     times = {"asked": -20.0, "released": 5.0, "granted": 12.0, "taken up": 30.0}
     stood = [changed.get("stood_ms", 20.0)] * 99 + [changed.get("longest_ms", 290.0)]
     moves = [{"stood_ms": ms, "cause": "request", **times} for ms in stood]
+    moved = {name: changed.get(name, 0) for name in ("failed", "unseen", "others")}
+    moved |= {"late_s": 0.1, "per_second": changed.get("per_second", 19_900.0)}
     gaps = {"gaps_calm_s": [0.1] * 2_000, "gaps_busy_s": [0.1] * 1_000 + [changed.get("gap_s", 0.2)] * 10}
     skew = {"even_after_s": changed.get("even_after_s", 20.0), "unevenness_at_end": 1.1, "allowed": 1.15}
     skew |= {"heaviest_share": 0.02, "moves": 3, "moved": changed.get("moved", 0.8), "least": 0.7, "looks": [[0, 4.0]]}
@@ -211,10 +214,7 @@ def runs_of(**changed: Any) -> list[dict[str, Any]]:
     ]
     return [
         *(run("amplification", f"wait, {n}", **amplified) for n in (1, 2, 4, 8)),
-        run(
-            "moves", "2 on 1", moves=moves, failed=changed.get("failed", 0), others=0, late_s=0.1,
-            per_second=changed.get("per_second", 19_900.0), **gaps,
-        ),
+        run("moves", "2 on 1", moves=moves, **moved, **gaps),
         *(run("skew", arm, **skew) for arm in ("partition", "keys")),
         run("join", "join", joined_s=[0.5, changed.get("joined_s", 1.0), 9.0], started_s=[2.0, 3.0, 4.0]),
         run("held", "held", points=points),
@@ -238,6 +238,7 @@ def test_a_book_within_all_bars_holds() -> None:
         ({"stood_ms": 61.0}, 1),
         ({"longest_ms": 301.0}, 1),
         ({"failed": 1}, 1),
+        ({"unseen": 3}, 1),
         ({"per_second": 15_000.0}, 1),
         ({"gap_s": 0.3}, 1),
         ({"even_after_s": 61.0}, 2),

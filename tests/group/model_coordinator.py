@@ -50,7 +50,7 @@ from .model_world import (
     watermark,
 )
 
-RULES = Rules(SESSION_MS, INTERVAL_MS, 0, 0, 30_000, 5_000)
+RULES = Rules(SESSION_MS, INTERVAL_MS, 0, 0, 30_000, 5_000, measure_ms=0)
 NOW_MS = 1_000_000
 APP = "app"
 

@@ -82,7 +82,6 @@ from keylanes.offsets.signals import (
 
 SECOND_MS = 1_000
 LOAD_MS = 2_000
-FACTOR = 8
 ROUNDS_MAX = 200
 """So many batches in a row at most: a coordinator that never comes to rest is wrong."""
 HALF = SPACE_END // 2
@@ -91,8 +90,11 @@ HALF = SPACE_END // 2
 class Group:
     """The logs, the signals, and whoever coordinates."""
 
-    def __init__(self) -> None:
-        self.ledger, self.rules = Ledger(), Rules()
+    factor = 8
+    """Into how many parts a partition may be cut, unless a process says otherwise."""
+
+    def __init__(self, rules: Rules | None = None) -> None:
+        self.ledger, self.rules = Ledger(), rules or Rules(measure_ms=0)
         self.now_ms = self.position = self.requests = self.transactions = 0
         self.topics: dict[str, tuple[int, bool]] = {}
         self.asks: dict[str, JoinAsked] = {}
@@ -260,7 +262,7 @@ class Group:
         sourced = tuple(
             Sourced(
                 topic,
-                int(given.get("factor", FACTOR)),
+                int(given.get("factor", self.factor)),
                 given.get("start", "earliest"),
                 stores_hash(StoreSpec(s.name, s.topic, s.kind, s.key_type, s.value_type, s.codec) for s in stores),
             )
@@ -345,13 +347,14 @@ class Group:
         for number in range(self.topics[topic][0]) if partition == "all" else (int(partition),):
             self.busy[topic, number] = int(ms_per_s) * 1_000, int(records_per_s), int(megabytes) * 1_000_000
 
-    def _tell_loads(self, name: str, incarnation: int) -> None:
+    def tell_loads(self, name: str, incarnation: int) -> None:
+        """A member says what its ranges cost."""
         bands: list[BandLoad] = []
         seconds = LOAD_MS // SECOND_MS
         for place, (us_per_s, records_per_s, state_bytes) in self.busy.items():
             for cell in self.view().cells(place):
                 if cell.owner == incarnation and cell.standing is Standing.HELD:
-                    inside = [at for at in even_bounds(FACTOR) if cell.first < at < cell.end]
+                    inside = [at for at in even_bounds(self.factor) if cell.first < at < cell.end]
                     bounds = [cell.first, *inside, cell.end]
                     points = tuple((a, us_per_s * seconds * (b - a) // SPACE_END) for a, b in pairwise(bounds))
                     records = records_per_s * seconds * (cell.end - cell.first) // SPACE_END
@@ -404,7 +407,7 @@ class Group:
             else:
                 self._say(name, Beat(member.incarnation, member.birth, self.position, 0))
                 if self.now_ms % LOAD_MS == 0:
-                    self._tell_loads(name, member.incarnation)
+                    self.tell_loads(name, member.incarnation)
 
 
 def told_of(entry: Entry) -> str:
@@ -445,9 +448,9 @@ def scripts(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.txt"))
 
 
-def played(text: str) -> str:
+def played(text: str, rules: Rules | None = None) -> str:
     """The script, with what comes of it now in place of what it says."""
-    group, lines = Group(), []
+    group, lines = Group(rules), []
     for paragraph in re.split(r"\n{2,}", text.strip()):
         if paragraph.startswith("#"):
             lines.append(paragraph)

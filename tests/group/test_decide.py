@@ -31,6 +31,8 @@ SEEDS_PLANTED = 400
 class Judged(Group):
     """A group whose every decision is held against books of another kind."""
 
+    factor = 2
+
     def __init__(self) -> None:
         self.had: dict[tuple[str, int, int], tuple[int, int]] = {}
         """The epoch and owner of each half."""
@@ -175,6 +177,7 @@ COMMANDS = (
     "expel {who}",
     "pass {seconds}s",
     "pass {seconds}s",
+    "load {place} {busy} 1000",
     "ask again {who}",
     "outage 20s",
     "coordinator is {who}",
@@ -192,10 +195,11 @@ def history(seed: int) -> Iterator[str]:
             who=chance.choice(NAMES),
             to=chance.choice((*NAMES, "-")),
             topics=chance.choice(("orders", "bills", "orders,bills")),
-            more=chance.choice(("", "", "", " as blue", " as blue", " factor 2", " level 0")),
+            more=chance.choice(("", "", "", " as blue", " as blue", " factor 1", " level 0")),
             place=chance.choice(("orders 0", "orders 1", "bills 0")),
             half=chance.choice(("", " half")),
             seconds=chance.choice((1, 2, 3, 9, 12, 31)),
+            busy=chance.choice((20, 400, 3000)),
             holds=chance.choice(("hold", "done", "done")),
             what=chance.choice(("fences", "reads")),
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keylanes.demo.course import OF_MANY, SESSION_OF_MANY_S
+from keylanes.demo.course import OF_MANY, SESSION_S
 
 FLIGHTS = 12_000
 HANDLER_MS = 700
@@ -47,7 +47,7 @@ def test_kills_pauses_joins_and_moves(tmp_path: Path, record_property: Callable[
     coordinator, member = group["killed"]
     assert (coordinator["role"], member["role"]) == ("coordinator", "member")
     least, most = coordinator["unowned_s"]
-    assert SESSION_OF_MANY_S / 2 < least <= most < UNOWNED_S_MAX
+    assert SESSION_S / 2 < least <= most < UNOWNED_S_MAX
     assert coordinator["last_commit_s"] < coordinator["expelled_s"]
     below, beyond = group["paused"]
     assert below["expelled_s"] is None

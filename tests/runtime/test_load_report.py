@@ -98,7 +98,8 @@ def test_who_is_alone_tells_nothing_and_tells_who_joins_at_once() -> None:
         await asyncio.sleep(5 * INTERVAL_S)
         assert not loads(group)
         joining = asyncio.create_task(second.start())
-        await until(lambda: len(loads(group)) > 0)
+        await until(lambda: len(first.member.standing.ledger.control.members) == 2)
+        assert await until(lambda: len(loads(group)) > 0) <= 0.2
         assert all(band.busy_us for band in newest(group).values())
         assert set(newest(group)) == {(0, 0), (1, 0)}
         await until(lambda: first.member.group.heard.loads.cost((SOURCE, 0), 0, SPACE_END) is not None)
@@ -127,9 +128,10 @@ def test_a_new_coordinator_hears_everything() -> None:
         await until(share(*left))
 
         def knows_all() -> bool:
-            (one,) = [e for e in left if e.member.group.coordinating.is_coordinator]
-            heard = one.member.group.heard.loads
-            return all(heard.cost((SOURCE, p), 0, SPACE_END) is not None for p in range(4))
+            leads = [engine for engine in left if engine.member.group.coordinating.is_coordinator]
+            places = [(SOURCE, partition) for partition in range(4)]
+            heard = [engine.member.group.heard.loads for engine in leads]
+            return bool(heard) and all(heard[0].cost(place, 0, SPACE_END) is not None for place in places)
 
         assert await until(knows_all) <= 3 * INTERVAL_S
         for engine in left:
