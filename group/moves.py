@@ -48,15 +48,14 @@ def _free_for(move: PlannedMove, moves: Sequence[PlannedMove], cells: Iterable[C
 
 
 def _waits_for_more(view: View, move: PlannedMove) -> bool:
-    """Whether it makes bands of a member one, and that has to release another one of them yet."""
-    control, place = view.control, (move.topic, move.partition)
-    return move.origin == move.target and any(
-        cell.standing is Standing.HELD and cell.epoch == asked.epoch and overlaps(cell, asked)
-        for number, asked in control.moves.asked.items()
-        if (asked.topic, asked.partition, asked.incarnation) == (*place, move.target)
-        and (other := control.moves.planned.get(number)) is not None
-        and other.origin == other.target
-        for cell in view.cells(place)
+    """Whether it makes bands of a member one, and that has to release more of them yet. What other moves release is
+    granted as it gets through.
+    """
+    asked, joins = view.control.moves.asked, view.seat.joins
+    return move.move in joins and any(
+        cell.standing is Standing.HELD and cell.epoch == asked[number].epoch and overlaps(cell, asked[number])
+        for number in joins & asked.keys()
+        for cell in view.cells((move.topic, move.partition))
     )
 
 
@@ -146,7 +145,7 @@ def asked(view: View, turn: Turn) -> Batch:
         cells = cut_by(view.cells(place), [*own, *moves])
         held = [cell for cell in cells if cell.standing is Standing.HELD and not any(overlaps(cell, o) for o in own)]
         for move in (move for move in moves if move in open_moves):
-            release = _release(view, place, move, [cell for cell in held if newest(moves, cell) is move])
+            release = _release(view, move, [cell for cell in held if newest(moves, cell) is move])
             is_budgeted = move.gain > 0 and move.state_bytes >= STATE_BYTES
             if release is None or (is_budgeted and len(budgeted) >= left):
                 continue
@@ -156,7 +155,7 @@ def asked(view: View, turn: Turn) -> Batch:
     return Batch(decisions, (), frozenset(budgeted))
 
 
-def _release(view: View, place: Place, move: PlannedMove, held: Sequence[Cell]) -> tuple[int, int, int, int] | None:
+def _release(view: View, move: PlannedMove, held: Sequence[Cell]) -> tuple[int, int, int, int] | None:
     """Epoch, first, end and deadline of what the owner of these cells is to release for a move; the rest comes behind
     it.
     """
@@ -164,6 +163,5 @@ def _release(view: View, place: Place, move: PlannedMove, held: Sequence[Cell]) 
     if not own or move.origin == NOBODY:
         return None
     last = next((a for a, b in pairwise(own) if (a.end, a.epoch) != (b.first, b.epoch)), own[-1])
-    is_join = move.origin == move.target and place in view.seat.joined_ms
-    within_ms = view.rules.join_within_ms if is_join else view.rules.release_ms
+    within_ms = view.rules.join_within_ms if move.move in view.seat.joins else view.rules.release_ms
     return own[0].epoch, own[0].first, last.end, within_ms

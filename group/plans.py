@@ -7,7 +7,7 @@ or free and not granted) belongs to where it goes: so plans that follow each oth
 |---|---|---|
 | request | somebody asks for a move | what is asked for; all, when a change is due, too |
 | change | who takes part has changed and loads are told, or there is an orphan | what has no owner, and what levels |
-| load | all is at rest, loads were measured since, and a member would be relieved by enough | what makes them level |
+| load | all is at rest, and a member would be relieved by enough, by two looks at the loads | what makes them level |
 | join bands | all is at rest, and a member has held bands that touch for long enough | these, back to it as one |
 
 Nothing that is the coordinator's own wish happens in its first two load intervals: it has not heard the loads yet.
@@ -89,9 +89,10 @@ def planned(view: View, turn: Turn) -> Batch:
         return Batch()
     control, cause = view.control, question.cause
     if cause == LOAD:
-        view.seat.weighed, view.seat.weighed_ms = view.heard.loads.version, view.now_ms
-        if not moves:
-            view.seat.answer = None
+        seat, was_skewed = view.seat, view.seat.is_skewed
+        seat.weighed, seat.weighed_ms = view.heard.loads.version, view.now_ms
+        seat.is_skewed, seat.answer = bool(moves) and not was_skewed, None
+        if not moves or not was_skewed:
             return Batch()
     # A plan for load is a cause of its own, which the fold counts when it has taken it.
     answers = control.group_epoch + (cause == LOAD) if question.levels else control.moves.group_epoch
@@ -214,7 +215,7 @@ def _waits(view: View) -> bool:
 def _may_weigh(view: View) -> bool:
     """Whether loads may show something that they did not when they were looked at last."""
     seat, loads = view.seat, view.heard.loads
-    if len(view.staying) < 2 or loads.version == seat.weighed:
+    if len(view.staying) < 2 or (loads.version == seat.weighed and not seat.is_skewed):
         return False
     is_early = seat.weighed_ms is not None and view.now_ms - seat.weighed_ms < view.rules.load_interval_ms
     return not is_early and _is_at_rest(view)

@@ -103,6 +103,10 @@ class Seat:
     weighed_ms: int | None = None
     weighed: int = 0
     """When loads were looked at last for a plan, and their version."""
+    is_skewed: bool = False
+    """Whether there was a skew then. Members tell their loads one after the other: one look may see what never was."""
+    joins: set[int] = field(default_factory=set)
+    """The moves of the last plan that makes bands one."""
     joined_ms: dict[Place, int] = field(default_factory=dict)
     """When bands that touch were last to become one."""
     answer: Answer | None = None
@@ -114,8 +118,9 @@ class Seat:
             match decision:
                 case PlanMade():
                     self.planned_ms, self.answer = now_ms, None
-                    for move in decision.moves if decision.cause == JOIN else ():
-                        self.joined_ms[move.topic, move.partition] = now_ms
+                    if decision.cause == JOIN:
+                        self.joins = {move.move for move in decision.moves}
+                        self.joined_ms |= {(move.topic, move.partition): now_ms for move in decision.moves}
                 case ReleaseAsked():
                     self.asked_ms[decision.move] = now_ms
                     if decision.move in batch.budgeted:

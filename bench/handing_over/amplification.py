@@ -61,7 +61,7 @@ async def _run(stage: Stage, members: int, rate: float, seconds: float) -> dict[
         known = logs.names()
         stage.stop(*names)
         commits = [(known.get(one.incarnation, ""), one.at_ms / 1e3 - ahead_s()) for one in logs.commits if one.spans]
-    notes = stage.proven()
+    notes = stage.proven(logs)
     samples = {name: stage.samples(name) for name in names}
     return figures_of(notes, samples, commits, records, (began_s, ended_s, done_s))
 

@@ -32,7 +32,7 @@ async def _run(stage: Stage, joins: int) -> dict[str, Any]:
         records = stage.end_load()
         await stage.handled(logs, records)
         stage.stop(*names)
-    stage.proven()
+    stage.proven(logs)
     return {"records": records, "joined_s": [one[0] for one in found], "started_s": [one[1] for one in found]}
 
 

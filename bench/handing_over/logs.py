@@ -112,9 +112,10 @@ class Logs:
         """All moves so far, in order."""
         return [entry for entry in self.history.entries() if isinstance(entry, Move)]
 
-    def changes(self) -> list[Change]:
-        """All changes of who takes part."""
-        return [entry for entry in self.history.entries() if isinstance(entry, Change)]
+    def expelled(self) -> list[Change]:
+        """Who was expelled, and why."""
+        changes = [entry for entry in self.history.entries() if isinstance(entry, Change)]
+        return [change for change in changes if change.what == "expelled"]
 
     # --- asking ------------------------------------------------------------------------------------------------------
 

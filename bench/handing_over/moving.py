@@ -68,7 +68,7 @@ async def _run(stage: Stage, group: Group, size: Size) -> dict[str, Any]:
         moves = [move for move in done if move.cause == REQUEST]
         stays = {chunk: home.name for chunk, home in homes.items() if home.stays and not _moved(chunk, done)}
         found = stays_of(logs.commits, members, stays, ahead, calm, busy)
-    notes = stage.proven()
+    notes = stage.proven(logs)
     points = stage.points()
     found_of = [figures_of(move, notes, points, ahead, has_until_s(move, done, ahead)) for move in moves]
     stood = [one for one in found_of if one is not None]

@@ -45,7 +45,7 @@ SIZES = {
         rounds=1, load_s=10.0, spin=False, moves=3, window_s=3.0, joins=1, skew_s=8.0, held_moves=(10, 50, 100)
     ),
     "quick": Size(
-        rounds=1, load_s=20.0, spin=False, moves=10, window_s=8.0, joins=3, skew_s=30.0, held_moves=(100, 500, 1_000)
+        rounds=1, load_s=20.0, spin=False, moves=8, window_s=6.0, joins=2, skew_s=24.0, held_moves=(100, 500, 1_000)
     ),
     "full": Size(
         rounds=3,

@@ -58,7 +58,7 @@ async def _run(stage: Stage, arm: str, size: Size) -> dict[str, Any]:
         stage.stop(*names)
         ahead = ahead_s()
         moves = [move for move in logs.moves() if (move.granted_ms or 0) / 1e3 - ahead >= skewed_s]
-    notes = stage.proven()
+    notes = stage.proven(logs)
     return figures_of(notes, stage.points(), owners, moves, (skewed_s, until_s))
 
 

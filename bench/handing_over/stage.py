@@ -191,13 +191,16 @@ class Stage:
                 raise WrongRun(f"not within {END_S_MAX:g} s: {what}")
         return time.monotonic()
 
-    def proven(self) -> list[Notes]:
-        """All notes, of a run that is over. Raises WrongRun unless every record was handled once and in order."""
+    def proven(self, logs: Logs) -> list[Notes]:
+        """All notes, of a run that is over. Raises WrongRun unless every record was handled once and in order: whoever
+        is expelled has not committed all, and others handle that again.
+        """
         notes = [self.notes(name) for name in self.all_started]
         try:
             prove(notes, read_counts(self.folder / "counts"))
         except Unproven as error:
-            raise WrongRun(str(error)) from None
+            expelled = [f"{change.party.instance} ({change.cause})" for change in logs.expelled() if change.party]
+            raise WrongRun(f"{error}; expelled: {', '.join(expelled) or 'nobody'}") from None
         return notes
 
     def points(self) -> "array[int]":

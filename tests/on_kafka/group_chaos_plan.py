@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-SESSION_S = 6.0
+SESSION_S = 8.0
 BEAT_S = 0.5
 BELOW_S = SESSION_S / 2
 """So long a pause expels nobody."""

@@ -253,7 +253,10 @@ def structure_first(patch: Planting) -> None:
         patch,
         Generation,
         "halves",
-        ("Generation(self.shares[:middle])", "Generation(self.shares[:middle], self.structure, self.heirs)"),
+        (
+            "Generation(self.shares[:middle], opening=self.opening)",
+            "Generation(self.shares[:middle], self.structure, self.heirs, opening=self.opening)",
+        ),
         ("Generation(self.shares[middle:], self.structure, self.heirs)", "Generation(self.shares[middle:])"),
     )
 

@@ -8,7 +8,7 @@ from keylanes.runtime.holding import Holding
 from keylanes.runtime.partition import cut, reshape
 
 from ..stage.planting import Planting, change, changed, everywhere
-from .plants import AGAIN, DOUBLED, LOST, OUTSIDE, Plant
+from .plants import AGAIN, DOUBLED, LOST, Plant
 from .plants_fencing import NOT_FREE
 
 MOVES = ("move", "deal", "move")
@@ -58,13 +58,6 @@ PLANTS = [
         changed(Holding, "_go_on", ("self.cycle.reshape.withdraw(wish)", "pass")),
         kinds=("stuck",),
         finding="was withdrawn, and its owner had read that",
-    ),
-    Plant(
-        "taken up before the own release is through",
-        "a member works on a range again while it gives it up: it stops, or forgets the state",
-        changed(Holding, "_lacking", (" if not self.is_giving_up(place, part)]", "]")),
-        kinds=("deal", "move", "lost replies", "unknown"),
-        finding=OUTSIDE,
     ),
     Plant(
         "taken up below the granted offset",

@@ -186,7 +186,7 @@ def copy_trusted_after_a_grant(patch: Planting) -> None:
     """A range that comes back is worked with whatever the copy holds of it."""
     take_up = Keeper.take_up
 
-    async def trust(self: Keeper, granted: Any, ledger: Any, incarnation: int, on_whole: Any) -> None:
+    async def trust(self: Keeper, granted: Any, ledger: Any, incarnation: int, on_whole: Any = lambda _: None) -> None:
         known = {place for place in granted if getattr(self.storages.get(place), "position", None) is not None}
         await take_up(self, {place: granted[place] for place in granted.keys() - known}, ledger, incarnation, on_whole)
         for place in known:
