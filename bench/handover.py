@@ -14,7 +14,7 @@ required: see ``handing_over/verdicts.py``.
     --rounds 5            another number          --tiny    the least that runs through: figures mean nothing
     --again               begin afresh; the book before it is kept
     --report              no run: the tables, verdicts and pictures of what was written down
-    --docs                the same, and the part of docs/benchmarks.md
+    --docs                the same, and the part of docs/benchmarks.md and of the README
 """
 
 import argparse
@@ -26,7 +26,7 @@ from typing import Any
 
 from handing_over import amplification, held, joining, moving, skewing
 from handing_over.sizes import PARTS, SIZES, Size, arms, rounds_of
-from handing_over.tables import page, tables
+from handing_over.tables import cell, page, tables
 from handing_over.verdicts import judge
 from keylanes.brokers.protocol import BrokerError
 from rig.book import Book, alone
@@ -72,6 +72,7 @@ def main() -> int:
     picture("handing_over.plot", book.content, book.path.with_suffix(".png"))
     if parsed.docs:
         write_between(ROOT / "docs" / "benchmarks.md", NAME, page(book.content))
+        write_between(ROOT / "README.md", NAME, cell(book.content), is_inline=True)
     return 0 if is_good else 1
 
 

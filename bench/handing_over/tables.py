@@ -153,6 +153,20 @@ def page(content: Content) -> str:
     return "\n".join(lines)
 
 
+def cell(content: Content) -> str:
+    """For the README's table of peers: how long a range stands still that changes hands."""
+    stood = [
+        move["stood_ms"]
+        for arm in groups_of(content)
+        for run in figures(content, "moves", arm)
+        for move in run["moves"]
+    ]
+    if not stood:
+        return ""
+    middle, most = percentile(stood, 0.5), percentile(stood, 0.99)
+    return f"; a range that changes hands stands still for {middle:.0f} ms (p50), {most:.0f} ms (p99)"
+
+
 def rows(content: Content) -> list[tuple[str, str]]:
     """A question and its figures for each part that was run."""
     found = []

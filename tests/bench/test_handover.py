@@ -13,7 +13,7 @@ from handing_over.logs import Commit
 from handing_over.moving import bands_of, homes_of, stays_of
 from handing_over.notes import Notes, Points, Unproven, notes_of, prove, stood_still_ns
 from handing_over.sizes import GROUPS, PARTS, SIZES, arms
-from handing_over.tables import page, tables
+from handing_over.tables import cell, page, tables
 from handing_over.verdicts import gaps_of, judge
 from handover import RUNS, missing, report
 from handover_app import NOTE
@@ -278,6 +278,8 @@ def test_every_part_has_its_table_and_its_row_of_the_page() -> None:
     assert text.count("| ") > len(PARTS)
     assert "**Missed**: 8 members on 1 partition" in text
     assert "quick" not in text
+    assert "(p50), " in cell(content)
+    assert cell(book()) == ""
 
 
 def test_nothing_is_judged_or_shown_of_an_empty_book() -> None:
