@@ -6,7 +6,8 @@ they changed is written with that generation. Each wish is answered once: refuse
 committed.
 
 A release begins when it is asked for: from then on none of its records is begun. It comes about in parts: at each look
-those of its workers go that run nothing, and of which all that was done is taken.
+those of its workers go that run nothing, and of which all that was done is taken. What was declared with one worker
+goes as a whole.
 
 A grant is taken up at once, whatever is under way. What it changes is written in front of the next generation: that is
 the *opening*, with the splits of workers that lie across the border of a release.
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ...keyrange.ranges import KeyRange
+from ...keyrange.ranges import KeyRange, even_bounds
 from ...keyrange.steps import Steps
 from ...offsets.event_values import NO_MOVE
 from ...offsets.ledger import EpochPart
@@ -49,6 +50,8 @@ HOLD_PAUSE = 4
 
 EPOCH_ANY = 1 << 62
 """Above all that there are."""
+_ONE_WORKER = even_bounds(1)
+"""The cut of a partition of which no two records run at once: it is given up as a whole, also where it was split."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -280,6 +283,8 @@ class Wishes:
     def _leave(self, wish: ReleaseWish, reshaped: Reshaped) -> None:
         dispatch, leaving = wish.dispatch, self.leaving[wish]
         through = [worker for worker in leaving.workers if are_through([worker])]
+        if len(wish.wanted) == len(_ONE_WORKER) and len(through) < len(leaving.workers):
+            return
         if through:
             leaving.workers = [worker for worker in leaving.workers if worker not in through]
             reshaped.changes += release(dispatch, through, leaving.hot, wish.move)

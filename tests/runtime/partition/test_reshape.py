@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keylanes.keyrange.ranges import WHOLE, even_bounds
 from keylanes.runtime.partition import reshape
-from keylanes.runtime.partition.reshape import Wishes
+from keylanes.runtime.partition.reshape import ReleaseWish, Wishes
 
 from .reshape_model import WishParts, drive_wishes
+from .test_cut import LEFT, dispatch_of, take_all
 from .test_dispatch import mutated
 
 STEPS = 150
@@ -21,6 +23,21 @@ PLANT_SEEDS = 400
 def test_every_wish_is_answered_once_and_by_what_it_led_to(seed: int) -> None:
     """Whatever is asked for, whenever: owners, edges and answers are those of a model of sets of points."""
     drive_wishes(seed, STEPS)
+
+
+@pytest.mark.parametrize("declared", [1, 2])
+def test_only_what_was_declared_with_one_worker_is_given_up_as_a_whole(declared: int) -> None:
+    """It was split, and a record runs on one side: the other side waits for it, or goes at once."""
+    dispatch = dispatch_of(2, [LEFT[0]])
+    busy = next(worker for worker in dispatch.workers if worker.queue)
+    dispatch.next_record(busy)
+    wishes = Wishes(1_000)
+    wishes.ask(ReleaseWish(dispatch, WHOLE, even_bounds(declared)))
+    assert len(wishes.change(0.0).changes) == declared - 1
+    dispatch.finish(busy, None)
+    take_all(dispatch)
+    assert len(wishes.change(0.0).changes) == 1
+    assert dispatch.workers == []
 
 
 # --- planted defects ------------------------------------------------------------------------------------------------
