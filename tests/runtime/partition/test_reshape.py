@@ -33,6 +33,7 @@ def test_only_what_was_declared_with_one_worker_is_given_up_as_a_whole(declared:
     dispatch.next_record(busy)
     wishes = Wishes(1_000)
     wishes.ask(ReleaseWish(dispatch, WHOLE, even_bounds(declared)))
+    take_all(dispatch)
     assert len(wishes.change(0.0).changes) == declared - 1
     dispatch.finish(busy, None)
     take_all(dispatch)
