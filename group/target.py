@@ -13,8 +13,8 @@ Phases: (1) what is owned rightly stays. (2) What has no owner goes to the least
 heaviest first; whoever reads the partition already pays nothing for it again, and a neighbour goes before its equals.
 (3) Step by step the fullest member gives to the least full one that can handle it: as much as brings one of them to the
 mean, and a tenth of the mean more or less where that is worth it. That is a whole share, or cells of the declared cut
-at an end of a band, beside what the taker has of that partition if it can be. Of equals what costs least moves: without
-state, and without a backlog. Who can give nothing is put aside until others have given.
+at an end of a band, beside what the taker has of that partition if it can be, without idle ones at that end. Of equals
+what costs least moves: without state, and without a backlog. Who can give nothing is put aside until others have given.
 
 The least step relieves the pair by half of what moves or by a tenth of the mean; and a pair is left alone whose fuller
 one would be relieved by less than ``SLACK`` of the mean. Each step lowers the fullness of the fuller of the two, so
@@ -41,6 +41,10 @@ LEAST_US: Final = UNIT_US // 4
 """No step is worth less."""
 BANDS_MAX: Final = 3
 """So many bands of a partition a member may have."""
+IDLE: Final = 20
+IDLE_LEAST: Final = 4
+"""Of a part that is to go, cells at its outer end stay that have at most one ``IDLE``-th of its load, if they are at
+least one ``IDLE_LEAST``-th of its cells: points without load would move for nothing."""
 LOOK: Final = 16
 """Of so many that are nearest to what is wanted the best is taken."""
 
@@ -65,12 +69,12 @@ class _Terms:
 
 
 class _Step(NamedTuple):
-    """A piece goes to a member; or its first ``cells`` cells do, or its last ones (below 0)."""
+    """A piece goes to a member; or its cells ``[begin, end)`` do."""
 
     piece: Piece
     target: int
     gain: int
-    cells: int = 0
+    cells: tuple[int, int] | None = None
 
 
 @dataclass(slots=True)
@@ -138,7 +142,9 @@ class _Pair:
         )
 
     def part(self, pieces: Iterable[Piece]) -> _Step | None:
-        """The best part of one of these; at an end of a band of the giver, so what is left is one band."""
+        """The best part of one of these; at an end of a band of the giver, so what is left is one band, or two if that
+        end is idle.
+        """
         books, best, best_key = self.books, None, None
         for piece in pieces:
             if not books.can(self.taker, piece.place[0]) or not books.may_read(self.taker, piece.place, 0):
@@ -151,6 +157,8 @@ class _Pair:
                 step = self._at_an_end(piece, is_last=bool(is_last))
                 if step is None:
                     continue
+                if owner != self.taker and books.bands(self.giver, piece.place) < BANDS_MAX:
+                    step = _without_idle_end(step, is_last=bool(is_last))
                 rank = 0 if owner == self.taker else 1 if not has else 2
                 worth = step.gain * 1_000_000 // (piece.cost_us if piece.is_owned else 1)
                 key = (rank, -worth, piece.number, piece.first, is_last)
@@ -168,8 +176,22 @@ class _Pair:
             n = max(near, key=lambda n: (self.score(sums[n], wanted), -n))
             gain = self.gain(sums[n], self.books.takes(self.taker, piece.place, sums[n]))
             if gain > max(GAIN_US - 1, self.terms.gain):
-                return _Step(piece, self.taker, gain, -(n + 1) if is_last else n + 1)
+                count = len(cells)
+                return _Step(piece, self.taker, gain, (count - n - 1, count) if is_last else (0, n + 1))
         return None
+
+
+def _without_idle_end(step: _Step, *, is_last: bool) -> _Step:
+    """Cells at an end of a piece without those at that end that have next to no load, where these are many of them."""
+    assert step.cells is not None, "a part"
+    begin, end = step.cells
+    weights = [weight for _, weight in step.piece.cells[begin:end]]
+    idle_most = sum(weights) // IDLE
+    outer = weights[::-1] if is_last else weights
+    idle = bisect_right([*accumulate(outer)], idle_most)
+    if idle * IDLE_LEAST < len(weights):
+        return step
+    return step._replace(cells=(begin, end - idle) if is_last else (begin + idle, end))
 
 
 def solve(takers: Collection[Taker], shares: Sequence[Share], *, levels: bool = True, floor_us: int = 0) -> list[Shift]:
@@ -270,10 +292,14 @@ def _do(books: Books, terms: _Terms, step: _Step) -> None:
     piece, giver = step.piece, step.piece.owner
     gain = step.gain / terms.mean
     books.take(piece)
-    if step.cells:
-        left, right = books.cut(piece, step.cells if step.cells > 0 else len(piece.cells) + step.cells)
-        piece, stays = (left, right) if step.cells > 0 else (right, left)
-        books.give(stays, giver)
+    if step.cells is not None:
+        begin, end = step.cells
+        if end < len(piece.cells):
+            piece, stays = books.cut(piece, end)
+            books.give(stays, giver)
+        if begin:
+            stays, piece = books.cut(piece, begin)
+            books.give(stays, giver)
     piece.gain = gain if piece.is_owned else 0.0
     books.give(piece, step.target)
 

@@ -325,6 +325,17 @@ def test_one_partition_is_parted_among_all_that_gain_by_it() -> None:
     assert sorted((share.owner, share.points // CELL) for share in then) == [(n, 2) for n in range(1, 9)]
 
 
+@pytest.mark.parametrize("hot", [4, 5, 8])
+def test_points_without_load_stay_where_they_are(hot: int) -> None:
+    """Eight hot cells of sixteen, from one on: half of them go, and the idle ones at that end of the band do not."""
+    share = even(0, 1, 8_000_000)
+    cells = tuple((at, 1_000_000 if hot <= n < hot + 8 else 0) for n, (at, _) in enumerate(share.cells))
+    takers = [Taker(1, 1.0, ALL), Taker(2, 1.0, ALL)]
+    (shift,) = solve(takers, [share._replace(cells=cells)], floor_us=GAIN_US)
+    assert (shift.end - shift.first) // CELL == 4
+    assert sum(cost for at, cost in cells if shift.first <= at < shift.end) == 4_000_000
+
+
 @given(st.integers(3, 9))
 def test_no_more_read_a_partition_than_gain_by_it(members: int) -> None:
     """A record costs as much to handle as to read: three may read, however many there are."""
