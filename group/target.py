@@ -12,9 +12,10 @@ E. Of several equal choices the first by number: the same problem in any order h
 Phases: (1) what is owned rightly stays. (2) What has no owner goes to the least full member that can handle it, the
 heaviest first; whoever reads the partition already pays nothing for it again, and a neighbour goes before its equals.
 (3) Step by step the fullest member gives to the least full one that can handle it: as much as brings one of them to the
-mean, and a tenth of the mean more or less where that is worth it. That is a whole share, or cells of the declared cut
-at an end of a band, beside what the taker has of that partition if it can be, without idle ones at that end. Of equals
-what costs least moves: without state, and without a backlog. Who can give nothing is put aside until others have given.
+mean, and a tenth of the mean more or less where that is worth it. That is a whole share that is at least half of it,
+else cells of the declared cut at an end of a band, beside what the taker has of that partition if it can be, without
+idle ones at that end, else any whole share that fits. Of equals what costs least moves: without state, and without a
+backlog. Who can give nothing is put aside until others have given.
 
 The least step relieves the pair by half of what moves or by a tenth of the mean; and a pair is left alone whose fuller
 one would be relieved by less than ``SLACK`` of the mean. Each step lowers the fullness of the fuller of the two, so
@@ -275,7 +276,9 @@ def _step_of(books: Books, terms: _Terms, giver: int) -> _Step | None:
         if taker != giver and not terms.is_level(books, giver, taker)
     ]
     for pair in pairs:
-        step = pair.whole(is_more=False) or pair.part(pieces)
+        step = pair.whole(is_more=False)
+        if step is None or 2 * step.piece.weight < pair.wanted:  # many with little load would move for it
+            step = pair.part(pieces) or step
         if step is not None:
             return step
     for piece in pieces:  # nobody else may read it

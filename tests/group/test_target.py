@@ -325,13 +325,22 @@ def test_one_partition_is_parted_among_all_that_gain_by_it() -> None:
     assert sorted((share.owner, share.points // CELL) for share in then) == [(n, 2) for n in range(1, 9)]
 
 
-@pytest.mark.parametrize("hot", [4, 5, 8])
+@given(st.integers(1, 5))
+def test_idle_partitions_do_not_move_for_a_hot_one(count: int) -> None:
+    """Who has a hot one and some idle ones gives half of the hot one."""
+    shares = [even(0, 1, 8_000_000), *(even(n, 1, 0) for n in range(1, count + 1))]
+    shifts = solve([Taker(1, 1.0, ALL), Taker(2, 1.0, ALL)], shares, floor_us=GAIN_US)
+    assert [(shift.share.partition, shift.end - shift.first) for shift in shifts] == [(0, SPACE_END // 2)]
+
+
+@given(st.integers(4, 8))
 def test_points_without_load_stay_where_they_are(hot: int) -> None:
     """Eight hot cells of sixteen, from one on: half of them go, and the idle ones at that end of the band do not."""
     share = even(0, 1, 8_000_000)
     cells = tuple((at, 1_000_000 if hot <= n < hot + 8 else 0) for n, (at, _) in enumerate(share.cells))
     takers = [Taker(1, 1.0, ALL), Taker(2, 1.0, ALL)]
-    (shift,) = solve(takers, [share._replace(cells=cells)], floor_us=GAIN_US)
+    shift, *more = solve(takers, [share._replace(cells=cells)], floor_us=GAIN_US)
+    assert not more
     assert (shift.end - shift.first) // CELL == 4
     assert sum(cost for at, cost in cells if shift.first <= at < shift.end) == 4_000_000
 
@@ -414,8 +423,20 @@ PLANTED: dict[str, tuple[object, str, tuple[str, str], Callable[[], None]]] = {
     "as much as there is": (
         target._Pair,
         "__post_init__",
-        ("self.most = self.wanted + mean * min(had, has) // (MILLI * GAIN)", "self.most = self.wanted = 10**9"),
+        ("self.wanted = min(", "self.wanted = max("),
         test_a_skew_is_levelled_with_little_more_than_must_move,
+    ),
+    "any whole share first": (
+        target,
+        "_step_of",
+        ("2 * step.piece.weight < pair.wanted", "False"),
+        test_idle_partitions_do_not_move_for_a_hot_one,
+    ),
+    "idle ends go along": (
+        target,
+        "_without_idle_end",
+        ("if idle * IDLE_LEAST < len(weights):", "if True:"),
+        test_points_without_load_stay_where_they_are,
     ),
     "what comes first is first": (
         target,
