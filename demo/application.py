@@ -28,8 +28,10 @@ class ArrivalUnknown(ValueError):
     """A flight left and is not known to have arrived."""
 
 
-def make_app(broker: str, settings: Settings, *, handler_ms: float) -> App:
-    """The application; each flight waits for ``handler_ms``, as it would for a service of somebody else."""
+def make_app(broker: str, settings: Settings, *, handler_ms: float, max_in_flight: int | None = None) -> App:
+    """The application; each flight waits for ``handler_ms``, as it would for a service of somebody else, which takes
+    ``max_in_flight`` at once from each process (None: any number).
+    """
     app = App(APP, broker=broker, settings=settings)
     wait_s = handler_ms / 1000
 
@@ -37,6 +39,7 @@ def make_app(broker: str, settings: Settings, *, handler_ms: float) -> App:
         SOURCE,
         to=LATE_TOPIC,
         parallelising_factor=PARALLELISING_FACTOR,
+        max_in_flight=max_in_flight,
         retry=Retry(attempts=1),
         on_failure=DeadLetter(DEAD_TOPIC),
     )

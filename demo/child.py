@@ -32,7 +32,8 @@ NO_STEPS = -1
 
 class ChildSpec(msgspec.Struct, frozen=True):
     """``name``: its group_instance_id. ``address`` of the broker, ``copies`` of the state, ``log``: the file to say
-    things in, ``steps``: a descriptor to note steps at, or NO_STEPS. ``seed``: of the unrest.
+    things in, ``steps``: a descriptor to note steps at, or NO_STEPS. ``seed``: of the unrest. ``max_in_flight``: see
+    ``make_app``.
     """
 
     name: str
@@ -42,6 +43,7 @@ class ChildSpec(msgspec.Struct, frozen=True):
     handler_ms: float
     seed: str
     steps: int = NO_STEPS
+    max_in_flight: int | None = None
 
 
 class Child:
@@ -66,7 +68,7 @@ class Child:
         with log_to(Path(spec.log), spec.name):
             threading.Thread(target=self._listen, name="parent", daemon=True).start()
             Processing(
-                make_app(spec.address, settings, handler_ms=spec.handler_ms),
+                make_app(spec.address, settings, handler_ms=spec.handler_ms, max_in_flight=spec.max_in_flight),
                 f"{spec.seed} {spec.name}",
                 is_quiet=lambda: self._is_quiet,
                 on_step=self._note_step,

@@ -31,7 +31,7 @@ from ..runtime.settings import Settings
 from ..runtime.watch.progress import ProgressShown
 from .application import APP, ARRIVALS, DEAD_TOPIC, LATE_TOPIC, PARALLELISING_FACTOR, make_app
 from .child import NO_STEPS, ChildSpec
-from .course import NAME, Course, Told, checked_members, is_quiet
+from .course import NAME, Course, Told, checked_members, is_quiet, max_in_flight_of
 from .figures import Collected, collect, counts_expected
 from .flights import FLIGHTS, PARTITIONS, data_file
 from .loader import KEEP, SOURCE, Loader
@@ -201,6 +201,7 @@ class _Demo:
                 handler_ms=self.options.handler_ms,
                 seed=str(before),
                 steps=self._steps,
+                max_in_flight=max_in_flight_of(self.options.members),
             )
 
         async def coordinator() -> str:

@@ -3,6 +3,7 @@
 import pytest
 
 from keylanes.demo.course import (
+    IN_FLIGHT_OF_MANY,
     MEMBERS_MAX,
     OF_MANY,
     PAUSED_BELOW_S,
@@ -20,6 +21,7 @@ from keylanes.demo.course import (
     do_all_work,
     due,
     is_quiet,
+    max_in_flight_of,
 )
 from keylanes.errors import SettingsError
 
@@ -177,3 +179,9 @@ def test_a_member_is_spared_where_the_coordinator_is_meant() -> None:
     assert act_of(kill, looked(0.6, {"demo-1": WORKING}, "demo-1"), Course(6), 0) == Killed(
         "demo-1", "coordinator", 0.6
     )
+
+
+def test_only_many_processes_are_slowed() -> None:
+    """Few are as fast as they can be."""
+    assert max_in_flight_of(3) is None
+    assert max_in_flight_of(4) == max_in_flight_of(6) == IN_FLIGHT_OF_MANY
