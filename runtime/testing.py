@@ -251,6 +251,8 @@ class SimulatedApp:
                 raise KeylanesError("the application does not run: restart() it first")
             if self._loop.refused is not None:
                 self._told = self._loop.refused
+                if self._member.error is not None:  # it is on its way to its end
+                    await asyncio.wait([self._run])
                 raise self._loop.refused
             if self._run.done():
                 self._told = self._run.exception()
