@@ -18,8 +18,8 @@ from ..errors import SettingsError
 MEMBERS_MAX = 16
 MANY = 4
 """From so many processes on there is no rest."""
-IN_FLIGHT_OF_MANY: Final = 6
-"""So many flights each process has at work at once then: else they would be through before all has happened."""
+FLIGHTS_PER_S_OF_MANY: Final = 1_200
+"""So many flights each process handles in a second at most then: else all would be done before all has happened."""
 SESSION_S = 10.0
 PAUSED_BELOW_S, PAUSED_BEYOND_S = 3.0, 14.0
 """Well below a session; and until it was expelled, and some seconds more."""
@@ -36,9 +36,9 @@ NAME = "demo"
 Role = Literal["coordinator", "member"]
 
 
-def max_in_flight_of(members: int) -> int | None:
+def max_in_flight_of(members: int, handler_ms: float) -> int | None:
     """How many flights each of so many processes has at work at once; None: as many as it has workers."""
-    return None if members < MANY else IN_FLIGHT_OF_MANY
+    return None if members < MANY else max(1, round(FLIGHTS_PER_S_OF_MANY * handler_ms / 1_000))
 
 
 class Killed(msgspec.Struct, frozen=True, tag="killed"):

@@ -7,7 +7,7 @@ import msgspec
 from ..brokers.protocol import Broker, TopicPartition
 from ..keyrange.hashing import SPACE_END, point_of
 from .application import APP, ARRIVALS, DEAD_TOPIC, LATE_TOPIC
-from .course import Course, Killed, Paused, max_in_flight_of
+from .course import Course, Killed, Paused
 from .flights import CANCELLED, FLIGHTS, LATE, LATE_MINUTES, WITHOUT_ARRIVAL, Flight, source_rows
 from .loader import SOURCE
 from .logbook import Logbook, read_logbook, read_topic
@@ -101,7 +101,7 @@ class JoinFigures(msgspec.Struct, frozen=True):
 
 class GroupFigures(msgspec.Struct, frozen=True):
     """What several processes did, and what became of them. ``moves``: how often a range went from one to another;
-    ``missed``: what was to happen, and was not reached; ``max_in_flight``: of each process, None: any number.
+    ``missed``: what was to happen, and was not reached.
     """
 
     members: list[MemberFigures]
@@ -111,7 +111,6 @@ class GroupFigures(msgspec.Struct, frozen=True):
     paused: list[PauseFigures]
     joined: list[JoinFigures]
     missed: list[str]
-    max_in_flight: int | None
 
 
 class Collected(msgspec.Struct, frozen=True):
@@ -213,7 +212,6 @@ def group_figures(book: Logbook, course: Course, records: int) -> GroupFigures:
         paused=[_pause_figures(book, act) for act in course.paused],
         joined=[JoinFigures(act.name, round(act.share, 4), _moment(book, "joined", act.name)) for act in course.joined],
         missed=[step.label for step in course.missed],
-        max_in_flight=max_in_flight_of(course.members),
     )
 
 

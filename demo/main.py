@@ -201,7 +201,7 @@ class _Demo:
                 handler_ms=self.options.handler_ms,
                 seed=str(before),
                 steps=self._steps,
-                max_in_flight=max_in_flight_of(self.options.members),
+                max_in_flight=max_in_flight_of(self.options.members, self.options.handler_ms),
             )
 
         async def coordinator() -> str:

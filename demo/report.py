@@ -39,15 +39,13 @@ def verdict_of(audit: Mapping[str, Any] | None) -> str:
 def text_of(collected: Collected, audit: Mapping[str, Any] | None, handler_ms: float, picture: str) -> str:
     """For people, a line each."""
     figures, counts = collected.figures, collected.figures.counts
-    most = None if collected.group is None else collected.group.max_in_flight
-    at_once = "" if most is None else f", {most} at once in each process"
     lines = [
         ("flights processed", f"{counts.records:,}"),
         ("late, published by aircraft", f"{counts.late:,}"),
         ("left and never arrived: dead letters", f"{counts.dead_letters:,}"),
         ("cancelled, no output", f"{counts.cancelled:,}"),
         ("arrivals, handled by destination", f"{counts.arrivals:,}"),
-        ("workers", f"{figures.workers:,} on {PARTITIONS} partitions, {handler_ms:g} ms a record{at_once}"),
+        ("workers", f"{figures.workers:,} on {PARTITIONS} partitions, {handler_ms:g} ms a record"),
         ("throughput", f"{figures.records_per_s:,.0f} records/s in {figures.seconds:.1f} s of processing"),
         ("tiles", f"{figures.tiles:,} in {figures.commits:,} commits"),
         ("ranges, while it ran", ", ".join(f"{n} {kind}s" for kind, n in figures.changes.items())),

@@ -3,7 +3,7 @@
 import pytest
 
 from keylanes.demo.course import (
-    IN_FLIGHT_OF_MANY,
+    FLIGHTS_PER_S_OF_MANY,
     MEMBERS_MAX,
     OF_MANY,
     PAUSED_BELOW_S,
@@ -183,5 +183,6 @@ def test_a_member_is_spared_where_the_coordinator_is_meant() -> None:
 
 def test_only_many_processes_are_slowed() -> None:
     """Few are as fast as they can be."""
-    assert max_in_flight_of(3) is None
-    assert max_in_flight_of(4) == max_in_flight_of(6) == IN_FLIGHT_OF_MANY
+    assert max_in_flight_of(3, 5.0) is None
+    assert max_in_flight_of(4, 5.0) == 5 * FLIGHTS_PER_S_OF_MANY // 1_000
+    assert max_in_flight_of(4, 0.0) == 1
