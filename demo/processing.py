@@ -39,6 +39,7 @@ class Processing:
     def run(self) -> None:
         """Work until all is level, or a signal comes; raises what ended the unrest."""
         self._app.run(until="level", on_step=self._hear)
+        self._tell()
         if self._disturbing is not None and self._disturbing.done() and not self._disturbing.cancelled():
             self._disturbing.result()
 
@@ -53,9 +54,12 @@ class Processing:
         now = time.monotonic()
         if now - self._told_s >= TOLD_EVERY_S:
             self._told_s = now
-            seen = self._app.statistics()
-            workers = sum(partition.workers for partition in seen.partitions)
-            self._on_told(Told(seen.records_done, workers, self._unrest.is_moving))
+            self._tell()
+
+    def _tell(self) -> None:
+        seen = self._app.statistics()
+        workers = sum(partition.workers for partition in seen.partitions)
+        self._on_told(Told(seen.records_done, workers, self._unrest.is_moving))
 
     def _unrest_ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and task.exception() is not None:
