@@ -14,6 +14,8 @@ from .shares import READ_NS, UNIT_US, Share, Taker
 MILLI: Final = 1_000
 """Capacities are whole thousandths here."""
 READERS_LEAST: Final = 2
+IDLE: Final = 20
+"""Points are idle that have at most one such part of what they would have if the load lay evenly."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,6 +83,7 @@ class Books:
         self.load = dict.fromkeys(self.takers, 0)
         self.full = dict.fromkeys(self.takers, 0)
         self.by_topic: Counter[tuple[int, str]] = Counter()
+        self._points = dict.fromkeys(self.takers, 0)
         self.owned: dict[int, dict[str, list[Entry]]] = {i: {} for i in self.takers}
         self.partable: dict[int, list[Entry]] = {i: [] for i in self.takers}
         self.pieces: dict[Place, list[Piece]] = {}
@@ -144,6 +147,7 @@ class Books:
             else:
                 del ordered[bisect_left(ordered, entry[:3])]  # shorter, and so less
         self.by_topic[incarnation, topic] += sign * piece.weight
+        self._points[incarnation] += sign * (piece.end - piece.first)
         reads = self._reads[incarnation, piece.place]
         self._reads[incarnation, piece.place] = reads + sign
         begins_or_ends = reads + min(sign, 0) == 0
@@ -187,6 +191,11 @@ class Books:
     def loses(self, piece: Piece) -> int:
         """By how much the load of its owner falls without it."""
         return piece.weight + (self._charges[piece.place] if self.is_last(piece) else 0)
+
+    def is_idle(self, piece: Piece) -> bool:
+        """Whether it has next to nothing of its owner's load for the points that it has."""
+        evenly = self.load[piece.owner] * (piece.end - piece.first)
+        return piece.weight * self._points[piece.owner] * IDLE < evenly
 
     def readers(self, place: Place) -> list[int]:
         """Who owns something of a partition, the least full one first."""

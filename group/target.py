@@ -14,8 +14,8 @@ heaviest first; whoever reads the partition already pays nothing for it again, a
 (3) Step by step the fullest member gives to the least full one that can handle it: as much as brings one of them to the
 mean, and a tenth of the mean more or less where that is worth it. That is a whole share that is at least half of it,
 else cells of the declared cut at an end of a band, beside what the taker has of that partition if it can be, without
-idle ones at that end, else any whole share that fits. Of equals what costs least moves: without state, and without a
-backlog. Who can give nothing is put aside until others have given.
+idle ones at that end, else any whole share that fits. Idle points do not move for what others cost. Of equals what
+costs least moves: without state, and without a backlog. Who can give nothing is put aside until others have given.
 
 The least step relieves the pair by half of what moves or by a tenth of the mean; and a pair is left alone whose fuller
 one would be relieved by less than ``SLACK`` of the mean. Each step lowers the fullness of the fuller of the two, so
@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from .books import MILLI, Books, Entry, Piece, pieces_of
+from .books import IDLE, MILLI, Books, Entry, Piece, pieces_of
 from .shares import UNIT_US, Share, Shift, Taker
 
 SLACK: Final = 20
@@ -42,10 +42,8 @@ LEAST_US: Final = UNIT_US // 4
 """No step is worth less."""
 BANDS_MAX: Final = 3
 """So many bands of a partition a member may have."""
-IDLE: Final = 20
 IDLE_LEAST: Final = 4
-"""Of a part that is to go, cells at its outer end stay that have at most one ``IDLE``-th of its load, if they are at
-least one ``IDLE_LEAST``-th of its cells: points without load would move for nothing."""
+"""Of a part that is to go, idle cells at its outer end stay if they are at least one such part of its cells."""
 LOOK: Final = 16
 """Of so many that are nearest to what is wanted the best is taken."""
 
@@ -132,6 +130,8 @@ class _Pair:
 
     def _may_have(self, piece: Piece) -> bool:
         books, place = self.books, piece.place
+        if books.is_idle(piece):
+            return False
         if len(books.pieces[place]) == 1:
             return True
         left_and_right = books.neighbours(piece)

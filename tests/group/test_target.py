@@ -325,12 +325,25 @@ def test_one_partition_is_parted_among_all_that_gain_by_it() -> None:
     assert sorted((share.owner, share.points // CELL) for share in then) == [(n, 2) for n in range(1, 9)]
 
 
-@given(st.integers(1, 5))
-def test_idle_partitions_do_not_move_for_a_hot_one(count: int) -> None:
-    """Who has a hot one and some idle ones gives half of the hot one."""
-    shares = [even(0, 1, 8_000_000), *(even(n, 1, 0) for n in range(1, count + 1))]
+@given(st.integers(1, 3), st.sampled_from((0, 100_000)))
+def test_light_partitions_do_not_move_for_a_hot_one(count: int, light_us: int) -> None:
+    """Who has a hot one and some with little or no load gives half of the hot one."""
+    shares = [even(0, 1, 8_000_000), *(even(n, 1, light_us) for n in range(1, count + 1))]
     shifts = solve([Taker(1, 1.0, ALL), Taker(2, 1.0, ALL)], shares, floor_us=GAIN_US)
     assert [(shift.share.partition, shift.end - shift.first) for shift in shifts] == [(0, SPACE_END // 2)]
+
+
+@given(st.integers(1, 5), st.integers(1, 3))
+def test_idle_points_stay_where_little_is_left_to_level(count: int, more: int) -> None:
+    """One member has a tenth above the mean, in a partition of which a part would relieve nobody by enough: what is
+    idle beside it is no cure, whether that is whole partitions or the rest of one.
+    """
+    hot = even(0, 1, 4_400_000)
+    rest = even(1, 1, 0)._replace(first=CELL, cells=even(1, 1, 0).cells[1:])
+    shares = [hot, rest, *(even(n, 1, 0) for n in range(2, count + 2))]
+    shares += [even(count + 2 + n, 2 + n, 3_900_000) for n in range(more)]
+    takers = [Taker(n, 1.0, ALL) for n in range(1, more + 2)]
+    assert not solve(takers, shares)
 
 
 @given(st.integers(4, 8))
@@ -430,7 +443,13 @@ PLANTED: dict[str, tuple[object, str, tuple[str, str], Callable[[], None]]] = {
         target,
         "_step_of",
         ("2 * step.piece.weight < pair.wanted", "False"),
-        test_idle_partitions_do_not_move_for_a_hot_one,
+        test_light_partitions_do_not_move_for_a_hot_one,
+    ),
+    "idle shares go where nothing else does": (
+        books.Books,
+        "is_idle",
+        ("return piece.weight", "return False and piece.weight"),
+        test_idle_points_stay_where_little_is_left_to_level,
     ),
     "idle ends go along": (
         target,
