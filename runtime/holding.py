@@ -70,7 +70,7 @@ class Holding:
     """Of one process. ``runs``: those of the partitions of which it holds something; others see it change.
 
     ``begins``, ``ends`` are called when a run begins to read, and when it reads no more; ``finds`` when it is known how
-    far the partitions of runs that have begun go.
+    far the partitions of runs that have begun go; ``expects`` when a run will soon have to read from behind its front.
     """
 
     def __init__(
@@ -90,6 +90,7 @@ class Holding:
         self.begins: Callable[[Sequence[PartitionRun]], None] = _nobody
         self.ends: Callable[[PartitionRun], None] = _nobody
         self.finds: Callable[[Sequence[PartitionRun]], None] = _nobody
+        self.expects: Callable[[], None] = lambda: None
         self.is_settled = asyncio.Event()
         """All that was planned for it when it joined, and is free, was taken up."""
         self._cycle: CommitCycle | None = None
@@ -176,6 +177,8 @@ class Holding:
                 self._wind_up(asked)
             if lacking := self._lacking(state):
                 self._take_up(lacking)
+            elif self._is_promised():
+                self.expects()
         counts = Counter(topic for topic, _ in control.started)
         for (topic, _), event in control.begun.items():  # level 0 does not say how many there are
             counts[topic] = max(counts[topic], event.partitions)
@@ -184,6 +187,15 @@ class Holding:
         if not (self._tasks or self.is_settled.is_set()) and self._is_settled(state.incarnation):
             self.is_settled.set()
         self._tell()
+
+    def _is_promised(self) -> bool:
+        """Whether somebody else is asked to release more of a partition of which this process has something."""
+        moves = self.standing.ledger.control.moves
+        coming = [moves.planned[move] for move in moves.asked if move in moves.planned]
+        return any(
+            move.target == self.standing.incarnation != move.origin and self._run_of((move.topic, move.partition))
+            for move in coming
+        )
 
     def _lacking(self, state: Works) -> list[_Granted]:
         """What is granted and was not taken up, but for what is being released here: others may read that before."""

@@ -301,6 +301,7 @@ class Member:
         holding.works_with(cycle)
         holding.begins, holding.ends, holding.finds = self._begin_reading, self._end_reading, self.telling.holds
         self._work = self._make_work(cycle)
+        holding.expects = self.work.catch_up.make_ready
 
     def _make_work(self, cycle: CommitCycle) -> Work:
         broker, slots, settings, holding = self.broker, self.slots, self.settings, self.holding

@@ -5,6 +5,8 @@ One answer is not believed when it says that something is gone or is another: a 
 lags behind the others, knows less than they do.
 """
 
+import asyncio
+import math
 from collections.abc import Collection, Mapping
 
 from ..protocol import TopicPartition, UnknownTopic
@@ -18,13 +20,20 @@ class TopicIdentities:
     def __init__(self, link: KafkaLink) -> None:
         self._link = link
         self._known: dict[str, str] = {}
+        self._seen_s: dict[TopicPartition, float] = {}
+        """When each partition was seen last, by the loop's time."""
 
     def forget(self) -> None:
         """Nothing is read any more."""
         self._known.clear()
+        self._seen_s.clear()
 
-    async def check(self, sources: Collection[TopicPartition]) -> None:
-        """Raises UnknownTopic when partitions are gone or belong to other topics of their names; BrokerTimeout."""
+    async def check(self, sources: Collection[TopicPartition], *, old_s: float = 0.0) -> None:
+        """Raises UnknownTopic when partitions are gone or belong to other topics of their names; BrokerTimeout.
+        ``old_s``: what was seen in so many seconds before is not asked for.
+        """
+        now_s = asyncio.get_running_loop().time()
+        sources = [source for source in sources if now_s - self._seen_s.get(source, -math.inf) >= old_s]
         if not sources:
             return
         deadline = self._link.deadline("asking for topics")
@@ -35,6 +44,7 @@ class TopicIdentities:
             if problem is None:
                 # An older broker, as there may be some during an upgrade, tells no identity.
                 self._known.update({topic.name: topic.identity for topic in found.values() if topic.identity})
+                self._seen_s.update(dict.fromkeys(sources, now_s))
                 return
             if left:
                 await deadline.pause(problem)

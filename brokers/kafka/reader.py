@@ -163,9 +163,11 @@ class KafkaReader:
             await self._wait(left)
 
     async def _apply_assignment(self) -> None:
-        """Give the consumer its partitions, after a look whether they exist: asking for others might create them."""
+        """Give the consumer its partitions, after a look whether they exist: asking for others might create them. What
+        was looked at a moment ago, by whatever reader, is not looked at again: somebody waits for the first record.
+        """
         positions = self._positions
-        await self._identities.check(positions)
+        await self._identities.check(positions, old_s=LOOK_SECONDS)
         if positions is self._positions and not self.closed:  # else assigned anew meanwhile: ``fetch`` comes back
             self._assigned = True
             self._heard.clear()

@@ -9,10 +9,11 @@ this is in dispatch.py and room.py; here is only the fetching.
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
-from ...brokers.protocol import Batch, Broker, BrokerTimeout, NotAuthorized, Reader, Record, TopicPartition
+from ...brokers.protocol import Batch, Broker, BrokerError, BrokerTimeout, NotAuthorized, Reader, Record, TopicPartition
 from ...brokers.waiting import Patience, closed_within, until_answered
 from ...errors import InvariantBroken
 from ...state.overlay import Cell
@@ -22,6 +23,8 @@ from ..partition.worker import Worker
 from ..settings import Settings
 from .partition_run import PartitionRun
 from .slots import Slots
+
+logger = logging.getLogger("keylanes")
 
 STARTED_MS = 20
 """So long at most a reader waits for workers to begin that the loop has had no time for."""
@@ -243,6 +246,20 @@ class CatchUp:
         self._asking = 0
         """Partitions that wait for a reader."""
         self._idle: list[Reader] = []
+        self._opening: asyncio.Task[None] | None = None
+
+    def make_ready(self) -> None:
+        """A pass will begin soon: connect a reader for it, unless there is one."""
+        if not (self._idle or self._opening or self.is_stopped):
+            self._opening = asyncio.ensure_future(self._open())
+
+    async def _open(self) -> None:
+        try:
+            self._idle.append(await self.broker.reader({}))
+        except BrokerError as error:
+            logger.debug("a reader for the next pass can't be connected: %s", error)  # then the pass says it
+        finally:
+            self._opening = None
 
     async def run(self, run: PartitionRun) -> None:
         """Begin a pass whenever a dropped worker has room; until cancelled."""
@@ -272,6 +289,9 @@ class CatchUp:
 
     async def close(self) -> None:
         """Let go of the readers."""
+        if (opening := self._opening) is not None:
+            opening.cancel()
+            await asyncio.wait({opening})
         idle, self._idle = self._idle, []
         for reader in idle:
             await _close(reader, self.settings)
@@ -281,6 +301,8 @@ class CatchUp:
         start = dispatch.catch_up_start()
         if start is None:
             return
+        if not self._idle and self._opening is not None:
+            await asyncio.wait({self._opening})
         if self._idle:
             reader = self._idle.pop()
             reader.assign({source: start})

@@ -441,8 +441,8 @@ class Coordinating:
                 self.wake()
 
     async def _read_on(self, pause_ms: int) -> None:
+        await asyncio.sleep(pause_ms / 1000)  # first: a read to all ends would hold up that of what is just released
         await self.standing.read()
-        await asyncio.sleep(pause_ms / 1000)
 
     async def _open(self, log_partitions: list[int]) -> None:
         """Write the first event of partitions of the offset log, before anything is granted of what goes there."""

@@ -1,5 +1,6 @@
 """When the Kafka adapter takes a topic for gone or for another one: against a fake of aiokafka's answers."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,3 +93,21 @@ def test_an_identity_is_known_although_one_was_not_told_in_between() -> None:
     """What a broker does not tell makes nothing forgotten."""
     with pytest.raises(UnknownTopic, match="created anew"):
         check(topic(1), topic(0), topic(2), times=3)
+
+
+@pytest.mark.parametrize(("pause_s", "asked"), [(0.9, 1), (1.1, 2)])
+def test_what_was_seen_a_moment_ago_is_not_asked_for(pause_s: float, asked: int) -> None:
+    """Unless it is another partition, which may not exist."""
+    link, client = KafkaLink(LinkSettings("127.0.0.1:1", "test", Security(), 4_000, 30_000, 1_000)), Client(topic(1))
+    link._client = client
+    identities = TopicIdentities(link)
+
+    async def run() -> None:
+        await identities.check([PLACE], old_s=1.0)
+        await asyncio.sleep(pause_s)
+        await identities.check([PLACE], old_s=1.0)
+        assert client.asked == asked
+        with pytest.raises(UnknownTopic):
+            await identities.check([PLACE, TopicPartition("src", 2)], old_s=1.0)
+
+    run_virtual(run())
