@@ -154,7 +154,9 @@ def _join(content: Content) -> Iterator[Verdict]:
 
 def _held(content: Content) -> Iterator[Verdict]:
     for run in figures(content, "held"):
-        first, last = run["points"][0], run["points"][-1]
+        # Half as many: what a snapshot keeps of epochs has come to its bound then, and numbers to their width.
+        last = run["points"][-1]
+        first = next(point for point in run["points"] if 2 * point["moves"] >= last["moves"])
         times = last["snapshot_bytes"] / first["snapshot_bytes"]
         more_s = last["start_seconds"] - first["start_seconds"]
         text = f"{last['moves']:,} moves beside a range that is held: a snapshot has {last['snapshot_bytes']:,} bytes, "

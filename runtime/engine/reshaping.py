@@ -85,12 +85,8 @@ class Reshaping:
 
     def has_idle(self, dispatch: PartitionDispatch | None = None) -> bool:
         """Whether something that is being given up, of a partition or of any, runs nothing: it can go."""
-        return any(
-            worker.running is None
-            for wish, leaving in self.wishes.leaving.items()
-            if dispatch in (None, wish.dispatch)
-            for worker in leaving.workers
-        )
+        wishes = self.wishes
+        return any(wishes.has_idle(wish) for wish in wishes.leaving if dispatch in (None, wish.dispatch))
 
     def is_given_up(self, worker: Worker) -> bool:
         """Whether a worker is being given up."""

@@ -280,10 +280,15 @@ class Wishes:
         workers = (worker for worker in wish.dispatch.workers if _common(wish.within, worker))
         return [worker for worker in workers if worker.epoch <= wish.epoch and worker not in leaving]
 
+    def has_idle(self, wish: ReleaseWish) -> bool:
+        """Whether something of a release runs nothing, and can go."""
+        idle = (worker.running is None for worker in self.leaving[wish].workers)
+        return all(idle) if _goes_whole(wish) else any(idle)
+
     def _leave(self, wish: ReleaseWish, reshaped: Reshaped) -> None:
         dispatch, leaving = wish.dispatch, self.leaving[wish]
         through = [worker for worker in leaving.workers if are_through([worker])]
-        if len(wish.wanted) == len(_ONE_WORKER) and len(through) < len(leaving.workers):
+        if _goes_whole(wish) and len(through) < len(leaving.workers):
             return
         if through:
             leaving.workers = [worker for worker in leaving.workers if worker not in through]
@@ -350,6 +355,11 @@ class Wishes:
         else:
             reshaped.refuse(wish, f"a worker in {within} has to catch up first")
         return True
+
+
+def _goes_whole(wish: ReleaseWish) -> bool:
+    """Whether all of it is released at once."""
+    return len(wish.wanted) == len(_ONE_WORKER)
 
 
 def _common(within: KeyRange, worker: Worker) -> int:

@@ -210,7 +210,7 @@ def runs_of(**changed: Any) -> list[dict[str, Any]]:
             "start_seconds": s,
             "start_bytes": 9,
         }
-        for n, size, s in ((10, 400, 0.1), (1_000, changed.get("snapshot", 420), changed.get("start_s", 0.3)))
+        for n, size, s in ((10, 300, 0.1), (500, 400, 0.2), (1_000, changed.get("snapshot", 420), changed.get("start_s", 0.3)))
     ]
     return [
         *(run("amplification", f"wait, {n}", **amplified) for n in (1, 2, 4, 8)),
@@ -246,7 +246,7 @@ def test_a_book_within_all_bars_holds() -> None:
         ({"moved": 0.92}, 2),
         ({"joined_s": 3.1}, 1),
         ({"snapshot": 450}, 1),
-        ({"start_s": 0.7}, 1),
+        ({"start_s": 0.8}, 1),
     ],
 )
 def test_each_bar_can_be_missed(changed: dict[str, Any], fails: int, capsys: pytest.CaptureFixture[str]) -> None:
