@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 
 from keylanes import IS_COMPILED
-from keylanes.runtime.engine.calls import NOTHING, Calls
+from keylanes.runtime.engine.calls import NOTHING, LoopCalls
 from rig.machine import surroundings
 from rig.results import print_table, spread, write_result
 from rig.rounds import Figures, arguments, run_rounds
@@ -52,7 +52,7 @@ async def awaited(handler: Handler, records: int) -> None:
 
 async def in_own_context(handler: Handler, records: int) -> None:
     """Each has a context of its own."""
-    calls = Calls(handler, decode, copy_context())
+    calls = LoopCalls(handler, decode, copy_context())
     for _ in range(records):
         if not calls.begin(b"value", NOTHING):
             await calls

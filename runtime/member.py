@@ -102,7 +102,7 @@ class Member:
         placed = {topic: checked(partitioner, topic) for topic, partitioner in partitioners.items()}
         self.destinations = Destinations(broker, settings, reserved_topics(app, stateful), placed)
         self.key_places = KeyPlaces(stateful, partitioners)
-        self.slots = Slots(self.destinations, settings, self.fail, cpu_s)
+        self.slots = Slots(self.destinations, settings, self.fail, cpu_s, now_s)
         self.keeper = Keeper(app, broker, settings, handlers, wall_ms, open_copies or open_state_folder(app, settings))
         self.stall = StallWatch(settings.stall_ms)
         self.telling = Telling(app, address or type(broker).__name__, settings, lambda: self.statistics(0.0))

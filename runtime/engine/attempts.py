@@ -12,7 +12,6 @@ from contextvars import copy_context
 from typing import Any, NoReturn
 
 from ...brokers.protocol import BrokerError, Record
-from ...brokers.threads import DaemonThreads
 from ...brokers.waiting import fatal_of
 from ...errors import (
     DecodeFailed,
@@ -43,9 +42,10 @@ from ..handlers.stores import Binding
 from ..partition.worker import Worker
 from ..settings import Settings
 from ..watch.failures import Failures
-from .calls import Calls
+from .calls import Calls, LoopCalls
 from .destinations import Destinations
 from .partition_run import Attempt, PartitionRun
+from .threads import HandlerThreads, ThreadCall, ThreadCalls
 from .turns import Turns
 
 logger = logging.getLogger("keylanes")
@@ -54,10 +54,13 @@ logger = logging.getLogger("keylanes")
 class Attempts:
     """Makes attempts at records, on the loop or in threads.
 
-    ``variables``: the application's context variables. Each attempt has a copy of them for itself.
+    ``variables``: the application's context variables. Each attempt has a copy of them for itself. ``cpu_s``: the
+    processor time of the thread that asks; ``now_s``: the loop's time, also when another thread asks.
     """
 
-    def __init__(self, destinations: Destinations, settings: Settings) -> None:
+    def __init__(
+        self, destinations: Destinations, settings: Settings, cpu_s: Callable[[], float], now_s: Callable[[], float]
+    ) -> None:
         self.destinations, self.settings = destinations, settings
         self._known: dict[str, Destination] = destinations.known
         self._has_partitioners = bool(destinations.partitioners)
@@ -67,7 +70,7 @@ class Attempts:
         self._is_closing = False
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
         # Any free one takes any worker's next record: bound to one, workers would wait behind a handler that hangs.
-        self._threads = DaemonThreads(settings.threads, "keylanes-slot")
+        self._threads = HandlerThreads(settings.threads, "keylanes-slot", now_s, cpu_s)
 
     def timeout_ms(self, run: PartitionRun) -> int:
         """How long an attempt may take."""
@@ -158,7 +161,7 @@ class Attempts:
         try:
             further = [_bound(binding, context, scope, record) for binding in run.bindings]
             if handler.is_async:
-                calls = Calls(handler.function, handler.decode, self.variables)
+                calls = LoopCalls(handler.function, handler.decode, self.variables)
                 if not calls.begin(record.value, further):
                     await calls
                 variables, failed = calls.context, calls.failed()
@@ -200,8 +203,21 @@ class Attempts:
     async def _in_thread(
         self, worker: Worker, variables: Variables, function: Callable[..., Any], *arguments: Any
     ) -> Any:
-        loop, call = asyncio.get_running_loop(), variables.run
-        return await loop.run_in_executor(self._threads, call, _called, worker, loop.time, function, *arguments)
+        call = ThreadCall(worker, variables, function, arguments)
+        self._threads.begin(call)
+        await call.through(self._clock)
+        if call.failed is not None:
+            raise call.failed
+        return call.result
+
+    def _calls(self, run: PartitionRun, worker: Worker) -> Calls | None:
+        """What makes first attempts at a worker's records; None for a handler with a context: ``_attempt`` does."""
+        handler = run.handler
+        if handler.takes_context:
+            return None
+        if handler.is_async:
+            return run.calls(self.variables)
+        return ThreadCalls(handler.function, handler.decode, self.variables, self._threads, worker)
 
     def _built_one(self, result: Any, record: Record, run: PartitionRun, variables: Variables) -> BuiltOne | None:
         """``build_one``; a user's codec or partitioner runs with the variables of the attempt whose value it is."""
@@ -267,14 +283,6 @@ def _bound(binding: Binding | None, context: Context | None, scope: Scope | None
         return context
     assert scope is not None, "a handler with stores runs on a state"
     return binding.bound(scope, record.key)
-
-
-def _called(worker: Worker, clock: Callable[[], float], function: Callable[..., Any], *arguments: Any) -> Any:
-    worker.started_s = clock()  # its wait for a free thread is not the handler's time
-    try:
-        return function(*arguments)
-    except StopIteration as error:  # a future can't hold one: whoever awaits it would wait for ever
-        raise caused(RuntimeError("the handler raised StopIteration"), error)
 
 
 def _forget_cancels() -> None:

@@ -16,7 +16,7 @@ from ..handlers.partition_state import PartitionState, Scope
 from ..handlers.stores import Bindings, MapState, State
 from ..handlers.values import JsonCodec, MsgpackCodec
 from ..partition.dispatch import PartitionDispatch
-from .calls import Calls
+from .calls import LoopCalls
 
 Attempt: TypeAlias = tuple[Scope, "list[State[Any] | MapState[Any, Any]]"]
 
@@ -58,7 +58,7 @@ class PartitionRun:
     is_limited: bool = False
     """Its handler says how many may run at once."""
     _spare: Attempt | None = None
-    _calls: list[Calls] = field(default_factory=list)
+    _calls: list[LoopCalls] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not self.handler.stores:
@@ -99,13 +99,13 @@ class PartitionRun:
         if _references_most(attempt[1]) == _NOT_KEPT:
             self._spare = attempt
 
-    def calls(self, within: Context) -> Calls:
+    def calls(self, within: Context) -> LoopCalls:
         """What calls the handler on the loop, in copies of this context. Whoever has it gives it back with
         ``put_back_calls``, unless a call did not come to its end.
         """
-        return self._calls.pop() if self._calls else Calls(self.handler.function, self.handler.decode, within)
+        return self._calls.pop() if self._calls else LoopCalls(self.handler.function, self.handler.decode, within)
 
-    def put_back_calls(self, calls: Calls) -> None:
+    def put_back_calls(self, calls: LoopCalls) -> None:
         """Its last call is through."""
         calls.end()
         if len(self._calls) < CALLS_KEPT_MAX:

@@ -19,7 +19,7 @@ from ..partition.worker import Worker
 from ..settings import Settings
 from ..watch.statistics import RunningRecord
 from .attempts import first_error
-from .calls import NOTHING, Calls
+from .calls import NOTHING, Calls, LoopCalls
 from .destinations import Destinations
 from .partition_run import PartitionRun
 from .stretches import Stretches
@@ -56,9 +56,10 @@ class Slots(Stretches):
         destinations: Destinations,
         settings: Settings,
         fail: Callable[[BaseException], None],
-        cpu_s: Callable[[], float] = lambda: 0.0,
+        cpu_s: Callable[[], float],
+        now_s: Callable[[], float],
     ) -> None:
-        super().__init__(destinations, settings)
+        super().__init__(destinations, settings, cpu_s, now_s)
         self.fail, self._cpu_s = fail, cpu_s
         self.on_held: Callable[[Worker], None] = _nobody
         """Called when a worker that is held has come to its end."""
@@ -214,7 +215,7 @@ class Slots(Stretches):
                 found = going.running()
                 where = f"{going.run.label} offset {None if found is None else found[0].offset}"
                 logger.error("handler %s at %s ignores that it is cancelled", going.run.handler.name, where)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         going = self.tasks.pop(task, None)
@@ -385,10 +386,11 @@ class Slots(Stretches):
     async def _run_worker(self, run: PartitionRun, worker: Worker) -> int:
         """The records of a worker until it has none that it may run; how many it ran since it last suspended.
 
-        The first attempt of a plain handler is made here, and all else in ``_process``: that is the same, and slower.
+        The first attempt of a handler without a context is made here, and all else in ``_process``: that is the same,
+        and slower.
         """
         dispatch, clock = run.dispatch, self._clock
-        calls = run.calls(self.variables) if run.handler.is_plain else None
+        calls = self._calls(run, worker)
         done_bytes_max, is_stateful = self.settings.done_bytes_max, run.state is not None
         count, now = 0, clock()
         while True:
@@ -443,7 +445,7 @@ class Slots(Stretches):
         if worker.hold_at is not None:
             self.on_held(worker)
         self.turns.give_back(run, worker)
-        if calls is not None:
+        if isinstance(calls, LoopCalls):
             run.put_back_calls(calls)
 
 

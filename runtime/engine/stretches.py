@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections.abc import Callable
 from typing import Any
 
 from ...brokers.protocol import Record
@@ -18,8 +19,10 @@ from .task_work import StraightBatch
 class Stretches(Attempts):
     """Attempts, and what is done behind one that was made straight from a batch. ``done_bytes`` wait for a commit."""
 
-    def __init__(self, destinations: Destinations, settings: Settings) -> None:
-        super().__init__(destinations, settings)
+    def __init__(
+        self, destinations: Destinations, settings: Settings, cpu_s: Callable[[], float], now_s: Callable[[], float]
+    ) -> None:
+        super().__init__(destinations, settings, cpu_s, now_s)
         self.done_bytes = 0
         self.records_done = 0
 

@@ -6,10 +6,10 @@ from typing import Any
 from keylanes.brokers.protocol import Batch
 from keylanes.errors import DecodeFailed
 from keylanes.keyrange import ranges
-from keylanes.runtime.engine.attempts import Attempts
-from keylanes.runtime.engine.calls import Calls
+from keylanes.runtime.engine.calls import LoopCalls
 from keylanes.runtime.engine.readers import MainReader
 from keylanes.runtime.engine.slots import Slots
+from keylanes.runtime.engine.threads import ThreadCalls
 from keylanes.runtime.engine.turns import Turns
 from keylanes.runtime.handlers import outputs
 from keylanes.runtime.handlers.context import Context
@@ -400,14 +400,14 @@ PLANTS = [
     Plant(
         "context shared by the handlers on the loop",
         "a handler sees what another record's handler has set: somebody else's user, tenant or trace",
-        changed(Calls, "begin", ("self.within.copy()", "self.within")),
+        changed(LoopCalls, "begin", ("self.within.copy()", "self.within")),
         (on_ground(test_variables.test_bob_does_not_see_ann_on_the_loop),),
         finding="bob saw ann",
     ),
     Plant(
         "context shared by the handlers in threads",
         "the same, for `def` handlers",
-        changed(Attempts, "_attempt", ("variables = self.variables.copy()", "variables = self.variables")),
+        changed(ThreadCalls, "begin", ("self.within.copy()", "self.within")),
         (on_ground(test_variables.test_bob_does_not_see_ann_in_a_thread),),
         finding="bob saw ann",
     ),

@@ -61,7 +61,8 @@ class Reading:
     def __init__(self, broker: Broker) -> None:
         self.handled: list[tuple[int, int]] = []
         self.settings = Settings()
-        self.slots = Slots(Destinations(broker, self.settings), self.settings, self._fail)
+        now_s = asyncio.get_running_loop().time
+        self.slots = Slots(Destinations(broker, self.settings), self.settings, self._fail, lambda: 0.0, now_s)
         announced = cast(Broker, Announced(broker, self._begun))
         self.reader = MainReader(announced, self.slots, self.settings, self._read_ahead)
         self.changes: list[Callable[[], None]] = []

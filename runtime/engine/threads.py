@@ -1,0 +1,268 @@
+"""Threads that run handlers which are no coroutines: each takes what waits, one call after the other.
+
+To hand a call to a thread and back costs as much as a short handler, for Python's threads share one lock. So a thread
+that is at work takes the next call by itself, and the loop takes what is through in one go. How many are at work at
+once depends on what calls cost (``wanted``). Where they compute, and take no time else, one more thread gains nothing:
+it waits for the lock, and whoever has it is interrupted. Where they wait for something each has a thread, up to the
+limit. What was found may be wrong: while calls wait and none is begun, there is one thread more.
+"""
+
+import asyncio
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextvars import Context
+from threading import Lock, get_ident
+from typing import Any, Final
+
+from ...brokers.threads import DaemonThreads
+from ...errors import caused
+from ..partition.worker import Worker
+from .calls import Calls
+
+LONG_S: Final = 0.001
+"""Calls that take less are not worth a thread each."""
+SLICE_S: Final = 0.005
+"""So long a thread has the lock while others want it (``sys.getswitchinterval``)."""
+WAITING: Final = 0.03
+WAITING_MOST: Final = 0.8
+"""Calls wait for something where more of them than this part, and three in each slice, stand still for ``LONG_S``: some
+of those that only compute do, too, when another thread has the lock. ``WAITING_MOST`` are enough in any case.
+"""
+LOOK_S: Final = 0.002
+"""So long a call that is through waits for the loop at most, while a thread goes on with short ones."""
+STANDS_STILL: Final = 3
+"""After so many looks at which no call had been begun there is a thread more. At one of them threads may just have had
+no lock.
+"""
+WEIGHT: Final = 1 / 16
+"""Of the newest call in the mean of what calls cost."""
+PROCESSORS: Final = os.cpu_count() or 1
+BUSY: Final = 0.7
+"""Threads that compute for this part of the time of their calls, all taken together, are short of the processor."""
+
+
+class Cost:
+    """What a call costs in the mean: how long it takes, how long it computes, and the part of calls that stand still
+    for ``LONG_S``. Several threads count: what one of them overwrites is lost.
+    """
+
+    __slots__ = ("cpu_s", "waiting", "wall_s")
+
+    def __init__(self, wall_s: float, cpu_s: float, waiting: float) -> None:
+        self.wall_s, self.cpu_s, self.waiting = wall_s, cpu_s, waiting
+
+    def count(self, wall_s: float, cpu_s: float) -> None:
+        """One more call."""
+        self.wall_s += (wall_s - self.wall_s) * WEIGHT
+        self.cpu_s += (cpu_s - self.cpu_s) * WEIGHT
+        self.waiting += ((1.0 if wall_s - cpu_s >= LONG_S else 0.0) - self.waiting) * WEIGHT
+
+
+def wanted(cost: Cost, at_work: int, most: int, processors: int) -> int:
+    """How many threads should be at work at once, where calls cost so much while ``at_work`` threads were."""
+    waits = cost.waiting > min(WAITING + 3 * cost.cpu_s / SLICE_S, WAITING_MOST)
+    if waits and cost.cpu_s * at_work < BUSY * cost.wall_s:
+        return most
+    return min(most, processors) if cost.cpu_s >= LONG_S else 1
+
+
+class ThreadCall:
+    """A call that waits for a thread, runs or is through. ``seconds``: how long it ran."""
+
+    __slots__ = ("arguments", "context", "failed", "function", "future", "result", "seconds", "worker")
+
+    def __init__(
+        self, worker: Worker, context: Context, function: Callable[..., Any], arguments: Sequence[Any]
+    ) -> None:
+        self.worker, self.context, self.function, self.arguments = worker, context, function, arguments
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.result: Any = None
+        self.failed: BaseException | None = None
+        self.seconds = 0.0
+
+    def run(self, now_s: Callable[[], float]) -> None:
+        """Make the call, in this thread."""
+        worker = self.worker
+        worker.started_s = began_s = now_s()  # its wait for a thread is not the handler's time
+        try:
+            self.result = self.context.run(self.function, *self.arguments)
+        except StopIteration as error:  # no coroutine can raise it
+            self.failed = caused(RuntimeError("the handler raised StopIteration"), error)
+        except BaseException as error:  # noqa: BLE001  # it is raised where the call is awaited
+            self.failed = error
+        self.seconds = now_s() - began_s
+        worker.started_s = math.inf
+
+    async def through(self, clock: Callable[[], float]) -> None:
+        """Wait for it. The worker's record is as one that has come to its end just now."""
+        await self.future
+        self.worker.started_s = clock() - self.seconds
+
+
+class HandlerThreads:
+    """At most ``most`` threads, of one loop, which makes them: in the simulation a call is made where it is begun. None
+    keeps a process alive: a handler may never return. ``now_s``: the loop's time, also when another thread asks;
+    ``cpu_s``: the processor time of the thread that asks.
+    """
+
+    def __init__(self, most: int, name: str, now_s: Callable[[], float], cpu_s: Callable[[], float]) -> None:
+        self.most, self._now_s, self._cpu_s = most, now_s, cpu_s
+        self._loop = asyncio.get_running_loop()
+        self._threads = DaemonThreads(most, name)
+        self._waiting: deque[ThreadCall] = deque()
+        self._through: deque[ThreadCall] = deque()
+        self._guard = Lock()
+        """Over how many are at work, and over whether there is something to do for one that stops."""
+        self._at_work = 0
+        self._is_closed = False
+        self._wanted = most
+        self._cost = Cost(0.0, 0.0, 1.0)
+        self._begun = self._seen = 0
+        """Calls that were begun, about, and how many were when it was looked last."""
+        self._stood_still = 0
+        """At so many looks in a row none had been begun."""
+        self._last = 0
+        """The thread that was through with a call last."""
+        self._is_told = self._is_looking = False
+
+    def begin(self, call: ThreadCall) -> None:
+        """Have a call made; its future is done when it is through. Raises RuntimeError after ``close``."""
+        if self._is_closed:
+            raise RuntimeError("these threads were closed")
+        with self._guard:
+            self._waiting.append(call)
+            is_wanted = self._at_work < self._wanted
+            self._at_work += is_wanted
+        if is_wanted:
+            self._loop.run_in_executor(self._threads, self._work)
+        if not self._is_looking:
+            self._is_looking = True
+            self._loop.call_later(LOOK_S, self._look)
+
+    def close(self) -> None:
+        """Begin no more calls. Nobody waits for those that are being made."""
+        self._is_closed = True
+        self._waiting.clear()
+        self._threads.shutdown()
+
+    # --- on the loop -------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """What is through; and whether those that wait, wait for threads that take none."""
+        self._is_looking = False
+        self._take()
+        if self._is_closed or not self._waiting:  # what is left is told when it is through
+            return
+        begun = self._begun
+        self._stood_still = self._stood_still + 1 if begun == self._seen else 0
+        if self._stood_still >= STANDS_STILL and self._at_work < self.most:
+            self._stood_still = 0
+            with self._guard:
+                self._at_work += 1
+            self._loop.run_in_executor(self._threads, self._work)
+        self._seen = begun
+        self._is_looking = True
+        self._loop.call_later(LOOK_S, self._look)
+
+    def _tell(self) -> None:
+        self._is_told = False
+        self._take()
+
+    def _take(self) -> None:
+        through = self._through
+        while through:
+            future = through.popleft().future
+            if not future.done():  # nobody was cancelled who waits for it
+                future.set_result(None)
+
+    # --- in a thread -------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """Make calls as long as there are any, and this thread should."""
+        waiting, thread, is_alone = self._waiting, get_ident(), True
+        while not self._rests(is_alone):
+            try:
+                call = waiting.popleft()
+            except IndexError:  # another thread has taken it
+                continue
+            self._begun += 1
+            if not call.future.cancelled():
+                cpu_s = self._cpu_s()
+                call.run(self._now_s)
+                self._has_cost(call.seconds, self._cpu_s() - cpu_s)
+                is_alone, self._last = self._last in (0, thread), thread
+            self._through.append(call)
+            del call  # it holds a record
+            if (self._wanted > 1 or not waiting) and not self._is_told:
+                self._is_told = True
+                try:
+                    self._loop.call_soon_threadsafe(self._tell)
+                except RuntimeError:  # the loop is closed
+                    return
+
+    def _rests(self, is_alone: bool) -> bool:
+        """Whether a thread stops: there is nothing to do, or too many are at work, and others that get on with it."""
+        is_too_much = self._at_work > self._wanted and not is_alone
+        if self._waiting and not is_too_much:
+            return False
+        with self._guard:
+            if self._waiting and not is_too_much:
+                return False
+            self._at_work -= 1
+        return True
+
+    def _has_cost(self, wall_s: float, cpu_s: float) -> None:
+        cost = self._cost
+        cost.count(wall_s, cpu_s)
+        self._wanted = wanted(cost, self._at_work, self.most, PROCESSORS)
+
+
+class ThreadCalls(Calls):
+    """Calls of one handler in threads, for records of one worker."""
+
+    __slots__ = ("_call", "_clock", "_decode", "_function", "_threads", "_worker")
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        decode: Callable[[bytes | None], Any],
+        within: Context,
+        threads: HandlerThreads,
+        worker: Worker,
+    ) -> None:
+        super().__init__(within)
+        self._function, self._decode, self._threads, self._worker = function, decode, threads, worker
+        self._clock: Callable[[], float] = asyncio.get_running_loop().time
+        self._call: ThreadCall | None = None
+
+    def begin(self, value: bytes | None, further: Sequence[Any]) -> bool:
+        """See Calls; it is never through at once."""
+        self.context = context = self.within.copy()
+        self._call = ThreadCall(self._worker, context, _called, (self._function, self._decode, value, further))
+        self._worker.started_s = math.inf
+        self._threads.begin(self._call)
+        return False
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        assert self._call is not None, "a call was begun"
+        yield from self._call.through(self._clock).__await__()
+
+    def failed(self) -> BaseException | None:
+        """See Calls."""
+        assert self._call is not None, "a call was begun"
+        failed, self._call.failed = self._call.failed, None
+        return failed
+
+    def result(self) -> Any:
+        """See Calls."""
+        assert self._call is not None, "a call was begun"
+        result, self._call = self._call.result, None
+        return result
+
+
+def _called(
+    function: Callable[..., Any], decode: Callable[[bytes | None], Any], value: bytes | None, further: Sequence[Any]
+) -> Any:
+    return function(decode(value), *further)

@@ -1,0 +1,231 @@
+"""Threads that run handlers: how many are at work, and that each call is made once, whatever the others do."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar, copy_context
+from typing import Any
+
+import pytest
+
+from keylanes.runtime.engine.threads import LONG_S, Cost, HandlerThreads, ThreadCall, ThreadCalls, wanted
+from keylanes.runtime.partition.worker import Worker
+
+WAIT_S = 30.0
+MOST = 4
+
+
+def running(story: Callable[[HandlerThreads], Coroutine[Any, Any, None]]) -> None:
+    """A story on threads of its own."""
+
+    async def run() -> None:
+        threads = HandlerThreads(MOST, "test-slot", time.monotonic, time.thread_time)
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await story(threads)
+        finally:
+            threads.close()
+
+    asyncio.run(run())
+
+
+def call(function: Callable[..., Any], *arguments: Any) -> ThreadCall:
+    """Of a worker of its own."""
+    return ThreadCall(Worker(0, 0, 1, 0, 0), copy_context(), function, arguments)
+
+
+async def made(threads: HandlerThreads, calls: list[ThreadCall]) -> list[Any]:
+    """Begin all of them; what they returned."""
+    for one in calls:
+        threads.begin(one)
+    for one in calls:
+        await one.through(asyncio.get_running_loop().time)
+    return [one.result for one in calls]
+
+
+@pytest.mark.parametrize(
+    ("cost", "at_work", "expected"),
+    [
+        (Cost(0.0001, 0.0001, 0.0), 1, 1),  # computes, and is short
+        (Cost(0.0016, 0.0001, 0.02), 16, 1),  # the same, with sixteen that pass the lock around
+        (Cost(0.0016, 0.0001, 0.02), 1, 1),  # the same, beside an event loop that has much to do
+        (Cost(0.02, 0.0002, 1.0), 1, 16),  # waits for something
+        (Cost(0.02, 0.0002, 1.0), 16, 16),
+        (Cost(0.002, 0.00006, 0.1), 16, 16),  # one of ten does, and the others are short
+        (Cost(0.06, 0.004, 1.0), 1, 16),  # waits, and computes some time
+        (Cost(0.005, 0.005, 0.0), 1, 2),  # computes for long, perhaps without the lock
+        (Cost(0.048, 0.003, 0.6), 16, 2),  # the same, with sixteen that pass it around
+        (Cost(0.0009, 0.0, 0.0), 1, 1),  # not worth a thread each
+    ],
+)
+def test_how_many_are_at_work(cost: Cost, at_work: int, expected: int) -> None:
+    """As many as there are where calls wait, one or one for each processor where they compute."""
+    assert wanted(cost, at_work, 16, 2) == expected
+
+
+def test_the_mean_forgets_what_was() -> None:
+    """What calls cost at the start, when all are taken for long, and what they did before they became quick."""
+    cost = Cost(0.0, 0.0, 1.0)
+    for _ in range(100):
+        cost.count(0.0001, 0.0001)
+    assert wanted(cost, 16, 16, 2) == 1
+    for _ in range(10):
+        cost.count(0.02, 0.0001)
+    assert wanted(cost, 1, 16, 2) == 16
+
+
+def test_short_calls_are_made_once_each_in_turn() -> None:
+    """However many there are; what they return and raise comes back, and how long they took."""
+
+    async def story(threads: HandlerThreads) -> None:
+        seen: list[int] = []
+
+        def work(number: int) -> int:
+            seen.append(number)
+            if number % 7 == 3:
+                raise ValueError(number)
+            return number
+
+        calls = [call(work, number) for number in range(5_000)]
+        await made(threads, calls)
+        assert sorted(seen) == list(range(5_000))
+        for number, one in enumerate(calls):
+            assert isinstance(one.failed, ValueError) if number % 7 == 3 else one.result == number
+            assert 0 <= one.seconds < WAIT_S
+
+    running(story)
+
+
+def test_calls_that_wait_run_at_once() -> None:
+    """As many as there may be threads: each waits here for the others, before anything was measured and after that."""
+
+    async def story(threads: HandlerThreads) -> None:
+        for _ in range(3):
+            together = threading.Barrier(MOST)
+            await made(threads, [call(together.wait, WAIT_S) for _ in range(MOST)])
+            await made(threads, [call(int) for _ in range(100)])
+
+    running(story)
+
+
+def test_calls_that_wait_get_their_threads_back_behind_short_ones() -> None:
+    """Short ones are left to one thread; when some wait again, and nothing moves, others come to help."""
+
+    async def story(threads: HandlerThreads) -> None:
+        await made(threads, [call(int) for _ in range(1_000)])
+        together = threading.Barrier(MOST)
+        await made(threads, [call(together.wait, WAIT_S) for _ in range(MOST)])
+
+    running(story)
+
+
+def test_one_that_never_ends_holds_up_nobody() -> None:
+    """It keeps its thread; all others are made."""
+
+    async def story(threads: HandlerThreads) -> None:
+        await made(threads, [call(int) for _ in range(1_000)])
+        ended = threading.Event()
+        stuck = call(ended.wait)
+        threads.begin(stuck)
+        assert await made(threads, [call(lambda n=n: n) for n in range(500)]) == list(range(500))
+        assert not stuck.future.done()
+        ended.set()
+        await stuck.through(asyncio.get_running_loop().time)
+
+    running(story)
+
+
+def test_threads_that_compute_give_way_to_each_other() -> None:
+    """Short calls that compute end in one thread: the lock would be passed around for nothing."""
+
+    async def story(threads: HandlerThreads) -> None:
+        names: list[str] = []
+
+        def compute() -> None:
+            until = time.thread_time() + LONG_S / 20
+            while time.thread_time() < until:
+                pass
+            names.append(threading.current_thread().name)
+
+        await made(threads, [call(compute) for _ in range(3_000)])
+        assert len({*names[-500:]}) == 1
+
+    running(story)
+
+
+def test_a_call_that_nobody_waits_for_any_more_is_not_made() -> None:
+    """It was cancelled before a thread came to it."""
+
+    async def story(threads: HandlerThreads) -> None:
+        gate, seen = threading.Event(), list[int]()
+        blocking = [call(gate.wait) for _ in range(MOST)]
+        for one in blocking:
+            threads.begin(one)
+        late = call(seen.append, 1)
+        threads.begin(late)
+        late.future.cancel()
+        gate.set()
+        await made(threads, [call(seen.append, 2)])
+        assert seen == [2]
+
+    running(story)
+
+
+def test_what_is_closed_begins_nothing() -> None:
+    """It says so."""
+
+    async def story(threads: HandlerThreads) -> None:
+        threads.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            threads.begin(call(int))
+
+    running(story)
+
+
+def test_idle_threads_end_when_they_are_closed() -> None:
+    """None is left behind."""
+
+    async def run() -> list[threading.Thread]:
+        threads = HandlerThreads(MOST, "ending-slot", time.monotonic, time.thread_time)
+        together = threading.Barrier(MOST)
+        await made(threads, [call(together.wait, WAIT_S) for _ in range(MOST)])
+        own = [thread for thread in threading.enumerate() if thread.name.startswith("ending-slot")]
+        threads.close()
+        return own
+
+    own = asyncio.run(run())
+    assert len(own) == MOST
+    for thread in own:
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+
+def test_a_handlers_calls_have_a_context_each_and_its_clock_runs_while_it_does() -> None:
+    """What one sets no other sees. The worker's record counts as begun only in its thread."""
+    variable: ContextVar[int] = ContextVar("variable", default=0)
+
+    async def story(threads: HandlerThreads) -> None:
+        worker, clock = Worker(0, 0, 1, 0, 0), asyncio.get_running_loop().time
+        began: list[float] = []
+
+        def handle(value: int, more: int) -> int:
+            began.append(worker.started_s)
+            before = variable.get()
+            variable.set(value)
+            return before + more
+
+        calls = ThreadCalls(handle, lambda raw: int(raw or b""), copy_context(), threads, worker)
+        for value in (b"1", b"2"):
+            assert not calls.begin(value, [10])
+            await calls
+            assert calls.failed() is None
+            assert calls.result() == 10
+            assert calls.context[variable] == int(value)
+            assert began[-1] <= clock()
+            assert worker.started_s <= clock()
+        assert not calls.begin(b"x", [10])
+        await calls
+        assert isinstance(calls.failed(), ValueError)
+
+    running(story)
