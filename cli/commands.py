@@ -21,6 +21,7 @@ from ..devkafka.java import java_home
 from ..errors import KeylanesError, SettingsError
 from ..runtime.app import App
 from ..runtime.logs.topics import creation_commands
+from ..runtime.processes.child import SIBLING
 from ..runtime.watch.progress import ProgressShown
 from ..runtime.watch.steps import Step
 from .application import load_app
@@ -106,25 +107,31 @@ def run_command(arguments: list[str]) -> int:
 def run(
     target: Target,
     until: Annotated[Until | None, typer.Option(help="end when what the topics hold now is done")] = None,
+    processes: Annotated[
+        str, typer.Option(metavar="N|cores", help="so many processes share the work; cores: one on each core")
+    ] = "1",
     log_level: Annotated[
         str | None,
         typer.Option(help="DEBUG, INFO, WARNING or ERROR; default: what MODULE has set up, else INFO"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run an application until SIGTERM or SIGINT; with --json its statistics are printed at the end."""
+    """Run an application until SIGTERM or SIGINT; with --json each process prints its statistics at the end."""
     level = checked_level(log_level or "INFO")
     app = load_app(target)
     if not logging.getLogger("keylanes").hasHandlers():
         set_up_logging(level)
     elif log_level is not None:  # the module has set up its own, and whoever calls asks for another level
         logging.getLogger().setLevel(level)
+    count: Any = int(processes) if processes.isascii() and processes.isdecimal() else processes
     if until is None:
-        app.run()
-    else:
+        app.run(processes=count)
+    elif count == 1:
         with ProgressShown(f"{app.name}: offsets done", 0) as shown:
             app.run(until="level", on_step=_Watching(app, shown))
-    if as_json:
+    else:  # several that move over one line
+        app.run(until="level", processes=count)
+    if as_json and (count == 1 or SIBLING is not None):
         sys.stdout.write(msgspec.json.encode(app.statistics()).decode() + "\n")
 
 

@@ -13,14 +13,14 @@ import typer
 from typer.core import TyperGroup
 
 from ..errors import SettingsError
+from ..group.asked import ANYBODY, Asked, Expulsion, Move, asked_expulsion, asked_move
 from ..group.happened import selected
 from ..group.history import History
 from ..offsets.control import Control
+from ..runtime.asking import ask, asker
 from .application import Named, named
 from .codes import epilog
-from .group_asked import ANYBODY, Asked, Expulsion, Move, asked_expulsion, asked_move
 from .group_logs import opened, read_history, stands_of
-from .group_requests import ask, asker
 from .group_text import group_json, group_text, history_json, history_text
 from .group_watch import INTERVAL_MS, Show, shown_on_screen
 from .group_watch import watch as watched
@@ -141,7 +141,7 @@ def move(
     target, (topic, partition, *points) = _parted("move", words, "TOPIC PARTITION", 2)
     if not (partition.isascii() and partition.isdecimal()):
         raise SettingsError(f"group move: PARTITION is a whole number, 0 or more; seen {partition!r}")
-    request, by = os.urandom(8).hex(), asker()
+    request, by = os.urandom(8).hex(), asker("keylanes group")
 
     def make(control: Control) -> Move:
         return asked_move(control, request, by, (topic, int(partition)), to, points=points, cells=cells)
@@ -167,7 +167,7 @@ def expel(
     target, (who, *more) = _parted("expel", words, "MEMBER", 1)
     if more:
         raise SettingsError(f"group expel: one member at a time; seen {' '.join((who, *more))}")
-    request, by = os.urandom(8).hex(), asker()
+    request, by = os.urandom(8).hex(), asker("keylanes group")
 
     def make(control: Control) -> Expulsion:
         return asked_expulsion(control, request, by, who)

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
-from ..brokers.protocol import Broker, BrokerError, OffsetOutOfRange, Reader, TopicPartition, Watermarks
+from ..brokers.protocol import BrokerError, OffsetOutOfRange, Reader, TopicPartition, Watermarks
 from ..brokers.waiting import bounded, fatal_of
 from ..errors import SettingsError
 from ..group.beats import Beats
@@ -22,6 +22,7 @@ from ..offsets.events import Committed, SnapshotTaken, StateChanged
 from ..offsets.ledger import Ledger
 from ..offsets.signals import Load, Signal
 from ..offsets.snapshots import newest_snapshot, search_starts
+from ..runtime.asking import GroupLogs
 from ..runtime.connect import connect
 from ..runtime.logs.reader import (
     FETCH_RECORDS_MAX,
@@ -29,11 +30,9 @@ from ..runtime.logs.reader import (
     HistoryTrimmed,
     LogReader,
     Placed,
-    control_topic,
     offsets_topic,
     signals_topic,
 )
-from ..runtime.settings import Settings
 from ..runtime.watch.progress import ProgressShown
 from .application import Named
 from .moments import written
@@ -75,28 +74,6 @@ class Signalled(NamedTuple):
 
     heard: Heard | None
     loads: Loads
-
-
-class GroupLogs(NamedTuple):
-    """The logs of an application, on a broker that is open. ``log_partitions``: of its offset log."""
-
-    app: str
-    broker: Broker
-    settings: Settings
-    log_partitions: int
-    has_signals: bool
-
-    @classmethod
-    async def of(cls, app: str, broker: Broker, settings: Settings) -> "GroupLogs":
-        """Raises SettingsError where there is no such application."""
-        names, signals = [control_topic(app), offsets_topic(app)], signals_topic(app)
-        found = await broker.describe([*names, signals])
-        if missing := [name for name in names if name not in found]:
-            raise SettingsError(
-                f"there is no application {app!r} on this broker: {', '.join(missing)} does not exist. Name one that "
-                "has run there"
-            )
-        return cls(app, broker, settings, found[names[1]].partitions, signals in found)
 
 
 @asynccontextmanager

@@ -17,8 +17,9 @@ from ..offsets.codec import SignalError, decode_signal
 from ..offsets.control import Control
 from ..offsets.ledger import Ledger
 from ..offsets.signals import Load
+from ..runtime.asking import GroupLogs
 from ..runtime.logs.reader import FETCH_RECORDS_MAX, HistoryTrimmed, LogReader, signals_topic
-from .group_logs import GroupLogs, Heard, Stands, costs_of, signalled
+from .group_logs import Heard, Stands, costs_of, signalled
 from .group_text import beat_text, cores_text, group_json, ranges_text, watched_text
 
 if TYPE_CHECKING:

@@ -11,11 +11,12 @@ from keylanes import SettingsError
 from keylanes.brokers.protocol import Outgoing, TopicPartition
 from keylanes.brokers.simulated.broker import EPOCH_MS, Latency
 from keylanes.brokers.simulated.virtual_loop import run_virtual
-from keylanes.cli.group_logs import GroupLogs, Heard, Stands, read_group, read_history
+from keylanes.cli.group_logs import Heard, Stands, read_group, read_history
 from keylanes.cli.group_text import group_json, group_text, history_text
 from keylanes.cli.moments import moment_ms
 from keylanes.group.happened import Change, Move, MoveState
 from keylanes.group.shown import GroupState
+from keylanes.runtime.asking import GroupLogs
 from keylanes.runtime.settings import Settings
 
 from ..stage.cluster import Cluster

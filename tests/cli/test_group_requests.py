@@ -7,10 +7,10 @@ from functools import partial
 import pytest
 
 from keylanes import SettingsError
-from keylanes.cli.group_asked import Asked, asked_expulsion, asked_move
-from keylanes.cli.group_requests import NotDone, ask
+from keylanes.group.asked import Asked, asked_expulsion, asked_move
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.offsets.control import Control
+from keylanes.runtime.asking import NotDone, ask
 from keylanes.runtime.logs.office import Expelled
 
 from ..stage.cluster import fold_of

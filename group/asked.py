@@ -1,4 +1,6 @@
-"""What an operator may ask of a group, and how far it is, by the control log alone: a move of points, an expulsion."""
+"""PURE. What may be asked of a group from outside, and how far it is, by the control log alone: a move of points, an
+expulsion.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,12 +8,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from ..errors import SettingsError
-from ..group.members import OPERATOR
-from ..group.shown import Held
 from ..keyrange.ranges import WHOLE, KeyRange, even_bounds
 from ..offsets.control import Control, Member
 from ..offsets.ledger import Place
-from ..offsets.signals import ExpelAsked, MoveAsked, Signal
+from ..offsets.signals import DIED, ExpelAsked, MoveAsked, Signal
+from .members import OPERATOR
+from .shown import Held
 
 ANYBODY: Final = "any"
 """In place of a member: whoever the coordinator finds best."""
@@ -92,17 +94,18 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Expulsion:
-    """An incarnation shall be expelled."""
+    """An incarnation shall be expelled, for a cause."""
 
     request: str
     by: str
     incarnation: int
     name: str
+    cause: str = OPERATOR
 
     @property
     def signal(self) -> ExpelAsked:
         """See ``Asked``."""
-        return ExpelAsked(self.request, self.by, self.incarnation, OPERATOR)
+        return ExpelAsked(self.request, self.by, self.incarnation, self.cause)
 
     def stage(self, control: Control) -> Stage:
         """See ``Asked``."""
@@ -145,6 +148,14 @@ def asked_expulsion(control: Control, request: str, by: str, who: str) -> Expuls
     _check_members(control)
     member = member_of(control, who)
     return Expulsion(request, by, member.incarnation, _told(member))
+
+
+def asked_for_the_dead(control: Control, request: str, by: str, birth: str) -> Expulsion:
+    """The expulsion of a process that has died. Raises SettingsError when it is no member, or no more."""
+    member = control.member_of(birth)
+    if member is None or member.expelled:
+        raise SettingsError(f"no process of birth {birth} takes part")
+    return Expulsion(request, by, member.incarnation, _told(member), DIED)
 
 
 def member_of(control: Control, who: str) -> Member:

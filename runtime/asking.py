@@ -5,20 +5,20 @@ A signal may be lost, so it is said again, with the same request id, while nobod
 
 import asyncio
 import platform
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
-from ..brokers.protocol import Appender, Outgoing
+from ..brokers.protocol import Appender, Broker, Outgoing
 from ..brokers.waiting import bounded, closed_within
 from ..errors import KeylanesError, SettingsError
+from ..group.asked import Asked
 from ..group.heard import partition_of
 from ..offsets.codec import encode
 from ..offsets.control import Control
 from ..offsets.ledger import Ledger
 from ..offsets.signals import Signal
-from ..runtime.logs.reader import LogReader, signals_topic
-from .group_asked import Asked
-from .group_logs import GroupLogs
+from .logs.reader import LogReader, control_topic, offsets_topic, signals_topic
+from .settings import Settings
 
 LOOK_MS: Final = 200
 """Between two looks into the control log."""
@@ -28,20 +28,49 @@ AGAIN_S: Final = 5.0
 A = TypeVar("A", bound=Asked)
 
 
+class GroupLogs(NamedTuple):
+    """The logs of an application, on a broker that is open. ``log_partitions``: of its offset log."""
+
+    app: str
+    broker: Broker
+    settings: Settings
+    log_partitions: int
+    has_signals: bool
+
+    @classmethod
+    async def of(cls, app: str, broker: Broker, settings: Settings) -> "GroupLogs":
+        """Raises SettingsError where there is no such application."""
+        names, signals = [control_topic(app), offsets_topic(app)], signals_topic(app)
+        found = await broker.describe([*names, signals])
+        if missing := [name for name in names if name not in found]:
+            raise SettingsError(
+                f"there is no application {app!r} on this broker: {', '.join(missing)} does not exist. Name one that "
+                "has run there"
+            )
+        return cls(app, broker, settings, found[names[1]].partitions, signals in found)
+
+
 class NotDone(KeylanesError):
     """It was not done in time; it may still be."""
 
 
-def asker() -> str:
+def asker(what: str) -> str:
     """Who asks, in words."""
-    return f"keylanes group on {platform.node() or 'an unnamed machine'}"
+    return f"{what} on {platform.node() or 'an unnamed machine'}"
 
 
 async def ask(
-    group: GroupLogs, make: Callable[[Control], A], request: str, timeout_s: float, say: Callable[[str], None]
+    group: GroupLogs,
+    make: Callable[[Control], A],
+    request: str,
+    timeout_s: float,
+    say: Callable[[str], None],
+    *,
+    also: Sequence[int] = (),
 ) -> A:
     """What ``make`` finds to be asked for, by the control log; returns when that says that it is done. ``say`` hears
-    each new stage. Raises SettingsError when it can't be done, NotDone when it takes too long, LogError, BrokerError.
+    each new stage. ``also``: partitions of the signals in which it is said, too. Raises SettingsError when it can't be
+    done, NotDone when it takes too long, LogError, BrokerError.
     """
     if group.broker.is_alone:
         raise SettingsError("no process of the application runs: this broker's folder is open here alone")
@@ -61,7 +90,8 @@ async def ask(
                     say(stage)
                 now_s = asyncio.get_running_loop().time()
                 if not now.has_begun and now_s >= again_s:
-                    await _say(group, appender, partition_of("", request), asked.signal)
+                    for partition in (partition_of("", request), *also):
+                        await _say(group, appender, partition, asked.signal)
                     again_s = now_s + AGAIN_S
                 await asyncio.sleep(LOOK_MS / 1000)
                 ledger = await logs.read_control(ledger)
@@ -69,8 +99,7 @@ async def ask(
             return asked
     except TimeoutError:
         raise NotDone(
-            f"not done after {timeout_s:g} s: {stage}. It may still be done: see keylanes group, and give a longer "
-            "--timeout-s to wait for it"
+            f"not done after {timeout_s:g} s: {stage}. It may still be done: see keylanes group, or wait for longer"
         ) from None
     finally:
         await logs.close()
