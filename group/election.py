@@ -4,6 +4,7 @@ It stands when the coordinator has been silent for long enough. How long depends
 
     nobody was ever elected, or whoever was is of level 0                      at once: there is nobody to wait for
     it resigned, or its own member was expelled                                at once
+    whoever started its process says that it has died                          by rank
     the broker proves that there is no other process (embedded)                at once
     no member is left that could commit (all are fenced)                       two intervals
     it bore the name that this process bears: the same place, started again    two intervals
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..offsets.control import Control
+from ..offsets.signals import DIED
 from .heard import COORDINATORS, Heard
 from .silence import Silence
 
@@ -52,7 +54,14 @@ def wait_ms(control: Control, heard: Heard, candidate: Candidate) -> int:
         return 0
     if not control.unfenced() or (candidate.instance and candidate.instance == control.coordinator_instance):
         return short_ms
-    return heard.session_ms + min(rank_of(control, candidate.birth) * RANK_MS, RANK_MS_MAX)
+    rank_ms = min(rank_of(control, candidate.birth) * RANK_MS, RANK_MS_MAX)
+    return rank_ms if has_died(control, heard) else heard.session_ms + rank_ms
+
+
+def has_died(control: Control, heard: Heard) -> bool:
+    """Whether somebody who knows says that the coordinator's process has died."""
+    died = {asked.incarnation for asked in heard.expels.values() if asked.cause == DIED}
+    return any(member.birth == control.coordinator and i in died for i, member in control.members.items())
 
 
 def has_resigned(control: Control, heard: Heard) -> bool:

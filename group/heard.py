@@ -76,6 +76,8 @@ class Heard:
     silences: list[Silence] = field(default_factory=list)
     asked: dict[str, JoinAsked] = field(default_factory=dict)
     """Who wants to take part, by birth, in the order in which they asked first."""
+    expected: int = 0
+    """How many were started together, as the last one said who asked to join."""
     asked_ms: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """When they asked first, by the time of each partition."""
     leaving: dict[int, int] = field(default_factory=dict)
@@ -104,6 +106,7 @@ class Heard:
                 self.answered(signal.birth)  # by whoever coordinated then
             case JoinAsked():
                 self.asked[signal.birth] = signal
+                self.expected = signal.expected
                 self.asked_ms.setdefault(signal.birth, tuple(silence.now_ms for silence in self.silences))
             case LeaveAsked():
                 self.answered(signal.birth)

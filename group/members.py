@@ -7,7 +7,7 @@ from ..offsets.control import Member, take
 from ..offsets.control_events import Decision, LevelRaised, MemberExpelled, MemberFenced, MemberJoined, MemberRefused
 from ..offsets.decide import Turn
 from ..offsets.event_values import LEVEL
-from ..offsets.signals import JoinAsked
+from ..offsets.signals import DIED, JoinAsked
 from .cells import Standing
 from .features import Joins, Ousts, Refused, judge
 from .view import Batch, View
@@ -40,7 +40,7 @@ def expelled(view: View, turn: Turn) -> Batch:
     causes: dict[int, str] = {}
     answered = tuple(view.heard.expels)
     for asked in view.heard.expels.values():
-        causes.setdefault(asked.incarnation, OPERATOR)
+        causes.setdefault(asked.incarnation, DIED if asked.cause == DIED else OPERATOR)
     for asked_to_join in view.heard.asked.values():
         if isinstance(verdict := judge(view.control, view.heard, asked_to_join), Ousts):
             causes.setdefault(verdict.incarnation, SUPERSEDED)

@@ -161,14 +161,17 @@ def _has_orphans(view: View) -> bool:
 
 
 def _is_time(view: View) -> bool:
-    """Whether a plan may be made now. Who is alone in sight waits for nobody."""
-    others = [birth for birth in view.heard.asked if birth != view.seat.birth]
-    others += [member.birth for member in view.living if member.birth != view.seat.birth]
-    if not others:
-        return True
-    if view.seat.planned_ms is None:
-        return view.now_ms - view.seat.began_ms >= view.rules.start_window_ms
-    return view.now_ms - view.seat.planned_ms >= view.rules.plan_interval_ms
+    """Whether a plan may be made now. Who is alone in sight waits for nobody. The first plan waits for those who are
+    being started together, where that is known, at most for a session; else for a short time for others.
+    """
+    seat, rules = view.seat, view.rules
+    there = {*view.heard.asked, *(member.birth for member in view.living), seat.birth}
+    if seat.planned_ms is not None:
+        return len(there) == 1 or view.now_ms - seat.planned_ms >= rules.plan_interval_ms
+    expected = view.heard.expected
+    if expected > 1 and not any(member.incarnation in view.control.held for member in view.living):
+        return len(there) >= expected or view.now_ms - seat.began_ms >= rules.session_ms
+    return len(there) == 1 or view.now_ms - seat.began_ms >= rules.start_window_ms
 
 
 def _has_heard(view: View) -> bool:

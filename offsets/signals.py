@@ -11,6 +11,8 @@ import msgspec
 from .event_values import Edge, LogEvent, PlannedMove, Sourced
 
 CAPACITY_MAX: Final = 1_000_000.0
+DIED: Final = "died"
+"""Why a member shall be expelled: whoever started its process has seen its end."""
 
 
 class StoreAsked(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -61,7 +63,7 @@ class MoveAsked(LogEvent, frozen=True, tag="move_asked/1"):
 
 
 class ExpelAsked(LogEvent, frozen=True, tag="expel_asked/1"):
-    """A member shall be expelled. ``cause``: in words, such as that its process has died."""
+    """A member shall be expelled. ``cause``: ``died``, or in words."""
 
     request: str
     by: str

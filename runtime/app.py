@@ -1,7 +1,6 @@
 """The application as its users write it: declare handlers, then run them."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import platform
@@ -10,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
@@ -17,6 +17,7 @@ from ..brokers.partitioner import Partitioner, checked
 from ..brokers.protocol import Broker, Headers
 from ..errors import HandlerFailed, KeylanesError, SettingsError, StateNotReady
 from ..keyrange.ranges import KeyRange
+from .block import Block
 from .compiled import IS_COMPILED
 from .connect import SCHEMES, connect
 from .declared_start import StartFrom, start_of
@@ -25,7 +26,10 @@ from .handlers.handler import PARALLELISING_FACTOR, DeadLetter, Handler, Retry, 
 from .handlers.store_declarations import shape_of
 from .handlers.values import Codec
 from .member import Member, unheard
+from .membership.offer import Origin
 from .process import run_in_own_loop
+from .processes.child import SIBLING
+from .processes.parent import Processes, count_of, run_processes
 from .rejoining import Rejoining
 from .sending import Sending
 from .settings import Settings
@@ -86,7 +90,7 @@ class App:
         self._runs: Rejoining | None = None
         self._call: Call = _as_it_is
         self._watch: LoopWatch | None = None
-        self._block: _Block | None = None
+        self._block: Block | None = None
 
     # --- declaring -------------------------------------------------------------------------------------------------
 
@@ -158,7 +162,13 @@ class App:
 
     # --- running ---------------------------------------------------------------------------------------------------
 
-    def run(self, *, until: Literal["level"] | None = None, on_step: Callable[[Step], None] = unheard) -> None:
+    def run(
+        self,
+        *,
+        until: Literal["level"] | None = None,
+        processes: Processes = 1,
+        on_step: Callable[[Step], None] = unheard,
+    ) -> None:
         """Run until SIGTERM or SIGINT; with ``until="level"`` also until the current ends of the topics are reached.
 
         The first signal stops in order, and ``run`` returns; the second one aborts. With ``until="level"`` the records
@@ -166,11 +176,21 @@ class App:
         error is logged CRITICAL and raises SystemExit with the exit code that errors.py lists. ``on_step`` is called
         with each step of the commit cycle. ``run`` assumes that the process is its own: it makes garbage collection run
         less often, and glibc keep more freed memory.
+
+        ``processes``: so many processes share the work, or "cores": one on each core. This one starts the others and
+        runs no handler: each of them runs the program from its beginning, up to its own ``run`` and beyond. They are
+        named ``<group_instance_id>-1`` and so on where that is set.
         """
         if until not in (None, "level"):
             raise SettingsError(f"until is 'level' or None; seen {until!r}")
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("app.run() has a loop of its own; inside a running one it is `async with app:`")
+        if SIBLING is not None:
+            SIBLING.sign()
+        elif count_of(processes) > 1:
+            self._check_handlers()
+            run_processes(self.name, self.broker, self.settings, processes, until_level=until == "level")
+            return
         limit_s = self.settings.close_timeout_ms / 1000
         try:
             run_in_own_loop(self._run_with_signals(until_level=until == "level", on_step=on_step), limit_s)
@@ -195,7 +215,7 @@ class App:
             running.cancel()
             await asyncio.wait([running])
             raise
-        self._block = _Block(running)
+        self._block = Block(running)
         return self
 
     async def __aexit__(
@@ -224,6 +244,9 @@ class App:
                 self.stop()
             else:
                 main.cancel()
+
+        if SIBLING is not None:
+            SIBLING.obey(partial(loop.call_soon_threadsafe, self.stop), partial(loop.call_soon_threadsafe, main.cancel))
 
         # No other thread may ask for signals, nor any on Windows, where Ctrl+C raises KeyboardInterrupt.
         if threading.current_thread() is threading.main_thread() and sys.platform != "win32":
@@ -274,19 +297,23 @@ class App:
 
     def _make_member(self, on_step: Callable[[Step], None]) -> Member:
         broker, is_ours = self._make_broker(self.name)
+        birth, settings = os.urandom(8).hex(), self.settings
+        if SIBLING is not None:
+            SIBLING.tell(birth)
+            settings = SIBLING.settings(settings)
         return Member(
             self.name,
             list(self.handlers.values()),
             broker,
-            self.settings,
-            birth=os.urandom(8).hex(),
+            settings,
+            birth=birth,
             wall_ms=lambda: int(time.time() * 1000),
             on_step=on_step,
             closes_broker=is_ours,
             cpu_s=time.thread_time,
             partitioners=self.partitioners,
             address=self.broker if isinstance(self.broker, str) else None,
-            host=platform.node(),
+            origin=Origin(platform.node(), 0 if SIBLING is None else SIBLING.of),
         )
 
     def _tell(self, error: Exception) -> None:
@@ -451,30 +478,6 @@ class App:
     def _adopt(self, member: Member | None, call: Call | None) -> None:
         """What is asked of the application is asked of this run; ``call``: on the loop that it runs on (None: ours)."""
         self._member, self._call = member, call or _as_it_is
-
-
-class _Block:
-    """The body of an ``async with app``: it is cancelled when the run fails while it is in there."""
-
-    def __init__(self, running: asyncio.Task[None]) -> None:
-        self._running = running
-        self._body = asyncio.current_task()
-        self._has_cancelled = False
-        running.add_done_callback(self._ended)
-
-    def _ended(self, running: asyncio.Task[None]) -> None:
-        if self._body is not None and not running.cancelled() and running.exception() is not None:
-            self._has_cancelled = self._body.cancel()
-
-    async def left(self) -> None:
-        """Wait for the end of the run; raises what it failed with. A cancellation by somebody else stays one."""
-        body, self._body = self._body, None
-        if self._has_cancelled and body is not None and body is asyncio.current_task():
-            body.uncancel()
-            # A body that waited for nothing any more has its cancellation still ahead of it.
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(0)
-        await self._running
 
 
 def _checked(partitioners: Mapping[str, Partitioner] | None) -> dict[str, Partitioner]:

@@ -37,7 +37,7 @@ from .logs.rights import prepare_with_rights
 from .logs.snapshots import Snapshots
 from .logs.topics import destinations_of, reserved_topics
 from .membership.group import Group
-from .membership.offer import offer_of
+from .membership.offer import SOMEWHERE, Origin, offer_of
 from .membership.patience import StartPatience
 from .requests import Requests
 from .settings import Settings
@@ -85,11 +85,11 @@ class Member:
         now_s: Callable[[], float] = time.monotonic,
         partitioners: Mapping[str, Partitioner] = NO_PARTITIONERS,
         address: str | None = None,
-        host: str = "",
+        origin: Origin = SOMEWHERE,
     ) -> None:
         self.app, self.handlers, self.broker, self.settings = app, handlers, broker, settings
         self.wall_ms, self.cpu_s, self.on_step, self.closes_broker = wall_ms, cpu_s, on_step, closes_broker
-        self.now_s, self.host = now_s, host
+        self.now_s, self.origin = now_s, origin
         """The time of the loop that it runs on, also when another thread asks."""
         self.state: RunState = "starting"
         self.cause: Exception | None = None
@@ -253,7 +253,7 @@ class Member:
         """Find the topics, join, and set up what works; ranges come after that, as they are granted."""
         topics = await self.patience.within(self._prepare())
         capacity = self.settings.capacity
-        offer = offer_of(self.handlers, self.keeper.wanted, self.host, capacity, until_level=until_level)
+        offer = offer_of(self.handlers, self.keeper.wanted, self.origin, capacity, until_level=until_level)
         for task in self.group.tasks():
             self._spawn(task)
         # Who did not leave in order is waited for: the coordinator for a session, and then the member for another one.

@@ -1,7 +1,7 @@
 """What a process brings into its application: what stands in the event of its joining."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ...offsets.decide import StoreSpec, stores_hash
 from ...offsets.event_values import Sourced
@@ -9,8 +9,19 @@ from ..handlers.handler import Handler
 from ..logs.topics import destinations_of
 
 
+class Origin(NamedTuple):
+    """Where a process runs, and how many are being started together, itself included; 0: nobody knows."""
+
+    host: str = ""
+    expected: int = 0
+
+
+SOMEWHERE: Final = Origin()
+"""It does not matter where."""
+
+
 class Offer(NamedTuple):
-    """See ``member_joined``; ``endpoint``: none is asked for yet."""
+    """See ``member_joined``; ``endpoint``: none is asked for yet. ``expected``: see Origin."""
 
     host: str = ""
     endpoint: str = ""
@@ -18,10 +29,11 @@ class Offer(NamedTuple):
     topics: tuple[Sourced, ...] = ()
     writes: tuple[str, ...] = ()
     until_level: bool = False
+    expected: int = 0
 
 
 def offer_of(
-    handlers: Sequence[Handler], stores: Sequence[StoreSpec], host: str, capacity: float, *, until_level: bool
+    handlers: Sequence[Handler], stores: Sequence[StoreSpec], origin: Origin, capacity: float, *, until_level: bool
 ) -> Offer:
     """What a process with these handlers offers."""
     topics = tuple(
@@ -34,4 +46,4 @@ def offer_of(
         for handler in handlers
     )
     writes = tuple(destinations_of(handlers))
-    return Offer(host=host, capacity=capacity, topics=topics, writes=writes, until_level=until_level)
+    return Offer(origin.host, "", capacity, topics, writes, until_level, origin.expected)

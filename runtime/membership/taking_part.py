@@ -181,7 +181,7 @@ def _asked(identity: Identity, offer: Offer, stores: Sequence[StoreSpec]) -> Joi
         offer.writes,
         offer.until_level,
         tuple(StoreAsked(*store) for store in stores),
-        0,
+        offer.expected,
     )
 
 

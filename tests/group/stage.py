@@ -5,7 +5,8 @@ The process ``a`` coordinates first; it beats when it has asked to join, as all 
 A script is text: paragraphs of commands, a line ``----``, and what came of them. Commands:
 
     topic orders 4 [stateful]        a source topic with so many partitions; the broker says so from here on
-    ask a orders [as NAME] [level 0] [factor 2] [until level]    a process asks to join, and beats from here on
+    ask a orders [as NAME] [level 0] [factor 2] [until level] [of 3]    a process asks to join, and beats from here on;
+                                     one of three that are started together
     ask again a                      the same request once more
     silent a ...                     they beat no more; ``beats a``: again
     leave a                          it says that it leaves
@@ -18,6 +19,7 @@ A script is text: paragraphs of commands, a line ``----``, and what came of them
     works a                          it commits one more record of all that it holds, if it still can
     move orders 0 to a               somebody asks that a partition goes to a member (to -: to whom is best)
     expel a                          an operator asks for it
+    dies a                           it does, and whoever started its process says so at once
     pass 3s                          time passes, second by second; all who beat do
     coordinator is b                 that process is elected: it knows only the logs and what is said from now on
     takes a                          it has cut all that it was granted into workers: that was committed
@@ -271,9 +273,8 @@ class Group:
         birth = f"{name}{sum(bare(b) == name for b in self.births) + 1}"
         self.births.append(birth)
         level, instance = int(given.get("level", LEVEL)), given.get("as", "")
-        asked = JoinAsked(
-            instance, birth, 1, f"host-{name}", "", 1.0, level, sourced, (), given.get("until") == "level", stores, 0
-        )
+        ends, expected = given.get("until") == "level", int(given.get("of", 0))
+        asked = JoinAsked(instance, birth, 1, f"host-{name}", "", 1.0, level, sourced, (), ends, stores, expected)
         self.asks[name] = asked
         self.beating.add(name)
         self._say(name, asked)
@@ -321,9 +322,13 @@ class Group:
         asked = MoveAsked(f"r{self.requests}", "an operator", topic, int(partition), 0, end, target, 0)
         self.heard.hear(1, self.now_ms, asked)
 
-    def _do_expel(self, name: str) -> None:
+    def _do_expel(self, name: str, cause: str = "operator") -> None:
         self.requests += 1
-        self.heard.hear(1, self.now_ms, ExpelAsked(f"r{self.requests}", "an operator", self.member(name), "died"))
+        self.heard.hear(1, self.now_ms, ExpelAsked(f"r{self.requests}", "somebody", self.member(name), cause))
+
+    def _do_dies(self, name: str) -> None:
+        self.beating.discard(name)
+        self._do_expel(name, "died")
 
     def _do_show(self) -> None:
         group = shown(self.ledger.control, self.ledger.partitions)

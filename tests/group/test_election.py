@@ -13,7 +13,7 @@ from keylanes.group.heard import COORDINATORS, Heard
 from keylanes.group.silence import Silence
 from keylanes.offsets.control import Control, evolve_control
 from keylanes.offsets.control_events import AppCreated, ControlEvent, CoordinatorElected
-from keylanes.offsets.signals import Beat, CoordinatorBeat, Signal
+from keylanes.offsets.signals import Beat, CoordinatorBeat, ExpelAsked, Signal
 
 from ..stage.log_events import coordinator_elected, in_turn, member_expelled, member_fenced, member_joined
 from ..stage.planting import Planting, mutated
@@ -156,6 +156,21 @@ def test_without_that_wait_they_duel(monkeypatch: pytest.MonkeyPatch) -> None:
     Planting(monkeypatch).setattr(Silence, "wait_for", lambda self, voice: None)
     with pytest.raises(AssertionError):
         test_whoever_is_elected_is_waited_for_before_its_first_beat(3)
+
+
+def test_whose_process_is_known_to_have_died_is_not_waited_for() -> None:
+    """Whoever is first by rank stands at once; of another member, or for another cause, it says nothing."""
+    place = begun((*NAMES, "gone"))
+    first, second = (Process(place, name) for name in NAMES[:2])
+    for process in (first, second):
+        process.reads_control()
+        for incarnation, cause in ((3, "died"), (4, "operator")):
+            asked = ExpelAsked(f"r{incarnation}", "somebody", incarnation, cause)
+            process.heard.hear(COORDINATORS, 0, asked)
+        assert not stands(process.fold, process.heard, process.candidate, 0)
+        process.heard.hear(COORDINATORS, 0, ExpelAsked("r5", "its parent", 4, "died"))
+    assert stands(first.fold, first.heard, first.candidate, 0)
+    assert wait_ms(second.fold, second.heard, second.candidate) == election.RANK_MS
 
 
 def test_an_idle_coordinator_that_beats_stays() -> None:

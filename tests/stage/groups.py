@@ -5,7 +5,8 @@ import time
 
 from keylanes import Settings
 from keylanes.cli.application import Named
-from keylanes.cli.group_logs import stands_of
+from keylanes.cli.group_logs import opened, read_history, stands_of
+from keylanes.group.history import History
 from keylanes.group.shown import GroupShown
 
 
@@ -13,3 +14,13 @@ def group_of(app: str, address: str, **settings: object) -> GroupShown:
     """The group now; blocks. Raises SettingsError where there is no such application, BrokerUnavailable."""
     named = Named(app, address, Settings.of(**settings))
     return asyncio.run(stands_of(named, None, lambda: int(time.time() * 1000))).group
+
+
+def history_of(app: str, address: str, **settings: object) -> History:
+    """What happened to it so far; blocks. Raises as ``group_of``."""
+
+    async def read() -> History:
+        async with opened(Named(app, address, Settings.of(**settings))) as logs:
+            return await read_history(logs)
+
+    return asyncio.run(read())

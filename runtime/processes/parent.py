@@ -1,0 +1,227 @@
+"""The parent of several processes of one application: it starts them, keeps them there, and ends with them.
+
+It runs no handler and is no member of the group. It starts its own program anew for each (spawn: a fork would share
+sockets and locks). One that crashes is started again, after a wait that doubles; the group is told at once that it has
+died, and does not wait for its session to end. One that ends for a cause that would come again ends all. A signal to
+stop goes to all of them; the second one aborts them. Who does not end within its limits is killed.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from typing import Final, Literal, TypeAlias
+
+from ...brokers.protocol import BrokerError
+from ...errors import KeylanesError, SettingsError
+from ...group.asked import Expulsion, asked_for_the_dead
+from ...group.heard import COORDINATORS
+from ...offsets.control import Control
+from ..asking import GroupLogs, ask, asker
+from ..connect import connect
+from ..settings import Settings
+from .child import ABORT, START_FOLDER, STOP, VARIABLE
+from .ends import BACK_OFF_S, Then, after, next_wait_s
+
+logger = logging.getLogger("keylanes")
+
+PROCESSES_MAX: Final = 256
+CORES: Final = "cores"
+STOP_SPARE_MS: Final = 5_000
+"""So long behind all limits of a stop a process is killed."""
+
+Processes: TypeAlias = int | Literal["cores"]
+
+
+def count_of(processes: object) -> int:
+    """How many processes are meant. Raises SettingsError."""
+    if processes == CORES:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if type(processes) is not int or not 1 <= processes <= PROCESSES_MAX:
+        raise SettingsError(
+            f"processes is a whole number from 1 to {PROCESSES_MAX}, or {CORES!r} for one on each core; seen "
+            f"{processes!r}: leave it out for one process"
+        )
+    return processes
+
+
+def run_processes(app: str, broker: object, settings: Settings, processes: Processes, *, until_level: bool) -> None:
+    """Run an application in several processes until all have ended for good. Raises SettingsError where that can't be;
+    SystemExit with the exit code that is not 0.
+    """
+    count = count_of(processes)
+    if sys.platform == "win32":
+        raise SettingsError(
+            f"processes={processes!r}: one parent of several processes needs a Unix system; seen {sys.platform}: start "
+            "the program several times instead"
+        )
+    if not isinstance(broker, str) or broker.startswith("embedded:"):
+        raise SettingsError(
+            f"several processes need a Kafka that all of them reach; seen broker={broker!r} and processes="
+            f'{processes!r}: give its address, App(…, broker="kafka://host:port")'
+        )
+    if code := Parent(app, broker, settings, count, until_level=until_level).run():
+        raise SystemExit(code)
+
+
+class _Child:
+    """One that was started. ``birth``: under which it told last that it runs."""
+
+    def __init__(self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.process = process
+        self.birth: str | None = None
+        self._writer = writer
+        self._hearing = asyncio.ensure_future(self._hear(reader))
+
+    @classmethod
+    async def start(cls, number: int, of: int) -> "_Child":
+        """Start one. Raises OSError."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            environ = {**os.environ, VARIABLE: f"{number}/{of}/{theirs.fileno()}"}
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *sys.orig_argv[1:],
+                env=environ,
+                cwd=START_FOLDER,
+                stdin=DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # Ctrl+C is for the parent, which passes it on
+            )
+        return cls(process, *await asyncio.open_unix_connection(sock=ours))
+
+    def say(self, what: bytes) -> None:
+        """Tell it to stop, or to abort."""
+        self._writer.write(what)
+
+    async def ended(self) -> int:
+        """Wait for its end; the exit code."""
+        code = await self.process.wait()
+        await self._hearing
+        self._writer.close()
+        return code
+
+    async def _hear(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(ConnectionError):  # it has ended
+            while told := await reader.readline():
+                self.birth = told.decode().strip()
+
+
+class Parent:
+    """Of ``count`` processes of an application. ``address``: of its broker."""
+
+    def __init__(self, app: str, address: str, settings: Settings, count: int, *, until_level: bool) -> None:
+        self.app, self.address, self.settings, self.count = app, address, settings, count
+        self.until_level = until_level
+        self._children: dict[int, _Child] = {}
+        self._reports: set[asyncio.Task[None]] = set()
+        self._stops = asyncio.Event()
+        self._code = 0
+
+    def run(self) -> int:
+        """Until all have ended for good; the exit code."""
+        return asyncio.run(self._run())
+
+    async def _run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for sent in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(sent, self._stop, sent)
+        logger.info("%s: starting %d processes", self.app, self.count)
+        async with asyncio.TaskGroup() as group:
+            for number in range(1, self.count + 1):
+                group.create_task(self._keep(number))
+        for report in self._reports:
+            report.cancel()
+        return self._code
+
+    async def _keep(self, number: int) -> None:
+        """A process, and the next one in its place, until none is to follow."""
+        loop, wait_s = asyncio.get_running_loop(), BACK_OFF_S
+        while not self._stops.is_set():
+            began_s = loop.time()
+            child = self._children[number] = await _Child.start(number, self.count)
+            if self._stops.is_set():  # meanwhile
+                child.say(STOP)
+            logger.info("%s: process %d of %d is %d", self.app, number, self.count, child.process.pid)
+            code = await child.ended()
+            del self._children[number]
+            then = self._after(number, child, code)
+            if then is not Then.AGAIN:
+                return
+            logger.warning("%s: process %d %s; it is started again in %.1f s", self.app, number, said(code), wait_s)
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._stops.wait()
+            except TimeoutError:
+                wait_s = next_wait_s(wait_s, loop.time() - began_s)
+
+    def _after(self, number: int, child: _Child, code: int) -> Then:
+        then = after(
+            code,
+            has_begun=child.birth is not None,
+            stops=self._stops.is_set(),
+            until_level=self.until_level,
+            ends_when_expelled=self.settings.exit_on_expulsion,
+        )
+        if then is Then.ALL_END:
+            self._code = code
+            logger.critical("%s: process %d %s, and so all of them end", self.app, number, said(code))
+            self._stop(signal.SIGTERM)
+        elif code and self._stops.is_set():
+            self._code = self._code or (code if code > 0 else 128 - code)
+            logger.error("%s: process %d %s while it stopped", self.app, number, said(code))
+        elif code and child.birth is not None:
+            report = asyncio.ensure_future(self._report(number, child.birth))
+            self._reports.add(report)
+            report.add_done_callback(self._reports.discard)
+        return then
+
+    def _stop(self, sent: signal.Signals) -> None:
+        """Pass a signal on to all."""
+        if is_first := not self._stops.is_set():
+            logger.info("%s: %s: stopping all processes in order", self.app, sent.name)
+            settings = self.settings
+            limit_ms = settings.drain_timeout_ms + 3 * settings.close_timeout_ms + STOP_SPARE_MS
+            asyncio.get_running_loop().call_later(limit_ms / 1000, self._kill)
+        self._stops.set()
+        for child in self._children.values():
+            child.say(STOP if is_first else ABORT)
+
+    def _kill(self) -> None:
+        for number, child in self._children.items():
+            logger.error("%s: process %d did not end within its limits, and is killed", self.app, number)
+            child.process.kill()
+
+    # --- who has died ------------------------------------------------------------------------------------------------
+
+    async def _report(self, number: int, birth: str) -> None:
+        """Tell the group that a process has died, until it is expelled; else its session is waited for."""
+        request, by = os.urandom(8).hex(), asker(f"the parent of process {number}")
+
+        def make(control: Control) -> Expulsion:
+            return asked_for_the_dead(control, request, by, birth)
+
+        broker = connect(self.address, self.settings, f"{self.app}-parent")
+        try:
+            await broker.open()
+            logs = await GroupLogs.of(self.app, broker, self.settings)
+            timeout_s = 2 * self.settings.session_timeout_ms / 1000
+            await ask(logs, make, request, timeout_s, logger.debug, also=(COORDINATORS,))
+        except (KeylanesError, BrokerError) as error:
+            logger.warning("%s: that process %d has died was not told to the group: %s", self.app, number, error)
+        finally:
+            await broker.close()
+
+
+def said(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"ended with exit code {code}" if code else "ended in order"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -1,0 +1,200 @@
+"""``app.run(processes=…)`` as its users see it: real processes on a real Kafka, killed and told to stop."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from keylanes.group.happened import Change
+from keylanes.group.history import History
+
+from ..stage import several
+from ..stage.ground import Ground
+from ..stage.groups import group_of, history_of
+
+WAIT_S = 60.0
+PARTITIONS = 2
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+
+class Parent:
+    """The parent of an application, and what all its processes said."""
+
+    def __init__(
+        self, ground: Ground, kind: str = "plain", *, processes: int = 2, until: str = "on", **settings: object
+    ) -> None:
+        values = ground.settings(**{"close_timeout_ms": 2_000, **settings})
+        arguments = [ground.address, ground.name, ground.source, kind, json.dumps(values), str(processes), until]
+        self.process = subprocess.Popen(
+            [sys.executable, several.__file__, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.lines: list[str] = []
+        self.errors: list[str] = []
+        self._changed = threading.Condition()
+        pipes = ((self.process.stdout, self.lines), (self.process.stderr, self.errors))
+        self._readers = [threading.Thread(target=self._listen, args=pipe) for pipe in pipes]
+        for reader in self._readers:
+            reader.start()
+
+    def _listen(self, pipe: Iterator[str], into: list[str]) -> None:
+        for line in pipe:
+            with self._changed:
+                into.append(line.rstrip("\n"))
+                self._changed.notify_all()
+
+    def wait_for(self, is_reached: Callable[[], bool]) -> None:
+        """Wait until what was said fulfils a condition."""
+        with self._changed:
+            assert self._changed.wait_for(is_reached, WAIT_S), (self.lines[-3:], self.errors[-20:])
+
+    def said(self, what: str) -> list[tuple[int, str]]:
+        """Who said what begins so, in order: the process, and the rest."""
+        found = [line.split(" ", 2) for line in list(self.lines)]
+        return [(int(words[0]), " ".join(words[2:])) for words in found if words[1] == what]
+
+    def handled_by(self) -> dict[int, list[int]]:
+        """The values that each process handled."""
+        by: dict[int, list[int]] = {}
+        for process, value in self.said("handled"):
+            by.setdefault(process, []).append(int(value))
+        return by
+
+    def has_handled(self, count: int) -> bool:
+        """Whether all together handled so many records."""
+        return len(self.said("handled")) >= count
+
+    def has_started(self, count: int) -> bool:
+        """Whether so many were started."""
+        return len(self.children()) >= count
+
+    def children(self) -> list[int]:
+        """All that were started, in order."""
+        return [process for process, _ in self.said("begins")]
+
+    def end(self, seconds_max: float = WAIT_S) -> int:
+        """The exit code. Its pipes are closed when the last of its children has ended, too."""
+        try:
+            code = self.process.wait(seconds_max)
+            for reader in self._readers:
+                reader.join(seconds_max)
+                assert not reader.is_alive(), "a child goes on"
+        finally:
+            self.kill()
+        return code
+
+    def kill(self) -> None:
+        """Nothing is left behind."""
+        for process in (self.process.pid, *self.children()):
+            with_signal(process, signal.SIGKILL)
+        self.process.wait()
+        for reader, pipe in zip(self._readers, (self.process.stdout, self.process.stderr), strict=True):
+            reader.join(WAIT_S)
+            assert pipe is not None, "it was asked for"
+            pipe.close()
+
+
+def with_signal(process: int, number: int) -> None:
+    """Send a signal to a process, unless it is gone."""
+    try:
+        os.kill(process, number)
+    except ProcessLookupError:
+        return
+
+
+@pytest.fixture
+def parents() -> Iterator[list[Parent]]:
+    """Those that a test started; none of their processes goes on behind it."""
+    started: list[Parent] = []
+    yield started
+    for parent in started:
+        parent.kill()
+
+
+def fill(ground: Ground, count: int, first: int = 0) -> None:
+    """Values from ``first`` on, in turn in all partitions, under many keys."""
+    ground.scatter([(n % PARTITIONS, b"k%d" % n, b"%d" % n) for n in range(first, first + count)], PARTITIONS)
+
+
+def expulsions(history: History) -> list[str]:
+    """Why members were expelled, in order."""
+    return [entry.cause for entry in history.entries() if isinstance(entry, Change) and entry.what == "expelled"]
+
+
+def test_all_share_the_work_and_end_in_order(kafka: Ground, parents: list[Parent]) -> None:
+    """Each handles some, each under a name of its own; what they did not come to when they were told to stop the next
+    ones do, and end at the level. Nothing is done twice.
+    """
+    fill(kafka, 4_000)
+    first = Parent(kafka, group_instance_id="web", threads=1)
+    parents.append(first)
+    first.wait_for(lambda: sum(len(values) > 100 for values in first.handled_by().values()) == 2)
+    members = group_of(kafka.name, kafka.address).members
+    assert {member.instance for member in members} == {"web-1", "web-2"}
+    first.process.terminate()
+    assert first.end() == 0, first.errors[-20:]
+    assert len(first.said("ends")) == 3, "each of them, and the parent"
+    assert any("[1/2]" in line and "keylanes-1" in line for line in first.errors), "logs say who"
+    second = Parent(kafka, group_instance_id="web", until="level")
+    parents.append(second)
+    assert second.end() == 0, second.errors[-20:]
+    done = [value for run in (first, second) for values in run.handled_by().values() for value in values]
+    assert sorted(done) == list(range(4_000))
+
+
+def test_one_that_is_killed_comes_again_and_the_group_knows_at_once(kafka: Ground, parents: list[Parent]) -> None:
+    """Whichever it was: the group does not wait for a session to end, which is longer here than this test may take."""
+    fill(kafka, 200)
+    run = Parent(kafka, session_timeout_ms=600_000, heartbeat_interval_ms=500)
+    parents.append(run)
+    run.wait_for(lambda: len(run.said("handled")) == 200)
+    for n, victim in enumerate(run.children()):  # the one that coordinates is among them
+        with_signal(victim, signal.SIGKILL)
+        run.wait_for(partial(run.has_started, 3 + n))
+        enough = len(run.said("handled")) + 200
+        fill(kafka, 200, 200 * (1 + n))
+        run.wait_for(partial(run.has_handled, enough))
+    assert expulsions(history_of(kafka.name, kafka.address))[:2] == ["died", "died"]
+    run.process.terminate()
+    assert run.end() == 0, run.errors[-20:]
+    counts = Counter(value for values in run.handled_by().values() for value in values)
+    assert counts.keys() == {*range(600)}
+
+
+@pytest.mark.parametrize(("kind", "code"), [("fails", 5), ("broken", 1)])
+def test_a_cause_that_would_come_again_ends_all(kafka: Ground, parents: list[Parent], kind: str, code: int) -> None:
+    """A record that fails for good; a program that does not come to its application. The exit code says which."""
+    fill(kafka, 200)
+    run = Parent(kafka, kind)
+    parents.append(run)
+    if kind == "fails":
+        run.wait_for(lambda: len(run.said("handled")) == 200)
+        fill(kafka, 1, several.BAD)
+    assert run.end() == code, run.errors[-20:]
+    assert not run.said("ends") or kind == "fails"
+
+
+def test_children_whose_parent_is_killed_stop_in_order(kafka: Ground, parents: list[Parent]) -> None:
+    """They see that it is gone; nobody else would tell them to stop."""
+    fill(kafka, 200)
+    run = Parent(kafka)
+    parents.append(run)
+    run.wait_for(lambda: len(run.said("handled")) == 200)
+    run.process.kill()
+    assert run.end() == -signal.SIGKILL
+    assert len(run.said("ends")) == 2
+
+
+def test_several_need_a_kafka(tmp_path_factory: pytest.TempPathFactory, parents: list[Parent]) -> None:
+    """The embedded broker is for one process."""
+    run = Parent(Ground(f"embedded:{tmp_path_factory.mktemp('data')}"))
+    parents.append(run)
+    assert run.end() != 0
+    assert any("several processes need a Kafka that all of them reach" in line for line in run.errors)
