@@ -52,6 +52,7 @@ BENCH_SEES = {
     "failing_over": ("rig",),
     "placing": ("rig",),
     "handing_over": ("rig",),
+    "spreading": ("rig",),
     "peers": (),
 }
 """The rooms of ``bench/``, and what each may import of the others."""
@@ -366,7 +367,7 @@ BELOW = (
     *(f"brokers/{name}/__init__.py" for name in ("kafka", "simulated")),
     *(
         f"runtime/{name}/__init__.py"
-        for name in ("engine", "handlers", "logs", "membership", "partition", "stores", "watch")
+        for name in ("engine", "handlers", "logs", "membership", "partition", "processes", "stores", "watch")
     ),
 )
 _RULES = list(dict.fromkeys(rule for rule, _, _ in _PLANTED))

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from handing_over.logs import ahead_s
-from handing_over.notes import Notes, Points
 from handing_over.sizes import Size
 from handing_over.stage import Sample, Stage, Work, begun, cut, names_of, said, staged
 from keylanes.keyrange.hashing import SPACE_END
 from rig.child import run_coroutine
 from rig.ground import Ground
+from rig.notes import Notes, Points
 
 FACTOR = 64
 WAIT_MS, WAIT_RATE = 5.0, 8_000.0

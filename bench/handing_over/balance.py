@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from handing_over.notes import Points
+from rig.notes import Points
 
 EVEN = 1.15
 """The greatest load of a member, in mean loads."""

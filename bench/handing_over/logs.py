@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from handing_over.notes import Points
 from keylanes.brokers.protocol import Appender, Broker, Outgoing, Reader, TopicPartition
 from keylanes.group.cells import Standing, cells
 from keylanes.group.happened import Change, Move
@@ -21,6 +20,7 @@ from keylanes.offsets.ledger import Ledger, evolve
 from keylanes.offsets.signals import MoveAsked
 from keylanes.runtime.logs.reader import control_topic, offsets_topic, signals_topic
 from rig.broker import connected
+from rig.notes import Points
 from rig.witness import WrongRun
 
 READ_MS, RECORDS_MAX = 20, 2_000

@@ -14,7 +14,6 @@ from typing import Any
 
 from handing_over.balance import EVEN, Look, allowed, even_from_s, least_points
 from handing_over.logs import Logs, ahead_s
-from handing_over.notes import Notes, Points
 from handing_over.sizes import Size
 from handing_over.stage import Stage, Work, begun, cut, names_of, said, staged
 from keylanes.group.happened import Move
@@ -22,6 +21,7 @@ from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import even_bounds
 from rig.child import run_coroutine
 from rig.ground import Ground
+from rig.notes import Notes, Points
 
 MEMBERS, PARTITIONS, FACTOR = 4, 4, 64
 WAIT_MS, RATE = 5.0, 4_000.0

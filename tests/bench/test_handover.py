@@ -11,7 +11,6 @@ from handing_over.held import Group as HeldGroup
 from handing_over.load import chosen, keys_of
 from handing_over.logs import Commit
 from handing_over.moving import bands_of, homes_of, stays_of
-from handing_over.notes import Notes, Points, Unproven, notes_of, prove, stood_still_ns
 from handing_over.sizes import GROUPS, PARTS, SIZES, arms
 from handing_over.tables import cell, page, tables
 from handing_over.verdicts import gaps_of, judge
@@ -20,6 +19,7 @@ from handover_app import NOTE
 from handover_app import Notes as Written
 from keylanes.keyrange.hashing import SPACE_END
 from rig.book import Book
+from rig.notes import Notes, Points, Unproven, notes_of, prove, stood_still_ns
 from rig.records import PLACE
 
 from .books import book, run
@@ -210,7 +210,11 @@ def runs_of(**changed: Any) -> list[dict[str, Any]]:
             "start_seconds": s,
             "start_bytes": 9,
         }
-        for n, size, s in ((10, 300, 0.1), (500, 400, 0.2), (1_000, changed.get("snapshot", 420), changed.get("start_s", 0.3)))
+        for n, size, s in (
+            (10, 300, 0.1),
+            (500, 400, 0.2),
+            (1_000, changed.get("snapshot", 420), changed.get("start_s", 0.3)),
+        )
     ]
     return [
         *(run("amplification", f"wait, {n}", **amplified) for n in (1, 2, 4, 8)),

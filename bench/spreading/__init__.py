@@ -1,0 +1,1 @@
+"""What several processes of one machine make of a load: see ``cores.py``."""
