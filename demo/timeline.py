@@ -19,7 +19,7 @@ HEIGHTS = 6
 
 def draw_timeline(figure: Any, ownership: Ownership) -> None:
     """Draw it into a figure of its own, with the names, their shares, and marks of who came and went."""
-    axes = figure.add_axes((0.115, 0.1, 0.87, 0.55))
+    axes = figure.add_axes((0.115, 0.1, 0.87, 0.51))
     places = sorted({(span.topic, span.partition) for span in ownership.spans}, reverse=True)
     rows = {place: row for row, place in enumerate(places)}
     end_s = max((span.to_s for span in ownership.spans), default=1.0)
