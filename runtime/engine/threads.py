@@ -4,7 +4,7 @@ To hand a call to a thread and back costs as much as a short handler, for Python
 that is at work takes the next call by itself, and the loop takes what is through in one go. How many are at work at
 once depends on what calls cost (``wanted``). Where they compute, and take no time else, one more thread gains nothing:
 it waits for the lock, and whoever has it is interrupted. Where they wait for something each has a thread, up to the
-limit. What was found may be wrong: while calls wait and none is begun, there is one thread more.
+limit. A thread that takes no call while some wait is not counted until its own is through.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ of those that only compute do, too, when another thread has the lock. ``WAITING_
 LOOK_S: Final = 0.002
 """So long a call that is through waits for the loop at most, while a thread goes on with short ones."""
 STANDS_STILL: Final = 3
-"""After so many looks at which no call had been begun there is a thread more. At one of them threads may just have had
-no lock.
+"""After so many looks in a row at which no call had been begun those at work are given up for lost, and another thread
+takes their place. At one look they may just have had no lock.
 """
 WEIGHT: Final = 1 / 16
 """Of the newest call in the mean of what calls cost."""
@@ -114,8 +114,11 @@ class HandlerThreads:
         self._waiting: deque[ThreadCall] = deque()
         self._through: deque[ThreadCall] = deque()
         self._guard = Lock()
-        """Over how many are at work, and over whether there is something to do for one that stops."""
-        self._at_work = 0
+        """Over the next three, and over whether there is something to do for one that stops."""
+        self._at_work = self._lost = 0
+        """Threads; those that were at work when nothing went on are lost until their calls are through."""
+        self._generation = 0
+        """So often threads were given up for lost."""
         self._is_closed = False
         self._wanted = most
         self._cost = Cost(0.0, 0.0, 1.0)
@@ -133,10 +136,10 @@ class HandlerThreads:
             raise RuntimeError("these threads were closed")
         with self._guard:
             self._waiting.append(call)
-            is_wanted = self._at_work < self._wanted
+            is_wanted = self._at_work < min(self._wanted, self.most - self._lost)
             self._at_work += is_wanted
         if is_wanted:
-            self._loop.run_in_executor(self._threads, self._work)
+            self._loop.run_in_executor(self._threads, self._work, self._generation)
         if not self._is_looking:
             self._is_looking = True
             self._loop.call_later(LOOK_S, self._look)
@@ -157,11 +160,13 @@ class HandlerThreads:
             return
         begun = self._begun
         self._stood_still = self._stood_still + 1 if begun == self._seen else 0
-        if self._stood_still >= STANDS_STILL and self._at_work < self.most:
+        if self._stood_still >= STANDS_STILL and self._at_work + self._lost < self.most:
             self._stood_still = 0
             with self._guard:
-                self._at_work += 1
-            self._loop.run_in_executor(self._threads, self._work)
+                self._lost += self._at_work
+                self._generation += 1
+                self._at_work = 1
+            self._loop.run_in_executor(self._threads, self._work, self._generation)
         self._seen = begun
         self._is_looking = True
         self._loop.call_later(LOOK_S, self._look)
@@ -179,10 +184,19 @@ class HandlerThreads:
 
     # --- in a thread -------------------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
+    def _work(self, generation: int) -> None:
         """Make calls as long as there are any, and this thread should."""
         waiting, thread, is_alone = self._waiting, get_ident(), True
-        while not self._rests(is_alone):
+        while True:
+            if generation != self._generation:
+                with self._guard:
+                    self._lost -= 1
+                    if not waiting or self._at_work >= self._wanted:
+                        return
+                    self._at_work += 1
+                    generation = self._generation
+            if self._rests(is_alone):
+                return
             try:
                 call = waiting.popleft()
             except IndexError:  # another thread has taken it

@@ -130,6 +130,9 @@ def test_one_that_never_ends_holds_up_nobody() -> None:
         threads.begin(stuck)
         assert await made(threads, [call(lambda n=n: n) for n in range(500)]) == list(range(500))
         assert not stuck.future.done()
+        begun = threading.Event()
+        threads.begin(call(begun.set))
+        assert begun.wait(WAIT_S), "it has a thread at once: the loop stands still here, and looks after nothing"
         ended.set()
         await stuck.through(asyncio.get_running_loop().time)
 
