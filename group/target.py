@@ -14,8 +14,9 @@ heaviest first; whoever reads the partition already pays nothing for it again, a
 (3) Step by step the fullest member gives to the least full one that can handle it: as much as brings one of them to the
 mean, and a tenth of the mean more or less where that is worth it. That is a whole share that is at least half of it,
 else cells of the declared cut at an end of a band, beside what the taker has of that partition if it can be, without
-idle ones at that end, else any whole share that fits. Idle points do not move for what others cost. Of equals what
-costs least moves: without state, and without a backlog. Who can give nothing is put aside until others have given.
+idle ones at that end, else any whole share that fits. Idle points do not move for what others cost, unless the taker
+has nothing at all. Of equals what costs least moves: without state, and without a backlog. Who can give nothing is put
+aside until others have given.
 
 The least step relieves the pair by half of what moves or by a tenth of the mean; and a pair is left alone whose fuller
 one would be relieved by less than ``SLACK`` of the mean. Each step lowers the fullness of the fuller of the two, so
@@ -130,7 +131,7 @@ class _Pair:
 
     def _may_have(self, piece: Piece) -> bool:
         books, place = self.books, piece.place
-        if books.is_idle(piece):
+        if books.load[self.taker] and books.is_idle(piece):
             return False
         if len(books.pieces[place]) == 1:
             return True

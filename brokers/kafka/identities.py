@@ -28,14 +28,16 @@ class TopicIdentities:
         self._known.clear()
         self._seen_s.clear()
 
-    async def check(self, sources: Collection[TopicPartition], *, old_s: float = 0.0) -> None:
-        """Raises UnknownTopic when partitions are gone or belong to other topics of their names; BrokerTimeout.
-        ``old_s``: what was seen in so many seconds before is not asked for.
-        """
-        now_s = asyncio.get_running_loop().time()
-        sources = [source for source in sources if now_s - self._seen_s.get(source, -math.inf) >= old_s]
+    def were_seen(self, sources: Collection[TopicPartition], within_s: float) -> bool:
+        """Whether partitions were all there when they were looked at last, which was so many seconds ago at most."""
+        since_s = asyncio.get_running_loop().time() - within_s
+        return all(self._seen_s.get(source, -math.inf) >= since_s for source in sources)
+
+    async def check(self, sources: Collection[TopicPartition]) -> None:
+        """Raises UnknownTopic when partitions are gone or belong to other topics of their names; BrokerTimeout."""
         if not sources:
             return
+        now_s = asyncio.get_running_loop().time()
         deadline = self._link.deadline("asking for topics")
         names = {source.topic for source in sources}
         for left in reversed(range(UNKNOWN_TOPIC_TRIES)):

@@ -68,6 +68,7 @@ class KafkaReader:
         """Partitions that are read record by record, and how many records more."""
         self._looking: asyncio.Task[None] | None = None
         self._look_at = 0.0
+        self._checking: asyncio.Task[None] | None = None
         self.closed = False
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -107,9 +108,10 @@ class KafkaReader:
         """Let go of connections; bounded in time."""
         self.closed = True
         self._wake()
-        looking, self._looking = self._looking, None
-        if looking is not None:
-            looking.cancel()
+        for looking in (self._looking, self._checking):
+            if looking is not None:
+                looking.cancel()
+        self._looking = self._checking = None
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await self._drop(consumer)
@@ -154,6 +156,9 @@ class KafkaReader:
                 continue
             self._look_at_topics(loop.time())
             asked = [source for source in sources if source in self._positions]
+            if self._checking is not None and inside.held(self._consumer):
+                await self._has_checked()
+                continue
             batches = await self._take(asked, records_max)
             left = end - loop.time()
             if batches or left <= 0:
@@ -163,11 +168,17 @@ class KafkaReader:
             await self._wait(left)
 
     async def _apply_assignment(self) -> None:
-        """Give the consumer its partitions, after a look whether they exist: asking for others might create them. What
-        was looked at a moment ago, by whatever reader, is not looked at again: somebody waits for the first record.
+        """Give the consumer its partitions, after a look whether they exist: asking for others might create them. Those
+        that were there a moment ago, for whatever reader, are asked for at once: somebody waits for the first record.
+        The look goes on beside that, and nothing is handed out before it is through.
         """
         positions = self._positions
-        await self._identities.check(positions, old_s=LOOK_SECONDS)
+        if self._checking is not None:
+            self._checking.cancel()
+        self._checking = asyncio.ensure_future(self._identities.check(positions))
+        self._checking.add_done_callback(lambda task: task.cancelled() or task.exception())
+        if not self._identities.were_seen(positions, LOOK_SECONDS):
+            await self._has_checked()
         if positions is self._positions and not self.closed:  # else assigned anew meanwhile: ``fetch`` comes back
             self._assigned = True
             self._heard.clear()
@@ -180,6 +191,17 @@ class KafkaReader:
             self._consumer.assign(list(positions))
             for source, offset in positions.items():
                 self._consumer.seek(source, offset)
+
+    async def _has_checked(self) -> None:
+        """Wait for the look that was begun with the assignment. Raises what it found: then there is another one."""
+        checking = self._checking
+        assert checking is not None, "it was begun"
+        await asyncio.wait({checking})
+        if checking is self._checking:  # else assigned anew meanwhile
+            self._checking = None
+            if not checking.cancelled() and (error := checking.exception()) is not None:
+                self._assigned = False
+                raise error
 
     async def _take(self, asked: Collection[TopicPartition], records_max: int) -> list[Batch]:
         """What the consumer holds of these partitions, at once; what came first, first.

@@ -95,19 +95,18 @@ def test_an_identity_is_known_although_one_was_not_told_in_between() -> None:
         check(topic(1), topic(0), topic(2), times=3)
 
 
-@pytest.mark.parametrize(("pause_s", "asked"), [(0.9, 1), (1.1, 2)])
-def test_what_was_seen_a_moment_ago_is_not_asked_for(pause_s: float, asked: int) -> None:
-    """Unless it is another partition, which may not exist."""
+@pytest.mark.parametrize(("pause_s", "was_seen"), [(0.9, True), (1.1, False)])
+def test_it_is_known_what_was_there_a_moment_ago(pause_s: float, was_seen: bool) -> None:
+    """Of another partition nothing is known."""
     link, client = KafkaLink(LinkSettings("127.0.0.1:1", "test", Security(), 4_000, 30_000, 1_000)), Client(topic(1))
     link._client = client
     identities = TopicIdentities(link)
 
     async def run() -> None:
-        await identities.check([PLACE], old_s=1.0)
+        assert not identities.were_seen([PLACE], 1.0)
+        await identities.check([PLACE])
         await asyncio.sleep(pause_s)
-        await identities.check([PLACE], old_s=1.0)
-        assert client.asked == asked
-        with pytest.raises(UnknownTopic):
-            await identities.check([PLACE, TopicPartition("src", 2)], old_s=1.0)
+        assert identities.were_seen([PLACE], 1.0) is was_seen
+        assert not identities.were_seen([PLACE, TopicPartition("src", 0)], 1.0)
 
     run_virtual(run())

@@ -346,6 +346,15 @@ def test_idle_points_stay_where_little_is_left_to_level(count: int, more: int) -
     assert not solve(takers, shares)
 
 
+@given(st.integers(1, 5))
+def test_who_has_nothing_gets_idle_points_at_least(count: int) -> None:
+    """Of a member whose load lies in a partition that may not be parted."""
+    shares = [even(0, 1, 4_000_000)._replace(cells=()), *(even(n, 1, 0) for n in range(1, count + 1))]
+    takers = [Taker(n, 1.0, ALL) for n in (1, 2)]
+    shifts = solve(takers, shares)
+    assert [(shift.target, shift.share.busy_us_per_s) for shift in shifts] == [(2, 0)]
+
+
 @given(st.integers(4, 8))
 def test_points_without_load_stay_where_they_are(hot: int) -> None:
     """Eight hot cells of sixteen, from one on: half of them go, and the idle ones at that end of the band do not."""
@@ -444,6 +453,12 @@ PLANTED: dict[str, tuple[object, str, tuple[str, str], Callable[[], None]]] = {
         "_step_of",
         ("2 * step.piece.weight < pair.wanted", "False"),
         test_light_partitions_do_not_move_for_a_hot_one,
+    ),
+    "idle shares go to nobody": (
+        target._Pair,
+        "_may_have",
+        ("books.load[self.taker] and books", "books"),
+        test_who_has_nothing_gets_idle_points_at_least,
     ),
     "idle shares go where nothing else does": (
         books.Books,
