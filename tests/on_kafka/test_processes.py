@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,6 +17,7 @@ from keylanes.group.history import History
 from ..stage import several
 from ..stage.ground import Ground
 from ..stage.groups import group_of, history_of
+from ..stage.spoken import Spoken
 
 WAIT_S = 60.0
 PARTITIONS = 2
@@ -36,24 +36,12 @@ class Parent:
         self.process = subprocess.Popen(
             [sys.executable, several.__file__, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        self.lines: list[str] = []
-        self.errors: list[str] = []
-        self._changed = threading.Condition()
-        pipes = ((self.process.stdout, self.lines), (self.process.stderr, self.errors))
-        self._readers = [threading.Thread(target=self._listen, args=pipe) for pipe in pipes]
-        for reader in self._readers:
-            reader.start()
-
-    def _listen(self, pipe: Iterator[str], into: list[str]) -> None:
-        for line in pipe:
-            with self._changed:
-                into.append(line.rstrip("\n"))
-                self._changed.notify_all()
+        self._spoken = Spoken(self.process)
+        self.lines, self.errors = self._spoken.lines, self._spoken.errors
 
     def wait_for(self, is_reached: Callable[[], bool]) -> None:
         """Wait until what was said fulfils a condition."""
-        with self._changed:
-            assert self._changed.wait_for(is_reached, WAIT_S), (self.lines[-3:], self.errors[-20:])
+        self._spoken.wait_for(is_reached, WAIT_S)
 
     def said(self, what: str) -> list[tuple[int, str]]:
         """Who said what begins so, in order: the process, and the rest."""
@@ -83,9 +71,7 @@ class Parent:
         """The exit code. Its pipes are closed when the last of its children has ended, too."""
         try:
             code = self.process.wait(seconds_max)
-            for reader in self._readers:
-                reader.join(seconds_max)
-                assert not reader.is_alive(), "a child goes on"
+            assert self._spoken.end(seconds_max), "a child goes on"
         finally:
             self.kill()
         return code
@@ -95,10 +81,7 @@ class Parent:
         for process in (self.process.pid, *self.children()):
             with_signal(process, signal.SIGKILL)
         self.process.wait()
-        for reader, pipe in zip(self._readers, (self.process.stdout, self.process.stderr), strict=True):
-            reader.join(WAIT_S)
-            assert pipe is not None, "it was asked for"
-            pipe.close()
+        self._spoken.end(WAIT_S)
 
 
 def with_signal(process: int, number: int) -> None:

@@ -3,9 +3,8 @@
 import json
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from keylanes.errors import BrokerUnavailable
 
 from ..stage import stoppable
 from ..stage.ground import Ground
+from ..stage.spoken import Spoken
 
 ABORTED = 130
 WAIT_S = 60.0
@@ -34,26 +34,12 @@ class Running:
         self.process = subprocess.Popen(
             [sys.executable, stoppable.__file__, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        self.lines: list[str] = []
-        self.errors: list[str] = []
-        self._changed = threading.Condition()
-        self._readers = [
-            threading.Thread(target=self._listen, args=(self.process.stdout, self.lines)),
-            threading.Thread(target=self._listen, args=(self.process.stderr, self.errors)),
-        ]
-        for reader in self._readers:
-            reader.start()
-
-    def _listen(self, pipe: Iterator[str], into: list[str]) -> None:
-        for line in pipe:
-            with self._changed:
-                into.append(line.rstrip("\n"))
-                self._changed.notify_all()
+        self._spoken = Spoken(self.process)
+        self.lines, self.errors = self._spoken.lines, self._spoken.errors
 
     def wait_for(self, is_reached: Callable[[], bool]) -> None:
         """Wait until what was said fulfils a condition."""
-        with self._changed:
-            assert self._changed.wait_for(is_reached, WAIT_S), (self.lines[-3:], self.errors[-10:])
+        self._spoken.wait_for(is_reached, WAIT_S)
 
     def handled(self) -> list[int]:
         """The values that the handler was through with, in its order."""
@@ -67,11 +53,7 @@ class Running:
         finally:
             self.process.kill()
             self.process.wait()
-            for reader in self._readers:
-                reader.join()
-            for pipe in (self.process.stdout, self.process.stderr):
-                if pipe is not None:
-                    pipe.close()
+            self._spoken.end(WAIT_S)
         assert time.monotonic() - started < seconds_max
         return code
 
