@@ -14,8 +14,10 @@ from .shares import READ_NS, UNIT_US, Share, Taker
 MILLI: Final = 1_000
 """Capacities are whole thousandths here."""
 READERS_LEAST: Final = 2
-IDLE: Final = 20
-"""Points are idle that have at most one such part of what they would have if the load lay evenly."""
+IDLE: Final = 8
+"""Points are idle that have at most one such part of what they would have if the load lay evenly. As much may be known
+of them from a time before (reports.py).
+"""
 
 
 @dataclass(slots=True, eq=False)

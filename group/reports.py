@@ -1,7 +1,7 @@
 """PURE. Which bands a member tells the load of, and in how many points.
 
-- Told is what changed by more than a tenth since it was told: busy time, records, backlog, bytes of the state, or where
-  the time lies: more than a tenth of it is on another side of some point. What is next to nothing stays so.
+- Told is what changed by more than a tenth since it was told: busy time, records, backlog, bytes of the state; or where
+  the time lies: more than a twentieth of it is on another side of some point. What is next to nothing stays so.
 - All is told when somebody hears who did not before, and in the next interval again: it may have begun to listen a
   moment later. And every ``ALL_EVERY`` times: what was lost is known again then.
 - The points of all bands together are few: light neighbours are melted into the heaviest (keyrange/melting.py).
@@ -62,7 +62,7 @@ def has_changed(before: BandLoad, now: BandLoad) -> bool:
     for point, busy_us in before.points:
         aside[point] = aside.get(point, 0) - busy_us
     most = max((abs(below) for below in accumulate(cost for _, cost in sorted(aside.items()))), default=0)
-    return 10 * most > max(before.busy_us, now.busy_us) and most > LITTLE[0]
+    return 20 * most > max(before.busy_us, now.busy_us) and most > LITTLE[0]
 
 
 def fewer_points(bands: Sequence[BandLoad]) -> list[BandLoad]:
