@@ -129,7 +129,7 @@ class BandLoad(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class Load(LogEvent, frozen=True, tag="load/1"):
-    """What a member's bands took in ``interval_ms``: those that changed by more than a tenth since they were told."""
+    """What a member's bands took in ``interval_ms``: those that have changed since they were told."""
 
     incarnation: int
     interval_ms: int
