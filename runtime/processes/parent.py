@@ -148,6 +148,7 @@ class Parent:
                 child.say(STOP)
             logger.info("%s: process %d of %d is %d", self.app, number, self.count, child.process.pid)
             code = await child.ended()
+            lived_s = loop.time() - began_s
             del self._children[number]
             then = self._after(number, child, code)
             if then is not Then.AGAIN:
@@ -157,7 +158,7 @@ class Parent:
                 async with asyncio.timeout(wait_s):
                     await self._stops.wait()
             except TimeoutError:
-                wait_s = next_wait_s(wait_s, loop.time() - began_s)
+                wait_s = next_wait_s(wait_s, lived_s)
 
     def _after(self, number: int, child: _Child, code: int) -> Then:
         then = after(
