@@ -94,7 +94,7 @@ def begun(members: int, partitions: int) -> list[Event]:
     events: list[Event] = [AppCreated("app", HASH_NAME, 64), CoordinatorElected(1, "", "birth 1", "birth 1")]
     events += [PartitionStarted(*turn.next(), TOPIC, p, 0, "earliest", partitions) for p in range(partitions)]
     for n in range(1, members + 1):
-        topics = (Sourced(TOPIC, 8, "earliest", 0),)
+        topics = (Sourced(TOPIC, 8, "earliest", 0, 0.0),)
         ids = (f"app.{n}",)
         joined = MemberJoined(*turn.next(), n, "", f"birth {n}", ids, "host", "", 1.0, 1, topics, (), until_level=False)
         events.append(joined)

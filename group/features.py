@@ -9,6 +9,8 @@ silent predecessor after two intervals.
 from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
+import msgspec
+
 from ..offsets.control import Control, Member
 from ..offsets.decide import Turn, decide_stores, spec_of
 from ..offsets.event_values import Sourced
@@ -100,8 +102,13 @@ def _in_the_way(control: Control, asked: JoinAsked) -> Iterator[tuple[Member, st
     for member in unfenced:
         known = {source.topic: source for source in member.joined.topics}
         for source in asked.topics if not member.expelled else ():
-            if (other := known.get(source.topic)) is not None and other != source:
+            if (other := known.get(source.topic)) is not None and not _agrees(source, other):
                 yield member, f"{CONTRADICTS}: {_differs(source, other, member)}"
+
+
+def _agrees(source: Sourced, other: Sourced) -> bool:
+    """Whether two may be beside each other; of two rates the lower one counts (rates.py)."""
+    return msgspec.structs.replace(source, rate_per_s=other.rate_per_s) == other
 
 
 def _in_use(member: Member) -> str:

@@ -3,7 +3,7 @@
 Offsets are half-open, ``[offset_from, offset_to)``; points are half-open, ``[first, end)``.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -14,6 +14,8 @@ NUMBERLESS: Final = 0
 """The number of a control event of level 0, from before events had one. Numbers begin at 1."""
 EVERYBODY: Final = 0
 """In place of incarnations: all that there were before. No member has it."""
+RATE_PER_S_MAX: Final = 1_000_000.0
+"""Of a limited rate."""
 NO_MOVE: Final = 0
 """The move of what belongs to none."""
 
@@ -69,13 +71,15 @@ class Writer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 class Sourced(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A topic that a member can handle. ``factor``: its ``parallelising_factor``; ``start``: in words (see starts.py);
-    ``stores_hash``: of the stores that its handler declares, 0 for none.
+    ``stores_hash``: of the stores that its handler declares, 0 for none; ``rate_per_s``: how many attempts may begin in
+    a second, over all members, 0.0 for any number.
     """
 
     topic: str
     factor: int
     start: str
     stores_hash: int
+    rate_per_s: Annotated[float, msgspec.Meta(ge=0, le=RATE_PER_S_MAX)]
 
 
 class PlannedMove(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -8,7 +8,7 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from .event_values import Edge, LogEvent, PlannedMove, Sourced
+from .event_values import RATE_PER_S_MAX, Edge, LogEvent, PlannedMove, Sourced
 
 CAPACITY_MAX: Final = 1_000_000.0
 DIED: Final = "died"
@@ -71,15 +71,29 @@ class ExpelAsked(LogEvent, frozen=True, tag="expel_asked/1"):
     cause: str
 
 
+class Rate(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """How many attempts a member may begin in a second at records of a topic whose rate is limited for the whole group:
+    its share.
+    """
+
+    topic: str
+    share_per_s: Annotated[float, msgspec.Meta(ge=0, le=RATE_PER_S_MAX)]
+
+
 class Beat(LogEvent, frozen=True, tag="beat/1"):
     """A member lives, and has read the control log up to ``control_position``. ``loop_lag_ms``: how late its event loop
     came to this beat.
+
+    ``term``, ``number``: of the newest coordinator's beat that it has heard, 0 for none. ``rates``: its shares now.
     """
 
     incarnation: int
     birth: str
     control_position: int
     loop_lag_ms: int
+    term: int
+    number: int
+    rates: tuple[Rate, ...]
 
 
 class LeaveAsked(LogEvent, frozen=True, tag="leave_asked/1"):
@@ -155,18 +169,19 @@ class Answer(LogEvent, frozen=True, tag="answer/1"):
     moves: tuple[PlannedMove, ...]
 
 
-class Rate(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """How many records per second each member may handle of a topic whose rate is limited for the whole group."""
+class MemberRates(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The shares of a member. Of a topic that is not among them it keeps the share that it has."""
 
-    topic: str
-    share_per_s: float
+    incarnation: int
+    rates: tuple[Rate, ...]
 
 
 class CoordinatorBeat(LogEvent, frozen=True, tag="coordinator_beat/1"):
     """The coordinator of ``term`` lives; ``number`` rises with each beat.
 
     ``resigns``: it stops in order, and the next may stand at once. ``interval_ms``: how often beats are due;
-    ``is_level``: all is committed up to the pinned ends.
+    ``is_level``: all is committed up to the pinned ends. ``rates``: shares of limited rates, in the coordinators'
+    partition only.
     """
 
     term: int
@@ -174,7 +189,7 @@ class CoordinatorBeat(LogEvent, frozen=True, tag="coordinator_beat/1"):
     resigns: bool
     interval_ms: int
     is_level: bool
-    rates: tuple[Rate, ...]
+    rates: tuple[MemberRates, ...]
 
 
 Signal: TypeAlias = (

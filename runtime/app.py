@@ -106,6 +106,7 @@ class App:
         max_in_flight: int | None = None,
         timeout_ms: int | None = None,
         start: StartFrom = "earliest",
+        rate_per_s: float | None = None,
     ) -> Callable[[F], F]:
         """Declare the handler of a topic's records: ``f(value)`` or ``f(value, ctx)``, and stores behind the value.
 
@@ -115,8 +116,10 @@ class App:
         handler time. Without ``on_failure`` a record that fails for good stops the application. Raises SettingsError.
 
         At most ``max_in_flight`` of its records run at once in this process, over all partitions; the others wait, and
-        their clock does not run. ``timeout_ms`` bounds one attempt, in place of the setting ``handler_timeout_ms``.
-        ``start``: where the first start begins: "earliest", "latest", a datetime, or "group:NAME" (docs/migration.md).
+        their clock does not run. At most ``rate_per_s`` attempts at its records begin in a second, over all processes
+        of the application (docs/group.md). ``timeout_ms`` bounds one attempt, in place of the setting
+        ``handler_timeout_ms``. ``start``: where the first start begins: "earliest", "latest", a datetime, or
+        "group:NAME" (docs/migration.md).
         """
         if not isinstance(topic, str):
             name = getattr(topic, "__qualname__", repr(topic))
@@ -143,6 +146,7 @@ class App:
                 max_in_flight=max_in_flight,
                 timeout_ms=timeout_ms,
                 start=start_of(start, topic),
+                rate_per_s=rate_per_s,
             )
             self._check_stores(declared)
             self.handlers[topic] = declared
@@ -372,7 +376,7 @@ class App:
         """Whether it may stay in service; ``cause`` says why not."""
         member, state = self._member, self._state
         stalled = member is not None and member.stall.is_stalled
-        failure = None if member is None or self._is_coming_back else member.cause
+        failure = None if member is None or state == "starting" else member.cause
         cause = str(failure) if failure else ("records wait and nothing moves" if stalled else None)
         is_good = state in ("starting", "running", "stopping") and not stalled
         return Health(state, is_good, cause, self._lag_ms())
@@ -449,13 +453,9 @@ class App:
 
     @property
     def _state(self) -> str:
-        if self._is_coming_back:
+        if self._runs is not None and self._runs.is_coming_back:
             return "starting"
         return "idle" if self._member is None else self._member.state
-
-    @property
-    def _is_coming_back(self) -> bool:
-        return self._runs is not None and self._runs.is_coming_back
 
     def _lag_ms(self) -> float:
         return 0.0 if self._watch is None else self._watch.lag_max_s * 1000

@@ -107,6 +107,7 @@ class Member:
         self.stall = StallWatch(settings.stall_ms)
         self.telling = Telling(app, address or type(broker).__name__, settings, lambda: self.statistics(0.0))
         self.group = Group(self.standing, self.keeper.wanted, is_alone=broker.is_alone)
+        self.group.on_rate = self.slots.turns.set_rate
         by_topic = {handler.topic: handler for handler in handlers}
         self.holding = Holding(
             self.standing, self.group.taking_part, self.group.sources, by_topic, self.keeper, settings

@@ -56,14 +56,14 @@ class PartitionRun:
     is_codec_ours: bool = False
     """Its codec looks at no context variables."""
     is_limited: bool = False
-    """Its handler says how many may run at once."""
+    """Its handler says how many may run at once, or begin in a second."""
     _spare: Attempt | None = None
     _calls: list[LoopCalls] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not self.handler.stores:
             self.bindings = (None,) * len(self.handler.further)
-        self.is_limited = self.handler.max_in_flight is not None
+        self.is_limited = self.handler.max_in_flight is not None or self.handler.rate_per_s is not None
         self.is_codec_ours = type(self.handler.codec) in (JsonCodec, MsgpackCodec)
 
     def scope(self, record: Record) -> Scope | None:

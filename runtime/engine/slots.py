@@ -216,6 +216,7 @@ class Slots(Stretches):
                 where = f"{going.run.label} offset {None if found is None else found[0].offset}"
                 logger.error("handler %s at %s ignores that it is cancelled", going.run.handler.name, where)
         self._threads.close()
+        self.turns.close()
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         going = self.tasks.pop(task, None)

@@ -1,15 +1,20 @@
-"""Whose turn it is, where a handler says how many of its records may run at once (``max_in_flight``).
+"""Whose turn it is, where a handler says how many of its records may run at once (``max_in_flight``), or how many
+attempts may begin in a second (``rate_per_s``).
 
 A worker takes a permit before it begins a record, and stands in line, without a task, where there is none. When others
 wait it gives way behind each record. A record that is tried again lets go of its permit between two attempts. Records
 that run straight from their batch run one after the other, so a stretch of them has one permit; the record that
-suspends keeps it.
+suspends keeps it. Where there is a rate each attempt has a permit of its own, and none runs straight.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from ..handlers.handler import IN_FLIGHT_MAX, Handler
+from ..partition.pace import Pace
 from ..partition.permits import Permits
 from ..partition.worker import PERMIT_NEW, PERMIT_NONE, PERMIT_USED, Worker
 from .partition_run import PartitionRun
@@ -17,82 +22,140 @@ from .partition_run import PartitionRun
 Waiting: TypeAlias = tuple[PartitionRun, Worker]
 
 
+@dataclass(slots=True, eq=False)
+class _Limit:
+    """Of one handler. ``due``: the next look at those that wait for the pace."""
+
+    permits: Permits[Waiting]
+    due: asyncio.TimerHandle | None = None
+
+
+@dataclass(slots=True)
 class Turns:
     """The permits of all handlers that have a limit. ``start`` has workers begin that were in line."""
 
-    def __init__(self) -> None:
-        self.start: Callable[[PartitionRun, Iterable[Worker]], None] | None = None
-        self._permits: dict[str, Permits[Waiting]] = {}
-        self._resuming: dict[Worker, asyncio.Future[None]] = {}
-        """Workers whose record waits for its next attempt."""
+    start: Callable[[PartitionRun, Iterable[Worker]], None] | None = None
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _limits: dict[str, _Limit] = field(default_factory=dict)
+    _rates: dict[str, float] = field(default_factory=dict)
+    """So many attempts may begin in a second in this process, by topic."""
+    _resuming: dict[Worker, "asyncio.Future[None]"] = field(default_factory=dict)
+    """Workers whose record waits for its next attempt."""
 
     @property
     def resuming(self) -> int:
         """How many records that are tried again wait for a permit."""
         return len(self._resuming)
 
+    def set_rate(self, topic: str, per_s: float) -> None:
+        """So many attempts may begin in a second, in this process, at the records of a topic whose rate is limited;
+        before this is called, none.
+        """
+        self._rates[topic] = per_s
+        limit = self._limits.get(topic)
+        if limit is not None and limit.permits.pace is not None:
+            limit.permits.pace.change(per_s, self._loop.time())
+            self._serve(limit)
+
     def may_begin(self, run: PartitionRun, worker: Worker) -> bool:
         """Whether a worker of a handler with a limit may begin its next record. False: it is in line."""
-        permits = self._permits_of(run)
-        if worker.permit == PERMIT_USED and permits.is_awaited:
+        if not worker.has_next():
+            return True
+        permits = self._limit_of(run).permits
+        if worker.permit == PERMIT_USED and (permits.is_awaited or permits.pace is not None):
             self.give_back(run, worker)
-        if worker.permit == PERMIT_NONE:
-            if not worker.queue:
-                return True
-            if not permits.take():
-                permits.wait(run.label, (run, worker))
-                return False
+        if worker.permit == PERMIT_NONE and not self._take(run):
+            self._wait(run, worker)
+            return False
         worker.permit = PERMIT_USED
         return True
 
     def give_back(self, run: PartitionRun, worker: Worker) -> None:
         """Let go of a worker's permit, if it has one."""
         if worker.permit != PERMIT_NONE:
-            worker.permit = PERMIT_NONE
-            self.end_stretch(run)
+            is_unused, worker.permit = worker.permit == PERMIT_NEW, PERMIT_NONE
+            self._give_back(self._limit_of(run), is_unused=is_unused)
 
     def begin_stretch(self, run: PartitionRun) -> bool:
         """Take a permit for records that run straight; False: there is none."""
-        return self._permits_of(run).take()
+        permits = self._limit_of(run).permits
+        return permits.pace is None and permits.take()
 
     def end_stretch(self, run: PartitionRun) -> None:
         """Give back a permit; who is next goes on."""
-        permits = self._permits_of(run)
-        while (found := permits.give_back()) is not None:
-            waiting, worker = found
+        self._give_back(self._limit_of(run), is_unused=False)
+
+    async def resume(self, run: PartitionRun, worker: Worker) -> None:
+        """Wait for a permit for another attempt at the record that the worker runs."""
+        if not run.is_limited or worker.permit != PERMIT_NONE:
+            return
+        if self._take(run):
+            worker.permit = PERMIT_USED
+            return
+        resumed: asyncio.Future[None] = self._loop.create_future()
+        self._resuming[worker] = resumed
+        self._wait(run, worker)
+        try:
+            await resumed
+        except BaseException:
+            if self._resuming.pop(worker, None) is not None:
+                self._limit_of(run).permits.forget(run.label, (run, worker))
+            raise
+        worker.permit = PERMIT_USED
+
+    def close(self) -> None:
+        """Nobody begins any more."""
+        for limit in self._limits.values():
+            if limit.due is not None:
+                limit.due.cancel()
+
+    def _give_back(self, limit: _Limit, *, is_unused: bool) -> None:
+        limit.permits.give_back(is_unused=is_unused)
+        self._serve(limit)
+
+    def _take(self, run: PartitionRun) -> bool:
+        return self._limit_of(run).permits.take(self._loop.time())
+
+    def _wait(self, run: PartitionRun, worker: Worker) -> None:
+        limit = self._limit_of(run)
+        limit.permits.wait(run.label, (run, worker))
+        if limit.permits.pace is not None and limit.due is None:
+            self._serve(limit)
+
+    def _serve(self, limit: _Limit) -> None:
+        """Whoever is next goes on, as long as there are permits; when there is one by the pace, it is looked again."""
+        now_s = self._loop.time()
+        while (found := limit.permits.serve(now_s)) is not None:
+            run, worker = found
             resumed = self._resuming.pop(worker, None)
             if resumed is not None and resumed.done():  # it was cancelled, and is about to say so
+                limit.permits.give_back(is_unused=True)
                 continue
             worker.permit = PERMIT_NEW
             if resumed is not None:
                 resumed.set_result(None)
             else:
                 assert self.start is not None, "somebody starts those in line"
-                self.start(waiting, [worker])
+                self.start(run, [worker])
+        if limit.permits.pace is None:
             return
+        if limit.due is not None:
+            limit.due.cancel()
+            limit.due = None
+        wait_s = limit.permits.due_s(now_s)
+        if wait_s is not None and wait_s < math.inf:
+            limit.due = self._loop.call_later(wait_s, self._serve, limit)
 
-    async def resume(self, run: PartitionRun, worker: Worker) -> None:
-        """Wait for a permit for another attempt at the record that the worker runs."""
-        if not run.is_limited or worker.permit != PERMIT_NONE:
-            return
-        permits = self._permits_of(run)
-        if permits.take():
-            worker.permit = PERMIT_USED
-            return
-        resumed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._resuming[worker] = resumed
-        permits.wait(run.label, (run, worker))
-        try:
-            await resumed
-        except BaseException:
-            if self._resuming.pop(worker, None) is not None:
-                permits.forget(run.label, (run, worker))
-            raise
+    def _limit_of(self, run: PartitionRun) -> _Limit:
+        topic = run.handler.topic
+        limit = self._limits.get(topic)
+        if limit is None:
+            limit = self._limits[topic] = self._make_limit(run.handler)
+        return limit
 
-    def _permits_of(self, run: PartitionRun) -> Permits[Waiting]:
-        most = run.handler.max_in_flight
-        assert most is not None, "the handler has a limit"
-        permits = self._permits.get(run.handler.topic)
-        if permits is None:
-            permits = self._permits[run.handler.topic] = Permits(most)
-        return permits
+    def _make_limit(self, handler: Handler) -> _Limit:
+        pace: Pace | None = None
+        if handler.rate_per_s is not None:
+            pace = Pace(self._loop.time())
+            pace.change(self._rates.get(handler.topic, 0.0), self._loop.time())
+        return _Limit(Permits(handler.max_in_flight or IN_FLIGHT_MAX, pace))

@@ -12,6 +12,7 @@ import msgspec
 
 from ...brokers.options import Options
 from ...errors import SettingsError
+from ...offsets.event_values import RATE_PER_S_MAX
 from .context import Context
 from .start import FROM_EARLIEST, Start
 from .store_declarations import declare_store, is_store
@@ -22,6 +23,7 @@ PARALLELISING_FACTOR = 256
 PARALLELISING_FACTOR_MAX = 16_384
 IN_FLIGHT_MAX = 1_000_000
 TIMEOUT_MS_MAX = 86_400_000
+RATE_PER_S_MIN = 0.001
 
 
 class Retry(Options, frozen=True):
@@ -67,7 +69,8 @@ class Handler(msgspec.Struct, frozen=True):
     ``further``: the arguments behind it, None for the context. ``returns_arrays``: a tuple or set is a value for it.
     ``max_in_flight``: how many of its records may run at
     once in this process, over all partitions; None: as many as there are workers. ``timeout_ms``: of one attempt; None:
-    what the settings say.
+    what the settings say. ``rate_per_s``: how many attempts may begin in a second, over all processes of the
+    application; None: no limit.
     """
 
     topic: str
@@ -85,6 +88,7 @@ class Handler(msgspec.Struct, frozen=True):
     max_in_flight: int | None = None
     timeout_ms: int | None = None
     start: Start = FROM_EARLIEST
+    rate_per_s: float | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -130,6 +134,7 @@ def declare(
     max_in_flight: int | None = None,
     timeout_ms: int | None = None,
     start: Start = FROM_EARLIEST,
+    rate_per_s: float | None = None,
 ) -> Handler:
     """Check a handler's declaration; raises SettingsError that says what is wrong and what is allowed."""
     name = getattr(function, "__qualname__", repr(function))
@@ -170,6 +175,7 @@ def declare(
         max_in_flight=_limit(max_in_flight, IN_FLIGHT_MAX, f"{where}: max_in_flight", "the workers are the limit"),
         timeout_ms=_limit(timeout_ms, TIMEOUT_MS_MAX, f"{where}: timeout_ms", "handler_timeout_ms holds"),
         start=start,
+        rate_per_s=_rate(rate_per_s, where),
     )
 
 
@@ -211,6 +217,17 @@ def _limit(given: int | None, most: int, what: str, without: str) -> int | None:
     if given is not None and (type(given) is not int or not 1 <= given <= most):
         raise SettingsError(f"{what} is a whole number from 1 to {most}; seen {given!r}; leave it out, and {without}")
     return given
+
+
+def _rate(given: float | None, where: str) -> float | None:
+    """A limit of the attempts in a second as it was given; raises SettingsError."""
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if given is not None and not (is_number and RATE_PER_S_MIN <= given <= RATE_PER_S_MAX):
+        raise SettingsError(
+            f"{where}: rate_per_s is a number from {RATE_PER_S_MIN} to {RATE_PER_S_MAX:.0f}; seen {given!r}: give how "
+            "many attempts may begin in a second over all processes, or leave it out, and nothing is held back"
+        )
+    return None if given is None else float(given)
 
 
 def check_topic_name(topic: str, where: str) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from ...brokers.protocol import (
     BrokerError,
     BrokerTimeout,
@@ -29,6 +31,7 @@ from ...group.election import Candidate, is_coordinator, probes, stands
 from ...group.heard import COORDINATORS, PARTITIONS, Heard
 from ...group.members import LEFT
 from ...group.plans import Question, answered
+from ...group.rates import Obeyed, Shares
 from ...group.view import Batch, Rules, Seat, View
 from ...keyrange.hashing import HASH_NAME
 from ...offsets.codec import encode
@@ -37,7 +40,7 @@ from ...offsets.control_events import AppCreated, CoordinatorElected, MemberExpe
 from ...offsets.decide import decide_opening
 from ...offsets.event_values import EVERYBODY, PinnedEnd
 from ...offsets.ledger import Place
-from ...offsets.signals import Beat, CoordinatorBeat
+from ...offsets.signals import CoordinatorBeat
 from ..logs.office import Standing
 from ..logs.reader import offsets_topic
 from ..settings import Settings
@@ -87,10 +90,17 @@ class Coordinating:
     """Of one process, from its start to its end; ``run`` is its task."""
 
     def __init__(
-        self, standing: Standing, heard: Heard, signals: Signals, following: Following, *, is_alone: bool
+        self,
+        standing: Standing,
+        heard: Heard,
+        obeyed: Obeyed,
+        signals: Signals,
+        following: Following,
+        *,
+        is_alone: bool,
     ) -> None:
         identity = standing.identity
-        self.standing, self.identity, self.heard = standing, identity, heard
+        self.standing, self.identity, self.heard, self.obeyed = standing, identity, heard, obeyed
         self.signals, self.following = signals, following
         self.broker, self.settings = identity.broker, identity.settings
         self.rules = rules_of(self.settings)
@@ -100,7 +110,7 @@ class Coordinating:
         self.levelling = Levelling(standing, heard)
         self.resigns = False
         self._term = self._seated = self._beats = 0
-        self._seat = Seat(identity.app, identity.birth, 0)
+        self._seat, self._shares = Seat(identity.app, identity.birth, 0), Shares(0)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self._looked_s = 0.0
@@ -188,7 +198,7 @@ class Coordinating:
         self.signals.listen(to_all=self.identity.incarnation is None or is_probing)
         if is_probing:
             position = self.identity.logs.positions[self.identity.logs.control]
-            probe = Beat(self.identity.incarnation or 0, self.identity.birth, position, 0)
+            probe = self.obeyed.beat(self.identity.incarnation or 0, self.identity.birth, position, 0)
             for partition in range(PARTITIONS):
                 self.signals.tell(partition, probe)
         return is_probing
@@ -196,18 +206,28 @@ class Coordinating:
     def beat(self) -> None:
         """Say that it lives, in each partition: so the silence of others can be told there."""
         self.signals.listen(to_all=True)
+        beat = self._next_beat()
+        rates = self._shares.tell(beat.number, self._shares.next(self._view()))
+        self.signals.tell(COORDINATORS, msgspec.structs.replace(beat, rates=rates))
+        for partition in range(COORDINATORS + 1, PARTITIONS):
+            self.signals.tell(partition, beat)
+
+    def _next_beat(self) -> CoordinatorBeat:
         self._beats += 1
         interval_ms = self.rules.interval_ms
-        beat = CoordinatorBeat(self._term, self._beats, self.resigns, interval_ms, self.levelling.is_level, ())
-        for partition in range(PARTITIONS):
-            self.signals.tell(partition, beat)
+        return CoordinatorBeat(self._term, self._beats, self.resigns, interval_ms, self.levelling.is_level, ())
+
+    def hears_rates(self) -> None:
+        """Look again when somebody may have said which share it has, as that is waited for."""
+        if self._shares.is_awaiting:
+            self.wake()
 
     async def resign(self, limit_s: float) -> None:
         """Say that it decides nothing more: the next may stand at once."""
-        beat = CoordinatorBeat(self._term, self._beats + 1, True, self.rules.interval_ms, self.levelling.is_level, ())
+        self.resigns = True
         try:
             async with asyncio.timeout(limit_s):
-                await self.signals.told(COORDINATORS, beat)
+                await self.signals.told(COORDINATORS, self._next_beat())
         except TimeoutError:
             return
 
@@ -240,6 +260,7 @@ class Coordinating:
         now_ms = int(asyncio.get_running_loop().time() * 1000)
         self._seat = Seat(identity.app, identity.birth, now_ms, self.candidate.is_alone)
         self._seat.log_partitions = identity.logs.log_partitions
+        self._shares = Shares(self._term)
         self._seated = self._term
         for task in self._tasks.values():
             task.cancel()
@@ -287,6 +308,8 @@ class Coordinating:
                 break
             self.decisions.add(batch.decisions)
         self._begin_needs()
+        if not self.candidate.is_alone and self._shares.is_due(self._shares.next(self._view())):
+            self.beat()
 
     async def _read_back(self) -> None:
         """Raises LogError when what was acknowledged does not count."""

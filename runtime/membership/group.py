@@ -1,12 +1,13 @@
 """One process in its group: all that it needs to take part, made together."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...brokers.protocol import TopicPartition
 from ...brokers.waiting import bounded
 from ...group.heard import COORDINATORS, Heard
+from ...group.rates import Obeyed, limits_of
 from ...offsets.control import Member
 from ...offsets.decide import StoreSpec
 from ...offsets.ledger import Place
@@ -34,8 +35,13 @@ class Group:
         self.heard = Heard(settings.session_timeout_ms, settings.heartbeat_interval_ms)
         self.signals = Signals(identity.app, identity.broker, settings, self.heard, self._on_heard)
         self.following = Following(standing, settings, self.heard.news)
-        self.taking_part = TakingPart(standing, self.heard, self.signals, stores, is_alone=is_alone)
-        self.coordinating = Coordinating(standing, self.heard, self.signals, self.following, is_alone=is_alone)
+        self.obeyed = Obeyed()
+        self.taking_part = TakingPart(standing, self.heard, self.obeyed, self.signals, stores, is_alone=is_alone)
+        self.coordinating = Coordinating(
+            standing, self.heard, self.obeyed, self.signals, self.following, is_alone=is_alone
+        )
+        self.on_rate: Callable[[str, float], None] = _unheard
+        """Called with a topic and how many attempts at its records this process may begin in a second from now on."""
         self.sources = Sources(identity.broker, settings)
         self.following.listeners += [self.taking_part.wake, self.coordinating.wake]
         self.taking_part.on_released = self.coordinating.wake
@@ -46,10 +52,19 @@ class Group:
     def _on_heard(self, has_news: bool) -> None:
         """Of many members somebody beats all the time: silence is looked for in a part of an interval."""
         self.coordinating.hears_releases()
+        self.coordinating.hears_rates()
+        self._obey()
         now_s = asyncio.get_running_loop().time()
         if has_news or now_s - self._woken_s >= self.settings.heartbeat_interval_ms / 1000 / PROBES:
             self._woken_s = now_s
             self.coordinating.wake()
+
+    def _obey(self) -> None:
+        own, beat = self.identity.incarnation, self.heard.coordinator
+        if own is not None and beat is not None and self.obeyed.hear(beat, own):
+            for topic, share_per_s in self.obeyed.shares.items():
+                self.on_rate(topic, share_per_s)
+            self.taking_part.beat()
 
     async def check(self, sources: Iterable[Place], identities: Mapping[str, str], starts: Mapping[str, Start]) -> None:
         """Read the control log, and whether this process can take part: one that can't disturbs nobody.
@@ -87,6 +102,9 @@ class Group:
             self._heard_before = (beat.term, beat.number)
         member = await self.taking_part.join(offer)
         self.identity.joined(member)
+        if self.taking_part.is_alone:
+            for topic, limit_per_s in limits_of([member]).items():
+                self.on_rate(topic, limit_per_s)
         return member
 
     def is_level(self) -> bool:
@@ -111,7 +129,6 @@ class Group:
         while coordinating.is_coordinator and not self._is_fenced() and loop.time() < until:  # noqa: ASYNC110  # bounded
             await asyncio.sleep(0.01)
         if coordinating.is_coordinator:
-            coordinating.resigns = True
             await coordinating.resign(min(RESIGN_S, max(0.0, until - loop.time())))
 
     async def ends(self) -> None:
@@ -128,7 +145,6 @@ class Group:
             async with asyncio.timeout(RESIGN_S):
                 await self.taking_part.has_ended(COORDINATORS if leads else self.taking_part.partition)
                 if leads:
-                    coordinating.resigns = True
                     await coordinating.resign(RESIGN_S)
         except TimeoutError:
             return
@@ -139,3 +155,7 @@ class Group:
     async def close(self) -> None:
         """Let go of the connections; bounded in time."""
         await asyncio.gather(self.signals.close(), self.coordinating.close())
+
+
+def _unheard(topic: str, per_s: float) -> None:
+    """Nobody asked to hear it."""

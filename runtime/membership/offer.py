@@ -42,6 +42,7 @@ def offer_of(
             handler.parallelising_factor,
             handler.start.text,
             stores_hash(store for store in stores if store.topic == handler.topic),
+            handler.rate_per_s or 0.0,
         )
         for handler in handlers
     )

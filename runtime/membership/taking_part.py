@@ -10,10 +10,11 @@ from ...errors import FencedError, LogError, SettingsError
 from ...group.features import CONTRADICTS, LEVEL_TOO_LOW, kind_of
 from ...group.heard import Heard, partition_of
 from ...group.member import Rejected, Waits, Works, state_of
+from ...group.rates import Obeyed
 from ...offsets.control import Member
 from ...offsets.decide import StoreSpec
 from ...offsets.event_values import LEVEL
-from ...offsets.signals import Beat, JoinAsked, LeaveAsked, Load, MoveAsked, ReleaseTold, StoreAsked
+from ...offsets.signals import JoinAsked, LeaveAsked, Load, MoveAsked, ReleaseTold, StoreAsked
 from ..logs.office import Identity, Standing
 from .offer import Offer
 from .signals import Signals
@@ -28,10 +29,17 @@ class TakingPart:
     """Of one process."""
 
     def __init__(
-        self, standing: Standing, heard: Heard, signals: Signals, stores: Sequence[StoreSpec], *, is_alone: bool
+        self,
+        standing: Standing,
+        heard: Heard,
+        obeyed: Obeyed,
+        signals: Signals,
+        stores: Sequence[StoreSpec],
+        *,
+        is_alone: bool,
     ) -> None:
         self.standing, self.identity, self.heard, self.signals = standing, standing.identity, heard, signals
-        self.stores, self.is_alone = stores, is_alone
+        self.obeyed, self.stores, self.is_alone = obeyed, stores, is_alone
         self.on_released: Callable[[], None] = lambda: None
         """Called when this process has released something, which its ledger shows then."""
         self._changed = asyncio.Event()
@@ -95,7 +103,8 @@ class TakingPart:
                 self.signals.tell(self.partition, self._asked)
         elif not self.is_alone:
             position = identity.logs.positions[identity.logs.control]
-            self.signals.tell(self.partition, Beat(identity.incarnation, identity.birth, position, self._late_ms))
+            beat = self.obeyed.beat(identity.incarnation, identity.birth, position, self._late_ms)
+            self.signals.tell(self.partition, beat)
 
     def leave(self) -> None:
         """Say that this process stops in order: it is given nothing more."""

@@ -409,11 +409,10 @@ class PartitionDispatch:
 
     def next_record(self, worker: Worker) -> Record | None:
         """The worker's next record, now running; None when it has none to run: it becomes idle."""
-        queue = worker.queue
-        if not queue or worker.retired or (worker.hold_at is not None and queue[0].offset >= worker.hold_at):
+        if not worker.has_next():
             worker.active = False
             return None
-        worker.running = record = queue.popleft()
+        worker.running = record = worker.queue.popleft()
         worker.queue_bytes -= RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
         return record
 

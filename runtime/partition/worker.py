@@ -72,6 +72,12 @@ class Worker:
             return self.running.offset
         return self.queue[0].offset if self.queue else None
 
+    def has_next(self) -> bool:
+        """Whether it has a record that it may begin."""
+        if not self.queue or self.retired:
+            return False
+        return self.hold_at is None or self.queue[0].offset < self.hold_at
+
     def edge_now(self, front: int) -> int:
         """All of the range below this offset is done."""
         edge = front

@@ -48,7 +48,7 @@ class Said(NamedTuple):
 
 def join_asked(voice: Voice) -> JoinAsked:
     """It can handle the one topic that there is."""
-    topics = (Sourced(TOPIC, 8, "earliest", 0),)
+    topics = (Sourced(TOPIC, 8, "earliest", 0, 0.0),)
     return JoinAsked(voice.instance, voice.birth, 1, "", "", 1.0, LEVEL, topics, (), False, (), 0)
 
 
@@ -65,7 +65,7 @@ def heard_of(said: Said) -> Heard:
             is_away = said.has_outage and append_ms != at_ms  # they will beat again in a moment
             is_paused = said.how == ALONE and voice.instance in names and at_ms > asked_ms
             if at_ms == 0 or not (voice.incarnation in said.silent or is_away or is_paused):
-                heard.hear(_of(voice), append_ms, Beat(voice.incarnation, voice.birth, READ_ALL, 0))
+                heard.hear(_of(voice), append_ms, Beat(voice.incarnation, voice.birth, READ_ALL, 0, 0, 0, ()))
         for voice in said.asks if at_ms >= asked_ms else ():
             heard.hear(_of(voice), append_ms, join_asked(voice))
         for voice in said.leaving if at_ms >= (0 if said.leaves_long else NOW_MS - INTERVAL_MS) else ():
@@ -90,7 +90,7 @@ BEATS, QUIET, AWAY = "beats", "quiet", "away"
 def is_to_stand(control: Control, candidate: Candidate, term: int, how: str) -> bool:
     """Whether a process stands that has looked from the start on."""
     heard = Heard(SESSION_MS, INTERVAL_MS)
-    probe = Beat(0, candidate.birth, READ_ALL, 0)
+    probe = Beat(0, candidate.birth, READ_ALL, 0, 0, 0, ())
     if stands(control, heard, candidate, term):
         return True
     for at_ms in range(0, NOW_MS + 1, INTERVAL_MS):

@@ -267,6 +267,7 @@ class Group:
                 int(given.get("factor", self.factor)),
                 given.get("start", "earliest"),
                 stores_hash(StoreSpec(s.name, s.topic, s.kind, s.key_type, s.value_type, s.codec) for s in stores),
+                0.0,
             )
             for topic in topics
         )
@@ -410,7 +411,7 @@ class Group:
             if member is None:
                 self._say(name, self.asks[name])
             else:
-                self._say(name, Beat(member.incarnation, member.birth, self.position, 0))
+                self._say(name, Beat(member.incarnation, member.birth, self.position, 0, 0, 0, ()))
                 if self.now_ms % LOAD_MS == 0:
                     self.tell_loads(name, member.incarnation)
 

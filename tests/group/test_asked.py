@@ -16,7 +16,7 @@ QUARTER = SPACE_END // 4
 
 def member(incarnation: int, name: str, topics: dict[str, int], *, expelled: bool = False) -> Member:
     """One with handlers for these topics, with these factors."""
-    sourced = tuple(Sourced(topic, factor, "earliest", 0) for topic, factor in topics.items())
+    sourced = tuple(Sourced(topic, factor, "earliest", 0, 0.0) for topic, factor in topics.items())
     joined = MemberJoined(
         1, 1, incarnation, name, f"b{incarnation}", (), "", "", 1.0, 1, sourced, (), until_level=False
     )

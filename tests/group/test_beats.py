@@ -25,7 +25,7 @@ def group() -> Control:
 @pytest.mark.parametrize(
     ("signal", "who"),
     [
-        (Beat(2, "b", 0, 0), {"b": 7}),
+        (Beat(2, "b", 0, 0, 0, 0, ()), {"b": 7}),
         (LeaveAsked(1, "a", 0, is_done=False), {"a": 7}),
         (CoordinatorBeat(2, 1, False, 1_000, False, ()), {"a": 7}),
         (MoveAsked("r1", "b", "orders", 0, 0, 1, 0, 0), {}),
@@ -43,7 +43,7 @@ def test_the_last_one_counts_in_whatever_order_they_are_heard() -> None:
     """The signals are read backwards."""
     beats = Beats(group())
     for ms in (5, 9, 7):
-        beats.hear(ms, Beat(1, "a", 0, 0))
+        beats.hear(ms, Beat(1, "a", 0, 0, 0, 0, ()))
     assert beats.last_ms == {"a": 9}
 
 
@@ -51,7 +51,7 @@ def test_who_was_not_heard_is_looked_for_where_it_speaks() -> None:
     """In its own partition, and in the coordinator's, where it may have asked for a sign; who was fenced is not."""
     beats = Beats(group())
     assert beats.lacking() == {COORDINATORS, partition_of("a", "a"), partition_of("b", "b")}
-    beats.hear(5, Beat(2, "b", 0, 0))
+    beats.hear(5, Beat(2, "b", 0, 0, 0, 0, ()))
     assert beats.lacking() == {COORDINATORS, partition_of("a", "a")}
-    beats.hear(5, Beat(1, "a", 0, 0))
+    beats.hear(5, Beat(1, "a", 0, 0, 0, 0, ()))
     assert beats.lacking() == set()

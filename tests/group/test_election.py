@@ -72,7 +72,7 @@ class Process:
         elif self.place.now_ms - self.told_ms >= INTERVAL_MS and self._is_to_tell():
             self.told_ms = self.place.now_ms
             beat = CoordinatorBeat(self.term, 0, False, INTERVAL_MS, False, ())
-            self.place.signals.append((self.place.now_ms, beat if self.coordinates else Beat(0, "", 0, 0)))
+            self.place.signals.append((self.place.now_ms, beat if self.coordinates else Beat(0, "", 0, 0, 0, 0, ())))
 
     def _is_to_tell(self) -> bool:
         quiet_ms = self.place.now_ms - self.read_ms

@@ -23,7 +23,7 @@ from keylanes.offsets.signals import Beat, JoinAsked, StoreAsked
 from ..stage.log_events import coordinator_elected
 
 SESSION_MS, INTERVAL_MS = 10_000, 1_000
-TOPIC = Sourced("orders", 8, "earliest", 0)
+TOPIC = Sourced("orders", 8, "earliest", 0, 0.0)
 STORE = StoreAsked("sums", "orders", "value", "", "int", "json")
 
 
@@ -60,7 +60,7 @@ class Case:
 
     def beats(self) -> None:
         """The old member does."""
-        self.heard.hear(partition_of(self.instance, "old"), self.now_ms, Beat(1, "old", 0, 0))
+        self.heard.hear(partition_of(self.instance, "old"), self.now_ms, Beat(1, "old", 0, 0, 0, 0, ()))
 
     def judged(self, asked: JoinAsked, *, silent_ms: int = 0, beats: bool = False) -> Verdict:
         """It asks; so much time passes, and the old one beats at its end or not."""
@@ -140,9 +140,9 @@ def test_who_runs_to_the_level_waits_for_a_sign_of_others_that_do() -> None:
 @pytest.mark.parametrize(
     ("topic", "words"),
     [
-        (Sourced("orders", 2, "earliest", 0), "parallelising_factor=2"),
-        (Sourced("orders", 8, "latest", 0), "start='latest'"),
-        (Sourced("orders", 8, "earliest", 7), "other stores"),
+        (Sourced("orders", 2, "earliest", 0, 0.0), "parallelising_factor=2"),
+        (Sourced("orders", 8, "latest", 0, 0.0), "start='latest'"),
+        (Sourced("orders", 8, "earliest", 7, 0.0), "other stores"),
     ],
 )
 def test_handlers_of_a_topic_agree(topic: Sourced, words: str) -> None:
@@ -158,7 +158,7 @@ def test_handlers_of_a_topic_agree(topic: Sourced, words: str) -> None:
 
 def test_a_topic_of_its_own_contradicts_nobody() -> None:
     """Only handlers of one topic are compared."""
-    assert Case().judged(asks(topic=Sourced("bills", 2, "latest", 7)), beats=True) == Joins()
+    assert Case().judged(asks(topic=Sourced("bills", 2, "latest", 7, 0.0)), beats=True) == Joins()
 
 
 def test_who_reads_less_than_is_written_is_refused_at_once() -> None:
@@ -177,7 +177,7 @@ def test_what_was_started_or_declared_stays() -> None:
     )
     assert case.judged(asks(store=STORE)) == Joins()
     other = StoreAsked("sums", "orders", "map", "str", "int", "json")
-    for asked in (asks(store=other), asks(topic=Sourced("orders", 8, "latest", 0))):
+    for asked in (asks(store=other), asks(topic=Sourced("orders", 8, "latest", 0, 0.0))):
         verdict = case.judged(asked)
         assert isinstance(verdict, Refused)
         assert kind_of(verdict.reason) == "contradicts"

@@ -49,7 +49,7 @@ def of(birth: str) -> int:
 BIRTH = st.sampled_from(BIRTHS)
 SIGNALS = st.one_of(
     st.builds(join_asked, BIRTH),
-    st.builds(lambda birth, at: Beat(BIRTHS.index(birth) + 1, birth, at, 0), BIRTH, st.integers(0, 10)),
+    st.builds(lambda birth, at: Beat(BIRTHS.index(birth) + 1, birth, at, 0, 0, 0, ()), BIRTH, st.integers(0, 10)),
     st.builds(lambda birth: LeaveAsked(BIRTHS.index(birth) + 1, birth, 0, is_done=False), BIRTH),
     st.builds(
         lambda term, resigns: CoordinatorBeat(term, 1, resigns, INTERVAL_MS, False, ()),
@@ -200,10 +200,10 @@ def test_who_was_heard_a_moment_ago_lives() -> None:
     """Who was never heard, or not since two intervals, is not known to."""
     heard, at = Heard(SESSION_MS, INTERVAL_MS), partition_of("", "a")
     assert not heard.lives("", "a")
-    heard.hear(at, 0, Beat(1, "a", 0, 0))
-    heard.hear(at, 2 * INTERVAL_MS - 1, Beat(2, "of another", 0, 0))
+    heard.hear(at, 0, Beat(1, "a", 0, 0, 0, 0, ()))
+    heard.hear(at, 2 * INTERVAL_MS - 1, Beat(2, "of another", 0, 0, 0, 0, ()))
     assert heard.lives("", "a")
-    heard.hear(at, 2 * INTERVAL_MS, Beat(2, "of another", 0, 0))
+    heard.hear(at, 2 * INTERVAL_MS, Beat(2, "of another", 0, 0, 0, 0, ()))
     assert not heard.lives("", "a")
 
 
@@ -219,7 +219,7 @@ def test_who_is_over_is_forgotten_when_many_are() -> None:
     """What is kept of those who are over does not grow with their number; who is there stays."""
     heard = Heard(SESSION_MS, INTERVAL_MS)
     for n in range(1, 10 * FORGOTTEN_MAX):
-        for signal in (Beat(n, f"m{n}", 0, 0), LeaveAsked(n, f"m{n}", 0, is_done=True)):
+        for signal in (Beat(n, f"m{n}", 0, 0, 0, 0, ()), LeaveAsked(n, f"m{n}", 0, is_done=True)):
             heard.hear(of(f"m{n}"), 0, signal)
         heard.keep({1: "m1"})
     assert len(heard.beats) + len(heard.leaving) <= 2 + FORGOTTEN_MAX

@@ -3,7 +3,7 @@
 from keylanes.offsets import control_events, event_values, events, signals
 from keylanes.offsets.event_values import Band, Edge, Span, Tile, Writer
 
-FLIGHTS = event_values.Sourced("flüge", 128, "group:flights", 2**64 - 1)
+FLIGHTS = event_values.Sourced("flüge", 128, "group:flights", 2**64 - 1, 250.5)
 MOVE = event_values.PlannedMove(
     move=41,
     topic="flüge",
@@ -31,7 +31,7 @@ CONTROL_EVENTS: tuple[control_events.ControlEvent, ...] = (
         endpoint="10.0.0.7:8080",
         capacity=1.5,
         level=1,
-        topics=(FLIGHTS, event_values.Sourced("wetter", 1, "earliest", 0)),
+        topics=(FLIGHTS, event_values.Sourced("wetter", 1, "earliest", 0, 0.0)),
         writes=("verspätungen",),
         until_level=True,
     ),
@@ -189,7 +189,15 @@ SIGNALS: tuple[signals.Signal, ...] = (
         request="9f21", by="app.grant", topic="flüge", partition=2, first=0, end=2**31, target=4, epoch=5
     ),
     signals.ExpelAsked(request="9f22", by="process 7", incarnation=3, cause="its process has died"),
-    signals.Beat(incarnation=3, birth="5f0c2b", control_position=70_000, loop_lag_ms=12),
+    signals.Beat(
+        incarnation=3,
+        birth="5f0c2b",
+        control_position=70_000,
+        loop_lag_ms=12,
+        term=7,
+        number=300,
+        rates=(signals.Rate("flüge", 250.5),),
+    ),
     signals.LeaveAsked(incarnation=3, birth="5f0c2b", returns_in_ms=60_000, is_done=True),
     signals.Copies(incarnation=4, copies=(signals.Copy(41, 900_000, 1_000_000, 2**24, is_ready=False),)),
     signals.Load(
@@ -220,6 +228,6 @@ SIGNALS: tuple[signals.Signal, ...] = (
         resigns=False,
         interval_ms=1_000,
         is_level=False,
-        rates=(signals.Rate("flüge", 250.5),),
+        rates=(signals.MemberRates(3, (signals.Rate("flüge", 250.5),)),),
     ),
 )

@@ -116,6 +116,8 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
     """How often a process, while something happens, runs to the level of the sources and ends there."""
     restore_records_max: int = 4_000
     max_in_flight: int | None = None
+    rate_per_s: float | None = None
+    """So many attempts at the records of each source may begin in a second."""
     offsets_unknown: float
     marker_ms: tuple[float, float]
     timeout_ms: float

@@ -13,6 +13,7 @@ from keylanes.runtime.engine.threads import ThreadCalls
 from keylanes.runtime.engine.turns import Turns
 from keylanes.runtime.handlers import outputs
 from keylanes.runtime.handlers.context import Context
+from keylanes.runtime.membership.group import Group
 from keylanes.runtime.partition import cut as structure
 from keylanes.runtime.partition import generation, reshape
 from keylanes.runtime.partition.dispatch import PartitionDispatch
@@ -21,7 +22,7 @@ from keylanes.runtime.partition.worker import Worker
 
 from ..keyrange import test_ranges
 from ..runtime import test_partitioners
-from ..runtime.engine import test_timers, test_turns, test_variables
+from ..runtime.engine import test_rates, test_timers, test_turns, test_variables
 from ..runtime.partition import test_cut, test_generation
 from ..stage.planting import Planting, change, changed
 from .plants import AGAIN, LED_TO, LOST, NO_DEAD_LETTER, Plant, awaited, each, on_ground
@@ -414,15 +415,36 @@ PLANTS = [
     Plant(
         "one permit too many",
         "more handlers run at once than `max_in_flight` allows",
-        changed(Permits, "take", ("self.out >= self.most", "self.out > self.most")),
+        changed(Permits, "_give", ("self.out >= self.most", "self.out > self.most")),
         (test_turns.test_a_permit_comes_back_on_every_way_out,),
         finding="all permits are there",
     ),
     Plant(
         "a permit is kept while others wait",
         "a worker with many records holds up those of other partitions that wait for their turn",
-        changed(Turns, "may_begin", ("worker.permit == PERMIT_USED and permits.is_awaited", "False")),
+        changed(Turns, "may_begin", ("(permits.is_awaited or permits.pace is not None)", "False")),
         (test_turns.test_partitions_take_turns,),
         finding="every other turn was theirs",
+    ),
+    Plant(
+        "each process takes the whole rate",
+        "a group of three handles three times as many records in a second as `rate_per_s` allows",
+        changed(Group, "_obey", ("self.on_rate(topic, share_per_s)", "self.on_rate(topic, share_per_s * 3)")),
+        (test_rates.test_processes_share_the_rate_and_use_all_of_it,),
+        finding="began from",
+    ),
+    Plant(
+        "a permit before its time",
+        "records are begun as fast as they come, whatever `rate_per_s` says",
+        changed(Permits, "_give", ("not (self.pace is None or self.pace.take(now_s))", "False")),
+        (test_rates.test_each_attempt_counts,),
+        finding="began from",
+    ),
+    Plant(
+        "a further attempt is not counted",
+        "where handlers fail, a service that they call is asked more often than `rate_per_s` allows",
+        changed(Turns, "resume", ("not run.is_limited or", "True or")),
+        (test_rates.test_each_attempt_counts,),
+        finding="began from",
     ),
 ]

@@ -88,7 +88,13 @@ class Process:
         mix = self.world.mix
         return Member(
             APP,
-            handlers(self.factors, self, stateful=mix.stateful, max_in_flight=mix.max_in_flight),
+            handlers(
+                self.factors,
+                self,
+                stateful=mix.stateful,
+                max_in_flight=mix.max_in_flight,
+                rate_per_s=mix.rate_per_s,
+            ),
             connection,
             self.settings,
             birth=f"{self.name}.{len(self.members)}",
@@ -122,6 +128,8 @@ class Process:
         limit = self.world.mix.max_in_flight
         if limit is not None and self._at_once[context.topic] > limit:
             self.world.fail(f"{context.topic}: {self._at_once[context.topic]} run at once, {limit} may")
+        if wrong := self.world.rates.begins(context.topic, self.loop.time(), len(self.world.alive())):
+            self.world.fail(wrong)
         if context.key is None:
             return
         lane = (context.topic, context.partition, context.key)

@@ -113,7 +113,12 @@ async def dawdle(work: Work, ctx: Context) -> None:
 
 
 def handlers(
-    factors: dict[str, int], observer: Observer, *, stateful: bool, max_in_flight: int | None = None
+    factors: dict[str, int],
+    observer: Observer,
+    *,
+    stateful: bool,
+    max_in_flight: int | None = None,
+    rate_per_s: float | None = None,
 ) -> list[Handler]:
     """The application's handlers, with so many workers for each source."""
     nothing: tuple[()] = ()
@@ -163,10 +168,12 @@ def handlers(
     known: dict[str, Callable[..., object]] = {ORDERS: on_order, BILLS: on_bill}
     if stateful:
         known = {ORDERS: on_order_with_state, BILLS: on_bill_with_state}
-    return [_declared(known[topic], topic, factors[topic], max_in_flight) for topic in factors]
+    return [_declared(known[topic], topic, factors[topic], max_in_flight, rate_per_s) for topic in factors]
 
 
-def _declared(function: Callable[..., object], topic: str, factor: int, max_in_flight: int | None) -> Handler:
+def _declared(
+    function: Callable[..., object], topic: str, factor: int, max_in_flight: int | None, rate_per_s: float | None
+) -> Handler:
     return declare(
         function,
         topic,
@@ -175,6 +182,7 @@ def _declared(function: Callable[..., object], topic: str, factor: int, max_in_f
         retry=Retry(attempts=ATTEMPTS, backoff_ms=20),
         on_failure=DeadLetter(DEAD),
         max_in_flight=max_in_flight,
+        rate_per_s=rate_per_s,
     )
 
 

@@ -39,6 +39,7 @@ from .key_order import KeyOrder
 from .loop import PausingLoop
 from .plan import Burst, Mix, Plan, draw_plan
 from .process import APP, FACTORS, Process
+from .rates import Rates
 from .state_checker import check_copies
 from .watch import UNKNOWN, Watch, Whereabouts
 from .witness import check_ownership
@@ -99,6 +100,7 @@ class World:
         self.cluster.state.on_produce = self._produced
         self.factors = {topic: self.rng.choice(FACTORS) for topic in plan.mix.sources} | plan.mix.factors
         self.key_order = KeyOrder(lambda incarnation: incarnation in self.watch.expelled)
+        self.rates = Rates(plan.mix.rate_per_s)
         self.folders = Folders()
         self.processes: list[Process] = []
         self.is_happening = False

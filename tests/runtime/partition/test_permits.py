@@ -2,9 +2,11 @@
 
 from itertools import groupby
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keylanes.runtime.partition.pace import Pace
 from keylanes.runtime.partition.permits import Permits
 
 PLACES = ("a", "b", "c")
@@ -50,7 +52,8 @@ def test_permits_are_what_their_twin_is(most: int, steps: list[tuple[str, str, i
                 if place not in twin.turns:
                     twin.turns.append(place)
         elif what == "back" and permits.out:
-            assert permits.give_back() == twin.give_back()
+            permits.give_back()
+            assert permits.serve() == twin.give_back()
         elif what == "forget" and twin.waiting:
             at, who = twin.waiting[pick % len(twin.waiting)]
             permits.forget(at, who)
@@ -61,6 +64,12 @@ def test_permits_are_what_their_twin_is(most: int, steps: list[tuple[str, str, i
         assert permits.is_awaited is bool(twin.waiting)
 
 
+def served_next(permits: Permits[str]) -> str | None:
+    """One is given back: who has it then."""
+    permits.give_back()
+    return permits.serve()
+
+
 def test_places_take_turns() -> None:
     """One with many that wait does not starve one with few."""
     permits: Permits[str] = Permits(1)
@@ -69,8 +78,28 @@ def test_places_take_turns() -> None:
         permits.wait("long", f"long {i}")
     permits.wait("short", "short 0")
     permits.wait("short", "short 1")
-    served = [permits.give_back() for _ in range(7)]
+    served = [served_next(permits) for _ in range(7)]
     assert [who for who, _ in groupby(str(name).split()[0] for name in served)][:5] == ["long", "short"] * 2 + ["long"]
     assert [name for name in served if str(name).startswith("long")] == [f"long {i}" for i in range(5)]
-    assert permits.give_back() is None
+    assert served_next(permits) is None
     assert permits.take()
+
+
+def test_a_pace_holds_back_who_waits() -> None:
+    """A permit is there, and its time is not: nobody overtakes who waits for that."""
+    pace = Pace(0.0)
+    pace.change(10.0, 0.0)
+    permits: Permits[str] = Permits(2, pace)
+    assert not permits.take(0.05)
+    permits.wait("a", "first")
+    assert permits.due_s(0.05) == pytest.approx(0.05)
+    assert permits.serve(0.09) is None
+    assert not permits.take(0.2), "somebody waits"
+    assert permits.serve(0.2) == "first"
+    assert permits.due_s(0.2) is None, "nobody waits"
+    assert permits.take(0.3)
+    permits.wait("a", "second")
+    assert permits.due_s(0.9) is None, "all are given out"
+    permits.give_back()
+    assert permits.due_s(0.9) == 0.0
+    assert permits.serve(0.9) == "second"

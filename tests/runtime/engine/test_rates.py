@@ -1,0 +1,261 @@
+"""``rate_per_s``: so many attempts begin in a second, over all processes of an application, whatever happens."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from keylanes import App, Context, Retry, SettingsError, State
+from keylanes.brokers.simulated.virtual_loop import run_virtual
+from keylanes.runtime.partition.pace import CATCH_UP_S
+
+from ...stage.engine import SOURCE, Engine, application
+from ..membership.group import BEAT_S, SESSION_S, Group, share, until, virtual
+
+RATE = 20.0
+SLACK_S = CATCH_UP_S + 0.05
+"""Somewhat later than it has its permit a record begins."""
+
+
+class Begun:
+    """When attempts began, and of which process."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+        self.by: Counter[str] = Counter()
+
+    def one(self, process: str = "") -> None:
+        """One begins."""
+        self.at.append(asyncio.get_running_loop().time())
+        self.by[process] += 1
+
+    def since(self, moment_s: float) -> int:
+        """How many began since then."""
+        return sum(at_s >= moment_s for at_s in self.at)
+
+    def see(self, rate: float, members: int = 1) -> None:
+        """In no time there were more than the rate allows so many members."""
+        for i, since_s in enumerate(self.at):
+            for count, until_s in enumerate(self.at[i:], 1):
+                most = rate * (until_s - since_s + SLACK_S) + members
+                assert count <= most, f"{count} began from {since_s:.3f} s to {until_s:.3f} s, {most:.1f} may"
+
+
+# --- one process ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["plain", "state", "context", "thread"])
+def test_attempts_of_one_process_keep_to_the_rate(kind: str) -> None:
+    """Of whatever kind the handler is; all records are handled, as fast as that allows."""
+    begun, records = Begun(), 60
+
+    async def plain(value: int) -> None:
+        begun.one()
+
+    async def with_state(value: int, count: State[int]) -> None:
+        begun.one()
+        count.put(value)
+
+    async def with_context(value: int, ctx: Context) -> None:
+        begun.one()
+
+    def in_thread(value: int) -> None:
+        begun.one()
+
+    handlers: dict[str, Any] = {"plain": plain, "state": with_state, "context": with_context, "thread": in_thread}
+    app = application()
+    app.handler(SOURCE, rate_per_s=RATE)(handlers[kind])
+
+    async def main() -> None:
+        engine = await filled(app, records)
+        began_s = asyncio.get_running_loop().time()
+        await engine.level()
+        assert asyncio.get_running_loop().time() - began_s <= records / RATE * 1.1 + 1.0
+        await engine.stop()
+
+    run_virtual(main())
+    assert len(begun.at) == records
+    begun.see(RATE)
+
+
+def test_each_attempt_counts() -> None:
+    """A record that is tried again waits for its turn each time."""
+    tries_again(None)
+
+
+def test_each_attempt_counts_where_few_may_run_at_once() -> None:
+    """The same, beside ``max_in_flight``."""
+    tries_again(3)
+
+
+def tries_again(limit: int | None) -> None:
+    """Each of some records succeeds with its third attempt."""
+    begun, records = Begun(), 30
+
+    async def fails_first(value: int, ctx: Context) -> None:
+        begun.one()
+        await asyncio.sleep(0.01)
+        if ctx.attempt < 3:
+            raise ValueError("not yet")
+
+    app = application()
+    retry = Retry(attempts=3, backoff_ms=1)
+    app.handler(SOURCE, rate_per_s=RATE, retry=retry, max_in_flight=limit)(fails_first)
+
+    async def main() -> None:
+        engine = await filled(app, records)
+        await engine.level()
+        await engine.stop()
+
+    run_virtual(main())
+    assert len(begun.at) == 3 * records
+    begun.see(RATE)
+
+
+def test_partitions_take_turns_where_there_is_a_rate() -> None:
+    """A few records of one partition do not wait for the backlog of another one."""
+    seen: list[int] = []
+
+    async def work(value: int, ctx: Context) -> None:
+        seen.append(ctx.partition)
+
+    app = application()
+    app.handler(SOURCE, rate_per_s=RATE)(work)
+
+    async def main() -> None:
+        engine = Engine(app, partitions=2)
+        for value in range(200):
+            engine.send(b"k%d" % value, b"%d" % value, partition=0)
+        await engine.start()
+        await until(lambda: len(seen) >= 10)
+        for value in range(5):
+            engine.send(b"k%d" % value, b"%d" % value, partition=1)
+        before = len(seen)
+        await until(lambda: seen.count(1) == 5)
+        assert len(seen) - before <= 20
+        await engine.level()
+        await engine.stop()
+
+    run_virtual(main())
+
+
+async def filled(app: App, records: int) -> Engine:
+    """One process that works, and records of many keys for it."""
+    engine = Engine(app, partitions=2)
+    await engine.start()
+    for value in range(records):
+        engine.send(b"k%d" % value, b"%d" % value, partition=value % 2)
+    return engine
+
+
+# --- several ----------------------------------------------------------------------------------------------------------
+
+
+def limited(name: str, begun: Begun, rate: float = RATE) -> App:
+    """Notes when attempts begin."""
+    app = application(commit_interval_ms=100)
+
+    @app.handler(SOURCE, parallelising_factor=16, rate_per_s=rate)
+    async def work(value: int, _: Context) -> None:
+        begun.one(name)
+
+    return app
+
+
+async def started(group: Group, begun: Begun, names: Sequence[str]) -> list[Engine]:
+    """So many processes, at work."""
+    engines = [group.process(name, limited(name, begun), is_named=False) for name in names]
+    for engine in engines:
+        await engine.start()
+    await until(share(*engines))
+    return engines
+
+
+def test_processes_share_the_rate_and_use_all_of_it() -> None:
+    """Each has a part of it, together they reach it, while one joins and one leaves."""
+    begun = Begun()
+
+    async def story() -> None:
+        group = Group()
+        group.send(3_000)
+        engines = await started(group, begun, "abc")
+        now_s = asyncio.get_running_loop().time()
+        await asyncio.sleep(20)
+        assert begun.since(now_s) >= 0.95 * RATE * 20
+        assert min(begun.by.values()) >= 20 * RATE / 6, "each has a part of it"
+        late = group.process("d", limited("d", begun), is_named=False)
+        await late.start()
+        await engines[0].stop()
+        now_s = asyncio.get_running_loop().time()
+        await asyncio.sleep(20)
+        assert begun.since(now_s) >= 0.9 * RATE * 20, "what the one had is the others' soon"
+        assert begun.by["d"] >= 20 * RATE / 6
+        for engine in (*engines[1:], late):
+            await engine.stop()
+
+    virtual(story)
+    begun.see(RATE, 4)
+
+
+@pytest.mark.parametrize("who", ["the coordinator", "another one"])
+def test_what_a_killed_process_had_is_free_once_it_is_fenced(who: str) -> None:
+    """Until then the others go on with what they have, also when nobody coordinates; then they have all of it."""
+    begun = Begun()
+
+    async def story() -> None:
+        group = Group()
+        group.send(4_000)
+        engines = await started(group, begun, "abc")
+        leads = next(engine for engine in engines if engine.member.group.coordinating.is_coordinator)
+        killed = leads if who == "the coordinator" else next(engine for engine in engines if engine is not leads)
+        left = [engine for engine in engines if engine is not killed]
+        await asyncio.sleep(5)
+        await killed.crash()
+        now_s = asyncio.get_running_loop().time()
+        await asyncio.sleep(SESSION_S - 1)
+        between = begun.since(now_s)
+        assert 0.5 * RATE * (SESSION_S - 1) <= between <= 0.8 * RATE * (SESSION_S - 1), "two of three parts"
+        await until(share(*left))
+        await asyncio.sleep(2 * BEAT_S)
+        now_s = asyncio.get_running_loop().time()
+        await asyncio.sleep(20)
+        assert begun.since(now_s) >= 0.95 * RATE * 20
+        for engine in left:
+            await engine.stop()
+
+    virtual(story)
+    begun.see(RATE, 3)
+
+
+def test_a_rollout_changes_the_rate() -> None:
+    """While processes differ the lower rate counts; it is no reason to refuse one."""
+    begun = Begun()
+
+    async def story() -> None:
+        group = Group()
+        group.send(3_000)
+        engines = await started(group, begun, "ab")
+        slower = group.process("c", limited("c", begun, RATE / 2), is_named=False)
+        await slower.start()
+        await asyncio.sleep(2 * BEAT_S)
+        now_s = asyncio.get_running_loop().time()
+        await asyncio.sleep(20)
+        assert 0.9 * RATE / 2 * 20 <= begun.since(now_s) <= RATE / 2 * 20 + 3
+        await slower.stop()
+        await asyncio.sleep(2 * BEAT_S)
+        now_s = asyncio.get_running_loop().time()
+        await asyncio.sleep(20)
+        assert begun.since(now_s) >= 0.9 * RATE * 20
+        for engine in engines:
+            await engine.stop()
+
+    virtual(story)
+
+
+@pytest.mark.parametrize("rate", [0, -1.0, float("nan"), float("inf"), "10", True, 2e6])
+def test_a_rate_that_is_none_is_refused(rate: Any) -> None:
+    """By what it is, what is allowed and what to do."""
+    with pytest.raises(SettingsError, match=r"rate_per_s is a number from 0\.001 to 1000000; seen .*: give how many"):
+        application().handler(SOURCE, rate_per_s=rate)(lambda value: None)
