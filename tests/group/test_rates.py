@@ -106,8 +106,10 @@ class World:
     def join(self, rate: float | None = None) -> Party:
         number = max(self.members, default=0) + 1
         topics = (Sourced(TOPIC, 8, "earliest", 0, self.rates[number % len(self.rates)] if rate is None else rate),)
-        who = (number, "", f"member {number}", (f"id {number}",), "", "", 1.0, LEVEL, topics, (), False)
-        self.write(MemberJoined(*self.turn.next(), *who))
+        term, turn = self.turn.next()
+        birth, ids = f"member {number}", (f"id {number}",)
+        joined = MemberJoined(term, turn, number, "", birth, ids, "", "", 1.0, LEVEL, topics, (), until_level=False)
+        self.write(joined)
         self.members[number] = Party(number, len(self.beats))
         return self.members[number]
 
