@@ -24,8 +24,17 @@ VARIABLE: Final = "KEYLANES_PROCESS"
 STOP: Final = b"s"
 ABORT: Final = b"a"
 """What the parent says."""
-START_FOLDER: Final = os.getcwd()
-"""In which the program was started: it is found from there again."""
+
+
+def _start_folder() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # removed, or not to be read: those that are started inherit it
+        return None
+
+
+START_FOLDER: Final = _start_folder()
+"""In which the program was started: it is found from there again. None: it is not known."""
 
 
 class Sibling:

@@ -1,5 +1,9 @@
 """What follows when one of several processes has ended."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from keylanes.errors import KeylanesError, SettingsError
@@ -73,3 +77,12 @@ def test_one_for_each_core() -> None:
     """That this process may use."""
     assert count_of("cores") >= 1
     assert count_of(3) == 3
+
+
+def test_keylanes_can_be_imported_where_the_folder_is_gone(tmp_path: Path) -> None:
+    """A service may be left in a folder that a deployment has removed."""
+    folder = tmp_path / "released"
+    folder.mkdir()
+    program = f"import os; os.rmdir({str(folder)!r}); import keylanes; print(keylanes.App.__name__)"
+    done = subprocess.run([sys.executable, "-P", "-c", program], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "App\n", done.stderr
