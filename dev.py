@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Set-up and the project's commands, with nothing but the standard library: ``python3 dev.py demo|test|check|soak``.
 
-    demo    the main job on real input; BROKER=kafka: on a real Kafka; MEMBERS=6: in six processes; RESET=1: afresh
+    demo    the main job on real input; BROKER=kafka: on a real Kafka; MEMBERS=6: in six processes; PROCESSES=2: in two
+            that one service keeps; RESET=1: afresh
     test    everything: style, types, all tests with a real Kafka and Spark
     check   the fast part of it: no Java, no broker, no Spark; --python 3.13 runs it with another Python
     soak    the simulation and the kills by the hour; it goes on where the last one ended; --help names the options
@@ -72,7 +73,7 @@ def main(arguments: list[str]) -> int:
 
 
 def demo(rest: list[str]) -> int:
-    """The main job, which takes BROKER, MEMBERS and RESET from the environment by itself."""
+    """The main job, which takes BROKER, MEMBERS, PROCESSES and RESET from the environment by itself."""
     if os.environ.get("BROKER") == "kafka":
         print("BROKER=kafka: a real Apache Kafka is fetched too (44 MB) unless it is cached", flush=True)
     python = environment([SMALL, FULL, *missing_java()])

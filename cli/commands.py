@@ -160,6 +160,10 @@ def demo(
     members: Annotated[
         int, typer.Option(envvar="MEMBERS", help="processes that share the work, 1 to 16; more than 1 need kafka")
     ] = 1,
+    processes: Annotated[
+        int,
+        typer.Option(envvar="PROCESSES", help="the same, but one service starts and keeps them, 1 to 16; with kafka"),
+    ] = 1,
     reset: Annotated[bool, typer.Option("--reset", help="start afresh in any case (RESET=1)")] = False,
     handler_ms: Annotated[
         float | None, typer.Option(envvar="KEYLANES_DEMO_HANDLER_MS", min=0, help="how long a record keeps its handler")
@@ -179,6 +183,7 @@ def demo(
     options = main.DemoOptions(
         broker=broker.value,
         members=members,
+        processes=processes,
         folder=folder,
         reset=reset or os.environ.get("RESET", "0") not in ("", "0"),
         with_audit=audit,

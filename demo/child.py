@@ -1,8 +1,12 @@
-"""One of several processes of the demo: ``python -m keylanes.demo.child SPEC``, for members.py alone.
+"""A process that the demo starts: ``python -m keylanes.demo.child SPEC``, for members.py alone.
 
-Standard output is a pipe to the parent, for what this process says of itself, a line of JSON each. Standard input is
-one from it: ``quiet`` and ``loud`` tell the unrest what to do, and its end says that the parent is gone. Then this
-process stops in order, as far as it gets: the parent's Kafka goes, too.
+It is one of several, or with ``processes`` in its SPEC a service that keeps so many: ``app.run(processes=…)`` runs this
+program once more for each of them.
+
+Standard output is a pipe to the demo, for what each process says of itself, a line of JSON each; those that are kept
+have it from their service. Standard input of what the demo starts is a pipe from it, and its end says that the demo is
+gone. Then this process stops in order, as far as it gets: the demo's Kafka goes, too. A service takes its processes
+along.
 """
 
 import contextlib
@@ -12,10 +16,12 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from ..runtime.processes.child import SIBLING
 from ..runtime.settings import Settings
 from ..runtime.watch.steps import Step
 from .application import make_app
@@ -24,73 +30,97 @@ from .processing import Processing
 from .saying import log_to
 
 ORPHAN_S = 5.0
-"""So long a process stays without its parent."""
+"""So long a process stays without the demo; a service aborts those that it keeps then."""
 PR_SET_PDEATHSIG = 1
-QUIET, LOUD = b"quiet\n", b"loud\n"
 NO_STEPS = -1
 
 
 class ChildSpec(msgspec.Struct, frozen=True):
     """``name``: its group_instance_id. ``address`` of the broker, ``copies`` of the state, ``log``: the file to say
-    things in, ``steps``: a descriptor to note steps at, or NO_STEPS. ``seed``: of the unrest. ``max_in_flight``: see
-    ``make_app``.
+    things in, ``loud``: a file that is there while the unrest may go on, ``seed`` of the unrest.
+
+    ``steps``: a descriptor to note steps at, or NO_STEPS. ``max_in_flight``: see ``make_app``. ``processes``: how many
+    a service keeps; 1: it is none.
     """
 
     name: str
     address: str
     copies: str
     log: str
+    loud: str
     handler_ms: float
     seed: str
     steps: int = NO_STEPS
     max_in_flight: int | None = None
+    processes: int = 1
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What a process told: its name, and its number in the system."""
+
+    name: str
+    process: int
+    told: Told
 
 
 class Child:
     """The process, seen from inside."""
 
     def __init__(self, spec: ChildSpec) -> None:
-        self.spec = spec
-        self._is_quiet = True
-
-    def run(self) -> None:
-        """Until the group is level, or it is told to stop; raises SystemExit when the application stops."""
-        spec = self.spec
-        os.set_blocking(sys.stdout.fileno(), False)
-        if sys.platform == "linux":  # one that is paused when the parent is killed has to notice, too
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
-        settings = msgspec.structs.replace(
+        self.spec, self.name = spec, spec.name
+        self.settings = msgspec.structs.replace(
             Settings(),
             state_folder=spec.copies,
             group_instance_id=spec.name,
             session_timeout_ms=int(SESSION_S * 1000),
         )
-        with log_to(Path(spec.log), spec.name):
-            threading.Thread(target=self._listen, name="parent", daemon=True).start()
+        if SIBLING is not None:
+            self.name = SIBLING.settings(self.settings).group_instance_id or spec.name
+        self.is_service = spec.processes > 1 and SIBLING is None
+
+    def run(self) -> None:
+        """Until the group is level, or it is told to stop; raises SystemExit when the application stops."""
+        spec = self.spec
+        os.set_blocking(sys.stdout.fileno(), False)
+        with log_to(Path(spec.log), self.name):
+            if SIBLING is None:
+                self._watch_the_demo()
+            app = make_app(spec.address, self.settings, handler_ms=spec.handler_ms, max_in_flight=spec.max_in_flight)
             Processing(
-                make_app(spec.address, settings, handler_ms=spec.handler_ms, max_in_flight=spec.max_in_flight),
-                f"{spec.seed} {spec.name}",
-                is_quiet=lambda: self._is_quiet,
+                app,
+                f"{spec.seed} {self.name}",
+                is_quiet=lambda: not Path(spec.loud).exists(),
                 on_step=self._note_step,
-                on_told=_tell,
+                on_told=self._tell,
+                processes=spec.processes,
             ).run()
 
+    def _watch_the_demo(self) -> None:
+        if sys.platform == "linux":  # one that is paused when the demo is killed has to notice, too
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
+        threading.Thread(target=self._listen, name="demo", daemon=True).start()
+
     def _listen(self) -> None:
-        while told := os.read(0, 64):  # not sys.stdin: the end of the process would wait for its lock
-            self._is_quiet = not told.endswith(LOUD)
-        gone = threading.Timer(ORPHAN_S, os._exit, [1])
+        while os.read(0, 64):  # not sys.stdin: the end of the process would wait for its lock
+            continue
+        gone = threading.Timer(ORPHAN_S, _stop if self.is_service else partial(os._exit, 1))
         gone.daemon = True
         gone.start()
-        os.kill(os.getpid(), signal.SIGTERM)
+        _stop()
 
     def _note_step(self, step: Step) -> None:
-        if self.spec.steps != NO_STEPS:
+        if self.spec.steps != NO_STEPS and SIBLING is None:  # who is kept has no descriptors of the demo
             os.write(self.spec.steps, f"{time.time():.6f} {step}\n".encode())
 
+    def _tell(self, told: Told) -> None:
+        line = msgspec.json.encode(Said(self.name, os.getpid(), told)) + b"\n"
+        with contextlib.suppress(OSError):  # the demo is gone, or does not read: neither is worth waiting for
+            os.write(sys.stdout.fileno(), line)
 
-def _tell(told: Told) -> None:
-    with contextlib.suppress(OSError):  # the parent is gone, or does not read: neither is worth waiting for
-        os.write(sys.stdout.fileno(), msgspec.json.encode(told) + b"\n")
+
+def _stop() -> None:
+    """In order; the second time it aborts."""
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

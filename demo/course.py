@@ -1,11 +1,16 @@
 """PURE. The course of a demo with several processes: how they are called, who is killed or paused, and when one joins.
 
-Two or three processes: about a third of the way the one that coordinates is killed, for that is the hard case, and its
+The demo starts each of them itself (MEMBERS), or one service that keeps them, ``app.run(processes=…)`` (PROCESSES).
+
+Kept ones: about a third of the way the one that coordinates is killed, and the service starts it again. From shortly
+before until it is back at work, until all have something to do, and near the end, the unrest lets things be.
+
+Two or three members: about a third of the way the one that coordinates is killed, for that is the hard case, and its
 name stays away. About half way another process joins. From shortly before the one until the other, until all have
 something to do, and near the end, the unrest lets things be: what is seen then has one cause.
 
-Four and more: there is no rest until near the end. One process is paused for less than a session, who coordinates is
-killed, one joins, one is paused for longer than a session, another one is killed, and one more joins.
+Four and more members: there is no rest until near the end. One process is paused for less than a session, who
+coordinates is killed, one joins, one is paused for longer than a session, another one is killed, and one more joins.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,23 +35,18 @@ KILLED_AT_LAST = 0.42
 """From here on something may be under way."""
 NEAR_END = 0.8
 NAME = "demo"
-"""Of the one process; with several they are ``demo-1``, ``demo-2``, …"""
-
+"""Of the one process, or of the service that keeps several; these are ``demo-1``, ``demo-2``, …"""
 
 Role = Literal["coordinator", "member"]
 
 
-def max_in_flight_of(members: int, handler_ms: float) -> int | None:
-    """How many flights each of so many processes has at work at once; None: as many as it has workers."""
-    return None if members < MANY else max(1, round(FLIGHTS_PER_S_OF_MANY * handler_ms / 1_000))
-
-
 class Killed(msgspec.Struct, frozen=True, tag="killed"):
-    """``name`` was killed at ``share`` of the way; ``role``: what it was."""
+    """``name`` was killed at ``share`` of the way; ``role``: what it was; ``at_ms``: since the epoch."""
 
     name: str
     role: Role
     share: float
+    at_ms: int = 0
 
 
 class Joined(msgspec.Struct, frozen=True, tag="joined"):
@@ -88,6 +88,7 @@ class Step(NamedTuple):
 
 
 OF_FEW: Final = (Step("kill", KILLED_FROM, "coordinator"), Step("join", JOINED_FROM))
+OF_KEPT: Final = (Step("kill", KILLED_FROM, "coordinator"),)
 OF_MANY: Final = (
     Step("pause", 0.06, seconds=PAUSED_BELOW_S),
     Step("kill", 0.14, "coordinator"),
@@ -99,15 +100,28 @@ OF_MANY: Final = (
 
 
 class Course(msgspec.Struct, frozen=True):
-    """What has happened so far in a run that began with so many ``members``: the ``acts``, in order."""
+    """What has happened so far in a run that began with so many ``members``: the ``acts``, in order.
+
+    ``is_kept``: one service starts them, and starts again who was killed.
+    """
 
     members: int = 1
     acts: tuple[Act, ...] = ()
+    is_kept: bool = False
+
+    @property
+    def is_restless(self) -> bool:
+        """Whether something happens all the time."""
+        return self.members >= MANY and not self.is_kept
 
     @property
     def steps(self) -> Sequence[Step]:
         """All that is to happen."""
-        return () if self.members == 1 else OF_FEW if self.members < MANY else OF_MANY
+        if self.members == 1:
+            return ()
+        if self.is_kept:
+            return OF_KEPT
+        return OF_MANY if self.is_restless else OF_FEW
 
     @property
     def missed(self) -> Sequence[Step]:
@@ -134,8 +148,18 @@ class Course(msgspec.Struct, frozen=True):
         if self.members == 1:
             return [NAME]
         names = [name_of(number) for number in range(1, self.members + 1)]
+        if self.is_kept:
+            return names
         gone = {act.name for act in self.killed}
         return [name for name in [*names, *(act.name for act in self.joined)] if name not in gone]
+
+    def started(self) -> list[str]:
+        """What the demo starts itself: each process, or the service that keeps them."""
+        return [NAME] if self.is_kept else self.names()
+
+    def max_in_flight(self, handler_ms: float) -> int | None:
+        """How many flights each process has at work at once; None: as many as it has workers."""
+        return max(1, round(FLIGHTS_PER_S_OF_MANY * handler_ms / 1_000)) if self.is_restless else None
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -159,16 +183,25 @@ class Looked(NamedTuple):
     is_paused: bool = False
 
 
-def checked_members(members: int, broker: str) -> int:
-    """As many processes as a demo can have on this broker; raises SettingsError."""
-    if not 1 <= members <= MEMBERS_MAX:
-        raise SettingsError(f"MEMBERS is a number from 1 to {MEMBERS_MAX}; seen {members}: give one of these")
-    if members > 1 and broker != "kafka":
+def course_of(members: int, processes: int, broker: str) -> Course:
+    """The course that begins with so many processes on this broker: ``members`` that the demo starts itself, or
+    ``processes`` that a service keeps. Raises SettingsError.
+    """
+    for name, count in (("MEMBERS", members), ("PROCESSES", processes)):
+        if not 1 <= count <= MEMBERS_MAX:
+            raise SettingsError(f"{name} is a number from 1 to {MEMBERS_MAX}; seen {count}: give one of these")
+        if count > 1 and broker != "kafka":
+            raise SettingsError(
+                f"{name}={count} needs a broker that several processes can reach; seen BROKER={broker}, which is for "
+                f"one process: give BROKER=kafka, or {name}=1"
+            )
+    if members > 1 and processes > 1:
         raise SettingsError(
-            f"MEMBERS={members} needs a broker that several processes can reach; seen BROKER={broker}, which is for "
-            "one process: give BROKER=kafka, or MEMBERS=1"
+            f"only one of MEMBERS and PROCESSES can be more than 1; seen MEMBERS={members} and PROCESSES={processes}: "
+            "give MEMBERS if the demo is to start each process itself, PROCESSES if one app.run(processes=…) is to "
+            "start and keep them"
         )
-    return members
+    return Course(max(members, processes), is_kept=processes > 1)
 
 
 def name_of(number: int) -> str:
@@ -185,9 +218,10 @@ def is_quiet(share: float, course: Course) -> bool:
     """Whether the unrest lets things be at ``share`` of the way."""
     if is_near_end(share):
         return True
-    if course.members == 1 or course.members >= MANY:
+    if course.members == 1 or course.is_restless:
         return False
-    return not course.joined and share > KILLED_FROM - QUIET_BEFORE
+    is_over = course.killed if course.is_kept else course.joined
+    return not is_over and share > KILLED_FROM - QUIET_BEFORE
 
 
 def do_all_work(told: Mapping[str, Told], course: Course, *, places: int) -> bool:
@@ -206,7 +240,7 @@ def due(looked: Looked, course: Course, *, places: int) -> Step | None:
     if step.deed == "join":
         return step
     moves = any(told.is_moving for told in looked.told.values())
-    is_still = course.members >= MANY or looked.share > KILLED_AT_LAST or not moves
+    is_still = course.is_restless or looked.share > KILLED_AT_LAST or not moves
     return step if is_still and do_all_work(looked.told, course, places=places) else None
 
 
@@ -217,7 +251,7 @@ def act_of(step: Step, looked: Looked, course: Course, at_ms: int) -> Act:
     name = victim(step, looked)
     role: Role = "coordinator" if name == looked.coordinator else "member"
     if step.deed == "kill":
-        return Killed(name, role, looked.share)
+        return Killed(name, role, looked.share, at_ms)
     return Paused(name, role, looked.share, step.seconds, at_ms)
 
 

@@ -1,6 +1,7 @@
 """The demo's figures, counted from the topics and the logs, and what they must be."""
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 
@@ -11,7 +12,7 @@ from .course import Course, Killed, Paused
 from .flights import CANCELLED, FLIGHTS, LATE, LATE_MINUTES, WITHOUT_ARRIVAL, Flight, source_rows
 from .loader import SOURCE
 from .logbook import Logbook, read_logbook, read_topic
-from .owners import Ownership, marks_of, moves, place_of_the_kill, shares, spans_of, unowned_s
+from .owners import Ownership, marks_of, moves, place_of_the_kill, shares, spans_of, still_s, unowned_s
 from .tiles import CHANGES, Stretch, choose_stretch
 
 
@@ -65,9 +66,9 @@ class MemberFigures(msgspec.Struct, frozen=True):
 
 
 class KillFigures(msgspec.Struct, frozen=True):
-    """A kill: when the process had made its last commit and when it was expelled, in seconds of the run's work, and for
-    how many seconds its ranges had no owner: from that commit to the first tile of a successor, the least and the most.
-    None: that did not come.
+    """A kill: when the process had made its last commit, when it was expelled, and when a process of its name had joined
+    again, in seconds of the run's work. From that commit on its ranges had no owner for ``unowned_s`` seconds, and
+    stood still for ``still_s``, to the first tile of a successor: the least and the most. None: that did not come.
     """
 
     name: str
@@ -76,6 +77,8 @@ class KillFigures(msgspec.Struct, frozen=True):
     last_commit_s: float
     expelled_s: float | None
     unowned_s: tuple[float, float] | None
+    still_s: tuple[float, float] | None
+    again_s: float | None
 
 
 class PauseFigures(msgspec.Struct, frozen=True):
@@ -220,15 +223,20 @@ def _kill_figures(book: Logbook, killed: Killed) -> KillFigures | None:
     if incarnation is None:
         return None
     last_ms = _last_commit(book, incarnation) or 0
-    unowned = unowned_s(incarnation, book.holds, book.tiles, book.times, book.running)
     return KillFigures(
         name=killed.name,
         role=killed.role,
         share=round(killed.share, 4),
         last_commit_s=round(book.running.at(last_ms), 2),
         expelled_s=_moment(book, "expelled", killed.name, last_ms),
-        unowned_s=(unowned[0], unowned[-1]) if unowned else None,
+        unowned_s=_bounds(unowned_s(incarnation, book.holds, book.running)),
+        still_s=_bounds(still_s(incarnation, book.holds, book.tiles, book.times, book.running)),
+        again_s=_moment(book, "joined", killed.name, last_ms),
     )
+
+
+def _bounds(ordered: Sequence[float]) -> tuple[float, float] | None:
+    return (ordered[0], ordered[-1]) if ordered else None
 
 
 def _pause_figures(book: Logbook, paused: Paused) -> PauseFigures:
@@ -255,8 +263,10 @@ def _last_commit(book: Logbook, incarnation: int | None) -> int | None:
 
 
 def _incarnation_of(book: Logbook, killed: Killed) -> int | None:
-    """Its last one: who is killed does not come back."""
-    return max((i for i, name in book.history.names.items() if name == killed.name), default=None)
+    """The one that was killed: the last one of its name that had made a commit by then."""
+    of_name = {incarnation for incarnation, name in book.history.names.items() if name == killed.name}
+    committed = (of for (of, _), ms in book.times.items() if of in of_name and ms <= killed.at_ms)
+    return max(committed, default=None)
 
 
 async def _count(broker: Broker, topic: str, ends: dict[TopicPartition, int]) -> int:

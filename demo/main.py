@@ -31,7 +31,7 @@ from ..runtime.settings import Settings
 from ..runtime.watch.progress import ProgressShown
 from .application import APP, ARRIVALS, DEAD_TOPIC, LATE_TOPIC, PARALLELISING_FACTOR, make_app
 from .child import NO_STEPS, ChildSpec
-from .course import NAME, Course, Told, checked_members, is_quiet, max_in_flight_of
+from .course import NAME, Course, Told, course_of, is_quiet
 from .figures import Collected, collect, counts_expected
 from .flights import FLIGHTS, PARTITIONS, data_file
 from .loader import KEEP, SOURCE, Loader
@@ -54,13 +54,16 @@ EXIT_WRONG, EXIT_INTERRUPTED = 1, 130
 class DemoOptions:
     """``folder`` None: ``.keylanes/demo-<broker>`` here. ``handler_ms``: how long each record keeps its handler.
 
-    ``members``: how many processes share the work; more than one need a Kafka, and not all of them live (course.py).
+    ``members``: how many processes share the work, each started by the demo; ``processes``: or so many, which one
+    service keeps, ``app.run(processes=…)``. More than one need a Kafka, and some are killed (course.py).
 
-    ``steps``: a file that the steps of loading and committing are appended to as they are taken, for tests that kill.
+    ``steps``: a file that the steps of loading and committing are appended to as they are taken, for tests that kill;
+    those of ``processes`` are not.
     """
 
     broker: Literal["embedded", "kafka"] = "embedded"
     members: int = 1
+    processes: int = 1
     folder: Path | None = None
     reset: bool = False
     rows: int = FLIGHTS
@@ -72,12 +75,12 @@ class DemoOptions:
 
 def run_demo(options: DemoOptions) -> int:
     """Run it, or what is left of it; the exit code. Raises KeylanesError, and SystemExit when the application stops."""
-    checked_members(options.members, options.broker)
+    course = course_of(options.members, options.processes, options.broker)
     place = DemoPlace(options.folder or Path(".keylanes") / f"demo-{options.broker}")
     tell = say_to_stderr if options.as_json else say
     with place.held(), log_to(place.log, NAME):
         try:
-            return _Demo(options, place, tell).run()
+            return _Demo(options, course, place, tell).run()
         except KeyboardInterrupt:
             tell("Interrupted. The same command goes on where this one stopped.")
             return EXIT_INTERRUPTED
@@ -88,8 +91,9 @@ def run_demo(options: DemoOptions) -> int:
 class _Demo:
     """One start of the demo."""
 
-    def __init__(self, options: DemoOptions, place: DemoPlace, say: Say) -> None:
-        self.options, self.place, self.say = options, place, say
+    def __init__(self, options: DemoOptions, course: Course, place: DemoPlace, say: Say) -> None:
+        self.options, self.course, self.place, self.say = options, course, place, say
+        """``course``: as a new run begins."""
         self.settings = Settings()
         self.seconds: dict[str, float] = {}
         self._spark: Future[SparkSession] | None = None
@@ -97,10 +101,10 @@ class _Demo:
 
     def run(self) -> int:
         """All phases that are left."""
-        _announce(self.options, self.say)
+        _announce(self.options, self.course, self.say)
         if self.options.with_audit or self.options.broker == "kafka":
             os.environ.update(java_home().environment(os.environ))  # missing? then say so now, not after the run
-        if self.place.open(self.options.rows, reset=self.options.reset, members=self.options.members):
+        if self.place.open(self.options.rows, reset=self.options.reset, course=self.course):
             self.say(f"An interrupted demo lies in {self.place.folder}: it goes on ({self.place.state.phase}).")
         with self._broker() as address, self._noting_steps(), self._ending_spark():
             if self.place.state.phase == "load":
@@ -170,7 +174,7 @@ class _Demo:
                 if done > expected / 2:
                     self._begin_spark(address)
 
-            if self.options.members == 1:
+            if self.course.members == 1:
                 self._process_here(address, before, expected, moved)
             else:
                 self._process_in_several(address, before, expected, moved)
@@ -198,10 +202,12 @@ class _Demo:
                 address=address,
                 copies=str(self.place.copies),
                 log=str(self.place.log),
+                loud=str(self.place.loud),
                 handler_ms=self.options.handler_ms,
                 seed=str(before),
                 steps=self._steps,
-                max_in_flight=max_in_flight_of(self.options.members, self.options.handler_ms),
+                max_in_flight=self.course.max_in_flight(self.options.handler_ms),
+                processes=self.course.members if self.course.is_kept else 1,
             )
 
         async def coordinator() -> str:
@@ -215,6 +221,7 @@ class _Demo:
             self.place.state.course,
             spec_of,
             descriptors=[fd for fd in (self.place.lock, self._steps) if fd not in (None, NO_STEPS)],
+            loud=self.place.loud,
             places=[(topic, partition) for topic in CUTS for partition in range(PARTITIONS)],
             before=before,
             expected=expected,
@@ -227,7 +234,7 @@ class _Demo:
         asyncio.run(members.run())
         if members.failure is not None:
             self.say(
-                f"{members.failure}; the others were stopped. What it said is in {self.place.log}, in the lines of its "
+                f"{members.failure}; all others were stopped. What it said is in {self.place.log}, in the lines of its "
                 f"name; docs/exit-codes.md says what the code means. The same command goes on where this one stopped."
             )
             raise SystemExit(members.exit_code)
@@ -285,7 +292,7 @@ class _Demo:
                 expected=expected_outputs,
                 state=expected_state,
                 level=True,
-                group=self.options.members > 1,
+                group=self.course.members > 1,
             )
             report = audit(spark, spec)
         self.say("\n" + report.to_text() + "\n")
@@ -352,7 +359,7 @@ async def _with_broker(address: str, settings: Settings, work: Callable[[Broker]
         await broker.close()
 
 
-def _announce(options: DemoOptions, tell: Say) -> None:
+def _announce(options: DemoOptions, course: Course, tell: Say) -> None:
     """First of all: what is going to be fetched, and what is going to happen."""
     data_file()
     jars = pinned_jars()
@@ -363,9 +370,12 @@ def _announce(options: DemoOptions, tell: Say) -> None:
     kind = "a real Apache Kafka" if options.broker == "kafka" else "the embedded broker"
     proof = ", then a proof by Spark" if options.with_audit else ""
     tell(f"The demo: {options.rows:,} flights of 2013 on {kind}, {PARALLELISING_FACTOR} workers a partition{proof}.")
-    if options.members > 1:
-        deeds = ", ".join(step.label for step in Course(options.members).steps)
-        tell(f"{options.members} processes share the work. On the way: {deeds}.")
+    if course.members > 1:
+        tell(
+            f"{course.members} processes share the work. On the way: {', '.join(step.label for step in course.steps)}."
+        )
+        if course.is_kept:
+            tell(f"A service keeps them with app.run(processes={course.members}): it starts again who was killed.")
 
 
 def _draw(path: Path, collected: Collected) -> None:

@@ -1,23 +1,26 @@
 """Several processes that work together, watched by the demo: it starts them, kills, pauses and adds some, and ends all.
 
-None outlives the demo for long: each has the other end of a pipe, and notices when the demo is gone.
+It starts each of them, or a service that keeps them and starts again who was killed. It hears from each process who it
+is. None outlives the demo for long: what it starts has the other end of a pipe, and notices when the demo is gone;
+those of a service notice when the service is.
 """
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from ..brokers.protocol import BrokerError
-from .child import LOUD, QUIET, ChildSpec
+from .child import ChildSpec, Said
 from .course import (
-    MANY,
     Act,
     Course,
     Joined,
@@ -40,41 +43,68 @@ STOP_S: Final = 40.0
 LINE_BYTES_MAX: Final = 65_536
 
 
-class _Member:
-    """A process: what it told last, and whether it is to end before the others."""
+class _Started:
+    """What the demo started: one process, or the service that keeps all. ``members``: by name, at work in it."""
 
     def __init__(self, name: str, process: Process) -> None:
         self.name, self.process = name, process
+        self.members: dict[str, _Member] = {}
+
+    def kill(self) -> None:
+        """All of it, the service first: it would start the others again."""
+        self.process.kill()
+        for member in self.members.values():
+            if member.process != self.process.pid:
+                member.send(signal.SIGKILL)
+
+
+class _Member:
+    """A process of a name, or the one in its place: its number and what it told last."""
+
+    def __init__(self, name: str, process: int) -> None:
+        self.name, self.process = name, process
         self.told = Told()
         self.before = 0
-        """Records that it did as a member that was expelled: it counts anew when it is back."""
-        self.is_killed = self.is_paused = False
-        self.is_quiet = True
+        """Records that it did before it was expelled or killed: it counts anew when it is back."""
+        self.is_paused = False
+        self.killed_s: float | None = None
+        """When, on the clock of the loop, while it is not back at work."""
+        self._dead: int | None = None
 
-    async def lines(self) -> None:
-        """Take what it tells, to the end of it."""
-        assert self.process.stdout is not None, "it is a pipe"
-        while line := await self.process.stdout.readline():
-            with contextlib.suppress(msgspec.DecodeError):  # cut off, because the pipe was full
-                told = msgspec.json.decode(line, type=Told)
-                self.before += self.told.records_done if told.records_done < self.told.records_done else 0
-                self.told = told
+    def take(self, said: Said) -> None:
+        """What it tells."""
+        if said.process == self._dead:  # it was on its way when it was killed
+            return
+        if said.process != self.process or said.told.records_done < self.told.records_done:
+            self.before += self.told.records_done
+        self.process, self.told = said.process, said.told
+
+    def kill(self, now_s: float) -> None:
+        """For good, unless somebody starts it again."""
+        self.send(signal.SIGKILL)
+        self.before += self.told.records_done
+        self.told, self._dead, self.killed_s = Told(), self.process, now_s
+
+    @property
+    def is_back(self) -> bool:
+        """Whether it was killed and is at work again."""
+        return self.killed_s is not None and self.told.workers > 0
 
     @property
     def done(self) -> int:
         """How many records it has done."""
         return self.before + self.told.records_done
 
-    def hush(self, *, is_quiet: bool) -> None:
-        """Tell its unrest."""
-        if is_quiet != self.is_quiet and self.process.stdin is not None and not self.process.stdin.is_closing():
-            self.is_quiet = is_quiet
-            self.process.stdin.write(QUIET if is_quiet else LOUD)
+    def send(self, number: signal.Signals) -> None:
+        """Nothing happens when it is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process, number)
 
 
 class Members:
-    """``spec_of`` says what a process of a name gets, ``descriptors`` are those that each inherits. ``places``: the
-    source partitions; ``before``: how many records were done earlier, of ``expected``.
+    """``spec_of`` says what that which is started under a name gets, ``descriptors`` are those that it inherits.
+    ``loud``: a file that is there while the unrest may go on. ``places``: the source partitions; ``before``: how many
+    records were done earlier, of ``expected``.
 
     ``on_progress`` hears how many records are done, ``on_course`` what is about to happen, before it happens.
     ``coordinator``: finds out who that is. ``ask``: asks for the n-th move, of many processes.
@@ -86,6 +116,7 @@ class Members:
         spec_of: Callable[[str], ChildSpec],
         *,
         descriptors: Sequence[int],
+        loud: Path,
         places: Sequence[tuple[str, int]],
         before: int,
         expected: int,
@@ -96,17 +127,18 @@ class Members:
         say: Say,
     ) -> None:
         self.course, self.spec_of, self.descriptors, self.places = course, spec_of, descriptors, places
-        self.before, self.expected = before, expected
+        self.loud, self.before, self.expected = loud, before, expected
         self.coordinator, self.ask = coordinator, ask
         self.on_progress, self.on_course, self.say = on_progress, on_course, say
         self.failure: str | None = None
-        """The first process that ended as it should not, in words."""
+        """The first of what was started that ended as it should not, in words."""
         self.exit_code = 0
-        """Of that process; 1 if a signal ended it."""
-        self._members: dict[str, _Member] = {}
-        """At work."""
+        """Of it; 1 if a signal ended it."""
+        self._started: list[_Started] = []
+        """And has not ended."""
         self._gone = 0
-        """Records that were done by those that are not."""
+        """Records that were done by those that are not at work any more."""
+        self._are_named = False
         self._signals = 0
         self._ending: asyncio.Task[None] | None = None
         self._is_to_end = asyncio.Event()
@@ -114,24 +146,29 @@ class Members:
     @property
     def done(self) -> int:
         """How many records of both sources are done, about: what a killed process had not committed counts twice."""
-        return self.before + self._gone + sum(member.done for member in self._members.values())
+        return self.before + self._gone + sum(member.done for member in self._members().values())
+
+    def _members(self) -> dict[str, _Member]:
+        """Those that have told something and are at work, or are started again."""
+        return {name: member for started in self._started for name, member in started.members.items()}
 
     async def run(self) -> None:
         """Until all have ended: at the level, because of a signal, or because one has failed."""
+        self._hush(is_quiet=True)
         try:
             with self._hearing_signals():
                 async with asyncio.TaskGroup() as group:
-                    for name in self.course.names():
+                    for name in self.course.started():
                         await self._begin(name, group)
-                    if self.course.members >= MANY:
+                    if self.course.is_restless:
                         group.create_task(self._operate())
-                    while self._members:
+                    while self._started:
                         await asyncio.sleep(0.1)
                         await self._look(group)
                     self._is_to_end.set()
         finally:
-            for member in self._members.values():
-                member.process.kill()
+            self._kill_all()
+            self._hush(is_quiet=True)
             if self._ending is not None:
                 self._ending.cancel()
 
@@ -145,37 +182,47 @@ class Members:
             pass_fds=self.descriptors,
             start_new_session=True,  # an interrupt from the terminal is for the demo alone, which stops them in order
         )
-        member = self._members[name] = _Member(name, process)
-        group.create_task(self._follow(member))
+        started = _Started(name, process)
+        self._started.append(started)
+        group.create_task(self._follow(started))
         if self._ending is not None:  # meanwhile all were told to stop
             process.terminate()
 
-    async def _follow(self, member: _Member) -> None:
+    async def _follow(self, started: _Started) -> None:
         """To its end."""
-        await member.lines()
-        code = await member.process.wait()
-        del self._members[member.name]
-        self._gone += member.done
-        is_told = member.is_killed or self._ending is not None
+        await self._hear(started)
+        code = await started.process.wait()
+        self._started.remove(started)
+        self._gone += sum(member.done for member in started.members.values())
+        is_told = self._ending is not None or started.name in [act.name for act in self.course.killed]
         if code == 0 or (is_told and code < 0):
             return
         if self.failure is None:
             how = f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
-            self.failure = f"{member.name} ended with {how}"
+            self.failure = f"{started.name} ended with {how}"
             self.exit_code = max(1, code)
             self.stop()
 
+    async def _hear(self, started: _Started) -> None:
+        """What its processes tell, until the last one has ended."""
+        assert started.process.stdout is not None, "it is a pipe"
+        while line := await started.process.stdout.readline():
+            with contextlib.suppress(msgspec.DecodeError):  # cut off, because the pipe was full
+                said = msgspec.json.decode(line, type=Said)
+                started.members.setdefault(said.name, _Member(said.name, said.process)).take(said)
+
     async def _look(self, group: asyncio.TaskGroup) -> None:
         """Show how far all are, and do what the course says."""
-        if self._ending is not None or not self._members:
+        members = self._members()
+        if self._ending is not None or not members:
             return
+        self._tell_who_works(members)
         self.on_progress(self.done)
-        told = {name: member.told for name, member in self._members.items()}
-        is_paused = any(member.is_paused for member in self._members.values())
+        told = {name: member.told for name, member in members.items()}
+        is_paused = any(member.is_paused for member in members.values())
         looked = Looked(self.done / self.expected, told, "", is_paused)
         is_early = not do_all_work(told, self.course, places=len(self.places))
-        for member in self._members.values():
-            member.hush(is_quiet=is_early or is_quiet(looked.share, self.course))
+        self._hush(is_quiet=is_early or is_quiet(looked.share, self.course))
         if (step := due(looked, self.course, places=len(self.places))) is None:
             return
         if step.deed != "join":
@@ -184,20 +231,45 @@ class Members:
             except BrokerError:  # it is asked again at the next look
                 return
         act = act_of(step, looked, self.course, int(time.time() * 1000))
-        if isinstance(act, Joined) or act.name in self._members:
+        if isinstance(act, Joined) or act.name in self._members():
             await self._do(act, group)
+
+    def _hush(self, *, is_quiet: bool) -> None:
+        """Tell the unrest of all processes."""
+        if is_quiet:
+            self.loud.unlink(missing_ok=True)
+        else:
+            self.loud.touch()
+
+    def _tell_who_works(self, members: dict[str, _Member]) -> None:
+        """Once all are there; and who is back."""
+        if not self._are_named and members.keys() >= set(self.course.names()):
+            self._are_named = True
+            numbers = ", ".join(f"{name} is process {members[name].process}" for name in sorted(members))
+            service = (
+                f"; the service that keeps them is process {self._started[0].process.pid}"
+                if self.course.is_kept
+                else ""
+            )
+            self.say(f"{numbers}{service}")
+        for member in members.values():
+            if member.killed_s is not None and member.is_back:
+                seconds = asyncio.get_running_loop().time() - member.killed_s
+                member.killed_s = None
+                self.say(f"{member.name} is back at work after {seconds:.1f} s, as process {member.process}")
 
     async def _do(self, act: Act, group: asyncio.TaskGroup) -> None:
         self.course = msgspec.structs.replace(self.course, acts=(*self.course.acts, act))
         self.on_course(self.course)
         match act:
             case Killed():
-                self._members[act.name].is_killed = True
-                self._members[act.name].process.kill()
-                self.say(f"killed {act.name} ({act.role}) at {act.share:.0%}; it does not come back")
+                member = self._members()[act.name]
+                member.kill(asyncio.get_running_loop().time())
+                then = "its service starts it again" if self.course.is_kept else "it does not come back"
+                self.say(f"killed {act.name} ({act.role}, process {member.process}) at {act.share:.0%}; {then}")
             case Paused():
                 self.say(f"paused {act.name} ({act.role}) at {act.share:.0%} for {act.seconds:.0f} s")
-                group.create_task(self._pause(self._members[act.name], act.seconds))
+                group.create_task(self._pause(self._members()[act.name], act.seconds))
             case Joined():
                 await self._begin(act.name, group)
                 self.say(f"added {act.name} at {act.share:.0%}")
@@ -205,13 +277,13 @@ class Members:
     async def _pause(self, member: _Member, seconds: float) -> None:
         """Suspend a process for so long, or until all are to end."""
         member.is_paused = True
-        member.process.send_signal(signal.SIGSTOP)
+        member.send(signal.SIGSTOP)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._is_to_end.wait()
         member.is_paused = False
-        if member.process.returncode is None:
-            member.process.send_signal(signal.SIGCONT)
+        if self._members().get(member.name) is member:
+            member.send(signal.SIGCONT)
 
     async def _operate(self) -> None:
         """Ask for moves until shortly before the end."""
@@ -220,7 +292,7 @@ class Members:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ASKED_EVERY_S):
                     await self._is_to_end.wait()
-            told = {name: m.told for name, m in self._members.items() if m.told.records_done and not m.is_paused}
+            told = {name: m.told for name, m in self._members().items() if m.told.records_done and not m.is_paused}
             if told and not self._is_to_end.is_set():
                 with contextlib.suppress(BrokerError):  # there is another one to ask for
                     await self.ask(number, wish_of(number, self.places, told))
@@ -233,12 +305,15 @@ class Members:
             self._ending = asyncio.get_running_loop().create_task(self._end())
 
     async def _end(self) -> None:
-        for member in self._members.values():
-            member.process.terminate()
-            member.process.send_signal(signal.SIGCONT)  # who is paused hears it then
+        for started in self._started:
+            started.process.terminate()
+            started.process.send_signal(signal.SIGCONT)  # who is paused hears it then
         await asyncio.sleep(STOP_S)
-        for member in self._members.values():
-            member.process.kill()
+        self._kill_all()
+
+    def _kill_all(self) -> None:
+        for started in self._started:
+            started.kill()
 
     @contextlib.contextmanager
     def _hearing_signals(self) -> Iterator[None]:
@@ -250,8 +325,7 @@ class Members:
                 self.say("Stopping in order; once more aborts.")
                 self.stop()
                 return
-            for member in self._members.values():
-                member.process.kill()
+            self._kill_all()
 
         for number in numbers:
             loop.add_signal_handler(number, on_signal)

@@ -168,27 +168,50 @@ def history_of(events: Iterable[tuple[int, ControlEvent]]) -> History:
     return History(names, happened)
 
 
-def unowned_s(
+class _Taken(NamedTuple):
+    """A range that an incarnation took up, or moved on in, at ``ms``."""
+
+    place: tuple[str, int]
+    first: int
+    end: int
+    incarnation: int
+    ms: int
+
+
+def unowned_s(incarnation: int, holds: Sequence[Hold], running: "RunningTime") -> list[float]:
+    """Of each range that a killed incarnation held at its end: the seconds of work from its last commit, of whatever,
+    until a successor held a part of it. A range that nobody took up has none.
+    """
+    taken = (_Taken(hold[:2], hold.first, hold.end, hold.incarnation, hold.from_ms) for hold in holds)
+    return _waits(incarnation, holds, taken, running)
+
+
+def still_s(
     incarnation: int,
     holds: Sequence[Hold],
     tiles: Iterable[PlaneTile],
     times: Mapping[Commit, int],
     running: "RunningTime",
 ) -> list[float]:
-    """Of each range that a killed incarnation held at its end: the seconds of work from its last commit, of whatever,
-    to the first tile of a successor. A range that was done to its end has none.
-    """
-    lost = [hold for hold in holds if hold.incarnation == incarnation and not hold.is_released]
+    """The same, to the first tile of a successor. A range that was done to its end has none."""
+    moved = (
+        _Taken(tile[:2], tile.first, tile.end, tile.incarnation, times[tile.incarnation, tile.transaction])
+        for tile in tiles
+    )
+    return _waits(incarnation, holds, moved, running)
+
+
+def _waits(incarnation: int, holds: Sequence[Hold], taken: Iterable[_Taken], running: "RunningTime") -> list[float]:
     found: dict[Hold, int] = {}
-    by_place: dict[tuple[str, int], list[Hold]] = {}
-    for hold in lost:
-        by_place.setdefault(hold[:2], []).append(hold)
-    for tile in tiles:
-        for hold in by_place.get(tile[:2], ()):
-            ms = times[tile.incarnation, tile.transaction]
-            meets = tile.first < hold.end and hold.first < tile.end
-            if meets and tile.incarnation != incarnation and hold.to_ms < ms < found.get(hold, ms + 1):
-                found[hold] = ms
+    lost: dict[tuple[str, int], list[Hold]] = {}
+    for hold in holds:
+        if hold.incarnation == incarnation and not hold.is_released:
+            lost.setdefault(hold[:2], []).append(hold)
+    for one in taken:
+        for hold in lost.get(one.place, ()):
+            meets = one.first < hold.end and hold.first < one.end
+            if meets and one.incarnation != incarnation and hold.to_ms < one.ms < found.get(hold, one.ms + 1):
+                found[hold] = one.ms
     return sorted(round(running.at(ms) - running.at(hold.to_ms), 3) for hold, ms in found.items())
 
 
@@ -236,12 +259,14 @@ def marks_of(
     paused: Sequence[tuple[str, int]],
     running: "RunningTime",
 ) -> list[Mark]:
-    """``killed``: when each made its last commit, with its expulsion and who coordinates then; ``paused``: when each
-    was, with its expulsion and when it joined again; when those who were added have ``joined``.
+    """``killed``: when each made its last commit, with its expulsion, who coordinates then, and when it joined again;
+    ``paused``: when each was, with its expulsion and when it joined again; when those who were added have ``joined``.
     """
     found: list[tuple[int, str, bool]] = []
     for name, ms in killed.items():
         found.append((ms, f"{name} is killed", True))
+        again = [each.ms for each in history.happened if each[1:3] == ("joined", name) and each.ms > ms]
+        found += [(back_ms, f"{name} is back", False) for back_ms in again[:1]]
         expelled = next((each for each in history.happened if each[1:3] == ("expelled", name) and each.ms > ms), None)
         if expelled is None:
             continue

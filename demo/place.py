@@ -3,8 +3,9 @@
     demo-<broker>/state.json      the run, its size and course, and its phase    lock          held while a demo runs
                   broker-<run>/   the broker's data                             demo.log      what the runtime said
                   copies-<run>/   local copies of state, beside a Kafka         plane.png, report.json   the results
+                  loud            while several processes may disturb their ranges
 
-A demo without a readable state, with a finished one, of another size or with another number of processes starts afresh.
+A demo without a readable state, with a finished one, of another size or with other processes starts afresh.
 The data of each run have a folder of their own: a broker that is still stopping never writes into the data of the next
 run. The processes of a demo hold its lock, too: the next one waits for those that a killed demo has left.
 """
@@ -15,13 +16,14 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from ..errors import StoreError
 from .course import Course
 
+ALONE: Final = Course()
 Phase = Literal["load", "process", "audit", "finished"]
 """What is to be done next."""
 
@@ -33,7 +35,7 @@ class DemoState(msgspec.Struct, frozen=True):
     rows: int
     phase: Phase
     course: Course = Course()
-    version: Literal[2] = 2
+    version: Literal[3] = 3
 
 
 class DemoPlace:
@@ -70,6 +72,11 @@ class DemoPlace:
         """What the runtime said."""
         return self.folder / "demo.log"
 
+    @property
+    def loud(self) -> Path:
+        """There while several processes may disturb who works on what."""
+        return self.folder / "loud"
+
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Keep other demos out; raises StoreError when one is in."""
@@ -83,11 +90,13 @@ class DemoPlace:
             self.lock = None
             os.close(descriptor)
 
-    def open(self, rows: int, *, reset: bool, members: int = 1) -> bool:
-        """Take up what was interrupted, else start afresh; True when it goes on. Only while ``held``."""
+    def open(self, rows: int, *, reset: bool, course: Course = ALONE) -> bool:
+        """Take up what was interrupted, else start afresh; True when it goes on. Only while ``held``.
+
+        ``course``: as a new run begins.
+        """
         found = self._read()
-        is_the_same = found is not None and (found.rows, found.course.members) == (rows, members)
-        if found is not None and is_the_same and found.phase != "finished" and not reset:
+        if found is not None and _is_of(found, rows, course) and found.phase != "finished" and not reset:
             self.state = found
             return True
         # The state goes first: killed half way, the next start finds none and clears the rest away.
@@ -96,7 +105,7 @@ class DemoPlace:
             left.unlink(missing_ok=True)
         for data in (*self.folder.glob("broker-*"), *self.folder.glob("copies-*")):
             shutil.rmtree(data, ignore_errors=True)
-        self.state = DemoState(uuid.uuid4().hex[:8], rows, "load", Course(members))
+        self.state = DemoState(uuid.uuid4().hex[:8], rows, "load", course)
         self._write()
         return False
 
@@ -120,6 +129,12 @@ class DemoPlace:
         partial = self.folder / "state.json.partial"
         partial.write_bytes(msgspec.json.encode(self.state))
         partial.replace(self.folder / "state.json")
+
+
+def _is_of(found: DemoState, rows: int, course: Course) -> bool:
+    """Whether a run began with so many rows and processes."""
+    before = found.course
+    return (found.rows, before.members, before.is_kept) == (rows, course.members, course.is_kept)
 
 
 def _lock(descriptor: int, folder: Path) -> None:

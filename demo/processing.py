@@ -18,7 +18,8 @@ CUTS = {SOURCE: PARALLELISING_FACTOR, ARRIVALS: PARALLELISING_FACTOR_ARRIVALS}
 class Processing:
     """``seed`` of the unrest, which lets things be while ``is_quiet``.
 
-    ``on_step`` hears the steps of the commit cycle, ``on_told`` now and then how far this process is.
+    ``on_step`` hears the steps of the commit cycle, ``on_told`` now and then how far this process is. ``processes``: so
+    many share the work, each of which does this; the service that keeps them hears nothing of it.
     """
 
     def __init__(
@@ -29,8 +30,9 @@ class Processing:
         is_quiet: Callable[[], bool],
         on_step: Callable[[Step], None],
         on_told: Callable[[Told], None],
+        processes: int = 1,
     ) -> None:
-        self._app = app
+        self._app, self._processes = app, processes
         self._on_step, self._on_told = on_step, on_told
         self._unrest = Unrest(app, CUTS, seed, is_quiet)
         self._disturbing: asyncio.Task[None] | None = None
@@ -38,8 +40,9 @@ class Processing:
 
     def run(self) -> None:
         """Work until all is level, or a signal comes; raises what ended the unrest."""
-        self._app.run(until="level", on_step=self._hear)
-        self._tell()
+        self._app.run(until="level", processes=self._processes, on_step=self._hear)
+        if self._told_s:
+            self._tell()
         if self._disturbing is not None and self._disturbing.done() and not self._disturbing.cancelled():
             self._disturbing.result()
 

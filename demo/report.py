@@ -122,10 +122,18 @@ def _pause_line(paused: PauseFigures) -> str:
 
 def _kill_line(killed: KillFigures) -> str:
     said = f"{killed.name} ({killed.role}) at {killed.share:.0%}, after {killed.last_commit_s:.1f} s"
+    for what, when_s in (("expelled", killed.expelled_s), ("joined again", killed.again_s)):
+        if when_s is not None:
+            said += f"; {what} {when_s - killed.last_commit_s:.1f} s later"
     if killed.unowned_s is None:
         return f"{said}; it left nothing to do"
-    least, most = killed.unowned_s
-    return f"{said}; its ranges had no owner for {least:.1f} to {most:.1f} s"
+    said += f"; its ranges had no owner for {_span(killed.unowned_s)}"
+    return said if killed.still_s is None else f"{said}, and the next commit in them came after {_span(killed.still_s)}"
+
+
+def _span(seconds: tuple[float, float]) -> str:
+    least, most = (f"{each:.1f}" for each in seconds)
+    return f"{least} s" if least == most else f"{least} to {most} s"
 
 
 def _state_verdict(audit: Mapping[str, Any]) -> str:

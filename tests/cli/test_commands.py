@@ -51,7 +51,9 @@ def keylanes(
     """Run the command in a folder, as if the package ``missing`` were not installed."""
     code = "import sys; " + (f"sys.modules[{missing!r}] = None; " if missing else "")
     code += "from keylanes.cli.entry import main; sys.exit(main())"
-    plain = {name: value for name, value in os.environ.items() if name not in ("BROKER", "MEMBERS", "RESET")}
+    plain = {
+        name: value for name, value in os.environ.items() if name not in ("BROKER", "MEMBERS", "PROCESSES", "RESET")
+    }
     return subprocess.run(
         [sys.executable, "-P", "-c", code, *arguments],
         cwd=folder, env={**plain, "NO_COLOR": "1", "COLUMNS": "200", **environment},

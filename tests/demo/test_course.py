@@ -17,17 +17,18 @@ from keylanes.demo.course import (
     Paused,
     Told,
     act_of,
-    checked_members,
+    course_of,
     do_all_work,
     due,
     is_quiet,
-    max_in_flight_of,
 )
 from keylanes.errors import SettingsError
 
 PLACES = 8
 WORKING = Told(records_done=100, workers=500)
 THREE = {"demo-1": WORKING, "demo-2": Told(200, 900), "demo-3": WORKING}
+KEPT = Course(2, is_kept=True)
+KEPT_KILLED = Course(2, (Killed("demo-2", "coordinator", 0.34, 7),), is_kept=True)
 KILLED = Course(3, (Killed("demo-2", "coordinator", 0.34),))
 BOTH = Course(3, (*KILLED.acts, Joined("demo-4", 0.5)))
 SIX = {f"demo-{number}": Told(100, 500 + number) for number in range(1, 7)}
@@ -45,24 +46,29 @@ def next_act(looked: Looked, course: Course, *, places: int) -> Act | None:
 
 
 def test_one_process_runs_on_every_broker() -> None:
-    """Several need one that they all reach, and there are not too many."""
-    assert checked_members(1, "embedded") == 1
-    assert checked_members(MEMBERS_MAX, "kafka") == MEMBERS_MAX
+    """Several need one that they all reach, and there are not too many; the demo or a service starts them."""
+    assert course_of(1, 1, "embedded") == Course()
+    assert course_of(MEMBERS_MAX, 1, "kafka") == Course(MEMBERS_MAX)
+    assert course_of(1, MEMBERS_MAX, "kafka") == Course(MEMBERS_MAX, is_kept=True)
 
 
 @pytest.mark.parametrize(
-    ("members", "broker", "said"),
+    ("members", "processes", "broker", "said"),
     [
-        (2, "embedded", "seen BROKER=embedded, which is for one process: give BROKER=kafka, or MEMBERS=1"),
-        (0, "kafka", "from 1 to 16; seen 0"),
-        (17, "kafka", "from 1 to 16; seen 17"),
-        (-1, "embedded", "from 1 to 16; seen -1"),
+        (2, 1, "embedded", "seen BROKER=embedded, which is for one process: give BROKER=kafka, or MEMBERS=1"),
+        (1, 2, "embedded", "seen BROKER=embedded, which is for one process: give BROKER=kafka, or PROCESSES=1"),
+        (0, 1, "kafka", "MEMBERS is a number from 1 to 16; seen 0"),
+        (17, 1, "kafka", "MEMBERS is a number from 1 to 16; seen 17"),
+        (-1, 1, "embedded", "MEMBERS is a number from 1 to 16; seen -1"),
+        (1, 0, "kafka", "PROCESSES is a number from 1 to 16; seen 0"),
+        (1, 17, "kafka", "PROCESSES is a number from 1 to 16; seen 17"),
+        (3, 2, "kafka", "only one of MEMBERS and PROCESSES can be more than 1; seen MEMBERS=3 and PROCESSES=2: give"),
     ],
 )
-def test_other_numbers_are_refused(members: int, broker: str, said: str) -> None:
+def test_other_numbers_are_refused(members: int, processes: int, broker: str, said: str) -> None:
     """In words that say what was seen and what is allowed; as wrong usage."""
     with pytest.raises(SettingsError, match=said) as refused:
-        checked_members(members, broker)
+        course_of(members, processes, broker)
     assert refused.value.exit_code == 2
 
 
@@ -72,12 +78,31 @@ def test_who_is_at_work_follows_from_the_course() -> None:
     assert Course(3).names() == ["demo-1", "demo-2", "demo-3"]
     assert KILLED.names() == ["demo-1", "demo-3"]
     assert BOTH.names() == ["demo-1", "demo-3", "demo-4"]
+    assert BOTH.started() == BOTH.names()
+
+
+def test_a_service_starts_its_processes_itself() -> None:
+    """The demo starts the service alone; who was killed comes back."""
+    assert KEPT.started() == ["demo"]
+    assert KEPT.names() == KEPT_KILLED.names() == ["demo-1", "demo-2"]
+
+
+@pytest.mark.parametrize("processes", [2, 6])
+def test_of_a_service_the_coordinator_is_killed_once(processes: int) -> None:
+    """However many processes it keeps; nothing else happens to them."""
+    told = {f"demo-{number}": WORKING for number in range(1, processes + 1)}
+    course = Course(processes, is_kept=True)
+    act = next_act(looked(0.34, told, "demo-2"), course, places=PLACES)
+    assert act == Killed("demo-2", "coordinator", 0.34, 7)
+    after = Course(processes, (act,), is_kept=True)
+    assert next_act(looked(0.9, told, "demo-1"), after, places=PLACES) is None
+    assert not after.missed
 
 
 def test_the_coordinator_is_killed_at_a_third() -> None:
     """Not before, not twice, and nobody of a demo with one process."""
     assert next_act(looked(0.33), Course(3), places=PLACES) is None
-    assert next_act(looked(0.34), Course(3), places=PLACES) == Killed("demo-3", "coordinator", 0.34)
+    assert next_act(looked(0.34), Course(3), places=PLACES) == Killed("demo-3", "coordinator", 0.34, 7)
     assert next_act(looked(0.34), KILLED, places=PLACES) is None
     assert next_act(looked(0.34, {"demo": WORKING}), Course(1), places=PLACES) is None
 
@@ -85,8 +110,8 @@ def test_the_coordinator_is_killed_at_a_third() -> None:
 def test_who_is_killed_has_something_to_lose() -> None:
     """A coordinator without ranges, or one that is not known, is spared: then it is who has most."""
     idle = {**THREE, "demo-3": Told()}
-    assert next_act(looked(0.4, idle), Course(3), places=2) == Killed("demo-2", "member", 0.4)
-    assert next_act(looked(0.4, coordinator=""), Course(3), places=PLACES) == Killed("demo-2", "member", 0.4)
+    assert next_act(looked(0.4, idle), Course(3), places=2) == Killed("demo-2", "member", 0.4, 7)
+    assert next_act(looked(0.4, coordinator=""), Course(3), places=PLACES) == Killed("demo-2", "member", 0.4, 7)
 
 
 def test_nobody_is_killed_before_all_work() -> None:
@@ -134,12 +159,16 @@ def test_another_process_joins_at_half() -> None:
         (0.4, KILLED, True),
         (0.6, BOTH, False),
         (0.81, BOTH, True),
+        (0.1, KEPT, False),
+        (0.32, KEPT, True),
+        (0.35, KEPT_KILLED, False),
+        (0.81, KEPT_KILLED, True),
         (0.34, Course(6), False),
         (0.81, Course(6), True),
     ],
 )
 def test_the_unrest_lets_be_what_is_to_be_seen(share: float, course: Course, quiet: bool) -> None:
-    """From shortly before the kill until somebody has joined, and near the end."""
+    """From shortly before the kill until somebody has joined, or of a service at once, and near the end."""
     assert is_quiet(share, course) is quiet
 
 
@@ -154,10 +183,10 @@ def test_many_are_paused_killed_and_joined_in_turn() -> None:
             course = Course(6, tuple(seen))
     assert seen == [
         Paused("demo-6", "member", 0.06, PAUSED_BELOW_S, 7),
-        Killed("demo-3", "coordinator", 0.14),
+        Killed("demo-3", "coordinator", 0.14, 7),
         Joined("demo-7", 0.28),
         Paused("demo-6", "member", 0.38, PAUSED_BEYOND_S, 7),
-        Killed("demo-6", "member", 0.56),
+        Killed("demo-6", "member", 0.56, 7),
         Joined("demo-8", 0.64),
     ]
     assert not course.missed
@@ -182,7 +211,8 @@ def test_a_member_is_spared_where_the_coordinator_is_meant() -> None:
 
 
 def test_only_many_processes_are_slowed() -> None:
-    """Few are as fast as they can be."""
-    assert max_in_flight_of(3, 5.0) is None
-    assert max_in_flight_of(4, 5.0) == 5 * FLIGHTS_PER_S_OF_MANY // 1_000
-    assert max_in_flight_of(4, 0.0) == 1
+    """Few are as fast as they can be, and so are those of a service."""
+    assert Course(3).max_in_flight(5.0) is None
+    assert Course(6, is_kept=True).max_in_flight(5.0) is None
+    assert Course(4).max_in_flight(5.0) == 5 * FLIGHTS_PER_S_OF_MANY // 1_000
+    assert Course(4).max_in_flight(0.0) == 1

@@ -167,11 +167,12 @@ def test_the_audit_proves_a_small_demo(demo: Start, tmp_path: Path) -> None:
     assert "audit" in state.read_text()
 
 
-def test_several_processes_need_a_kafka(demo: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["members", "processes"])
+def test_several_processes_need_a_kafka(demo: Start, tmp_path: Path, option: str) -> None:
     """On the embedded broker they are refused as wrong usage, before anything is made."""
-    answer = demo("--members", "3")
+    answer = demo(f"--{option}", "3")
     assert answer.returncode == 2
-    assert "MEMBERS=3 needs a broker that several processes can reach" in answer.stderr
+    assert f"{option.upper()}=3 needs a broker that several processes can reach" in answer.stderr
     assert "give BROKER=kafka" in answer.stderr
     assert not (tmp_path / ".keylanes").exists()
 

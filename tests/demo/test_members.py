@@ -45,9 +45,10 @@ def members(
     folder: Path, address: str, count: int, handler_ms: float, told: Callable[[int], None] = lambda _: None
 ) -> Members:
     """So many processes on that broker."""
+    loud = folder / "loud"
 
     def spec_of(name: str) -> ChildSpec:
-        return ChildSpec(name, address, str(folder / "copies"), str(folder / "demo.log"), handler_ms, "0")
+        return ChildSpec(name, address, str(folder / "copies"), str(folder / "demo.log"), str(loud), handler_ms, "0")
 
     async def nobody() -> str:
         return ""
@@ -57,8 +58,8 @@ def members(
 
     places = [("flights", number) for number in range(8)]
     return Members(
-        Course(count), spec_of, descriptors=(), places=places, before=0, expected=2 * ROWS, coordinator=nobody,
-        ask=unasked,
+        Course(count), spec_of, descriptors=(), loud=loud, places=places, before=0, expected=2 * ROWS,
+        coordinator=nobody, ask=unasked,
         on_progress=told, on_course=lambda _: None, say=lambda _: None,
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ from keylanes.demo.owners import (
     place_of_the_kill,
     shares,
     spans_of,
+    still_s,
     unowned_s,
 )
 from keylanes.demo.tiles import Place, PlaneTile
@@ -68,7 +69,7 @@ def test_a_range_is_held_from_its_cut_to_its_release() -> None:
     ]
 
 
-def test_a_range_without_an_owner_waits_for_the_first_tile_of_a_successor() -> None:
+def test_a_range_stands_still_to_the_first_tile_of_a_successor() -> None:
     """Tiles of others over other points, and those of before, are none of it."""
     tiles = [
         PlaneTile("t", 0, 1, 2, 0, 1, 0, HALF, 0, 10),
@@ -78,9 +79,16 @@ def test_a_range_without_an_owner_waits_for_the_first_tile_of_a_successor() -> N
     ]
     times = {**LOST.times, (2, 3): 999}
     running = RunningTime([(0, 2_000)])
-    assert unowned_s(1, LOST.holds(), tiles, times, running) == [0.65]
-    assert unowned_s(1, LOST.holds(), tiles[:2], times, running) == []
-    assert unowned_s(1, LOST.holds(), tiles, times, RunningTime([(0, 310), (900, 2_000)])) == [0.06]
+    assert still_s(1, LOST.holds(), tiles, times, running) == [0.65]
+    assert still_s(1, LOST.holds(), tiles[:2], times, running) == []
+    assert still_s(1, LOST.holds(), tiles, times, RunningTime([(0, 310), (900, 2_000)])) == [0.06]
+
+
+def test_a_range_has_no_owner_until_a_successor_holds_it() -> None:
+    """What was released before is none of it; a range that nobody takes up has none."""
+    running = RunningTime([(0, 2_000)])
+    assert unowned_s(1, LOST.holds(), running) == [0.6]
+    assert unowned_s(1, [hold for hold in LOST.holds() if hold.from_ms < 900], running) == []
 
 
 def test_a_move_is_a_range_that_another_process_takes() -> None:
@@ -142,6 +150,21 @@ def test_the_marks_tell_the_kill_and_the_join() -> None:
         Mark(15.0, "demo-4 joins", False),
     ]
     assert marks_of(History({}, happened), {}, [], [], RunningTime([(0, 20_000)])) == []
+
+
+def test_the_marks_tell_that_a_killed_process_is_back() -> None:
+    """The first one that joins under its name afterwards; where it begins is none of it."""
+    happened = [
+        Happening(0, "joined", "demo-1"),
+        Happening(1_500, "expelled", "demo-1", "died"),
+        Happening(3_000, "joined", "demo-1"),
+        Happening(9_000, "joined", "demo-1"),
+    ]
+    assert marks_of(History({}, happened), {"demo-1": 1_000}, [], [], RunningTime([(0, 20_000)])) == [
+        Mark(1.0, "demo-1 is killed", True),
+        Mark(1.5, "demo-1 is expelled", True),
+        Mark(3.0, "demo-1 is back", False),
+    ]
 
 
 def test_the_marks_tell_what_a_pause_costs() -> None:

@@ -50,21 +50,24 @@ def test_an_interrupted_demo_goes_on_with_its_data(tmp_path: Path) -> None:
     assert (data / "data").read_text() == "records"
 
 
-def test_an_interrupted_demo_knows_its_course(tmp_path: Path) -> None:
-    """Who was killed is known to the next start, which has as many processes; one with others starts afresh."""
+@pytest.mark.parametrize("other", [Course(2), Course(3, is_kept=True)])
+def test_an_interrupted_demo_knows_its_course(tmp_path: Path, other: Course) -> None:
+    """Who was killed is known to the next start, which has as many processes, started alike; one with others starts
+    afresh.
+    """
     first = DemoPlace(tmp_path)
     with first.held():
-        first.open(10, reset=False, members=3)
+        first.open(10, reset=False, course=Course(3))
         course = Course(3, (Killed("demo-2", "coordinator", 0.34),))
         first.went(course)
     second = DemoPlace(tmp_path)
     with second.held():
-        assert second.open(10, reset=False, members=3)
+        assert second.open(10, reset=False, course=Course(3))
         assert second.state.course == course
     third = DemoPlace(tmp_path)
     with third.held():
-        assert not third.open(10, reset=False, members=2)
-        assert third.state.course == Course(2)
+        assert not third.open(10, reset=False, course=other)
+        assert third.state.course == other
 
 
 @pytest.mark.parametrize("why", ["finished", "reset", "another size", "a state that can't be read"])
@@ -74,7 +77,7 @@ def test_otherwise_it_starts_afresh(tmp_path: Path, why: str) -> None:
     data = used(first)
     first.reached("finished" if why == "finished" else "audit")
     if why == "a state that can't be read":
-        (tmp_path / "state.json").write_text('{"version": 3}')
+        (tmp_path / "state.json").write_text('{"version": 4}')
     second, goes_on = opened(tmp_path, 11 if why == "another size" else 10, reset=why == "reset")
     assert not goes_on
     assert second.state.phase == "load"

@@ -1,10 +1,11 @@
-"""The demo with six processes on a real Kafka: some are killed, paused and join, ranges move, Spark proves the run."""
+"""The demo in several processes on a real Kafka: some are killed, paused, join or come again; Spark proves the run."""
 
 import json
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,33 +17,36 @@ HANDLER_MS = 1_100
 UNOWNED_S_MAX = 60.0
 MOVES_MIN = 10
 RUN_SECONDS_MAX = 300
+HANDLER_MS_OF_A_SERVICE = 600
 SCRIPT = """
-import sys
+import json, sys
 from pathlib import Path
 from keylanes.demo.main import DemoOptions, run_demo
-folder, rows, handler_ms = sys.argv[1:]
-options = DemoOptions(broker="kafka", members=6, folder=Path(folder), rows=int(rows), handler_ms=float(handler_ms))
-sys.exit(run_demo(options))
+sys.exit(run_demo(DemoOptions(broker="kafka", folder=Path(sys.argv[1]), **json.loads(sys.argv[2]))))
 """
 
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(RUN_SECONDS_MAX)]
 
-@pytest.mark.broker
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.timeout(RUN_SECONDS_MAX)
-def test_kills_pauses_joins_and_moves(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    """The run is proven; who was killed lost its ranges to others and did not come back, who was paused for longer than
-    a session did, who joined worked, and ranges went from one to another because somebody asked for it.
-    """
-    folder = tmp_path / "demo"
-    command = [sys.executable, "-P", "-c", SCRIPT, str(folder), str(FLIGHTS), str(HANDLER_MS)]
+
+def proven(folder: Path, **options: int) -> dict[str, Any]:
+    """The report of a demo that came to its end and is proven, with all that was to happen."""
+    command = [sys.executable, "-P", "-c", SCRIPT, str(folder), json.dumps({"rows": FLIGHTS, **options})]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stdout + answer.stderr
-    report = json.loads((folder / "report.json").read_text())
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    assert report["verdict"] == "exactly once: proven"
+    assert report["group"]["missed"] == [], answer.stdout
+    return report
+
+
+def test_kills_pauses_joins_and_moves(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    """Who was killed lost its ranges to others and did not come back, who was paused for longer than a session did, who
+    joined worked, and ranges went from one to another because somebody asked for it.
+    """
+    folder = tmp_path / "demo"
+    report = proven(folder, members=6, handler_ms=HANDLER_MS)
     group = report["group"]
     record_property("group", group)
-    assert report["verdict"] == "exactly once: proven"
-    assert group["missed"] == [], answer.stdout
     assert len(group["killed"]) + len(group["paused"]) + len(group["joined"]) == len(OF_MANY)
     coordinator, member = group["killed"]
     assert (coordinator["role"], member["role"]) == ("coordinator", "member")
@@ -60,3 +64,23 @@ def test_kills_pauses_joins_and_moves(tmp_path: Path, record_property: Callable[
     assert group["elections"] >= 2
     log = (folder / "demo.log").read_text()
     assert log.count(f" {coordinator['name']} INFO flights-demo: joined") == 1
+
+
+def test_a_killed_process_of_a_service_comes_again(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """The service starts it again under its name. The group knows at once that it died, and waits for no session, so
+    its ranges have an owner soon; it works again.
+    """
+    folder = tmp_path / "demo"
+    group = proven(folder, processes=2, handler_ms=HANDLER_MS_OF_A_SERVICE)["group"]
+    record_property("group", group)
+    (killed,) = group["killed"]
+    assert killed["role"] == "coordinator"
+    assert killed["last_commit_s"] < killed["expelled_s"] < killed["last_commit_s"] + SESSION_S
+    assert killed["expelled_s"] <= killed["again_s"]
+    assert killed["unowned_s"][0] < SESSION_S
+    assert [one["name"] for one in group["members"]] == ["demo-1", "demo-2"]
+    number = killed["name"].removeprefix("demo-")
+    log = (folder / "demo.log").read_text()
+    assert f"flights-demo: process {number} was killed by SIGKILL; it is started again" in log
