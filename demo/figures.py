@@ -66,9 +66,9 @@ class MemberFigures(msgspec.Struct, frozen=True):
 
 
 class KillFigures(msgspec.Struct, frozen=True):
-    """A kill: when the process had made its last commit, when it was expelled, and when a process of its name had joined
-    again, in seconds of the run's work. From that commit on its ranges had no owner for ``unowned_s`` seconds, and
-    stood still for ``still_s``, to the first tile of a successor: the least and the most. None: that did not come.
+    """A kill: when the process had made its last commit, when it was expelled, and when one of its name joined again,
+    in seconds of the run's work. From that commit on its ranges had no owner for ``unowned_s`` seconds, and stood
+    still for ``still_s``, to the first tile of a successor: the least and the most. None: that did not come.
     """
 
     name: str

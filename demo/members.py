@@ -85,6 +85,11 @@ class _Member:
         self.before += self.told.records_done
         self.told, self._dead, self.killed_s = Told(), self.process, now_s
 
+    def resume(self) -> None:
+        """Of what it told before the pause nothing need be so: others may have its ranges."""
+        self.is_paused = False
+        self.told = msgspec.structs.replace(self.told, workers=0)
+
     @property
     def is_back(self) -> bool:
         """Whether it was killed and is at work again."""
@@ -281,7 +286,7 @@ class Members:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._is_to_end.wait()
-        member.is_paused = False
+        member.resume()
         if self._members().get(member.name) is member:
             member.send(signal.SIGCONT)
 
