@@ -121,10 +121,13 @@ def _pause_line(paused: PauseFigures) -> str:
 
 
 def _kill_line(killed: KillFigures) -> str:
-    said = f"{killed.name} ({killed.role}) at {killed.share:.0%}, after {killed.last_commit_s:.1f} s"
-    for what, when_s in (("expelled", killed.expelled_s), ("joined again", killed.again_s)):
-        if when_s is not None:
-            said += f"; {what} {when_s - killed.last_commit_s:.1f} s later"
+    said = f"{killed.name} ({killed.role}) at {killed.share:.0%}, last commit at {killed.last_commit_s:.1f} s"
+    later = [
+        f"{what} {when_s - killed.last_commit_s:.1f} s"
+        for what, when_s in (("expelled", killed.expelled_s), ("joined again", killed.again_s))
+        if when_s is not None
+    ]
+    said += f"; {' and '.join(later)} after that" if later else ""
     if killed.unowned_s is None:
         return f"{said}; it left nothing to do"
     said += f"; its ranges had no owner for {_span(killed.unowned_s)}"
