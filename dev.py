@@ -44,7 +44,11 @@ SIZES = {
     JAVA: "35 MB: a Java for machines that have none",
 }
 COMPARISON = "compare"
-PEERS = {"quix": ("quixstreams>=3.28,<4", "3.11"), "pyrallel": ("pyrallel-consumer>=1.0,<2", "3.12")}
+PEERS = {
+    "quix": ("quixstreams>=3.28,<4", "3.11"),
+    "pyrallel": ("pyrallel-consumer>=1.0,<2", "3.12"),
+    "flechtwerk": ("flechtwerk>=0.17,<0.18\nuvloop>=0.22,<1", "3.12"),
+}
 """Libraries that the bench compares with, each in an environment of its own, and the Python that they need."""
 BESIDE = ("bench", "examples", "tests", "dev.py")
 """What has types beside the package."""

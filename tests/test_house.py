@@ -53,6 +53,7 @@ BENCH_SEES = {
     "placing": ("rig",),
     "handing_over": ("rig",),
     "spreading": ("rig",),
+    "refusing": ("rig",),
     "peers": (),
 }
 """The rooms of ``bench/``, and what each may import of the others."""

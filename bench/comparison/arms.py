@@ -58,6 +58,7 @@ ARMS = {
         Arm("streams-alo", "Kafka Streams, at least once", "java"),
         Arm("quix-eos", "Quix Streams, exactly once", "quix_app.py", "quix", is_exactly_once=True),
         Arm("quix-alo", "Quix Streams, at least once", "quix_app.py", "quix"),
+        Arm("flechtwerk", "Flechtwerk, exactly once", "flechtwerk_app.py", "flechtwerk", (3, 12), is_exactly_once=True),
         Arm("pyrallel", "Pyrallel-Consumer", "pyrallel_app.py", "pyrallel", (3, 12)),
     )
 }

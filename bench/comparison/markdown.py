@@ -3,14 +3,19 @@
 import statistics
 from typing import Any
 
+from comparison.arms import ARMS
 from comparison.bars import OURS, best, judge, median, ratios, why_not
 from comparison.report import KILL_COLUMNS, LATENCY_COLUMNS, kill_row, notes, sizes, table
 from comparison.workloads import PC, WORKLOADS, Workload
 from rig.figures import Content, values
 
-_SERIAL_PEERS = ("streams-eos", "quix-eos")
+_SERIAL_PEERS = ("streams-eos", "quix-eos", "flechtwerk")
 _PEERS = {
-    "fastest exactly-once peer": {"streams-eos": "Kafka Streams", "quix-eos": "Quix Streams"},
+    "fastest exactly-once peer": {
+        "streams-eos": "Kafka Streams",
+        "quix-eos": "Quix Streams",
+        "flechtwerk": "Flechtwerk",
+    },
     "fastest at-least-once peer": {
         **dict.fromkeys(PC, "Parallel Consumer"),
         "streams-alo": "Kafka Streams",
@@ -127,8 +132,9 @@ def _rounds(content: Content) -> str:
 
 
 def _rates(content: Content) -> list[str]:
-    columns = ("Parallel Consumer, best engine", "Kafka Streams, exactly once", "Quix Streams, exactly once")
-    lines = [f"| workload | keylanes, exactly once | {' | '.join(columns)} | others and raw limits |", "|---" * 6 + "|"]
+    columns = ["Parallel Consumer, best engine", *(ARMS[arm].title for arm in _SERIAL_PEERS)]
+    head = ["workload", "keylanes, exactly once", *columns, "others and raw limits"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for workload in WORKLOADS:
         rate = median(content, workload.name, OURS)
         if workload.kind != "rate" or rate is None:
@@ -171,7 +177,8 @@ def _times(ratio: float, *, is_lost: bool) -> str:
 def _against(content: Content, workload: Workload, arm: str) -> str:
     rate, found = median(content, workload.name, arm), ratios(content, workload.name, arm)
     if rate is None:
-        return "skipped" if arm in content["skipped"] else "failed"
+        was_tried = any(run["workload"] == workload.name and run["arm"] == arm for run in content["runs"])
+        return "skipped" if arm in content["skipped"] else "failed" if was_tried else "not run"
     if not found:
         return f"{rate:,.0f}"
     cell = _cell(content, workload, arm)

@@ -70,7 +70,7 @@ def _slow_per_second(arm: str, workload: Workload) -> float | None:
     return None
 
 
-_WAITING = ("keylanes", "bare-lanes", *PC, "pyrallel", "aiokafka-serial")
+_WAITING = ("keylanes", "bare-lanes", *PC, "pyrallel", "flechtwerk", "aiokafka-serial")
 
 WORKLOADS = (
     Workload(
@@ -97,7 +97,7 @@ WORKLOADS = (
     Workload(
         name="W3",
         title="stateful count, changelog on",
-        arms=("keylanes", *STREAMS, *QUIX),
+        arms=("keylanes", *STREAMS, *QUIX, "flechtwerk"),
         full=1_000_000,
         quick=100_000,
         rounds=5,
@@ -105,7 +105,7 @@ WORKLOADS = (
     Workload(
         name="W4",
         title="consume, transform, produce",
-        arms=("keylanes", *STREAMS, *QUIX),
+        arms=("keylanes", *STREAMS, *QUIX, "flechtwerk"),
         full=1_000_000,
         quick=100_000,
         has_output=True,

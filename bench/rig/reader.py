@@ -140,17 +140,25 @@ def count_of_quix(key: bytes, value: bytes) -> tuple[bytes, int]:
     return key.removesuffix(b'|"seen"'), int(value)
 
 
+def count_of_flechtwerk(key: bytes, value: bytes) -> tuple[bytes, int]:
+    """A JSON object with all of a key's state."""
+    return key, int(json.loads(value)["seen"])
+
+
 COUNTS: dict[str, Count] = {
     "keylanes": count_of_keylanes,
     "streams-eos": count_of_streams,
     "streams-alo": count_of_streams,
     "quix-eos": count_of_quix,
     "quix-alo": count_of_quix,
+    "flechtwerk": count_of_flechtwerk,
 }
 
 
 def changelog_of(arm: str, group: str, source: str) -> str:
     """The topic in which an arm keeps W3's counts."""
+    if arm == "flechtwerk":
+        return f"{group}-changelog"
     if arm.startswith("streams"):
         return f"{group}-counts-changelog"
     return f"changelog__{group}--{source}--default" if arm.startswith("quix") else f"{group}.changelog.{source}"

@@ -12,7 +12,17 @@ from keylanes.offsets.event_values import Tile
 from keylanes.state.changelog import Beacon, encode_beacon, encode_stored
 from keylanes.state.keys import state_key
 from rig.loader import counts_of, keys_of, records_of, value_of
-from rig.reader import Found, Turns, count_of_keylanes, count_of_quix, count_of_streams, source_of, wrong_keys
+from rig.reader import (
+    Found,
+    Turns,
+    changelog_of,
+    count_of_flechtwerk,
+    count_of_keylanes,
+    count_of_quix,
+    count_of_streams,
+    source_of,
+    wrong_keys,
+)
 
 from .books import output
 
@@ -151,6 +161,8 @@ def test_the_last_counts_of_changelogs_are_read() -> None:
     assert count_of_keylanes(*encode_beacon(Beacon(1, 2))) is None
     assert count_of_streams(b"key-000001", (12).to_bytes(8, "big")) == (b"key-000001", 12)
     assert count_of_quix(b'key-000001|"seen"', b"12") == (b"key-000001", 12)
+    assert count_of_flechtwerk(b"key-000001", b'{"seen":12}') == (b"key-000001", 12)
+    assert changelog_of("flechtwerk", "group", "source") == "group-changelog"
     expected = array("I", [5, 0, 7])
     assert wrong_keys({b"key-000000": 5, b"key-000002": 7}, expected) == 0
     assert wrong_keys({b"key-000000": 5, b"key-000002": 6, b"key-000001": 0}, expected) == 2
@@ -187,7 +199,7 @@ def test_the_peers_pins_name_hashes_and_no_host() -> None:
     """Every pin carries hashes, and no file says where to download from."""
     folder = Path(__file__).resolve().parents[2] / "bench" / "peers" / "requirements"
     texts = [path.read_text() for path in sorted(folder.glob("*.txt"))]
-    assert len(texts) == 2
+    assert len(texts) == 3
     for text in texts:
         assert "://" not in text
         assert "--index" not in text

@@ -113,6 +113,17 @@ def test_the_tables_say_where_we_lose() -> None:
     assert "- Not counted: W3: keylanes did not run in some round." in text
 
 
+def test_the_tables_say_which_arm_did_not_run() -> None:
+    """An arm that nobody started has not failed; each exactly-once peer has a column of its own."""
+    failed = {"workload": "W3", "arm": "quix-eos", "round": 0, "failed": "ended with code 1"}
+    runs = (run("W3", arm, per_second=rate) for arm, rate in (("keylanes", 90.0), ("flechtwerk", 45.0)))
+    lines = benchmark_tables(book(*runs, failed)).splitlines()
+    head = next(line for line in lines if line.startswith("| workload"))
+    assert head.endswith("| Quix Streams, exactly once | Flechtwerk, exactly once | others and raw limits |")
+    row = next(line for line in lines if line.startswith("| W3"))
+    assert "| not run | failed | 45 (2.00 ×) | streams-alo not run; quix-alo not run |" in row
+
+
 def test_the_tables_say_what_failed_also_when_it_was_repeated() -> None:
     """All bars hold, and still the failure is told; so is an arm that lacks a round of a workload without bars."""
     content = book(*thrice(*W5), run("W8", "keylanes", 0, per_second=1.0))

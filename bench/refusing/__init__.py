@@ -1,0 +1,1 @@
+"""What a batch that the broker refuses does: ``bench/refused.py``."""
