@@ -32,8 +32,8 @@ QUIET_S = {"running": 8.0, "starting": 25.0}
 """Nothing more comes when nothing came for so long: while an application runs, and since one was started."""
 LOOK_S = 0.5
 STOP_SECONDS_MAX = 15.0
-ERROR = re.compile(r"\b\w*(?:Error|Exception|Failed|Refused|Fatal)\b.*")
-ERROR_CHARS = 160
+ERROR = re.compile(r"\b(?:[A-Z]\w*(?:Error|Exception|Failed|Refused)|OutOfOrderSequenceNumber|[A-Z_]+_TOO_LARGE)\b")
+ERRORS_MAX = 4
 RECORDS = 1_000_000
 """More than there are, and more than any field that a driver takes for an index."""
 
@@ -78,7 +78,8 @@ class Application:
             self.driver.process.send_signal(signal.SIGTERM)
             self.driver.process.wait(STOP_SECONDS_MAX)
         self.driver.kill()
-        self.ground.forget_members(self.stage.group)
+        if self.stage.has_group:
+            self.ground.forget_members(self.stage.group)
 
     def settle(self, wanted: int, quiet_s: float) -> dict[str, Any]:
         """Wait until so many records are visible, or the process has ended, or nothing has come for a while; what it
@@ -94,13 +95,12 @@ class Application:
             time.sleep(LOOK_S)
         assert self.driver is not None, "it was started"
         said = self.driver.said.read_text(errors="replace")
-        return {"code": self.ended(), "error": error_of(said), "said": said[-4_000:]}
+        return {"code": self.ended(), "errors": errors_of(said), "said": said[-4_000:]}
 
 
-def error_of(said: str) -> str:
-    """The last line of what a process said that names an error; empty where none does."""
-    found = [match.group().strip() for line in said.splitlines() if (match := ERROR.search(line))]
-    return found[-1][:ERROR_CHARS] if found else ""
+def errors_of(said: str) -> list[str]:
+    """The first errors that a process named, each once, in the order in which it did."""
+    return list(dict.fromkeys(ERROR.findall(said)))[:ERRORS_MAX]
 
 
 def run_arm(arm: str, command: Sequence[str], ground: Ground, group: str, *, is_known: bool) -> dict[str, Any]:

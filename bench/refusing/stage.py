@@ -61,6 +61,8 @@ class Stage:
         ground.make(self.source, PARTITIONS)
         ground.make(self.output, PARTITIONS, {"max.message.bytes": str(limit_bytes)})
         ground.make(self.dead, PARTITIONS)
+        self.has_group = not arm.startswith("keylanes")
+        """Whether the arm is in a consumer group; keylanes has an offset log."""
         self.refused_offset = -1
         """Of the source record with the large output, in partition 0."""
 
@@ -118,7 +120,7 @@ class Stage:
 
     def committed(self) -> int:
         """The consumer group's next offset in partition 0, or -1: there is none."""
-        return _run(self._committed())
+        return _run(self._committed()) if self.has_group else -1
 
     async def _committed(self) -> int:
         admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 COLUMNS = (
-    "arm", "process", "its last error", "other keys meanwhile", "the refused record", "restart, same limit",
+    "arm", "process", "errors it names", "other keys meanwhile", "the refused record", "restart, same limit",
     "restart, limit raised", "outputs lost", "outputs doubled", "changes of state without output",
 )  # fmt: skip
 
@@ -27,7 +27,7 @@ def row(title: str, facts: Mapping[str, Any]) -> list[str]:
     return [
         title,
         standing(first),
-        f"`{_cell(first['error'])}`" if first["error"] else "none",
+        ", ".join(f"`{name}`" for name in first["errors"]) or "none",
         f"{facts['others']} of {facts['others_sent']}",
         fate(facts),
         f"{standing(facts['again'])}, {facts['again']['more']} more outputs",
@@ -60,4 +60,4 @@ def loses(facts: Mapping[str, Any]) -> bool:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "/").replace("`", "'")
+    return text.replace("|", "/")

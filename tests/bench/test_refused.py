@@ -7,7 +7,7 @@ import pytest
 
 from refused import ARMS, pinned
 from refused_apps import LIBRARIES, output_of
-from refusing.run import error_of
+from refusing.run import errors_of
 from refusing.stage import REFUSED_KEY, REFUSED_NUMBER, visible_of
 from refusing.table import COLUMNS, fate, loses, markdown, row
 from rig.witness import WrongRun
@@ -15,14 +15,14 @@ from rig.witness import WrongRun
 
 def facts(**changed: Any) -> dict[str, Any]:
     """Of an arm that stops and keeps the record."""
-    goes_on = {"code": None, "error": ""}
+    goes_on = {"code": None, "errors": []}
     found = {
-        "first": {"code": 5, "error": "HandlerFailed: too large"},
+        "first": {"code": 5, "errors": ["HandlerFailed", "MESSAGE_TOO_LARGE"]},
         "others": 190,
         "others_sent": 570,
         "offset": 15,
         "refused_offset": 150,
-        "again": {"code": 5, "error": "", "more": 0},
+        "again": {"code": 5, "errors": [], "more": 0},
         "raised": goes_on,
         "refused_is_visible": True,
         "dead": 0,
@@ -35,14 +35,14 @@ def facts(**changed: Any) -> dict[str, Any]:
 
 
 LOST = facts(
-    first={"code": None, "error": ""},
+    first={"code": None, "errors": []},
     offset=400,
     refused_is_visible=False,
     missing=9,
     missing_others=8,
     ahead_at_last=9,
 )
-DEAD = facts(first={"code": None, "error": ""}, refused_is_visible=False, dead=1, missing=1)
+DEAD = facts(first={"code": None, "errors": []}, refused_is_visible=False, dead=1, missing=1)
 
 
 def test_what_became_of_the_record_is_told() -> None:
@@ -68,7 +68,7 @@ def test_a_row_says_how_a_process_stands() -> None:
     """While the limit is low, after a restart under it, and when it is raised; an arm without a store has no state."""
     cells = dict(zip(COLUMNS, row("one", facts(ahead_at_last=None)), strict=True))
     assert cells["process"] == "ends with code 5"
-    assert cells["its last error"] == "`HandlerFailed: too large`"
+    assert cells["errors it names"] == "`HandlerFailed`, `MESSAGE_TOO_LARGE`"
     assert cells["other keys meanwhile"] == "190 of 570"
     assert cells["restart, same limit"] == "ends with code 5, 0 more outputs"
     assert cells["restart, limit raised"] == "goes on"
@@ -96,13 +96,11 @@ def test_an_output_says_which_record_it_is_of() -> None:
         visible_of([b"short"])
 
 
-def test_the_last_error_of_a_process_is_found() -> None:
-    """Behind what stands in front of it on its line; none where nothing is named one."""
-    said = (
-        "WARNING x: first\nTraceback:\n  at y\nCaused by: org.apache.Kafka.RecordTooLargeException: 600 bytes\n  end\n"
-    )
-    assert error_of(said) == "RecordTooLargeException: 600 bytes"
-    assert error_of("INFO all is well\n") == ""
+def test_the_errors_that_a_process_named_are_found() -> None:
+    """Each once, in their order, without the packages in front of them; none where nothing is named one."""
+    lines = ("ERROR x: KafkaError{code=MSG_SIZE_TOO_LARGE}", "at y", "Caused by: org.apache.RecordTooLargeException: z")
+    assert errors_of("\n".join([*lines, *lines])) == ["KafkaError", "MSG_SIZE_TOO_LARGE", "RecordTooLargeException"]
+    assert errors_of("INFO all is well\n") == []
 
 
 def test_every_arm_has_a_program_and_versions() -> None:
