@@ -152,7 +152,6 @@ def lock(rest: list[str]) -> int:
 
     uv = shutil.which("uv") or stop("making the locks needs uv, which is not on the path", "pip install uv")
     folder = ROOT / "requirements"
-    folder.mkdir(exist_ok=True)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for name, extras in ((FULL, ("dev", "demo")), (SMALL, ("dev",)), (JAVA, ())):
         wanted = [f"--extra={extra}" for extra in extras] + ["pyproject.toml"] if extras else ["-"]

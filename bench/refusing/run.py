@@ -43,7 +43,8 @@ class Application:
 
     def __init__(self, command: Sequence[str], stage: Stage, ground: Ground, folder: Path) -> None:
         self.command, self.stage, self.ground, self.folder = command, stage, ground, folder
-        self.starts = 0
+        self.starts = self.heard = 0
+        """Processes so far, and how many characters of what the last one said are not of interest any more."""
         self.driver: Driver | None = None
 
     def start(self) -> None:
@@ -63,7 +64,7 @@ class Application:
             "keys": KEYS,
             "commit_ms": 0 if self.stage.arm.endswith("-alo") else COMMIT_MS,
         }
-        self.starts += 1
+        self.starts, self.heard = self.starts + 1, 0
         self.driver = Driver(self.command, order, self.folder / f"start-{self.starts}")
 
     def ended(self) -> int | None:
@@ -93,9 +94,16 @@ class Application:
             if now >= wanted or self.ended() is not None:
                 break
             time.sleep(LOOK_S)
-        assert self.driver is not None, "it was started"
-        said = self.driver.said.read_text(errors="replace")
+        said = self._said()[self.heard :]
         return {"code": self.ended(), "errors": errors_of(said), "said": said[-4_000:]}
+
+    def forget(self) -> None:
+        """What was said up to now is of a start, and not of what is to come."""
+        self.heard = len(self._said())
+
+    def _said(self) -> str:
+        assert self.driver is not None, "it was started"
+        return self.driver.said.read_text(errors="replace")
 
 
 def errors_of(said: str) -> list[str]:
@@ -124,6 +132,7 @@ def watch(application: Application, stage: Stage) -> dict[str, Any]:
     if len(before.times) != KEYS * len(BEFORE):
         assert application.driver is not None, "it was started"
         raise WrongRun(f"{len(before.times)} outputs before anything was refused: {application.driver.last_words()}")
+    application.forget()
     stage.limit(LIMIT_BYTES)
     stage.send(AMID)
     first = application.settle(KEYS * AMID.stop, QUIET_S["running"])

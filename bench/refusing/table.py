@@ -30,7 +30,7 @@ def row(title: str, facts: Mapping[str, Any]) -> list[str]:
         ", ".join(f"`{name}`" for name in first["errors"]) or "none",
         f"{facts['others']} of {facts['others_sent']}",
         fate(facts),
-        f"{standing(facts['again'])}, {facts['again']['more']} more outputs",
+        f"{standing(facts['again'])}; outputs more: {facts['again']['more']}",
         standing(facts["raised"]),
         f"{lost} ({facts['missing_others']} of other keys)" if lost else "0",
         str(facts["doubled"]),

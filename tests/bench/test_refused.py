@@ -15,7 +15,7 @@ from rig.witness import WrongRun
 
 def facts(**changed: Any) -> dict[str, Any]:
     """Of an arm that stops and keeps the record."""
-    goes_on = {"code": None, "errors": []}
+    goes_on: dict[str, Any] = {"code": None, "errors": []}
     found = {
         "first": {"code": 5, "errors": ["HandlerFailed", "MESSAGE_TOO_LARGE"]},
         "others": 190,
@@ -70,7 +70,7 @@ def test_a_row_says_how_a_process_stands() -> None:
     assert cells["process"] == "ends with code 5"
     assert cells["errors it names"] == "`HandlerFailed`, `MESSAGE_TOO_LARGE`"
     assert cells["other keys meanwhile"] == "190 of 570"
-    assert cells["restart, same limit"] == "ends with code 5, 0 more outputs"
+    assert cells["restart, same limit"] == "ends with code 5; outputs more: 0"
     assert cells["restart, limit raised"] == "goes on"
     assert cells["changes of state without output"] == "no state"
 
