@@ -116,9 +116,8 @@ def page(result: dict[str, Any]) -> str:
     """The table, and where it comes from."""
     titles = {name: arm.title for name, arm in ARMS.items()}
     skipped = {**result["skipped"], **result["failed"]}
-    where = f"One run of each, on {result['when'][:10]} at commit {result['commit'][:10]}"
     ran = ", ".join(f"{name} {version}" for name, version in versions(result).items())
-    return f"{where}, with {ran}.\n\n{markdown(result['facts'], titles, skipped)}"
+    return f"One run of each, on {result['when'][:10]}, with {ran}.\n\n{markdown(result['facts'], titles, skipped)}"
 
 
 def versions(result: dict[str, Any]) -> dict[str, str]:
