@@ -152,20 +152,19 @@ def lock(rest: list[str]) -> int:
 
     uv = shutil.which("uv") or stop("making the locks needs uv, which is not on the path", "pip install uv")
     folder = ROOT / "requirements"
+    pin = [uv, "pip", "compile", "--universal", "--generate-hashes", "--no-header", "--no-annotate", "--quiet", *rest]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for name, extras in ((FULL, ("dev", "demo")), (SMALL, ("dev",)), (JAVA, ())):
         wanted = [f"--extra={extra}" for extra in extras] + ["pyproject.toml"] if extras else ["-"]
         bounds = ["--constraints", str(folder / FULL)] if name == SMALL else []
-        command = [uv, "pip", "compile", *wanted, *bounds, "--universal", "--generate-hashes", "--no-header"]
-        command += ["--no-annotate", "--python-version", "3.11", "--quiet", "--output-file", str(folder / name), *rest]
+        command = [*pin, *wanted, *bounds, "--python-version", "3.11", "--output-file", str(folder / name)]
         given = "\n".join(project["optional-dependencies"]["java"])
         subprocess.run(command, cwd=ROOT, check=True, text=True, input=given, stdout=subprocess.DEVNULL)
         head = f"# About {SIZES[name]}. Written by: python3 dev.py lock\n"
         (folder / name).write_text(head + (folder / name).read_text())
     for name, (library, python) in PEERS.items():
         path = ROOT / "bench" / "peers" / "requirements" / f"{name}.txt"
-        command = [uv, "pip", "compile", "-", "--universal", "--generate-hashes", "--no-header", "--no-annotate"]
-        command += ["--python-version", python, "--quiet", "--output-file", str(path), *rest]
+        command = [*pin, "-", "--python-version", python, "--output-file", str(path)]
         subprocess.run(command, cwd=ROOT, check=True, text=True, input=library, stdout=subprocess.DEVNULL)
     return 0
 
