@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from refused import ARMS, pinned
+from refused import ARMS, own_failures, pinned
 from refused_apps import LIBRARIES, output_of
 from refusing.run import errors_of
 from refusing.stage import REFUSED_KEY, REFUSED_NUMBER, visible_of
@@ -62,6 +62,15 @@ def test_what_is_lost_is_told_from_what_is_a_dead_letter() -> None:
     assert loses(facts(ahead_at_last=1))
     assert row("one", DEAD)[7] == "0"
     assert row("one", LOST)[7] == "9 (8 of other keys)"
+
+
+def test_the_bench_fails_by_its_own_arms_only() -> None:
+    """A peer that loses outputs, or whose run is void, is shown; the command fails when keylanes' is."""
+    result: dict[str, Any] = {"facts": {"flechtwerk": LOST, "keylanes": DEAD}, "failed": {"quix-eos": "no output"}}
+    assert own_failures(result) == []
+    result["facts"]["keylanes"] = LOST
+    result["failed"]["keylanes-known"] = "no output"
+    assert own_failures(result) == ["keylanes", "keylanes-known"]
 
 
 def test_a_row_says_how_a_process_stands() -> None:
