@@ -86,7 +86,7 @@ async def loop(spec: Spec, *, is_awaited: bool) -> None:
     """A consumer, a transactional producer, a transaction for each poll; counts are kept in memory.
 
     ``send`` gives a future of the record's fate. ``is_awaited``: the loop waits for all of them before the commit;
-    else it leaves them to the commit, as the library's own example does.
+    else it leaves them to the commit, as many programs do.
     """
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
