@@ -12,13 +12,18 @@ or free and not granted) belongs to where it goes: so plans that follow each oth
 
 Nothing that is the coordinator's own wish happens in its first two load intervals: it has not heard the loads yet.
 
+One plan parts partitions before any load was measured: the first one of members that were started together, when they
+are more than the partitions. So nobody of them stands idle until loads are known. It makes two halves of a partition,
+and no more: two readers are worth it whatever a record costs, and nothing would take a part back from a third one. What
+was granted once keeps its cut: its load is known from then, and its state is where it was.
+
 What a plan is made of are values (a ``Question``) and the loads, of which a thread may ask. A small one is answered
 where it is asked; a large one is in ``needs``, is answered off the event loop by ``answered``, and counts if nothing
 that it was made of has changed since.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
 import msgspec
@@ -51,7 +56,8 @@ MOVES_MAX: Final = 2_000
 class Question(NamedTuple):
     """All that a plan is made of. ``places``: the cells of each; ``pending``, ``ways``: the moves and the releases that
     are on their way, by place; ``stateful``: topics with stores; ``factors``: into how many parts each topic's
-    partitions may be cut; ``number``: the highest of a move so far.
+    partitions may be cut; ``number``: the highest of a move so far; ``halves``: partitions that were never granted may be
+    halved for those who would have nothing.
     """
 
     key: Hashable
@@ -67,6 +73,7 @@ class Question(NamedTuple):
     stateful: frozenset[str]
     factors: dict[str, int]
     loads: Loads
+    halves: bool = False
 
     @property
     def size(self) -> int:
@@ -168,10 +175,15 @@ def _is_time(view: View) -> bool:
     there = {*view.heard.asked, *(member.birth for member in view.living), seat.birth}
     if seat.planned_ms is not None:
         return len(there) == 1 or view.now_ms - seat.planned_ms >= rules.plan_interval_ms
-    expected = view.heard.expected
-    if expected > 1 and not any(member.incarnation in view.control.held for member in view.living):
-        return len(there) >= expected or view.now_ms - seat.began_ms >= rules.session_ms
+    if _starts_together(view):
+        return len(there) >= view.heard.expected or view.now_ms - seat.began_ms >= rules.session_ms
     return len(there) == 1 or view.now_ms - seat.began_ms >= rules.start_window_ms
+
+
+def _starts_together(view: View) -> bool:
+    """Whether this is the first plan of members that are being started together: nobody has anything yet."""
+    is_first = view.seat.planned_ms is None and view.heard.expected > 1
+    return is_first and not any(member.incarnation in view.control.held for member in view.living)
 
 
 def _has_heard(view: View) -> bool:
@@ -251,6 +263,7 @@ def _question(view: View, cause: str, requests: tuple[MoveAsked, ...], *, levels
         frozenset(store.topic for store in control.stores.values()),
         factors,
         view.heard.loads,
+        levels and _starts_together(view),
     )
 
 
@@ -330,9 +343,11 @@ def _shares(question: Question) -> dict[Share, tuple[Cell, PlannedMove | None]]:
     """What is to be shared out: each with the cell that it lies in, and the move whose release was asked for."""
     staying = {taker.incarnation for taker in question.takers}
     shares: dict[Share, tuple[Cell, PlannedMove | None]] = {}
+    halved = _halved(question)
     for place, found in question.places.items():
         requested = [request for request in question.requests if (request.topic, request.partition) == place]
-        for cell in cut_by(found, [*requested, *question.ways.get(place, ())]):
+        parts = _halves(found, question.factors[place[0]]) if place in halved else found
+        for cell in cut_by(parts, [*requested, *question.ways.get(place, ())]):
             begun = newest(question.pending.get(place, ()), cell)
             if begun is not None and begun.target not in staying:
                 begun = None
@@ -344,6 +359,30 @@ def _shares(question: Question) -> dict[Share, tuple[Cell, PlannedMove | None]]:
             share = Share(*place, cell.first, cell.end, owner, place[0] in question.stateful)
             shares[_measured(share, question)] = cell, begun if is_asked else None
     return shares
+
+
+def _halved(question: Question) -> frozenset[Place]:
+    """What the first plan halves: of whole partitions that were never granted as many as there are members who would
+    have nothing, where all members can handle the same.
+    """
+    topics = {taker.topics for taker in question.takers}
+    if not question.halves or len(topics) != 1:
+        return frozenset()
+    able = [place for place in question.places if place[0] in question.takers[0].topics]
+    idle = len(question.takers) - sum(len(question.places[place]) for place in able)
+    new = (
+        place
+        for place in able
+        if [cell.epoch for cell in question.places[place]] == [0] and question.factors[place[0]] > 1
+    )
+    return frozenset(islice(new, max(0, idle)))
+
+
+def _halves(found: Sequence[Cell], factor: int) -> list[Cell]:
+    """A whole partition in two, at the middle of its declared cut."""
+    bounds = even_bounds(factor)
+    (whole,), middle = found, bounds[len(bounds) // 2]
+    return [whole._replace(end=middle), whole._replace(first=middle)]
 
 
 def _measured(share: Share, question: Question) -> Share:
