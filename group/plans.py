@@ -380,8 +380,7 @@ def _halved(question: Question) -> frozenset[Place]:
 
 def _halves(found: Sequence[Cell], factor: int) -> list[Cell]:
     """A whole partition in two, at the middle of its declared cut."""
-    bounds = even_bounds(factor)
-    (whole,), middle = found, bounds[len(bounds) // 2]
+    (whole,), middle = found, even_bounds(factor)[factor // 2]
     return [whole._replace(end=middle), whole._replace(first=middle)]
 
 

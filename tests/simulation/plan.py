@@ -73,6 +73,8 @@ STATELESS_ONLY: Final = frozenset({"grow"})
 KINDS_MAX = 9
 """So many kinds of happenings occur in one plan: a mix of its own, in which some come together often."""
 AT_ONCE_S = 0.05
+TOGETHER: Final = 0.25
+"""So many of the groups are processes of one parent."""
 CELLS: Final = (1, 4, 16)
 """Factors of groups in which ranges move."""
 
@@ -108,6 +110,8 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
     """What processes may be called; none: nobody has a name."""
     members: int = 1
     """So many processes are there from the beginning."""
+    together: bool = False
+    """Each process says that so many are being started together: the first plan waits for them, and may halve."""
     factors: dict[str, int] = {}
     """Of source topics; those of others are drawn."""
     processes_max: int = 4
@@ -175,7 +179,8 @@ def draw_plan(seed: int) -> Plan:
     mix = msgspec.structs.replace(draw_mix(rng), max_in_flight=limit)
     if mix.members > 1:
         until_level = random.Random(f"level {seed}").choice((0.0, 0.0, 0.0, 0.5, 1.0))
-        mix = msgspec.structs.replace(mix, until_level=until_level)
+        together = random.Random(f"together {seed}").random() < TOGETHER
+        mix = msgspec.structs.replace(mix, until_level=until_level, together=together)
     plan = Plan(seed, mix, tuple(_draw_bursts(rng, mix)), tuple(_draw_happenings(rng, mix)))
     return plan if mix.members == 1 else _with_moves(plan)
 
@@ -210,6 +215,7 @@ def made(seed: int, kinds: Sequence[str]) -> Plan:
         processes_max=5,
         differing=0.0,
         until_level=0.0,
+        together=False,
         dying=False,
         release_ms=rng.choice((2_000, 30_000)),
         join_ms=rng.choice((500, 10_000)),

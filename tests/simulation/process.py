@@ -14,6 +14,7 @@ from keylanes.keyrange.hashing import point_of
 from keylanes.runtime.handlers.context import Context
 from keylanes.runtime.handlers.sizes import bytes_of
 from keylanes.runtime.member import Member
+from keylanes.runtime.membership.offer import Origin
 from keylanes.runtime.partition.worker import Worker
 from keylanes.runtime.rejoining import Rejoining
 from keylanes.runtime.watch.steps import Step
@@ -102,6 +103,7 @@ class Process:
             on_step=self.hears,
             now_s=self.loop.time,
             open_copies=lambda _: LivingCopies(self.folder, self.may_write),
+            origin=Origin("", mix.members if mix.together else 0),
         )
 
     def _adopt(self, member: Member) -> None:

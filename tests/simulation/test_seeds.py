@@ -96,6 +96,7 @@ EFFECTS = (
     "an answer lost at a step",
     "withdrawn: deadline",
     "plan: request",
+    "plan: halves",
     "asked for a split",
     "asked for a merge",
     "split as hot",

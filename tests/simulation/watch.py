@@ -165,6 +165,7 @@ class Watch:
             case PlanMade():
                 self.asks.plan(event)
                 self.reached[f"plan: {event.cause}"] += 1
+                self.reached["plan: halves"] += event.plan == 1 and any(move.first for move in event.moves)
             case ReleaseAsked():
                 self.asks.ask(event, self._cells(event))
             case ReleaseWithdrawn():
