@@ -56,8 +56,8 @@ MOVES_MAX: Final = 2_000
 class Question(NamedTuple):
     """All that a plan is made of. ``places``: the cells of each; ``pending``, ``ways``: the moves and the releases that
     are on their way, by place; ``stateful``: topics with stores; ``factors``: into how many parts each topic's
-    partitions may be cut; ``number``: the highest of a move so far; ``halves``: partitions that were never granted may be
-    halved for those who would have nothing.
+    partitions may be cut; ``number``: the highest of a move so far; ``halves``: partitions that were never granted may
+    be halved for those who would have nothing.
     """
 
     key: Hashable
