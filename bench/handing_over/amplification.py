@@ -9,12 +9,12 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-from handing_over.logs import ahead_s
 from handing_over.sizes import Size
 from handing_over.stage import Sample, Stage, Work, begun, cut, names_of, said, staged
 from keylanes.keyrange.hashing import SPACE_END
 from rig.child import run_coroutine
 from rig.ground import Ground
+from rig.logs import ahead_s
 from rig.notes import Notes, Points
 
 FACTOR = 64

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from handing_over.logs import Logs, ahead_s
 from handing_over.sizes import Size
 from handing_over.stage import Stage, Work, begun, names_of, said, staged
 from rig.child import run_coroutine
 from rig.ground import Ground
+from rig.logs import Logs, ahead_s
 
 MEMBERS, PARTITIONS, FACTOR = 2, 4, 64
 WAIT_MS, RATE = 5.0, 4_000.0

@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from handing_over.logs import Commit, Logs, ahead_s
 from handing_over.sizes import GROUPS, MOVES_PER_SECOND, TIMES, Group, Size
 from handing_over.stage import Stage, Work, begun, cut, names_of, said, staged
 from keylanes.group.happened import Move, MoveState
@@ -22,6 +21,7 @@ from keylanes.keyrange.hashing import SPACE_END
 from rig.child import run_coroutine
 from rig.gaps import gaps
 from rig.ground import Ground
+from rig.logs import Commit, Logs, ahead_s
 from rig.notes import Notes, Points, stood_still_ns
 from rig.records import SEED
 from rig.witness import WrongRun

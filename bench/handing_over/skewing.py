@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from handing_over.balance import EVEN, Look, allowed, even_from_s, least_points
-from handing_over.logs import Logs, ahead_s
 from handing_over.sizes import Size
 from handing_over.stage import Stage, Work, begun, cut, names_of, said, staged
 from keylanes.group.happened import Move
@@ -21,6 +20,7 @@ from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import even_bounds
 from rig.child import run_coroutine
 from rig.ground import Ground
+from rig.logs import Logs, ahead_s
 from rig.notes import Notes, Points
 
 MEMBERS, PARTITIONS, FACTOR = 4, 4, 64

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from handing_over.load import keys_of
-from handing_over.logs import Logs, opened
 from keylanes.keyrange.hashing import SPACE_END
 from keylanes.keyrange.ranges import even_bounds
 from rig.broker import connected
 from rig.counts import read_counts
 from rig.drivers import Driver, run_module, run_peer
 from rig.ground import Ground
+from rig.logs import Logs, opened
 from rig.notes import NOTE_BYTES, Notes, Points, Unproven, notes_of, prove
 from rig.witness import WrongRun
 

@@ -1,43 +1,47 @@
 """An application whose handler computes, in one process or several, each of which notes what it handles.
 
 keylanes alone. Called as ``python cores_app.py ORDER.json``; ``app.run(processes=…)`` starts it again for each process.
-Each one's notes are those of handover_app.py; some times a second it samples its records, processor time and peak
-memory. Both files end with its number. The handler is a ``def``, and is given the value alone. SIGTERM ends all in
-order.
+Each one's notes are those of handover_app.py; some times a second it samples its records, what it has read of the
+source so far, and its processor time. Both files end with its number. The handler is a ``def``, and is given the value
+alone. SIGTERM ends all in order.
 """
 
 import json
 import logging
-import resource
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from _driver import spin
-from handover_app import Notes
+from handover_app import CountingBroker, Notes
 from keylanes import App, Settings
+from keylanes.brokers.protocol import Broker
+from keylanes.runtime.connect import connect
 from keylanes.runtime.processes.child import SIBLING
 
 SAMPLE_S = 0.1
+NAME = "core"
 
 
-def sampled(path: str, notes: Notes) -> None:
+def sampled(path: str, notes: Notes, counts: CountingBroker) -> None:
     """In a thread, without end."""
     with open(path, "a") as file:
         while True:
-            peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             now = {"at_s": time.monotonic(), "cpu_s": time.process_time(), "records": notes.count}
-            file.write(json.dumps({**now, "peak_bytes": peak_bytes}) + "\n")
+            file.write(json.dumps({**now, "records_read": counts.records_read}) + "\n")
             file.flush()
             time.sleep(SAMPLE_S)
 
 
 def run(order: dict[str, Any]) -> None:
     """Until SIGTERM."""
-    app = App(order["group"], broker=f"kafka://{order['bootstrap']}", settings=Settings(threads=order["threads"]))
+    address, settings = f"kafka://{order['bootstrap']}", Settings(threads=order["threads"], group_instance_id=NAME)
     number = 1 if SIBLING is None else SIBLING.number
+    counting = CountingBroker(connect(address, settings, order["group"]), order["topic"])
+    is_parent = order["processes"] > 1 and SIBLING is None
+    app = App(order["group"], broker=address if is_parent else cast(Broker, counting), settings=settings)
     notes, guard = Notes(f"{order['notes']}-{number}", order["notes_max"]), threading.Lock()
     spin_us, clock = order["spin_us"], time.monotonic_ns
 
@@ -48,8 +52,9 @@ def run(order: dict[str, Any]) -> None:
         with guard:
             notes.add(began_ns, 0, 0, value)
 
-    if order["processes"] == 1 or SIBLING is not None:
-        threading.Thread(target=sampled, args=(f"{order['samples']}-{number}", notes), daemon=True).start()
+    if not is_parent:
+        arguments = (f"{order['samples']}-{number}", notes, counting)
+        threading.Thread(target=sampled, args=arguments, daemon=True).start()
     app.run(processes=order["processes"])
 
 

@@ -1,21 +1,34 @@
 """One run: a source that was filled before, a handler that computes, and so many processes of one parent."""
 
+import asyncio
 import json
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rig.child import run_coroutine
 from rig.drivers import Driver, run_peer
 from rig.ground import Ground
 from rig.loader import counts_of, keys_of_order
+from rig.logs import ahead_s, whole
+from rig.memory import family, shared_out_bytes
 from rig.notes import Notes, Unproven, notes_of, prove
 from rig.witness import WrongRun
+from spreading.moving import ask_moves, told
 
 KEYS = 10_000
 LOOK_S, RUN_S_MAX = 0.1, 180.0
+WEIGH_LOOKS = 10
+"""Memory is looked at each so many looks."""
+MOVES_FROM = 0.75
+"""On one partition hand-overs are asked for when this part of the records was handled."""
+STEADY_S_MIN = 1.0
 NOTES_MORE = 1_000
 THREADS = 16
+
+Samples = list[dict[str, float]]
 
 
 class Arm(NamedTuple):
@@ -30,6 +43,18 @@ class Arm(NamedTuple):
         """As it is called in the book."""
         return f"{self.spin_us} µs, {self.partitions} partitions, {self.processes} processes"
 
+    @property
+    def has_moves(self) -> bool:
+        """Whether hand-overs are asked for: where that makes nobody read more."""
+        return self.partitions == 1 and self.processes > 1
+
+
+class Seen(NamedTuple):
+    """What the harness saw. ``moved_ns``: when hand-overs were asked for first; None: they were not."""
+
+    memory_bytes: int
+    moved_ns: int | None
+
 
 def run(ground: Ground, arm: Arm, records: int, suffix: str) -> dict[str, Any]:
     """The figures of an arm. Raises WrongRun."""
@@ -37,7 +62,7 @@ def run(ground: Ground, arm: Arm, records: int, suffix: str) -> dict[str, Any]:
     topic = f"cores-{records}-{arm.partitions}"
     ground.fill(topic, source)
     with ground.scratch(f"cores-{suffix}") as folder:
-        order = {
+        order: dict[str, Any] = {
             "bootstrap": ground.bootstrap,
             "topic": topic,
             "group": f"cores-{suffix}",
@@ -49,7 +74,7 @@ def run(ground: Ground, arm: Arm, records: int, suffix: str) -> dict[str, Any]:
             "samples": str(folder / "samples"),
         }
         with run_peer("cores_app.py", order, folder / "app") as driver:
-            _until_handled(driver, folder, arm.processes, records)
+            seen = run_coroutine(_watched(driver, folder, arm, order, records))
             driver.process.send_signal(signal.SIGTERM)
             driver.end()
         notes = [notes_of((folder / f"notes-{n}").read_bytes(), f"{n}") for n in range(1, arm.processes + 1)]
@@ -57,41 +82,80 @@ def run(ground: Ground, arm: Arm, records: int, suffix: str) -> dict[str, Any]:
             prove(notes, counts_of(keys_of_order({**source, "topic": topic}), KEYS))
         except Unproven as error:
             raise WrongRun(str(error)) from None
-        return figures_of(notes, [_samples(folder, n) for n in range(1, arm.processes + 1)], records)
+        samples = [_samples(folder, n) for n in range(1, arm.processes + 1)]
+        moves = run_coroutine(whole(f"kafka://{ground.bootstrap}", order["group"], topic)).moves()
+        began_s, ended_s = ends_of(notes)
+        return {
+            **figures_of(notes, samples, records, seen.moved_ns),
+            **told(moves, began_s + ahead_s(), ended_s + ahead_s()),
+            "memory_bytes": seen.memory_bytes,
+        }
 
 
-def _samples(folder: Path, number: int) -> list[dict[str, float]]:
+def _samples(folder: Path, number: int) -> Samples:
     path = folder / f"samples-{number}"
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in lines]
 
 
-def _until_handled(driver: Driver, folder: Path, processes: int, records: int) -> None:
-    """Raises WrongRun when it takes too long, or the parent ends."""
-    until_s = time.monotonic() + RUN_S_MAX
-    while True:
-        time.sleep(LOOK_S)
-        done = sum(int(of[-1]["records"]) for n in range(1, processes + 1) if (of := _samples(folder, n)))
-        if done >= records:
-            return
-        if driver.process.poll() is not None or time.monotonic() > until_s:
-            raise WrongRun(f"{done:,} of {records:,} records were handled: {driver.last_words()}")
+async def _watched(driver: Driver, folder: Path, arm: Arm, order: dict[str, Any], records: int) -> Seen:
+    """Until all is handled. Raises WrongRun when it takes too long, or the parent ends."""
+    until_s, looks, memory_bytes, moved_ns = time.monotonic() + RUN_S_MAX, 0, 0, None
+    mover: asyncio.Task[None] | None = None
+    try:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            done = sum(int(of[-1]["records"]) for n in range(1, arm.processes + 1) if (of := _samples(folder, n)))
+            looks += 1
+            if looks % WEIGH_LOOKS == 0:
+                memory_bytes = max(memory_bytes, shared_out_bytes(family(driver.process.pid)))
+            if done >= records:
+                return Seen(memory_bytes, moved_ns)
+            if driver.process.poll() is not None or time.monotonic() > until_s:
+                raise WrongRun(f"{done:,} of {records:,} records were handled: {driver.last_words()}")
+            if mover is None and arm.has_moves and done >= MOVES_FROM * records:
+                moved_ns = time.monotonic_ns()
+                asked = ask_moves(f"kafka://{order['bootstrap']}", order["group"], order["topic"], arm.partitions)
+                mover = asyncio.create_task(asked)
+    finally:
+        if mover is not None:
+            mover.cancel()
+            await asyncio.gather(mover, return_exceptions=True)
 
 
-def figures_of(notes: list[Notes], samples: list[list[dict[str, float]]], records: int) -> dict[str, Any]:
+def ends_of(notes: Sequence[Notes]) -> tuple[float, float]:
     """From the first record of all that began to the last that ended."""
     began_ns = min(min(of.began_ns) for of in notes if of.began_ns)
-    ended_ns = max(of.ended_ns[-1] for of in notes if of.ended_ns)
-    began_s, ended_s = began_ns / 1e9, ended_ns / 1e9
+    return began_ns / 1e9, max(of.ended_ns[-1] for of in notes if of.ended_ns) / 1e9
+
+
+def figures_of(
+    notes: Sequence[Notes], samples: Sequence[Samples], records: int, moved_ns: int | None = None
+) -> dict[str, Any]:
+    """Of the whole run, from the first record of all that began to the last that ended; and of its steady part: from
+    when all had begun that had anything to do until the first of them had nothing left, or hand-overs were asked for.
+    By then all is read, for readers are ahead of handlers; who takes something over reads from there on once more.
+    """
+    began_s, ended_s = ends_of(notes)
     cpu_s = 0.0
     for of in samples:
         before = [one["cpu_s"] for one in of if one["at_s"] <= began_s]
         then = [one["cpu_s"] for one in of if one["at_s"] <= ended_s + LOOK_S]
         cpu_s += (then[-1] if then else 0.0) - (before[-1] if before else 0.0)
+    at_work = [of for of in notes if of.began_ns]
+    spread_ns = max(min(of.began_ns) for of in at_work)
+    until_ns = min([of.ended_ns[-1] for of in at_work] + ([] if moved_ns is None else [moved_ns]))
+    told_s = ended_s + LOOK_S if moved_ns is None else moved_ns / 1e9
+    read = [max((one["records_read"] for one in of if one["at_s"] <= told_s), default=0) for of in samples]
+    steady_s = (until_ns - spread_ns) / 1e9
+    steady = sum(len(of.within(spread_ns, until_ns)) for of in at_work) / steady_s if steady_s >= STEADY_S_MIN else None
     return {
         "records": records,
         "per_second": records / (ended_s - began_s),
+        "steady_per_second": steady,
+        "spread_s": spread_ns / 1e9 - began_s,
+        "at_work": len(at_work),
+        "read": sum(read) / records,
         "cpu_us_per_record": cpu_s / records * 1e6,
-        "peak_bytes": sum(of[-1]["peak_bytes"] for of in samples if of),
         "shares": [len(of.ended_ns) / records for of in notes],
     }

@@ -9,7 +9,6 @@ from handing_over.amplification import at, figures_of
 from handing_over.balance import Look, allowed, even_from_s, least_points
 from handing_over.held import Group as HeldGroup
 from handing_over.load import chosen, keys_of
-from handing_over.logs import Commit
 from handing_over.moving import bands_of, homes_of, stays_of
 from handing_over.sizes import GROUPS, PARTS, SIZES, arms
 from handing_over.tables import cell, page, tables
@@ -19,6 +18,7 @@ from handover_app import NOTE
 from handover_app import Notes as Written
 from keylanes.keyrange.hashing import SPACE_END
 from rig.book import Book
+from rig.logs import Commit
 from rig.notes import Notes, Points, Unproven, notes_of, prove, stood_still_ns
 from rig.records import PLACE
 

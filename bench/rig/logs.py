@@ -28,7 +28,7 @@ OPEN_S_MAX = 90.0
 LOOK_S = 0.1
 AGAIN_S = 10.0
 """A request that came to nothing is made again."""
-BY = "bench handover"
+BY = "a benchmark"
 
 
 class Commit(NamedTuple):
@@ -117,6 +117,18 @@ class Logs:
         changes = [entry for entry in self.history.entries() if isinstance(entry, Change)]
         return [change for change in changes if change.what == "expelled"]
 
+    def granted(self, partition: int) -> list[tuple[int, int, str]]:
+        """Whom points of a source partition were granted to last, by the control log alone; touching ones as one."""
+        owners, found = self.ledger.control.owners.get((self.topic, partition)), list[tuple[int, int, str]]()
+        names = self.names()
+        for first, end, owner in owners.pieces() if owners is not None else ():
+            name = names.get(owner.incarnation, "")
+            if found and found[-1][1:] == (first, name):
+                found[-1] = found[-1][0], end, name
+            else:
+                found.append((first, end, name))
+        return found
+
     # --- asking ------------------------------------------------------------------------------------------------------
 
     async def ask(self, points: Points, name: str) -> None:
@@ -152,14 +164,17 @@ class Logs:
 
 
 @contextlib.asynccontextmanager
-async def opened(address: str, app: str, topic: str) -> AsyncIterator[Logs]:
-    """The logs of an application that is being started. Raises TimeoutError."""
+async def opened(address: str, app: str, topic: str, *, is_control_alone: bool = False) -> AsyncIterator[Logs]:
+    """The logs of an application that is being started; ``is_control_alone``: without the offset log, which is large.
+    Raises TimeoutError.
+    """
     names = [control_topic(app), offsets_topic(app), signals_topic(app)]
     async with connected(address) as broker:
         async with asyncio.timeout(OPEN_S_MAX):
             while len(found := await broker.describe(names)) < len(names):  # noqa: ASYNC110  # nobody tells
                 await asyncio.sleep(LOOK_S)
-        sources = [TopicPartition(name, p) for name in names[:2] for p in range(found[name].partitions)]
+        read = names[:1] if is_control_alone else names[:2]
+        sources = [TopicPartition(name, p) for name in read for p in range(found[name].partitions)]
         reader = await _reader(broker, sources)
         appender = broker.appender()
         try:
@@ -167,6 +182,15 @@ async def opened(address: str, app: str, topic: str) -> AsyncIterator[Logs]:
         finally:
             await reader.close()
             await appender.close()
+
+
+async def whole(address: str, app: str, topic: str) -> Logs:
+    """Both logs of an application, from their beginnings to their ends as they are now."""
+    async with connected(address) as broker, opened(address, app, topic) as logs:
+        ends = await broker.watermarks(logs.sources)
+        while any(logs.reader.position(source) < mark.high for source, mark in ends.items()):
+            await logs.read()
+        return logs
 
 
 async def _reader(broker: Broker, sources: list[TopicPartition]) -> Reader:
