@@ -35,7 +35,9 @@ class Skipped(Exception):
 
 @dataclass(frozen=True)
 class Arm:
-    """``program`` is a file in ``bench/peers``, or ``java``; ``environment`` a pinned file there, empty for our own."""
+    """``program`` is a file in ``bench/peers``, or ``java``; ``environment`` a pinned file there, empty for our own.
+    ``parallel``: so many processes of ours, or threads of Kafka Streams.
+    """
 
     name: str
     title: str
@@ -43,18 +45,27 @@ class Arm:
     environment: str = ""
     python_min: tuple[int, int] = (3, 11)
     is_exactly_once: bool = False
+    parallel: int = 1
 
 
 ARMS = {
     arm.name: arm
     for arm in (
         Arm("keylanes", "keylanes, exactly once", "keylanes_app.py", is_exactly_once=True),
+        Arm(
+            "keylanes-2",
+            "keylanes in 2 processes, exactly once",
+            "keylanes_processes_app.py",
+            is_exactly_once=True,
+            parallel=2,
+        ),
         Arm("getmany", "aiokafka getmany, nothing committed", "aiokafka_loops.py"),
         Arm("bare-lanes", "bare asyncio lanes, nothing committed", "aiokafka_loops.py"),
         Arm("aiokafka-serial", "aiokafka, one at a time", "aiokafka_loops.py"),
         Arm("parallel-consumer-core", "Parallel Consumer, core", "java"),
         Arm("parallel-consumer-reactor", "Parallel Consumer, reactor", "java"),
         Arm("streams-eos", "Kafka Streams, exactly once", "java", is_exactly_once=True),
+        Arm("streams-eos-2", "Kafka Streams with 2 threads, exactly once", "java", is_exactly_once=True, parallel=2),
         Arm("streams-alo", "Kafka Streams, at least once", "java"),
         Arm("quix-eos", "Quix Streams, exactly once", "quix_app.py", "quix", is_exactly_once=True),
         Arm("quix-alo", "Quix Streams, at least once", "quix_app.py", "quix"),
@@ -76,7 +87,7 @@ def driver(arm: str, order: Mapping[str, Any]) -> Driver:
     """Start an arm. The folder that its order names is its own; what the harness keeps is beside it."""
     own_folder = Path(order["folder"])
     own_folder.mkdir(parents=True, exist_ok=True)
-    return Driver(command(ARMS[arm]), {**order, "arm": arm}, own_folder.parent)
+    return Driver(command(ARMS[arm]), {**order, "arm": arm, "parallel": ARMS[arm].parallel}, own_folder.parent)
 
 
 def ready(names: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from comparison.workloads import PC, WORKLOADS, Workload
+from comparison.workloads import OURS, PC, WORKLOADS, Workload, ours_in
 from rig.figures import Content, values
 
-OURS = "keylanes"
 ROUNDS_MIN = 3
 """Fewer say nothing about the spread."""
 
@@ -26,7 +25,7 @@ def median(content: Content, workload: str, arm: str, name: str = "per_second") 
 
 def ratios(content: Content, workload: str, other: str, name: str = "per_second") -> list[float]:
     """Ours divided by the other's in each round that both have."""
-    ours, theirs = values(content, workload, OURS, name), values(content, workload, other, name)
+    ours, theirs = values(content, workload, ours_in(workload), name), values(content, workload, other, name)
     return [ours[number] / theirs[number] for number in sorted(ours.keys() & theirs.keys()) if theirs[number]]
 
 
@@ -109,6 +108,10 @@ def _all_bars() -> Iterator[Bar]:
         streams, quix = against(["streams-eos"]), against(["quix-eos"])
         yield Bar(workload=name, text="× Kafka Streams exactly once", value=streams, required=required, goal=goal)
         yield Bar(workload=name, text="× Quix Streams exactly once", value=quix, required=3, goal=4)
+    for name, required, goal in (("W3-4p", 1.5, 2.0), ("W4-4p", 1.0, 1.5)):
+        streams = against(["streams-eos-2"])
+        text = "in 2 processes, × Kafka Streams with 2 threads"
+        yield Bar(workload=name, text=text, value=streams, required=required, goal=goal)
     yield Bar(workload="W5", text="of the hottest key's bound", value=of_bound, required=0.9, goal=0.95)
     yield Bar(workload="W5", text="× the best Parallel Consumer", value=against(PC), required=1)
     limits: dict[str, Any] = {"is_limit": True, "workload": "W6"}
@@ -147,7 +150,8 @@ def _verdict(content: Content, bar: Bar, workload: Workload) -> Verdict:
 
 def own_failures(content: Content) -> list[str]:
     """The failures that are ours. A peer that fails is shown with its reason, and its bars do not count."""
-    return [failure for failure in content["failures"] if failure.partition(": ")[0].endswith(f", {OURS}")]
+    arms = [(failure.partition(": ")[0].rpartition(", ")[2], failure) for failure in content["failures"]]
+    return [failure for arm, failure in arms if arm.startswith(OURS)]
 
 
 def why_not(content: Content, workload: Workload) -> str:

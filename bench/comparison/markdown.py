@@ -4,15 +4,17 @@ import statistics
 from typing import Any
 
 from comparison.arms import ARMS
-from comparison.bars import OURS, best, judge, median, ratios, why_not
+from comparison.bars import best, judge, median, ratios, why_not
 from comparison.report import KILL_COLUMNS, LATENCY_COLUMNS, kill_row, notes, sizes, table
 from comparison.workloads import PC, WORKLOADS, Workload
 from rig.figures import Content, values
 
-_SERIAL_PEERS = ("streams-eos", "quix-eos", "flechtwerk")
+_SERIAL_PEERS = (("streams-eos-2", "streams-eos"), ("quix-eos",), ("flechtwerk",))
+"""Of each column the arms, the first one that a workload has."""
 _PEERS = {
     "fastest exactly-once peer": {
         "streams-eos": "Kafka Streams",
+        "streams-eos-2": "Kafka Streams, 2 threads,",
         "quix-eos": "Quix Streams",
         "flechtwerk": "Flechtwerk",
     },
@@ -37,7 +39,7 @@ def summary_table(content: Content) -> str:
     """For the README: each workload that is judged by its rate, against the fastest peer of each guarantee."""
     lines = [f"| workload | keylanes, exactly once | {' | '.join(_PEERS)} |", "|---" * (2 + len(_PEERS)) + "|"]
     for workload in WORKLOADS:
-        rate = median(content, workload.name, OURS)
+        rate = median(content, workload.name, workload.ours)
         if workload.kind == "rate" and rate is not None:
             cells = [_fastest(content, workload, names) for names in _PEERS.values()]
             lines.append(f"| {workload.title} | {rate:,.0f} | {' | '.join(cells)} |")
@@ -132,18 +134,19 @@ def _rounds(content: Content) -> str:
 
 
 def _rates(content: Content) -> list[str]:
-    columns = ["Parallel Consumer, best engine", *(ARMS[arm].title for arm in _SERIAL_PEERS)]
+    columns = ["Parallel Consumer, best engine", *(ARMS[arms[-1]].title for arms in _SERIAL_PEERS)]
     head = ["workload", "keylanes, exactly once", *columns, "others and raw limits"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for workload in WORKLOADS:
-        rate = median(content, workload.name, OURS)
+        rate = median(content, workload.name, workload.ours)
         if workload.kind != "rate" or rate is None:
             continue
-        spread = values(content, workload.name, OURS).values()
+        spread = values(content, workload.name, workload.ours).values()
         pc = [arm for arm in workload.arms if arm in PC]
         cells = [_against(content, workload, best(content, workload.name, pc))] if pc else [""]
-        cells += [_against(content, workload, arm) if arm in workload.arms else "" for arm in _SERIAL_PEERS]
-        others = [arm for arm in workload.arms if arm not in (OURS, *PC, *_SERIAL_PEERS)]
+        serial = [next((arm for arm in names if arm in workload.arms), "") for names in _SERIAL_PEERS]
+        cells += [_against(content, workload, arm) if arm else "" for arm in serial]
+        others = [arm for arm in workload.arms if arm not in (workload.ours, *PC, *serial)]
         said = [f"{arm} {cell}" for arm in others if (cell := _against(content, workload, arm))]
         ours = f"**{rate:,.0f}** ({min(spread):,.0f} to {max(spread):,.0f})"
         lines.append(f"| {workload.name}: {workload.title} | {ours} | {' | '.join(cells)} | {'; '.join(said)} |")
@@ -154,9 +157,11 @@ def _written(content: Content) -> list[str]:
     """Of workloads with outputs: the rates that count the time until the last output was in the log."""
     name, lines = "written_per_second", []
     for workload in WORKLOADS:
-        ours = median(content, workload.name, OURS, name)
+        ours = median(content, workload.name, workload.ours, name)
         if workload.kind == "rate" and ours is not None:
-            others = [arm for arm in workload.arms if arm != OURS and ratios(content, workload.name, arm, name)]
+            others = [
+                arm for arm in workload.arms if arm != workload.ours and ratios(content, workload.name, arm, name)
+            ]
             said = "; ".join(f"{arm} {_cell(content, workload, arm, name)}" for arm in others)
             lines += ["", f"{workload.name} until the last output is in the log: keylanes {ours:,.0f}; {said}."]
     return lines
@@ -194,7 +199,7 @@ def _latency(content: Content, workload: Workload, arm: str) -> list[str]:
     cells = []
     for name in ("p50", "p99", "p99.9"):
         cell, found = f"{median(content, workload.name, arm, name):.1f}", ratios(content, workload.name, arm, name)
-        if arm != OURS and found:
+        if arm != workload.ours and found:
             share = statistics.median(found)
             cell += f" ({_times(share, is_lost=share > 1)})"
         cells.append(cell)

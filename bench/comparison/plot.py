@@ -4,8 +4,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from comparison.bars import OURS
-from comparison.workloads import WORKLOADS, Workload
+from comparison.workloads import OURS, WORKLOADS, Workload
 from rig.figures import Content, values
 from rig.panels import panels_of, plain, saved
 
@@ -40,7 +39,7 @@ def _rate_panel(axis: Any, content: Content, workload: Workload) -> None:
     middles = [statistics.median(runs.values()) for _, runs in found]
     reach = max((value for _, runs in found for value in runs.values()), default=1) or 1
     for place, ((arm, runs), middle) in enumerate(zip(found, middles, strict=True)):
-        colour = OUR_COLOUR if arm == OURS else LIMIT_COLOUR if arm in LIMITS else OTHER_COLOUR
+        colour = OUR_COLOUR if arm.startswith(OURS) else LIMIT_COLOUR if arm in LIMITS else OTHER_COLOUR
         whiskers = [[middle - min(runs.values())], [max(runs.values()) - middle]]
         axis.barh(place, middle, color=colour, xerr=whiskers, error_kw={"capsize": 3, "elinewidth": 1})
         axis.text(max(runs.values()) + reach * 0.02, place, f"{middle:,.0f}", va="center", fontsize=8)

@@ -88,7 +88,7 @@ def run(workload: Workload, arm: str, size: str, ground: Ground) -> dict[str, An
 def check_changelog(order: dict[str, Any], arm: str, ground: Ground) -> None:
     """W3: raises WrongRun unless the last count of each key in the changelog is the number of its records."""
     topic = changelog_of(arm, order["group"], order["topic"])
-    asked = {"changelog_of": arm, "topic": topic, "expected": order["expected"]}
+    asked = {"changelog_of": arm, "topic": topic, "expected": order["expected"], "partitions": order["partitions"]}
     wrong = ask_reader(asked, order, ground)["wrong_keys"]
     if wrong:
         raise WrongRun(f"{wrong} keys have a wrong last count in the changelog")

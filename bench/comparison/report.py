@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from comparison.bars import OURS, Verdict, judge, median, ratios
+from comparison.bars import Verdict, judge, median, ratios
 from comparison.workloads import WORKLOADS, Workload
 from rig.figures import Content, values
 
@@ -81,7 +81,7 @@ def _why_none(content: Content, workload: Workload, arm: str) -> str:
 def _rate_row(content: Content, workload: Workload, arm: str) -> list[Any]:
     rates = values(content, workload.name, arm)
     found = ratios(content, workload.name, arm)
-    ratio = "" if arm == OURS or not found else f"{statistics.median(found):.2f}"
+    ratio = "" if arm == workload.ours or not found else f"{statistics.median(found):.2f}"
     records = int(median(content, workload.name, arm, "records") or 0)
     prefix = " (prefix)" if median(content, workload.name, arm, "is_prefix") else ""
     return [

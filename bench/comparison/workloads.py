@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 
+OURS = "keylanes"
 PC = ("parallel-consumer-core", "parallel-consumer-reactor")
 STREAMS = ("streams-eos", "streams-alo")
 QUIX = ("quix-eos", "quix-alo")
+IN_TWO = ("keylanes", "keylanes-2", "streams-eos", "streams-eos-2")
+"""One and two processes of ours, one and two threads of Kafka Streams."""
 EXACTLY_ONCE = ("keylanes", "streams-eos", "quix-eos")
 
 PREFIX_SECONDS = {"full": 10.0, "quick": 3.0}
@@ -29,6 +32,8 @@ class Workload:
     stuck: int = -1
     kind: str = "rate"
     """``rate``, ``kill`` (W6) or ``latency`` (W7)."""
+    ours: str = OURS
+    """Whose rate the others' are compared with."""
     rounds: int = 3
     """At full size. Five where runs lie far apart: of tails, and where two processors are all there is to share."""
 
@@ -112,6 +117,25 @@ WORKLOADS = (
         rounds=5,
     ),
     Workload(
+        name="W3-4p",
+        title="stateful count, 4 partitions, 2 processes",
+        arms=IN_TWO,
+        ours="keylanes-2",
+        full=2_000_000,
+        quick=400_000,
+        partitions=4,
+    ),
+    Workload(
+        name="W4-4p",
+        title="consume, transform, produce, 4 partitions, 2 processes",
+        arms=IN_TWO,
+        ours="keylanes-2",
+        full=2_000_000,
+        quick=400_000,
+        partitions=4,
+        has_output=True,
+    ),
+    Workload(
         name="W5",
         title="Zipf(1.0) keys, 10 ms, 8 partitions",
         arms=("keylanes", *PC),
@@ -163,6 +187,11 @@ WORKLOADS = (
         spin_us=100,
     ),
 )
+
+
+def ours_in(workload: str) -> str:
+    """Whose rate others' are compared with in the workload of this name."""
+    return next((w.ours for w in WORKLOADS if w.name == workload), OURS)
 
 
 def chosen(names: list[str]) -> list[Workload]:

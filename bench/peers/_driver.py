@@ -78,7 +78,7 @@ class Tally:
 
     def __init__(self, spec: Spec, on_all: Callable[[], None], *, is_threaded: bool = False) -> None:
         self.spec = spec
-        self.next = [0] * spec.keys
+        self.next: list[int] | memoryview[int] = [0] * spec.keys
         self.out_of_order = self.peak = 0
         self.ended_ns = self.ended_cpu_s = 0.0
         self.latencies = array("Q", bytes(8 * spec.records)) if spec.is_timed else array("Q")
@@ -216,18 +216,18 @@ def _counters(path: str) -> memoryview | None:
         return memoryview(mmap.mmap(file.fileno(), 0)).cast("I")
 
 
-def rss_peak_bytes() -> int:
-    """The most memory that this process had, since its program was started."""
-    return _status_bytes("VmHWM")
+def rss_peak_bytes(process: int | str = "self") -> int:
+    """The most memory that a process had, since its program was started."""
+    return _status_bytes("VmHWM", process)
 
 
 def rss_bytes() -> int:
     """The memory that this process has now."""
-    return _status_bytes("VmRSS")
+    return _status_bytes("VmRSS", "self")
 
 
-def _status_bytes(name: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
+def _status_bytes(name: str, process: int | str) -> int:
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return 0

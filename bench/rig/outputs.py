@@ -12,7 +12,7 @@ WRONG_OUTPUTS = ("doubled", "missing", "out_of_order", "damaged")
 """What a reader counts, all of which should be 0."""
 COMMIT_MS = 100
 """Between two commits of all that run exactly once."""
-HEADERS = {"keylanes": "kl"}
+HEADERS = {"keylanes": "kl", "keylanes-2": "kl"}
 """What an arm's outputs must carry: keylanes' say where they come from."""
 
 

@@ -1,4 +1,6 @@
-"""What a committed reader sees of a topic of one partition. Called as ``-m rig.reader ORDER.json``.
+"""What a committed reader sees of a topic, of one partition or of ``partitions``.
+
+Called as ``-m rig.reader ORDER.json``.
 
 With ``live`` it reads ``records`` records of an output as they come and writes how long after their scheduled time it
 saw each (u64 nanoseconds). With ``changelog_of`` it reads a changelog and says how many keys have another last count
@@ -147,7 +149,9 @@ def count_of_flechtwerk(key: bytes, value: bytes) -> tuple[bytes, int]:
 
 COUNTS: dict[str, Count] = {
     "keylanes": count_of_keylanes,
+    "keylanes-2": count_of_keylanes,
     "streams-eos": count_of_streams,
+    "streams-eos-2": count_of_streams,
     "streams-alo": count_of_streams,
     "quix-eos": count_of_quix,
     "quix-alo": count_of_quix,
@@ -173,19 +177,19 @@ def wrong_keys(counts: dict[bytes, int], expected: "array[int]") -> int:
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-async def to_end(consumer: AIOKafkaConsumer, place: TopicPartition, bootstrap: str) -> AsyncIterator[Any]:
-    """Records up to the end that the log itself has now: beyond an open transaction, once it is decided."""
+async def to_end(consumer: AIOKafkaConsumer, places: list[TopicPartition], bootstrap: str) -> AsyncIterator[Any]:
+    """Records up to the ends that the logs themselves have now: beyond an open transaction, once it is decided."""
     plain = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None)
     await plain.start()
-    end = (await plain.end_offsets([place]))[place]
+    ends = await plain.end_offsets(places)
     await plain.stop()
-    while await consumer.position(place) < end:
+    while any([await consumer.position(place) < end for place, end in ends.items()]):
         for records in (await consumer.getmany(timeout_ms=50)).values():
             for record in records:
                 yield record
 
 
-async def check(consumer: AIOKafkaConsumer, place: TopicPartition, order: dict[str, Any]) -> dict[str, Any]:
+async def check(consumer: AIOKafkaConsumer, places: list[TopicPartition], order: dict[str, Any]) -> dict[str, Any]:
     """All of an output."""
     found: Found | Turns
     if order.get("is_paced"):
@@ -194,16 +198,16 @@ async def check(consumer: AIOKafkaConsumer, place: TopicPartition, order: dict[s
         keys = keys_of(order["distribution"], order["records"], order["keys"])
         found = Found(keys, order["keys"], order["stuck"], order["header"])
     written_ms = 0
-    async for record in to_end(consumer, place, order["bootstrap"]):
+    async for record in to_end(consumer, places, order["bootstrap"]):
         found.take(record)
         written_ms = record.timestamp
     return {**found.event(), "written_at_s": written_ms / 1e3}
 
 
-async def count(consumer: AIOKafkaConsumer, place: TopicPartition, order: dict[str, Any]) -> dict[str, Any]:
+async def count(consumer: AIOKafkaConsumer, places: list[TopicPartition], order: dict[str, Any]) -> dict[str, Any]:
     """All of a changelog."""
     read, counts = COUNTS[order["changelog_of"]], dict[bytes, int]()
-    async for record in to_end(consumer, place, order["bootstrap"]):
+    async for record in to_end(consumer, places, order["bootstrap"]):
         if (held := read(record.key, record.value)) is not None:
             counts[held[0]] = held[1]
     return {"event": "result", "wrong_keys": wrong_keys(counts, read_counts(order["expected"]))}
@@ -231,15 +235,15 @@ async def main(order: dict[str, Any]) -> None:
     consumer = AIOKafkaConsumer(
         bootstrap_servers=order["bootstrap"], group_id=None, isolation_level="read_committed", fetch_max_wait_ms=50
     )
-    place = TopicPartition(order["topic"], 0)
+    places = [TopicPartition(order["topic"], partition) for partition in range(order.get("partitions", 1))]
     await consumer.start()
     try:
-        consumer.assign([place])
-        await consumer.seek_to_beginning(place)
+        consumer.assign(places)
+        await consumer.seek_to_beginning(*places)
         if order.get("live"):
             result = await watch(consumer, order)
         else:
-            result = await (count if "changelog_of" in order else check)(consumer, place, order)
+            result = await (count if "changelog_of" in order else check)(consumer, places, order)
         print(json.dumps(result), flush=True)
     finally:
         await consumer.stop()

@@ -2,7 +2,7 @@
 full size.
 """
 
-from comparison.bars import BARS, against, best, judge, ratios, worst
+from comparison.bars import BARS, against, best, judge, own_failures, ratios, worst
 from comparison.workloads import WORKLOADS, chosen
 
 from .books import W5, book, run, thrice
@@ -66,6 +66,17 @@ def test_a_limit_holds_from_below() -> None:
     assert not again.holds
     shares = book(run("W6", "keylanes", again=30, bound=100.0), run("W6", "keylanes", 1, again=90, bound=120.0))
     assert worst("again", of="bound")(shares, "W6") == 0.75
+
+
+def test_two_processes_of_ours_are_compared_with_two_threads() -> None:
+    """Of the workloads for that; a failure of either arm of ours is ours."""
+    rates = {"keylanes": 300.0, "keylanes-2": 450.0, "streams-eos": 100.0, "streams-eos-2": 180.0}
+    content = book(*thrice(*(run("W3-4p", arm, per_second=rate) for arm, rate in rates.items())))
+    (verdict,) = judge(content, [w for w in WORKLOADS if w.name == "W3-4p"])
+    assert (verdict.value, verdict.holds) == (2.5, True)
+    assert ratios(content, "W3-4p", "keylanes") == [1.5] * 3
+    content["failures"] = [f"W3-4p, round 1, {arm}: why, so" for arm in rates]
+    assert [failure.split(":")[0].split(", ")[2] for failure in own_failures(content)] == ["keylanes", "keylanes-2"]
 
 
 def test_every_bar_is_about_a_workload_and_reads_well() -> None:

@@ -39,7 +39,7 @@ public final class Main {
         Witness witness = new Witness(spec);
         Engine engine = switch (spec.arm()) {
             case "parallel-consumer-core", "parallel-consumer-reactor" -> new ParallelConsumer(spec, witness);
-            case "streams-alo", "streams-eos" -> new Streams(spec, witness);
+            case "streams-alo", "streams-eos", "streams-eos-2" -> new Streams(spec, witness);
             default -> throw new IllegalArgumentException("no such arm: " + spec.arm());
         };
         engine.start(() -> say(Map.of("event", "ready")));

@@ -10,13 +10,14 @@ import java.nio.file.Path;
  *
  * @param records   how many records of the topic this run handles: those whose running index is below
  * @param stuck     the running index of a record whose handler never returns, or -1
+ * @param parallel  Kafka Streams' threads
  * @param commitMs  Kafka Streams' commit interval; 0 leaves the engine's own default
  * @param counters  a file of {@code records} × u32 that outlives the process, or empty
  * @param expected  a file of {@code keys} × u32, how many records each key has, or empty
  */
 record Spec(
         String arm, String workload, String bootstrap, String topic, int partitions, String output, String group,
-        Path folder, int records, int keys, double handlerMs, double spinUs, int inFlight, int commitMs, long stuck,
+        Path folder, int records, int keys, double handlerMs, double spinUs, int inFlight, int parallel, int commitMs, long stuck,
         String counters, String expected) {
 
     static Spec read(Path path) throws IOException {
@@ -26,7 +27,7 @@ record Spec(
                 needed(all, "topic").asText(), needed(all, "partitions").asInt(), all.path("output").asText(""),
                 needed(all, "group").asText(), Path.of(needed(all, "folder").asText()), needed(all, "records").asInt(),
                 needed(all, "keys").asInt(), all.path("handler_ms").asDouble(0), all.path("spin_us").asDouble(0),
-                all.path("in_flight").asInt(1_000), all.path("commit_ms").asInt(0), all.path("stuck").asLong(-1),
+                all.path("in_flight").asInt(1_000), all.path("parallel").asInt(1), all.path("commit_ms").asInt(0), all.path("stuck").asLong(-1),
                 all.path("counters").asText(""), all.path("expected").asText(""));
     }
 

@@ -22,7 +22,8 @@ import org.apache.kafka.streams.state.Stores;
 /**
  * Kafka Streams through the Processor API, at least once or exactly once. W3 counts per key in a persistent store with
  * cache and changelog, as the DSL's count has them; "refused" counts and sends a value of the length that it is asked
- * for; with any other output topic each value is transformed and sent on; else a record is only handled. Threads: as many as partitions, at most as many as processors.
+ * for; with any other output topic each value is transformed and sent on; else a record is only handled. Threads: as
+ * many as the order says, one where it says nothing.
  */
 final class Streams extends Engine {
     private static final String STORE = "counts";
@@ -57,12 +58,10 @@ final class Streams extends Engine {
         settings.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, spec.bootstrap());
         settings.put(StreamsConfig.STATE_DIR_CONFIG, spec.folder().toString());
         settings.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, 1);
-        settings.put(
-                StreamsConfig.NUM_STREAM_THREADS_CONFIG,
-                Math.min(spec.partitions(), Runtime.getRuntime().availableProcessors()));
+        settings.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, spec.parallel());
         settings.put(
                 StreamsConfig.PROCESSING_GUARANTEE_CONFIG,
-                spec.arm().equals("streams-eos") ? StreamsConfig.EXACTLY_ONCE_V2 : StreamsConfig.AT_LEAST_ONCE);
+                spec.arm().startsWith("streams-eos") ? StreamsConfig.EXACTLY_ONCE_V2 : StreamsConfig.AT_LEAST_ONCE);
         if (spec.commitMs() > 0) {
             settings.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, spec.commitMs());
         }
