@@ -122,7 +122,7 @@ WORKLOADS = (
         arms=IN_TWO,
         ours="keylanes-2",
         full=2_000_000,
-        quick=400_000,
+        quick=200_000,
         partitions=4,
     ),
     Workload(
@@ -131,7 +131,7 @@ WORKLOADS = (
         arms=IN_TWO,
         ours="keylanes-2",
         full=2_000_000,
-        quick=400_000,
+        quick=200_000,
         partitions=4,
         has_output=True,
     ),

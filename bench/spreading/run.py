@@ -22,7 +22,7 @@ KEYS = 10_000
 LOOK_S, RUN_S_MAX = 0.1, 180.0
 WEIGH_LOOKS = 10
 """Memory is looked at each so many looks."""
-MOVES_FROM = 0.75
+MOVES_FROM = 0.6
 """On one partition hand-overs are asked for when this part of the records was handled."""
 STEADY_S_MIN = 1.0
 NOTES_MORE = 1_000

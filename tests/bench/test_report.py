@@ -153,6 +153,15 @@ def test_the_tables_say_what_counts_until_the_outputs_are_written() -> None:
     )
 
 
+def test_the_tables_compare_two_processes_with_two_threads() -> None:
+    """Ours in two are what the others are compared with; one process and one thread stand behind them."""
+    rates = {"keylanes": 200.0, "keylanes-2": 300.0, "streams-eos": 100.0, "streams-eos-2": 150.0}
+    content = book(*(run("W4-4p", arm, per_second=rate) for arm, rate in rates.items()))
+    text = benchmark_tables(content)
+    assert "2 processes | **300** (300 to 300) |  | 150 (2.00 ×) |  | keylanes 200 (1.50 ×); streams-eos 100" in text
+    assert "2 processes | 300 | Kafka Streams, 2 threads, 150 (2.00 ×) |  |  |" in summary_table(content)
+
+
 def test_the_summary_compares_with_the_fastest_peer_of_each_guarantee() -> None:
     """Of each engine the faster one, bold where we lose, nothing where no peer ran; raw limits are no peers."""
     found = (
