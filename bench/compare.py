@@ -2,7 +2,7 @@
 
 A real Kafka is started and each topic is produced once; all arms of a workload run on it, interleaved, in rounds, with
 a fresh group each. Every arm checks the order of each key and that all records came; a run that fails the check has no
-figures. keylanes runs exactly once in every row. W3-4p and W4-4p run keylanes in two processes beside Kafka Streams with two
+figures. keylanes runs exactly once in every row; in W3-4p and W4-4p in two processes, beside Kafka Streams with two
 threads. Every run is written down as it ends, and a second start goes on.
 
     --workloads W1 W4   only these           --full      full sizes, three rounds (five of W7); else quick ones, one

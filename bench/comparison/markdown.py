@@ -31,8 +31,8 @@ _PAGE_HEAD = """\
 This page is written by `python3 dev.py bench compare --full --docs` from the runs of `make bench-full`. A rate counts
 records/s from the start of the first record to the end of the last one; *written /s* counts until the broker wrote the
 last output. *keylanes is ×* is the median of the ratios of runs in the same round. *CPU µs* is the processor time of
-all threads of an arm's processes, per record. *MiB* is their greatest resident memory. *in flight* is the greatest number
-of handlers that ran at the same time."""
+all threads of an arm's processes, per record. *MiB* is their greatest resident memory. *in flight* is the greatest
+number of handlers that ran at the same time."""
 
 
 def summary_table(content: Content) -> str:
