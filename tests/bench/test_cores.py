@@ -91,8 +91,9 @@ def test_what_was_granted_is_known_from_the_control_log_alone() -> None:
     events: list[Event] = [AppCreated("app", HASH_NAME, 1), CoordinatorElected(1, "", "a", "a")]
     events.append(LevelRaised(*turn.next(), LEVEL))
     for number, name in ((1, "a"), (2, "b")):
-        kept = (name, name, (f"app.{name}",), "", "", 1.0, LEVEL, (), ())
-        events.append(MemberJoined(*turn.next(), number, *kept, until_level=False))
+        ids = (f"app.{name}",)
+        joined = MemberJoined(*turn.next(), number, name, name, ids, "", "", 1.0, LEVEL, (), (), until_level=False)
+        events.append(joined)
     events.append(PartitionStarted(*turn.next(), *place, 0, EARLIEST, 1))
     evolve_all(logs.ledger, events)
     assert logs.granted(0) == []
