@@ -158,7 +158,7 @@ def test_the_tables_compare_two_processes_with_two_threads() -> None:
     rates = {"keylanes": 200.0, "keylanes-2": 300.0, "streams-eos": 100.0, "streams-eos-2": 150.0}
     content = book(*(run("W4-4p", arm, per_second=rate) for arm, rate in rates.items()))
     text = benchmark_tables(content)
-    assert "2 processes | **300** (300 to 300) |  | 150 (2.00 ×) |  | keylanes 200 (1.50 ×); streams-eos 100" in text
+    assert "2 processes | **300** (300 to 300) |  | 150 (2.00 ×) |  |  | keylanes 200 (1.50 ×); streams-eos 100" in text
     assert "2 processes | 300 | Kafka Streams, 2 threads, 150 (2.00 ×) |  |  |" in summary_table(content)
 
 
