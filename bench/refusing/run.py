@@ -57,6 +57,7 @@ class Application:
             "bootstrap": self.stage.bootstrap,
             "topic": self.stage.source,
             "partitions": PARTITIONS,
+            "parallel": PARTITIONS,
             "output": self.stage.output,
             "group": self.stage.group,
             "folder": str(own),
