@@ -170,16 +170,13 @@ def tiles_of(moves: Iterable[Move]) -> list[tuple[Tile, Move]]:
 
     Moves come in order of points; those of one call lie in one grant.
     """
-    tiles: list[tuple[Tile, Move]] = []
-    run: list[Move] = []
+    totals: list[Move] = []
     for move in moves:
-        if run and not _continues(run[-1], move):
-            tiles.append(_tile(run))
-            run = []
-        run.append(move)
-    if run:
-        tiles.append(_tile(run))
-    return tiles
+        if totals and _continues(totals[-1], move):
+            totals[-1] = _joined(totals[-1], move)
+        else:
+            totals.append(move)
+    return [(Tile(t.worker, t.workers, t.first, t.end, t.offset_from, t.offset_to), t) for t in totals]
 
 
 def decide_commits(commits: Sequence[tuple[CommitKey, Sequence[Move]]], tiles_max: int = _TILES_MAX) -> list[Committed]:
@@ -188,22 +185,30 @@ def decide_commits(commits: Sequence[tuple[CommitKey, Sequence[Move]]], tiles_ma
     ``tiles_max`` bounds the tiles of one event.
     """
     chunks = [(key, chunk) for key, moves in commits for chunk in _chunks(tiles_of(moves), tiles_max)]
-    return [
-        Committed(
-            incarnation=key.incarnation,
-            transaction=key.transaction,
-            part=part,
-            parts=len(chunks),
-            epoch=key.epoch,
-            topic=key.topic,
-            partition=key.partition,
-            tiles=tuple(tile for tile, _ in chunk),
-            outputs=sum(total.outputs for _, total in chunk),
-            dead_letters=sum(total.dead_letters for _, total in chunk),
-            digest=sum(total.digest for _, total in chunk) % (1 << 64),
-        )
-        for part, (key, chunk) in enumerate(chunks)
-    ]
+    return [_committed(key, part, len(chunks), chunk) for part, (key, chunk) in enumerate(chunks)]
+
+
+def _committed(key: CommitKey, part: int, parts: int, chunk: Sequence[tuple[Tile, Move]]) -> Committed:
+    tiles: list[Tile] = []
+    outputs = dead_letters = digest = 0
+    for tile, total in chunk:
+        tiles.append(tile)
+        outputs += total.outputs
+        dead_letters += total.dead_letters
+        digest += total.digest
+    return Committed(
+        incarnation=key.incarnation,
+        transaction=key.transaction,
+        part=part,
+        parts=parts,
+        epoch=key.epoch,
+        topic=key.topic,
+        partition=key.partition,
+        tiles=tuple(tiles),
+        outputs=outputs,
+        dead_letters=dead_letters,
+        digest=digest % (1 << 64),
+    )
 
 
 def _continues(left: Move, right: Move) -> bool:
@@ -215,18 +220,18 @@ def _continues(left: Move, right: Move) -> bool:
     )
 
 
-def _tile(run: Sequence[Move]) -> tuple[Tile, Move]:
-    first, last = run[0], run[-1]
-    workers = sum(m.workers for m in run)
-    tile = Tile(first.worker, workers, first.first, last.end, first.offset_from, first.offset_to)
-    total = first._replace(
-        end=last.end,
-        workers=workers,
-        outputs=sum(m.outputs for m in run),
-        dead_letters=sum(m.dead_letters for m in run),
-        digest=sum(m.digest for m in run),
+def _joined(left: Move, right: Move) -> Move:
+    return Move(
+        left.worker,
+        left.first,
+        right.end,
+        left.offset_from,
+        left.offset_to,
+        left.outputs + right.outputs,
+        left.dead_letters + right.dead_letters,
+        left.digest + right.digest,
+        left.workers + right.workers,
     )
-    return tile, total
 
 
 def _chunks(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:

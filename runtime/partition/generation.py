@@ -175,13 +175,16 @@ class Generation:
         """The events of the transaction: the opening, the commits, then the structure that starts where they end."""
         grouped: dict[CommitKey, list[Move]] = {}
         shares, at = self.shares, 0
+        moves: list[Move] = []
         while at < len(shares):
-            behind = at + 1
+            first, last, behind = shares[at], shares[at - 1], at + 1
             while behind < len(shares) and shares[behind].moved_like(shares[behind - 1]):
                 behind += 1
-            d = shares[at].dispatch
-            key = CommitKey(d.incarnation, transaction, shares[at].worker.epoch, d.topic, d.partition)
-            grouped.setdefault(key, []).append(_move(shares[at:behind]))
+            if not at or first.dispatch is not last.dispatch or first.worker.epoch != last.worker.epoch:
+                d = first.dispatch
+                key = CommitKey(d.incarnation, transaction, first.worker.epoch, d.topic, d.partition)
+                moves = grouped.setdefault(key, [])
+            moves.append(_move(shares[at:behind]))
             at = behind
         commits: Sequence[Committed] = decide_commits(list(grouped.items()))
         opening = [change.event(transaction) for change in self.opening]
