@@ -431,10 +431,10 @@ class Member:
         loop = asyncio.get_running_loop()
         drain_s = self.settings.drain_timeout_ms / 1000
         deadline = loop.time() + drain_s
-        await self._until(lambda: not self.slots.tasks and not self.slots.paused, deadline - SETTLE_SHARE * drain_s)
+        await self._until(lambda: self.slots.is_idle() and not self.slots.paused, deadline - SETTLE_SHARE * drain_s)
         # What is still queued is for the next start. Were workers to go on, there would always be more to commit.
         self.slots.stop()
-        await self._until(lambda: not self.slots.tasks, deadline)
+        await self._until(self.slots.is_idle, deadline)
         # Before the last commit: a handler that ended behind it would be run again, although it had come to its end.
         running, done = self.slots.running(), self.slots.records_done
         await self.slots.close(self.settings.close_timeout_ms / 1000)

@@ -42,10 +42,10 @@ from ..handlers.stores import Binding
 from ..partition.worker import Worker
 from ..settings import Settings
 from ..watch.failures import Failures
-from .calls import Calls, LoopCalls
+from .calls import LoopCalls
 from .destinations import Destinations
 from .partition_run import Attempt, PartitionRun
-from .threads import HandlerThreads, ThreadCall, ThreadCalls
+from .threads import AwaitedCall, HandlerThreads
 from .turns import Turns
 
 logger = logging.getLogger("keylanes")
@@ -86,25 +86,40 @@ class Attempts:
         variables: Variables,
     ) -> Produced | None:
         """What a plain handler returned and wrote; what can't be sent is a failed attempt."""
-        changes: Layer | None = None
-        if attempt is not None:
-            scope = attempt[0]
-            changes = scope.close().layer()
-            if scope.failed is not None:  # in place of whatever a handler made of it
-                return await self._process(run, worker, record, scope.failed)
-            run.put_back(attempt)
         failed: Exception
         try:
-            if result is None:
-                return _done(None, record, changes)
-            built = self._built_one(result, record, run, variables)
-            if built is not None:
-                return _done(Produced(record, (built[0],), False, *built[1:]), record, changes)
-            outputs = returned(result, run.handler)
-            return _done(await self._build(outputs, record, run, variables) if outputs else None, record, changes)
+            while True:
+                try:
+                    return self._produced_now(run, record, result, attempt, variables)
+                except UnknownDestination as unknown:
+                    topic = unknown.topic
+                await self.destinations.look_up(topic, run.dispatch.partitions)
         except Exception as error:  # noqa: BLE001  # a codec may raise anything
             failed = error
         return await self._process(run, worker, record, failed)
+
+    def _produced_now(
+        self, run: PartitionRun, record: Record, result: Any, attempt: Attempt | None, variables: Variables
+    ) -> Produced | None:
+        """``_produced`` where all is known. Raises UnknownDestination where it is not, else why the attempt failed;
+        then it may be asked again.
+        """
+        if attempt is not None:
+            attempt[0].close()
+            if attempt[0].failed is not None:  # in place of whatever a handler made of it
+                raise attempt[0].failed
+        done: Produced | None = None
+        if result is not None:
+            built = self._built_one(result, record, run, variables)
+            if built is not None:
+                done = Produced(record, (built[0],), False, *built[1:])
+            elif outputs := returned(result, run.handler):
+                done = variables.run(build, outputs, record, run.handler, run.place, self._known)
+        if attempt is None:
+            return done
+        changes = attempt[0].close().layer()
+        run.put_back(attempt)
+        return _done(done, record, changes)
 
     async def _process(
         self, run: PartitionRun, worker: Worker, record: Record, first: BaseException | None = None
@@ -203,21 +218,12 @@ class Attempts:
     async def _in_thread(
         self, worker: Worker, variables: Variables, function: Callable[..., Any], *arguments: Any
     ) -> Any:
-        call = ThreadCall(worker, variables, function, arguments)
+        call = AwaitedCall(worker, variables, function, arguments)
         self._threads.begin(call)
         await call.through(self._clock)
         if call.failed is not None:
             raise call.failed
         return call.result
-
-    def _calls(self, run: PartitionRun, worker: Worker) -> Calls | None:
-        """What makes first attempts at a worker's records; None for a handler with a context: ``_attempt`` does."""
-        handler = run.handler
-        if handler.takes_context:
-            return None
-        if handler.is_async:
-            return run.calls(self.variables)
-        return ThreadCalls(handler.function, handler.decode, self.variables, self._threads, worker)
 
     def _built_one(self, result: Any, record: Record, run: PartitionRun, variables: Variables) -> BuiltOne | None:
         """``build_one``; a user's codec or partitioner runs with the variables of the attempt whose value it is."""

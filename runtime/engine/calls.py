@@ -8,7 +8,6 @@ has set anything: to copy a context is cheaper than to find that out, and only t
 What takes the steps is one generator for many calls, and runs in the context of whoever asks it for the next step.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from contextvars import Context
 from typing import Any, Final
@@ -32,50 +31,25 @@ class Outcome:
         self.failed: BaseException | None = None
 
 
-class Calls(ABC):
-    """Calls of one handler, one after the other: ``begin``, and ``await`` the rest if it is not through.
+class LoopCalls:
+    """Calls of one handler on the loop, one after the other: ``begin``, and ``await`` the rest if it is not through.
 
     ``within``: the context that each call's is a copy of. ``context``: the last call's.
     """
 
-    __slots__ = ("context", "within")
-
-    def __init__(self, within: Context) -> None:
-        self.within, self.context = within, within
-
-    @abstractmethod
-    def begin(self, value: bytes | None, further: Sequence[Any]) -> bool:
-        """Call the handler with a value, which is decoded, and with what stands behind it; whether it is through.
-
-        Raises nothing that the handler raises: see ``failed``.
-        """
-
-    @abstractmethod
-    def __await__(self) -> Generator[Any, Any, None]:
-        """Wait until a call that was begun is through."""
-
-    @abstractmethod
-    def failed(self) -> BaseException | None:
-        """What the last call raised; None: nothing. Says it once."""
-
-    @abstractmethod
-    def result(self) -> Any:
-        """What the last call returned. Says it once."""
-
-
-class LoopCalls(Calls):
-    """Calls on the loop."""
-
-    __slots__ = ("_outcome", "_steps", "_waits_for")
+    __slots__ = ("_outcome", "_steps", "_waits_for", "context", "within")
 
     def __init__(self, function: Callable[..., Any], decode: Callable[[bytes | None], Any], within: Context) -> None:
-        super().__init__(within)
+        self.within, self.context = within, within
         self._outcome = Outcome()
         self._steps = _steps(function, decode, self._outcome)
         self._waits_for: Any = None
 
     def begin(self, value: bytes | None, further: Sequence[Any]) -> bool:
-        """See Calls."""
+        """Call the handler with a value, which is decoded, and with what stands behind it; whether it is through.
+
+        Raises nothing that the handler raises: see ``failed``.
+        """
         outcome = self._outcome
         outcome.value, outcome.further = value, further
         self.context = context = self.within.copy()
@@ -86,12 +60,12 @@ class LoopCalls(Calls):
         return False
 
     def __await__(self) -> Generator[Any, Any, None]:
-        """See Calls."""
+        """Wait until a call that was begun is through."""
         waits_for, self._waits_for = self._waits_for, None
         return _rest(self.context, self._steps, self._outcome, waits_for)
 
     def failed(self) -> BaseException | None:
-        """See Calls."""
+        """What the last call raised; None: nothing. Says it once."""
         outcome = self._outcome
         failed = outcome.failed
         if failed is not None:
@@ -99,7 +73,7 @@ class LoopCalls(Calls):
         return failed
 
     def result(self) -> Any:
-        """See Calls."""
+        """What the last call returned. Says it once."""
         outcome = self._outcome
         result = outcome.result
         outcome.result = None

@@ -57,13 +57,19 @@ class PartitionRun:
     """Its codec looks at no context variables."""
     is_limited: bool = False
     """Its handler says how many may run at once, or begin in a second."""
+    has_lanes: bool = False
+    """Its handler runs in threads, and asks for nothing but the value and stores."""
+    cut: tuple[int, ...] = ()
+    """The bounds that the handler's declaration asks for."""
     _spare: Attempt | None = None
     _calls: list[LoopCalls] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not self.handler.stores:
             self.bindings = (None,) * len(self.handler.further)
+        self.cut = even_bounds(self.handler.parallelising_factor)
         self.is_limited = self.handler.max_in_flight is not None or self.handler.rate_per_s is not None
+        self.has_lanes = not self.handler.is_async and not self.handler.takes_context
         self.is_codec_ours = type(self.handler.codec) in (JsonCodec, MsgpackCodec)
 
     def scope(self, record: Record) -> Scope | None:
@@ -110,11 +116,6 @@ class PartitionRun:
         calls.end()
         if len(self._calls) < CALLS_KEPT_MAX:
             self._calls.append(calls)
-
-    @property
-    def cut(self) -> tuple[int, ...]:
-        """The bounds that the handler's declaration asks for."""
-        return even_bounds(self.handler.parallelising_factor)
 
     @property
     def label(self) -> str:

@@ -1,8 +1,9 @@
 """Slots run workers: the event loop runs async handlers, threads run sync ones, one record of a worker at a time.
 
-A record whose worker has nothing else to do runs straight from its batch; all others wait in their workers' queues. A
-worker takes no next record while a timed-out handler's thread still runs: a thread can't be stopped, and two records
-of one key must not run at once.
+A record whose worker has nothing else to do runs straight from its batch; all others wait in their workers' queues.
+What has a task is here: async handlers, and whatever asks for the context. Plain ``def`` handlers run in lanes. A
+worker takes no next record while a timed-out handler's thread still runs: a thread can't be stopped, and two records of
+one key must not run at once.
 """
 
 import asyncio
@@ -19,10 +20,10 @@ from ..partition.worker import Worker
 from ..settings import Settings
 from ..watch.statistics import RunningRecord
 from .attempts import first_error
-from .calls import NOTHING, Calls, LoopCalls
+from .calls import NOTHING
 from .destinations import Destinations
+from .lanes import Lanes, RecordCall, Returned
 from .partition_run import PartitionRun
-from .stretches import Stretches
 from .task_work import StraightBatch, TaskWork, driven
 
 logger = logging.getLogger("keylanes")
@@ -48,7 +49,7 @@ LOOK_EVERY_RECORDS: Final = 64
 """How often it looks at that time."""
 
 
-class Slots(Stretches):
+class Slots(Lanes):
     """Runs the workers of all partitions. ``fail`` is called once with the error that ends the application."""
 
     def __init__(
@@ -59,26 +60,24 @@ class Slots(Stretches):
         cpu_s: Callable[[], float],
         now_s: Callable[[], float],
     ) -> None:
-        super().__init__(destinations, settings, cpu_s, now_s)
-        self.fail, self._cpu_s = fail, cpu_s
-        self.on_held: Callable[[Worker], None] = _nobody
-        """Called when a worker that is held has come to its end."""
+        super().__init__(destinations, settings, fail, cpu_s, now_s)
+        self._cpu_s = cpu_s
         self.turns.start = self.activate
         self.tasks: dict[asyncio.Task[None], TaskWork] = {}
         self._idle: list[tuple[asyncio.Task[None], asyncio.Future[TaskWork]]] = []
         """Tasks that have no work, and how it is given to them; the last one first."""
         self.unstarted = 0
         """Workers that have something to do and wait for the loop: it has no time for more."""
-        self.paused: list[tuple[PartitionRun, Worker]] = []
         self.held_bytes = 0
         """So many of ``done_bytes`` are there only because records are not to be begun."""
-        self.is_stopping = False
-        """Workers take no next record; see ``stop``."""
         self._room = asyncio.Event()
         """A commit made room, or nothing is waited for any more."""
 
     def activate(self, run: PartitionRun, workers: Iterable[Worker]) -> None:
         """Start the workers; each was marked active by the dispatch."""
+        if run.has_lanes:
+            self._enter(run, workers)
+            return
         waiting = [*workers]
         waiting.reverse()
         self.unstarted += len(waiting)
@@ -119,6 +118,8 @@ class Slots(Stretches):
                 await self._run_straight(going)
             elif len(going.waiting) == 1:  # the usual case for handlers that suspend: one coroutine less to go through
                 await self._run_worker(going.run, self._next(going))
+            elif isinstance(going, Returned):
+                await self._run_returned(going)
             else:
                 await self._run_workers(going)
             going = None  # an idle task holds no batch
@@ -161,32 +162,35 @@ class Slots(Stretches):
 
     def overdue(self, now: float) -> None:
         """End attempts of async handlers that take too long; name those of sync handlers aloud."""
+        for call in self._made_now():
+            self._is_overdue(call.run, call.worker, now)
         for task, going in list(self.tasks.items()):
             run, worker = going.run, going.worker
-            if worker is None or worker.running is None or worker.timed_out:
-                continue
-            limit = self.timeout_ms(run) / 1000
-            if worker.started_s + limit > now:
-                continue
-            worker.timed_out = True
-            then = "it is cancelled" if run.handler.is_async else "its thread can't be stopped, its range waits"
-            if (more := self.failures.said(run.handler.name, "overdue", then, now)) is not None:
-                logger.error(
-                    "handler %s takes longer than %d ms at %s offset %d; %s%s",
-                    run.handler.name,
-                    self.timeout_ms(run),
-                    run.label,
-                    worker.running.offset,
-                    then,
-                    more,
-                )
-            if run.handler.is_async:
+            if worker is not None and self._is_overdue(run, worker, now) and run.handler.is_async:
                 task.cancel()
+
+    def _is_overdue(self, run: PartitionRun, worker: Worker, now: float) -> bool:
+        """Whether a worker's record takes too long since now: says so."""
+        limit_ms = self.timeout_ms(run)
+        limit = limit_ms / 1000
+        if worker.running is None or worker.timed_out or worker.started_s + limit > now:
+            return False
+        worker.timed_out = True
+        handler, offset = run.handler, worker.running.offset
+        then = "it is cancelled" if handler.is_async else "its thread can't be stopped, its range waits"
+        if (more := self.failures.said(handler.name, "overdue", then, now)) is not None:
+            text = "handler %s takes longer than %d ms at %s offset %d; %s%s"
+            logger.error(text, handler.name, limit_ms, run.label, offset, then, more)
+        return True
+
+    def is_idle(self) -> bool:
+        """Whether no worker has anything to do, but those that wait for room or for their turn."""
+        return not self.tasks and not self._in_lanes
 
     def running(self) -> int:
         """How many records were begun and are not through, without those that wait for their turn to be tried again."""
         begun = sum(1 for going in list(self.tasks.values()) if going.running() is not None)
-        return begun - self.turns.resuming
+        return begun + self._in_lanes - self.turns.resuming
 
     def oldest_running(self, now: float) -> RunningRecord | None:
         """The record that has been running longest. May be called from any thread; ``now`` is the loop's time."""
@@ -194,6 +198,11 @@ class Slots(Stretches):
             (found[1], going.run.label, found[0].offset)
             for going in list(self.tasks.values())  # at one stroke: the watch asks from a thread of its own
             if (found := going.running()) is not None and found[1] < math.inf
+        ]
+        running += [
+            (started_s, call.run.label, call.record.offset)
+            for call in self._made_now()
+            if (started_s := call.worker.started_s) < math.inf
         ]
         if not running:
             return None
@@ -217,6 +226,11 @@ class Slots(Stretches):
                 logger.error("handler %s at %s ignores that it is cancelled", going.run.handler.name, where)
         self._threads.close()
         self.turns.close()
+        self._in_lanes = 0
+
+    def _made_now(self) -> list[RecordCall]:
+        """What threads are at of what is in lanes. May be called from any thread."""
+        return [call for call in self._threads.making() if isinstance(call, RecordCall)]
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         going = self.tasks.pop(task, None)
@@ -390,26 +404,12 @@ class Slots(Stretches):
         The first attempt of a handler without a context is made here, and all else in ``_process``: that is the same,
         and slower.
         """
-        dispatch, clock = run.dispatch, self._clock
-        calls = self._calls(run, worker)
-        done_bytes_max, is_stateful = self.settings.done_bytes_max, run.state is not None
+        dispatch, clock, is_stateful = run.dispatch, self._clock, run.state is not None
+        calls = None if run.handler.takes_context else run.calls(self.variables)
         count, now = 0, clock()
-        while True:
-            if self.done_bytes >= done_bytes_max:
-                self.paused.append((run, worker))
-                break
-            if self.is_stopping:
-                worker.active = False
-                break
-            if run.is_limited and not self.turns.may_begin(run, worker):
-                break
-            record = dispatch.next_record(worker)
-            if record is None:
-                break
-            if worker.awaited_bytes or worker.dropped_from is not None:
-                _tell_room(run, worker)
+        while (record := self._next_record(run, worker)) is not None:
             done: Produced | None = None
-            worker.started_s, worker.timed_out = now, False
+            worker.started_s = now
             if calls is None:
                 done = await self._process(run, worker, record)
                 now = clock()
@@ -438,28 +438,6 @@ class Slots(Stretches):
                 count = 0
                 await asyncio.sleep(0)
                 now = clock()
-        self._rest(run, worker, calls)
-        return count
-
-    def _rest(self, run: PartitionRun, worker: Worker, calls: Calls | None) -> None:
-        """A worker has none that it may run."""
-        if worker.hold_at is not None:
-            self.on_held(worker)
-        self.turns.give_back(run, worker)
-        if isinstance(calls, LoopCalls):
+        if calls is not None:
             run.put_back_calls(calls)
-
-
-def _tell_room(run: PartitionRun, worker: Worker) -> None:
-    """Readers wait for room in the queue of a worker, or it lacks records."""
-    dispatch = run.dispatch
-    if worker.dropped_from is not None and worker.queue_bytes * 2 <= dispatch.quota_bytes:
-        run.lacks.set()
-    if worker.awaited_bytes and dispatch.has_room_again(worker, worker.awaited_bytes):
-        worker.awaited_bytes = 0
-        run.room.set()
-        run.catch_up_room.set()
-
-
-def _nobody(_: Worker) -> None:
-    """Nobody hears it."""
+        return count

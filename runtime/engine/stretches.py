@@ -10,7 +10,7 @@ from ..handlers.produced import Produced
 from ..partition.worker import PERMIT_NONE, PERMIT_USED, Worker
 from ..settings import Settings
 from .attempts import Attempts, first_error
-from .calls import Calls
+from .calls import LoopCalls
 from .destinations import Destinations
 from .partition_run import Attempt, PartitionRun
 from .task_work import StraightBatch
@@ -44,7 +44,7 @@ class Stretches(Attempts):
             going.is_permitted, worker.permit = True, PERMIT_NONE
 
     def _lay_down(
-        self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None, calls: Calls
+        self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None, calls: LoopCalls
     ) -> bool:
         """Put what a record produced that ran straight into its partition's stretch: ``_produced``, for the usual case
         and without a ``Produced``. False: it is another case, or can't be sent.
@@ -73,7 +73,7 @@ class Stretches(Attempts):
         return True
 
     async def _come_back(
-        self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None, calls: Calls
+        self, run: PartitionRun, worker: Worker, record: Record, result: Any, attempt: Attempt | None, calls: LoopCalls
     ) -> Produced | None:
         """A handler that was suspended has ended."""
         worker.load.spend(worker.started_s, self._clock(), run.dispatch.partition, record)

@@ -10,8 +10,9 @@ limit. A thread that takes no call while some wait is not counted until its own 
 import asyncio
 import math
 import os
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from threading import Lock, get_ident
 from typing import Any, Final
@@ -19,7 +20,6 @@ from typing import Any, Final
 from ...brokers.threads import DaemonThreads
 from ...errors import caused
 from ..partition.worker import Worker
-from .calls import Calls
 
 LONG_S: Final = 0.001
 """Calls that take less are not worth a thread each."""
@@ -32,6 +32,8 @@ of those that only compute do, too, when another thread has the lock. ``WAITING_
 """
 LOOK_S: Final = 0.002
 """So long a call that is through waits for the loop at most, while a thread goes on with short ones."""
+TAKE_MOST: Final = 256
+"""So many calls that are through go on in one turn of the loop."""
 STANDS_STILL: Final = 3
 """After so many looks in a row at which no call had been begun those at work are given up for lost, and another thread
 takes their place. At one look they may just have had no lock.
@@ -68,21 +70,24 @@ def wanted(cost: Cost, at_work: int, most: int, processors: int) -> int:
     return min(most, processors) if cost.cpu_s >= LONG_S else 1
 
 
-class ThreadCall:
+class ThreadCall(ABC):
     """A call that waits for a thread, runs or is through. ``seconds``: how long it ran."""
 
-    __slots__ = ("arguments", "context", "failed", "function", "future", "result", "seconds", "worker")
+    __slots__ = ("arguments", "context", "failed", "function", "result", "seconds", "worker")
 
     def __init__(
         self, worker: Worker, context: Context, function: Callable[..., Any], arguments: Sequence[Any]
     ) -> None:
         self.worker, self.context, self.function, self.arguments = worker, context, function, arguments
-        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.result: Any = None
         self.failed: BaseException | None = None
         self.seconds = 0.0
 
-    def run(self, now_s: Callable[[], float]) -> None:
+    def is_awaited(self) -> bool:
+        """Whether somebody still wants it. Threads ask, too."""
+        return True
+
+    def make(self, now_s: Callable[[], float]) -> None:
         """Make the call, in this thread."""
         worker = self.worker
         worker.started_s = began_s = now_s()  # its wait for a thread is not the handler's time
@@ -94,6 +99,31 @@ class ThreadCall:
             self.failed = error
         self.seconds = now_s() - began_s
         worker.started_s = math.inf
+
+    @abstractmethod
+    def end(self) -> None:
+        """It is through: go on, on the loop."""
+
+
+class AwaitedCall(ThreadCall):
+    """A call that a task waits for."""
+
+    __slots__ = ("future",)
+
+    def __init__(
+        self, worker: Worker, context: Context, function: Callable[..., Any], arguments: Sequence[Any]
+    ) -> None:
+        super().__init__(worker, context, function, arguments)
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def is_awaited(self) -> bool:
+        """See ThreadCall."""
+        return not self.future.cancelled()
+
+    def end(self) -> None:
+        """See ThreadCall."""
+        if not self.future.done():  # nobody was cancelled who waits for it
+            self.future.set_result(None)
 
     async def through(self, clock: Callable[[], float]) -> None:
         """Wait for it. The worker's record is as one that has come to its end just now."""
@@ -113,6 +143,8 @@ class HandlerThreads:
         self._threads = DaemonThreads(most, name)
         self._waiting: deque[ThreadCall] = deque()
         self._through: deque[ThreadCall] = deque()
+        self._making: dict[int, ThreadCall] = {}
+        """What each thread is at."""
         self._guard = Lock()
         """Over the next three, and over whether there is something to do for one that stops."""
         self._at_work = self._lost = 0
@@ -131,7 +163,7 @@ class HandlerThreads:
         self._is_told = self._is_looking = False
 
     def begin(self, call: ThreadCall) -> None:
-        """Have a call made; its future is done when it is through. Raises RuntimeError after ``close``."""
+        """Have a call made; it goes on (``end``) when it is through. Raises RuntimeError after ``close``."""
         if self._is_closed:
             raise RuntimeError("these threads were closed")
         with self._guard:
@@ -144,6 +176,10 @@ class HandlerThreads:
             self._is_looking = True
             self._loop.call_later(LOOK_S, self._look)
 
+    def making(self) -> list[ThreadCall]:
+        """The calls that threads are at. May be called from any thread."""
+        return list(self._making.values())  # at one stroke
+
     def close(self) -> None:
         """Begin no more calls. Nobody waits for those that are being made."""
         self._is_closed = True
@@ -154,9 +190,9 @@ class HandlerThreads:
 
     def _look(self) -> None:
         """What is through; and whether those that wait, wait for threads that take none."""
-        self._is_looking = False
         self._take()
         if self._is_closed or not self._waiting:  # what is left is told when it is through
+            self._is_looking = False
             return
         begun = self._begun
         self._stood_still = self._stood_still + 1 if begun == self._seen else 0
@@ -168,7 +204,6 @@ class HandlerThreads:
                 self._at_work = 1
             self._loop.run_in_executor(self._threads, self._work, self._generation)
         self._seen = begun
-        self._is_looking = True
         self._loop.call_later(LOOK_S, self._look)
 
     def _tell(self) -> None:
@@ -176,17 +211,19 @@ class HandlerThreads:
         self._take()
 
     def _take(self) -> None:
+        """Have calls go on that are through: those that are there now, for each may begin another one."""
         through = self._through
-        while through:
-            future = through.popleft().future
-            if not future.done():  # nobody was cancelled who waits for it
-                future.set_result(None)
+        for _ in range(min(len(through), TAKE_MOST)):
+            through.popleft().end()
+        if through and not self._is_told:
+            self._is_told = True
+            self._loop.call_soon(self._tell)
 
     # --- in a thread -------------------------------------------------------------------------------------------------
 
     def _work(self, generation: int) -> None:
         """Make calls as long as there are any, and this thread should."""
-        waiting, thread, is_alone = self._waiting, get_ident(), True
+        waiting, making, thread, is_alone = self._waiting, self._making, get_ident(), True
         while True:
             if generation != self._generation:
                 with self._guard:
@@ -202,9 +239,11 @@ class HandlerThreads:
             except IndexError:  # another thread has taken it
                 continue
             self._begun += 1
-            if not call.future.cancelled():
+            if call.is_awaited():
                 cpu_s = self._cpu_s()
-                call.run(self._now_s)
+                making[thread] = call
+                call.make(self._now_s)
+                del making[thread]
                 self._has_cost(call.seconds, self._cpu_s() - cpu_s)
                 is_alone, self._last = self._last in (0, thread), thread
             self._through.append(call)
@@ -231,52 +270,3 @@ class HandlerThreads:
         cost = self._cost
         cost.count(wall_s, cpu_s)
         self._wanted = wanted(cost, self._at_work, self.most, PROCESSORS)
-
-
-class ThreadCalls(Calls):
-    """Calls of one handler in threads, for records of one worker."""
-
-    __slots__ = ("_call", "_clock", "_decode", "_function", "_threads", "_worker")
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        decode: Callable[[bytes | None], Any],
-        within: Context,
-        threads: HandlerThreads,
-        worker: Worker,
-    ) -> None:
-        super().__init__(within)
-        self._function, self._decode, self._threads, self._worker = function, decode, threads, worker
-        self._clock: Callable[[], float] = asyncio.get_running_loop().time
-        self._call: ThreadCall | None = None
-
-    def begin(self, value: bytes | None, further: Sequence[Any]) -> bool:
-        """See Calls; it is never through at once."""
-        self.context = context = self.within.copy()
-        self._call = ThreadCall(self._worker, context, _called, (self._function, self._decode, value, further))
-        self._worker.started_s = math.inf
-        self._threads.begin(self._call)
-        return False
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        assert self._call is not None, "a call was begun"
-        yield from self._call.through(self._clock).__await__()
-
-    def failed(self) -> BaseException | None:
-        """See Calls."""
-        assert self._call is not None, "a call was begun"
-        failed, self._call.failed = self._call.failed, None
-        return failed
-
-    def result(self) -> Any:
-        """See Calls."""
-        assert self._call is not None, "a call was begun"
-        result, self._call = self._call.result, None
-        return result
-
-
-def _called(
-    function: Callable[..., Any], decode: Callable[[bytes | None], Any], value: bytes | None, further: Sequence[Any]
-) -> Any:
-    return function(decode(value), *further)

@@ -8,7 +8,6 @@ Three clocks run while it waits. ``PartitionDispatch.may_drop`` decides by them:
   together than at any look before.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, TypeAlias
 
@@ -17,6 +16,9 @@ from .worker import Worker
 
 STUCK_MS: Final = 100
 """A full worker that is at one record for so long makes no room soon."""
+
+_ANY: Final = 1 << 60
+"""More records than there are."""
 
 Verdict: TypeAlias = Literal["wait", "go", "drop"]
 """What a reader does next: it waits, it hands over the record, or it goes on without the worker."""
@@ -30,7 +32,7 @@ class RoomWait:
         self._full_wait_s = full_wait_ms / 1000
         self._long_from_s = now_s + self._full_wait_s
         self._running, self._stuck_from_s = self._worker.running, _stuck_from_s(self._worker, now_s)
-        self._queued_least, self._still_from_s = math.inf, self._long_from_s
+        self._queued_least, self._still_from_s = _ANY, self._long_from_s
 
     def may_go_on(self) -> bool:
         """Whether there is room, or the worker is no more: then the record has another owner."""

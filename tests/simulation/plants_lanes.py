@@ -7,9 +7,9 @@ from keylanes.brokers.protocol import Batch
 from keylanes.errors import DecodeFailed
 from keylanes.keyrange import ranges
 from keylanes.runtime.engine.calls import LoopCalls
+from keylanes.runtime.engine.lanes import Lanes
 from keylanes.runtime.engine.readers import MainReader
 from keylanes.runtime.engine.slots import Slots
-from keylanes.runtime.engine.threads import ThreadCalls
 from keylanes.runtime.engine.turns import Turns
 from keylanes.runtime.handlers import outputs
 from keylanes.runtime.handlers.context import Context
@@ -111,7 +111,7 @@ def timer_of_another(patch: Planting) -> None:
     change(
         patch,
         Slots,
-        "overdue",
+        "_is_overdue",
         (
             "worker.started_s + limit > now",
             (
@@ -408,7 +408,7 @@ PLANTS = [
     Plant(
         "context shared by the handlers in threads",
         "the same, for `def` handlers",
-        changed(ThreadCalls, "begin", ("self.within.copy()", "self.within")),
+        changed(Lanes, "_hand_over", ("self.variables.copy()", "self.variables")),
         (on_ground(test_variables.test_bob_does_not_see_ann_in_a_thread),),
         finding="bob saw ann",
     ),

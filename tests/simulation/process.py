@@ -245,7 +245,7 @@ class Process:
         """Nothing is held, and nothing is counted as held."""
         workers = [worker for run in self.member.runs for worker in run.dispatch.workers]
         left = [worker for worker in workers if worker.queue or worker.queue_bytes or worker.running or worker.done]
-        if left or self.member.slots.done_bytes or self.member.slots.tasks:
+        if left or self.member.slots.done_bytes or not self.member.slots.is_idle():
             self.world.fail(f"idle, and {self.member.slots.done_bytes} bytes wait for a commit; held by {left}")
 
     # --- what is done to it ----------------------------------------------------------------------------------------

@@ -4,12 +4,12 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from contextvars import ContextVar, copy_context
+from contextvars import copy_context
 from typing import Any
 
 import pytest
 
-from keylanes.runtime.engine.threads import LONG_S, Cost, HandlerThreads, ThreadCall, ThreadCalls, wanted
+from keylanes.runtime.engine.threads import LONG_S, TAKE_MOST, AwaitedCall, Cost, HandlerThreads, ThreadCall, wanted
 from keylanes.runtime.partition.worker import Worker
 
 WAIT_S = 30.0
@@ -30,12 +30,12 @@ def running(story: Callable[[HandlerThreads], Coroutine[Any, Any, None]]) -> Non
     asyncio.run(run())
 
 
-def call(function: Callable[..., Any], *arguments: Any) -> ThreadCall:
+def call(function: Callable[..., Any], *arguments: Any) -> AwaitedCall:
     """Of a worker of its own."""
-    return ThreadCall(Worker(0, 0, 1, 0, 0), copy_context(), function, arguments)
+    return AwaitedCall(Worker(0, 0, 1, 0, 0), copy_context(), function, arguments)
 
 
-async def made(threads: HandlerThreads, calls: list[ThreadCall]) -> list[Any]:
+async def made(threads: HandlerThreads, calls: list[AwaitedCall]) -> list[Any]:
     """Begin all of them; what they returned."""
     for one in calls:
         threads.begin(one)
@@ -204,31 +204,55 @@ def test_idle_threads_end_when_they_are_closed() -> None:
         assert not thread.is_alive()
 
 
-def test_a_handlers_calls_have_a_context_each_and_its_clock_runs_while_it_does() -> None:
-    """What one sets no other sees. The worker's record counts as begun only in its thread."""
-    variable: ContextVar[int] = ContextVar("variable", default=0)
+class Chained(ThreadCall):
+    """Begins another call when it is through."""
+
+    def __init__(self, threads: HandlerThreads, left: list[int]) -> None:
+        super().__init__(Worker(0, 0, 1, 0, 0), copy_context(), left.pop, ())
+        self.threads, self.left = threads, left
+
+    def end(self) -> None:
+        """See ThreadCall."""
+        if self.left:
+            self.threads.begin(Chained(self.threads, self.left))
+
+
+def test_calls_that_begin_the_next_one_leave_turns_to_others() -> None:
+    """Whatever is through, the loop goes round: nobody waits for the end of such a chain."""
 
     async def story(threads: HandlerThreads) -> None:
-        worker, clock = Worker(0, 0, 1, 0, 0), asyncio.get_running_loop().time
-        began: list[float] = []
+        left = [*range(50 * TAKE_MOST)]
+        for _ in range(2 * TAKE_MOST):
+            threads.begin(Chained(threads, left))
+        seen: list[int] = []
+        while left:
+            seen.append(len(left))
+            await asyncio.sleep(0)
+        assert len({*seen}) >= 3
 
-        def handle(value: int, more: int) -> int:
-            began.append(worker.started_s)
-            before = variable.get()
-            variable.set(value)
-            return before + more
+    running(story)
 
-        calls = ThreadCalls(handle, lambda raw: int(raw or b""), copy_context(), threads, worker)
-        for value in (b"1", b"2"):
-            assert not calls.begin(value, [10])
-            await calls
-            assert calls.failed() is None
-            assert calls.result() == 10
-            assert calls.context[variable] == int(value)
-            assert began[-1] <= clock()
-            assert worker.started_s <= clock()
-        assert not calls.begin(b"x", [10])
-        await calls
-        assert isinstance(calls.failed(), ValueError)
+
+def test_what_threads_are_at_is_known() -> None:
+    """Of each the call that it makes, and no other; the clock of its worker's record runs from then on."""
+
+    async def story(threads: HandlerThreads) -> None:
+        begun, ended = threading.Event(), threading.Event()
+
+        def work() -> None:
+            begun.set()
+            ended.wait(WAIT_S)
+
+        assert not threads.making()
+        one = call(work)
+        threads.begin(one)
+        await asyncio.to_thread(begun.wait, WAIT_S)
+        clock = asyncio.get_running_loop().time
+        assert threads.making() == [one]
+        assert one.worker.started_s <= clock()
+        ended.set()
+        await one.through(clock)
+        assert not threads.making()
+        assert one.worker.started_s <= clock() - one.seconds
 
     running(story)
