@@ -84,13 +84,14 @@ class Attempts:
         result: Any,
         attempt: Attempt | None,
         variables: Variables,
+        sent: Sequence[Output] = (),
     ) -> Produced | None:
-        """What a plain handler returned and wrote; what can't be sent is a failed attempt."""
+        """What a handler sent, returned and wrote; what can't be sent is a failed attempt."""
         failed: Exception
         try:
             while True:
                 try:
-                    return self._produced_now(run, record, result, attempt, variables)
+                    return self._produced_now(run, record, result, attempt, variables, sent)
                 except UnknownDestination as unknown:
                     topic = unknown.topic
                 await self.destinations.look_up(topic, run.dispatch.partitions)
@@ -99,7 +100,13 @@ class Attempts:
         return await self._process(run, worker, record, failed)
 
     def _produced_now(
-        self, run: PartitionRun, record: Record, result: Any, attempt: Attempt | None, variables: Variables
+        self,
+        run: PartitionRun,
+        record: Record,
+        result: Any,
+        attempt: Attempt | None,
+        variables: Variables,
+        sent: Sequence[Output],
     ) -> Produced | None:
         """``_produced`` where all is known. Raises UnknownDestination where it is not, else why the attempt failed;
         then it may be asked again.
@@ -109,12 +116,15 @@ class Attempts:
             if attempt[0].failed is not None:  # in place of whatever a handler made of it
                 raise attempt[0].failed
         done: Produced | None = None
-        if result is not None:
+        if sent:
+            outputs = [*sent, *returned(result, run.handler)]
+            done = variables.run(build, outputs, record, run.handler, run.place, self._known)
+        elif result is not None:
             built = self._built_one(result, record, run, variables)
             if built is not None:
                 done = Produced(record, (built[0],), False, *built[1:])
-            elif outputs := returned(result, run.handler):
-                done = variables.run(build, outputs, record, run.handler, run.place, self._known)
+            elif many := returned(result, run.handler):
+                done = variables.run(build, many, record, run.handler, run.place, self._known)
         if attempt is None:
             return done
         changes = attempt[0].close().layer()

@@ -1,4 +1,4 @@
-"""A worker's next record; and lanes, in which threads run the workers of plain ``def`` handlers.
+"""A worker's next record; and lanes, in which threads run the workers of ``def`` handlers.
 
 A lane is a worker whose record waits for a thread, or runs in one. It has no task and no future: where a call is
 through, the loop finishes its record and hands over the worker's next one at once. What has to wait for something, an
@@ -14,6 +14,7 @@ from contextvars import Context as Variables
 from typing import Any
 
 from ...brokers.protocol import Record
+from ..handlers.context import Context, Output
 from ..handlers.produced import Produced
 from ..partition.worker import Worker
 from ..settings import Settings
@@ -27,9 +28,9 @@ from .threads import ThreadCall
 
 
 class RecordCall(ThreadCall):
-    """The first attempt at a worker's record, in a lane."""
+    """The first attempt at a worker's record, in a lane. ``asked``: the context, of a handler that asks for it."""
 
-    __slots__ = ("attempt", "lanes", "record", "run")
+    __slots__ = ("asked", "attempt", "lanes", "record", "run")
 
     def __init__(
         self,
@@ -38,12 +39,19 @@ class RecordCall(ThreadCall):
         worker: Worker,
         record: Record,
         attempt: Attempt | None,
-        context: Variables,
+        variables: Variables,
     ) -> None:
-        handler = run.handler
-        further = NOTHING if attempt is None else attempt[1]
-        super().__init__(worker, context, _called, (handler.function, handler.decode, record.value, further))
-        self.lanes, self.run, self.record, self.attempt = lanes, run, record, attempt
+        handler, dispatch = run.handler, run.dispatch
+        asked = Context(dispatch.topic, dispatch.partition, record, 1) if handler.takes_context else None
+        further: Sequence[Any] = NOTHING if attempt is None else attempt[1]
+        if asked is not None:
+            further = _further(run, asked, further)
+        super().__init__(worker, variables, _called, (handler.function, handler.decode, record.value, further))
+        self.lanes, self.run, self.record, self.attempt, self.asked = lanes, run, record, attempt, asked
+
+    def sent(self) -> Sequence[Output]:
+        """What was sent by the context. It is closed, as the attempt has ended."""
+        return NOTHING if self.asked is None else self.asked.close()
 
     def end(self) -> None:
         """See ThreadCall."""
@@ -149,15 +157,16 @@ class Lanes(Stretches, ABC):
         run, worker, record = call.run, call.worker, call.record
         now = self._clock()
         worker.started_s = now - call.seconds
+        call.arguments, sent = NOTHING, call.sent()
         if call.failed is not None or worker.timed_out:
             self._begin(Returned(call))
             return
         worker.load.spend(worker.started_s, now, run.dispatch.partition, record)
         worker.started_s = math.inf
         done: Produced | None = None
-        if call.result is not None or call.attempt is not None:
+        if call.result is not None or call.attempt is not None or sent:
             try:
-                done = self._produced_now(run, record, call.result, call.attempt, call.context)
+                done = self._produced_now(run, record, call.result, call.attempt, call.context, sent)
             except Exception:  # noqa: BLE001  # it comes again, and is dealt with
                 self._begin(Returned(call))
                 return
@@ -171,7 +180,7 @@ class Lanes(Stretches, ABC):
         if failed is not None:
             done = await self._process(run, worker, record, first_error(attempt, failed))
         else:
-            done = await self._produced(run, worker, record, call.result, attempt, call.context)
+            done = await self._produced(run, worker, record, call.result, attempt, call.context, call.sent())
         going.worker = None  # it is in its lane again
         self._finish(run, worker, done)
 
@@ -179,6 +188,12 @@ class Lanes(Stretches, ABC):
         run.dispatch.finish(worker, done)
         self._count(run, worker, done)
         self._enter(run, (worker,))
+
+
+def _further(run: PartitionRun, asked: Context, stores: Sequence[Any]) -> Sequence[Any]:
+    """What a handler is called with behind the value, as it asks for it."""
+    left = iter(stores)
+    return [asked if binding is None else next(left) for binding in run.bindings]
 
 
 def _called(

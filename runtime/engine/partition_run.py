@@ -58,7 +58,7 @@ class PartitionRun:
     is_limited: bool = False
     """Its handler says how many may run at once, or begin in a second."""
     has_lanes: bool = False
-    """Its handler runs in threads, and asks for nothing but the value and stores."""
+    """Its handler runs in threads."""
     cut: tuple[int, ...] = ()
     """The bounds that the handler's declaration asks for."""
     _spare: Attempt | None = None
@@ -69,7 +69,7 @@ class PartitionRun:
             self.bindings = (None,) * len(self.handler.further)
         self.cut = even_bounds(self.handler.parallelising_factor)
         self.is_limited = self.handler.max_in_flight is not None or self.handler.rate_per_s is not None
-        self.has_lanes = not self.handler.is_async and not self.handler.takes_context
+        self.has_lanes = not self.handler.is_async
         self.is_codec_ours = type(self.handler.codec) in (JsonCodec, MsgpackCodec)
 
     def scope(self, record: Record) -> Scope | None:

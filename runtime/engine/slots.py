@@ -1,9 +1,8 @@
 """Slots run workers: the event loop runs async handlers, threads run sync ones, one record of a worker at a time.
 
 A record whose worker has nothing else to do runs straight from its batch; all others wait in their workers' queues.
-What has a task is here: async handlers, and whatever asks for the context. Plain ``def`` handlers run in lanes. A
-worker takes no next record while a timed-out handler's thread still runs: a thread can't be stopped, and two records of
-one key must not run at once.
+Async handlers have tasks, which are here; ``def`` handlers run in lanes. A worker takes no next record while a
+timed-out handler's thread still runs: a thread can't be stopped, and two records of one key must not run at once.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Lanes: threads run the workers of plain ``def`` handlers, and only what has to wait has a task."""
+"""Lanes: threads run the workers of ``def`` handlers, and only what has to wait has a task."""
 
 import asyncio
 import threading
@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from keylanes import DeadLetter, Retry, State
+from keylanes import Context, DeadLetter, Retry, State
 from keylanes.brokers.protocol import Batch, Broker, TopicPartition
 from keylanes.brokers.simulated.broker import SimulatedRecord
-from keylanes.errors import HandlerFailed
+from keylanes.errors import ContextClosed, HandlerFailed
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.runtime.engine.destinations import Destinations
 from keylanes.runtime.engine.partition_run import PartitionRun
@@ -207,6 +207,33 @@ async def test_stores_of_records_in_lanes_hold_what_their_last_attempts_wrote(gr
     await asyncio.to_thread(app.run, until="level")
     said = sorted(int(value or b"") for value in await asyncio.to_thread(ground.values, ground.late))
     assert said == sorted([*range(1, 21)] * 5)
+
+
+async def test_what_a_context_sends_in_a_lane_is_of_the_last_attempt(ground: Ground) -> None:
+    """Together with what is returned, in that order; a context that was closed sends nothing more."""
+    await asyncio.to_thread(ground.fill, [(b"k%d" % (i % 5), b"%d" % i) for i in range(100)])
+    app = ground.app(threads=3)
+    attempts: list[tuple[int, int]] = []
+    kept: list[Context] = []
+
+    @app.handler(ground.source, to=ground.late, retry=Retry(attempts=2, backoff_ms=1), parallelising_factor=8)
+    def handle(value: int, seen: State[int], ctx: Context) -> int | None:
+        attempts.append((value, ctx.attempt))
+        seen.put((seen.get() or 0) + 1)
+        ctx.send(ground.late, 1_000 + value, key=ctx.key)
+        if value % 10 == 3 and ctx.attempt == 1:
+            kept.append(ctx)
+            raise ValueError(value)
+        return (seen.get() or 0) if value % 2 else None
+
+    await asyncio.to_thread(app.run, until="level")
+    assert sorted(attempts) == sorted([*((i, 1) for i in range(100)), *((i, 2) for i in range(3, 100, 10))])
+    said = [int(value or b"") for value in await asyncio.to_thread(ground.values, ground.late)]
+    assert sorted(value for value in said if value >= 1_000) == list(range(1_000, 1_100))
+    counted = [n for key in range(5) for n in range(1, 21) if (key + 5 * (n - 1)) % 2]
+    assert sorted(value for value in said if value < 1_000) == sorted(counted)
+    with pytest.raises(ContextClosed):
+        kept[0].send(ground.late, 1)
 
 
 @pytest.mark.parametrize("limit", [{"max_in_flight": 1}, {"rate_per_s": 2_000.0}])
