@@ -199,8 +199,8 @@ class Member:
         if self._work is None:
             return Statistics(restoring=self.keeper.restoring, is_compiled=IS_COMPILED)
         seen = self._work.statistics(self.slots, self.now_s())
-        restoring, cut_off = self.keeper.restoring, self.telling.cut_off
-        return replace(seen, loop_lag_ms_max=loop_lag_ms_max, restoring=restoring, cut_off=cut_off)
+        restoring, cut_off, rates = self.keeper.restoring, self.telling.cut_off, self.slots.turns.rates()
+        return replace(seen, loop_lag_ms_max=loop_lag_ms_max, restoring=restoring, cut_off=cut_off, rates=rates)
 
     def oldest_running(self) -> RunningRecord | None:
         """The record that has been running longest. Any thread may ask."""

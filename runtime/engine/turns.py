@@ -47,6 +47,10 @@ class Turns:
         """How many records that are tried again wait for a permit."""
         return len(self._resuming)
 
+    def rates(self) -> dict[str, float]:
+        """How many attempts may begin in a second in this process, by topic."""
+        return dict(self._rates)
+
     def set_rate(self, topic: str, per_s: float) -> None:
         """So many attempts may begin in a second, in this process, at the records of a topic whose rate is limited;
         before this is called, none.

@@ -105,8 +105,8 @@ class PartitionStatistics(msgspec.Struct, frozen=True):
 class Statistics(msgspec.Struct, frozen=True):
     """What the application has done since it started, and where it stands. Ages are in seconds.
 
-    ``running``: records that were begun and are not through. Those that wait for their turn (``max_in_flight``) are not
-    among them.
+    ``running``: records that were begun and are not through. Those that wait for their turn (``max_in_flight``,
+    ``rate_per_s``) are not among them.
 
     ``lag`` is the sum over the partitions: see ``PartitionStatistics``. ``failures`` counts attempts that failed,
     ``retries`` those that are followed by another attempt at the same record, ``dead_letters`` the records that failed
@@ -144,6 +144,8 @@ class Statistics(msgspec.Struct, frozen=True):
     """How far a restore of state is, while there is one."""
     cut_off: int = 0
     """Records that were still running when the time to drain was over: they run again at the next start."""
+    rates: dict[str, float] = {}
+    """The share of this process, of each topic whose handler has a ``rate_per_s``: in attempts per second."""
     to_level: ToLevel | None = None
     """How far a run to the ends of its sources is; None: it is none."""
     is_compiled: bool = False
