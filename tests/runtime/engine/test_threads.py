@@ -217,6 +217,7 @@ class Chained(ThreadCall):
             self.threads.begin(Chained(self.threads, self.left))
 
 
+@pytest.mark.interpreted
 def test_calls_that_begin_the_next_one_leave_turns_to_others() -> None:
     """Whatever is through, the loop goes round: nobody waits for the end of such a chain."""
 

@@ -195,6 +195,7 @@ PLANTS = {
 }
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_defect_is_found(name: str) -> None:
     """One of the waits ends otherwise than the twin says."""
