@@ -308,7 +308,8 @@ class Coordinating:
                 break
             self.decisions.add(batch.decisions)
         self._begin_needs()
-        if not self.candidate.is_alone and self._shares.is_due(self._shares.next(self._view())):
+        is_heard = not self.candidate.is_alone and not self.following.is_lost()
+        if is_heard and self._shares.is_due(self._shares.next(self._view())):
             self.beat()
 
     async def _read_back(self) -> None:
