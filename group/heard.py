@@ -15,6 +15,7 @@ from typing import Final
 
 from ..keyrange.hashing import point_of_key
 from ..offsets.signals import (
+    DIED,
     Beat,
     CoordinatorBeat,
     ExpelAsked,
@@ -166,13 +167,13 @@ class Heard:
 
     def begin_anew(self, partition: int) -> None:
         """It was not listened to for some time: who asked there to join may have joined, and left, meanwhile, and what
-        else was asked for may have been done.
+        else was asked for may have been done. Who has died stays so: whoever stands because of that listens anew.
         """
         self.silences[partition].begin_anew()
         for birth in [b for b, asked in self.asked.items() if partition_of(asked.instance, b) == partition]:
             self.answered(birth)
         self.moves.clear()
-        self.expels.clear()
+        self.expels = {request: asked for request, asked in self.expels.items() if asked.cause == DIED}
 
     def answered(self, request: str) -> None:
         """A request was answered: that of a process to join, by its birth, or one for a move or an expulsion."""
@@ -187,6 +188,8 @@ class Heard:
             self.beats = {i: beat for i, beat in self.beats.items() if i in members}
             self.leaving = {i: since for i, since in self.leaving.items() if i in members}
             self.done &= self.leaving.keys()
+        if len(self.expels) > FORGOTTEN_MAX:
+            self.expels = {request: asked for request, asked in self.expels.items() if asked.incarnation in members}
         births = {*members.values(), *self.asked}
         for silence in self.silences[COORDINATORS + 1 :]:
             silence.keep(births, FORGOTTEN_MAX)

@@ -17,7 +17,7 @@ from keylanes.group.heard import (
     News,
     partition_of,
 )
-from keylanes.offsets.signals import Beat, CoordinatorBeat, ExpelAsked, JoinAsked, LeaveAsked, MoveAsked, Signal
+from keylanes.offsets.signals import DIED, Beat, CoordinatorBeat, ExpelAsked, JoinAsked, LeaveAsked, MoveAsked, Signal
 
 from ..stage.planting import Planting, Put, changed
 from .finding import is_found
@@ -213,6 +213,19 @@ def test_requests_do_not_pile_up() -> None:
     for n in range(REQUESTS_MAX + 5):
         heard.hear(1, n, ExpelAsked(f"e{n}", "x", n, ""))
     assert len(heard.expels) == REQUESTS_MAX
+
+
+def test_who_has_died_stays_dead_when_a_partition_is_listened_to_anew() -> None:
+    """Whoever stands because the coordinator has died listens to the members anew: what it stands for is not lost."""
+    heard = Heard(SESSION_MS, INTERVAL_MS)
+    heard.hear(COORDINATORS, 0, ExpelAsked("dead", "its parent", 1, DIED))
+    heard.hear(COORDINATORS, 0, ExpelAsked("asked", "an operator", 2, "slow"))
+    heard.begin_anew(1)
+    assert heard.expels.keys() == {"dead"}
+    for n in range(FORGOTTEN_MAX):
+        heard.hear(COORDINATORS, n, ExpelAsked(f"gone {n}", "its parent", 10 + n, DIED))
+    heard.keep({1: "a", 2: "b"})
+    assert heard.expels.keys() == {"dead"}
 
 
 def test_who_is_over_is_forgotten_when_many_are() -> None:
