@@ -106,8 +106,6 @@ class Shares:
 
     def next(self, view: View) -> dict[int, dict[str, float]]:
         """The shares of all members as the next beat is to tell them; of one that is not named nothing changes."""
-        if view.control.number != self._parted[0]:
-            self._limits = limits_of(view.control.unfenced())
         self._part(view)
         if not self._limits:
             return {}
@@ -172,6 +170,7 @@ class Shares:
         if not (has_changed or is_time):
             return
         self._parted, self._parted_ms = now, view.now_ms
+        self._limits = limits_of(view.control.unfenced())
         for topic in self._limits:
             parts, before = parts_of(view, topic), self._parts.get(topic, {})
             is_other = parts.keys() != before.keys()

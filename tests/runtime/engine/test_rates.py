@@ -12,7 +12,7 @@ from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.runtime.partition.pace import CATCH_UP_S
 
 from ...stage.engine import SOURCE, Engine, application
-from ..membership.group import BEAT_S, SESSION_S, Group, share, until, virtual
+from ..membership.group import BEAT_S, SESSION_S, Group, coordinators, share, until, virtual
 
 RATE = 20.0
 SLACK_S = CATCH_UP_S + 0.05
@@ -31,9 +31,11 @@ class Begun:
         self.at.append(asyncio.get_running_loop().time())
         self.by[process] += 1
 
-    def since(self, moment_s: float) -> int:
-        """How many began since then."""
-        return sum(at_s >= moment_s for at_s in self.at)
+    async def during(self, seconds: float) -> int:
+        """How many begin from now on in so many seconds."""
+        now_s = asyncio.get_running_loop().time()
+        await asyncio.sleep(seconds)
+        return sum(at_s >= now_s for at_s in self.at)
 
     def see(self, rate: float, members: int = 1) -> None:
         """In no time there were more than the rate allows so many members."""
@@ -181,16 +183,12 @@ def test_processes_share_the_rate_and_use_all_of_it() -> None:
         group = Group()
         group.send(3_000)
         engines = await started(group, begun, "abc")
-        now_s = asyncio.get_running_loop().time()
-        await asyncio.sleep(20)
-        assert begun.since(now_s) >= 0.95 * RATE * 20
+        assert await begun.during(20) >= 0.95 * RATE * 20
         assert min(begun.by.values()) >= 20 * RATE / 6, "each has a part of it"
         late = group.process("d", limited("d", begun), is_named=False)
         await late.start()
         await engines[0].stop()
-        now_s = asyncio.get_running_loop().time()
-        await asyncio.sleep(20)
-        assert begun.since(now_s) >= 0.9 * RATE * 20, "what the one had is the others' soon"
+        assert await begun.during(20) >= 0.9 * RATE * 20, "what the one had is the others' soon"
         assert begun.by["d"] >= 20 * RATE / 6
         for engine in (*engines[1:], late):
             await engine.stop()
@@ -208,20 +206,16 @@ def test_what_a_killed_process_had_is_free_once_it_is_fenced(who: str) -> None:
         group = Group()
         group.send(4_000)
         engines = await started(group, begun, "abc")
-        leads = next(engine for engine in engines if engine.member.group.coordinating.is_coordinator)
+        (leads,) = coordinators(*engines)
         killed = leads if who == "the coordinator" else next(engine for engine in engines if engine is not leads)
         left = [engine for engine in engines if engine is not killed]
         await asyncio.sleep(5)
         await killed.crash()
-        now_s = asyncio.get_running_loop().time()
-        await asyncio.sleep(SESSION_S - 1)
-        between = begun.since(now_s)
+        between = await begun.during(SESSION_S - 1)
         assert 0.5 * RATE * (SESSION_S - 1) <= between <= 0.8 * RATE * (SESSION_S - 1), "two of three parts"
         await until(share(*left))
         await asyncio.sleep(2 * BEAT_S)
-        now_s = asyncio.get_running_loop().time()
-        await asyncio.sleep(20)
-        assert begun.since(now_s) >= 0.95 * RATE * 20
+        assert await begun.during(20) >= 0.95 * RATE * 20
         for engine in left:
             await engine.stop()
 
@@ -242,14 +236,10 @@ def test_a_rollout_changes_the_rate() -> None:
         slower = group.process("c", limited("c", begun, RATE / 2), is_named=False)
         await slower.start()
         await asyncio.sleep(2 * BEAT_S)
-        now_s = asyncio.get_running_loop().time()
-        await asyncio.sleep(20)
-        assert 0.9 * RATE / 2 * 20 <= begun.since(now_s) <= RATE / 2 * 20 + 3
+        assert 0.9 * RATE / 2 * 20 <= (await begun.during(20)) <= RATE / 2 * 20 + 3
         await slower.stop()
         await asyncio.sleep(2 * BEAT_S)
-        now_s = asyncio.get_running_loop().time()
-        await asyncio.sleep(20)
-        assert begun.since(now_s) >= 0.9 * RATE * 20
+        assert await begun.during(20) >= 0.9 * RATE * 20
         for engine in engines:
             await engine.stop()
 
