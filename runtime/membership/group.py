@@ -40,6 +40,8 @@ class Group:
         self.coordinating = Coordinating(
             standing, self.heard, self.obeyed, self.signals, self.following, is_alone=is_alone
         )
+        self._limits: dict[str, float] = {}
+        """The rates that its own handlers have, by topic: who has none answers no share."""
         self.on_rate: Callable[[str, float], None] = _unheard
         """Called with a topic and how many attempts at its records this process may begin in a second from now on."""
         self.sources = Sources(identity.broker, settings)
@@ -61,7 +63,7 @@ class Group:
 
     def _obey(self) -> None:
         own, beat = self.identity.incarnation, self.heard.coordinator
-        if own is not None and beat is not None and self.obeyed.hear(beat, own):
+        if own is not None and beat is not None and self.obeyed.hear(beat, own) and self._limits:
             for topic, share_per_s in self.obeyed.shares.items():
                 self.on_rate(topic, share_per_s)
             self.taking_part.beat()
@@ -102,8 +104,9 @@ class Group:
             self._heard_before = (beat.term, beat.number)
         member = await self.taking_part.join(offer)
         self.identity.joined(member)
+        self._limits = limits_of([member])
         if self.taking_part.is_alone:
-            for topic, limit_per_s in limits_of([member]).items():
+            for topic, limit_per_s in self._limits.items():
                 self.on_rate(topic, limit_per_s)
         return member
 
