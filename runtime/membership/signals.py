@@ -1,19 +1,22 @@
 """The signals of an application: what this process tells the others, and what it hears from them.
 
-Each partition that is written to has a connection of its own: a beat waits behind nothing else. What can't be told or
-heard is no error: it is told again in the next interval, and whoever is not heard is slow, never wrong.
+Each partition that is written to has a connection of its own, and one append at a time: what is said meanwhile goes
+with the next one. What is said again in each interval takes the place of what was said before and still waits. So after
+an outage nobody is taken for silent or deaf by beats that are as old as the outage. What can't be told or heard is no
+error: it is told again in the next interval, and whoever is not heard is slow, never wrong.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from ...brokers.protocol import Appender, Batch, Broker, BrokerError, OffsetOutOfRange, Outgoing, Reader, TopicPartition
 from ...brokers.waiting import bounded, closed_within
 from ...group.heard import COORDINATORS, PARTITIONS, Heard
 from ...offsets.codec import SignalError, decode_signal, encode
-from ...offsets.signals import Beat, CoordinatorBeat, Signal
+from ...offsets.signals import Beat, CoordinatorBeat, JoinAsked, LeaveAsked, Signal
 from ..logs.reader import signals_topic
 from ..settings import Settings
 
@@ -24,6 +27,8 @@ HISTORY = 20
 FETCH_RECORDS_MAX = 2_000
 AWAY_WAIT_MS = 200
 """After a read that failed."""
+REPEATED: Final = (Beat, CoordinatorBeat, JoinAsked, LeaveAsked)
+"""What is said in each interval: only the last one counts."""
 
 
 class Signals:
@@ -37,7 +42,10 @@ class Signals:
         self.topic, self.broker, self.settings = signals_topic(app), broker, settings
         self.heard, self.on_heard = heard, on_heard
         self._appenders: dict[int, Appender] = {}
-        self._telling: set[asyncio.Task[None]] = set()
+        self._waiting: dict[int, dict[object, tuple[Signal, asyncio.Future[None]]]] = {}
+        """What is to be said in a partition behind the append that is going on there, in order; by its kind, where only
+        the last one counts."""
+        self._telling: dict[int, asyncio.Task[None]] = {}
         self._positions: dict[TopicPartition, int] = {}
         self._wanted = set(range(PARTITIONS))
         self._mute: set[int] = set()
@@ -51,17 +59,42 @@ class Signals:
 
     def tell(self, partition: int, signal: Signal) -> None:
         """Say something in a partition; nobody waits for it."""
-        task = asyncio.get_running_loop().create_task(self.told(partition, signal))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        self._say(partition, signal)
 
     async def told(self, partition: int, signal: Signal) -> None:
         """The same; returns when it is acknowledged, or was not in time."""
+        await self._say(partition, signal)
+
+    def _say(self, partition: int, signal: Signal) -> "asyncio.Future[None]":
+        loop = asyncio.get_running_loop()
+        waiting = self._waiting.setdefault(partition, {})
+        key = type(signal) if isinstance(signal, REPEATED) else object()
+        before = waiting.pop(key, None)
+        said: asyncio.Future[None] = loop.create_future() if before is None else before[1]
+        waiting[key] = signal, said
+        if partition not in self._telling:
+            self._telling[partition] = loop.create_task(self._tell_on(partition))
+        return said
+
+    async def _tell_on(self, partition: int) -> None:
+        """Until there is nothing more to be said in a partition."""
+        try:
+            while waiting := self._waiting.pop(partition, None):
+                try:
+                    await self._append(partition, [signal for signal, _ in waiting.values()])
+                finally:
+                    for _, said in waiting.values():
+                        if not said.done():
+                            said.set_result(None)
+        finally:
+            del self._telling[partition]
+
+    async def _append(self, partition: int, signals: Sequence[Signal]) -> None:
         if partition not in self._appenders:
             self._appenders[partition] = self.broker.appender()
         try:
-            record = Outgoing(self.topic, partition, None, encode(signal))
-            await bounded(self._appenders[partition].append([record]), self.settings.call_limit_ms, "telling")
+            records = [Outgoing(self.topic, partition, None, encode(signal)) for signal in signals]
+            await bounded(self._appenders[partition].append(records), self.settings.call_limit_ms, "telling")
         except BrokerError as error:
             if not self._mute:
                 logger.warning("%s[%d] can't be written to, until it can: %s", self.topic, partition, error)
@@ -137,8 +170,8 @@ class Signals:
     async def close(self) -> None:
         """Let go of the connections; what is still being told is waited for, for a bounded time."""
         limit_s = self.settings.close_timeout_ms / 1000
-        if self._telling:
-            _, left = await asyncio.wait(self._telling, timeout=limit_s)
+        if telling := list(self._telling.values()):
+            _, left = await asyncio.wait(telling, timeout=limit_s)
             for task in left:
                 task.cancel()
         appenders, self._appenders = list(self._appenders.values()), {}

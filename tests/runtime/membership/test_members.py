@@ -9,7 +9,10 @@ import pytest
 from keylanes import FencedError, MapState, SettingsError, State, StateNotReady
 from keylanes.brokers.protocol import BrokerTimeout, Reader, TopicPartition
 from keylanes.brokers.simulated.broker import Latency
+from keylanes.offsets.codec import decode_signal
+from keylanes.offsets.signals import Beat
 from keylanes.runtime.logs.office import Expelled
+from keylanes.runtime.logs.reader import signals_topic
 from keylanes.runtime.member import Member
 from keylanes.runtime.rejoining import Rejoining
 
@@ -409,6 +412,38 @@ def test_who_was_expelled_comes_back() -> None:
         life.stop()
         await living
         await other.stop()
+
+    virtual(story)
+
+
+def test_beats_that_could_not_be_told_are_not_told_later() -> None:
+    """Behind an outage a beat says how it is now: those of before would say that this process has read nothing."""
+
+    async def story() -> None:
+        group = Group(cluster=Cluster(1, Latency(timeout_ms=1_500.0)))
+        one, away = (group.process(name) for name in "ab")
+        await one.start()
+        await away.start()
+        await until(share(one, away))
+        topic, faults = signals_topic(away.app.name), group.cluster.faults
+        partition = TopicPartition(topic, away.member.group.taking_part.partition)
+
+        def beats() -> int:
+            records = [entry.record for entry in group.cluster.everything(partition) if entry.record]
+            found = [decode_signal(record.value or b"") for record in records]
+            own = away.member.standing.incarnation
+            return sum(isinstance(signal, Beat) and signal.incarnation == own for signal in found)
+
+        await until(lambda: beats() > 0)
+        faults.cut_from.add((away.member.identity.birth, topic))
+        await asyncio.sleep(0.6 * SESSION_S)
+        before = beats()
+        faults.cut_from.clear()
+        await until(lambda: beats() > before)
+        await asyncio.sleep(2 * BEAT_S)
+        assert beats() - before <= 5, "the one that waits, and one in each interval"
+        await one.stop()
+        await away.stop()
 
     virtual(story)
 
