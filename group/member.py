@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from ..keyrange.ranges import KeyRange
 from ..offsets.control import Control
-from ..offsets.control_events import ReleaseAsked
+from ..offsets.control_events import CopyAsked, ReleaseAsked
 from ..offsets.ledger import Place
 
 
@@ -31,13 +31,15 @@ class Out(NamedTuple):
 
 class Works(NamedTuple):
     """It takes part. ``take_up``: epochs that were granted to it and that it has not taken up, ``wind_up``: what it is
-    to release, ``go_on``: moves whose release was withdrawn.
+    to release, ``go_on``: moves whose release was withdrawn. ``copies``: of whose state it shall have a copy, all that
+    stand in the log.
     """
 
     incarnation: int
     take_up: tuple[tuple[Place, int], ...]
     wind_up: tuple[ReleaseAsked, ...]
     go_on: tuple[int, ...]
+    copies: tuple[CopyAsked, ...]
 
 
 State: TypeAlias = Waits | Rejected | Out | Works
@@ -76,6 +78,7 @@ def state_of(
         tuple(sorted(granted - set(taken))),
         tuple(one for number, one in asked.items() if number not in winding and (_place(one), one.epoch) in granted),
         tuple(sorted(set(winding) - asked.keys())),
+        tuple(copy for _, copy in sorted(control.moves.copies.items()) if copy.incarnation == own),
     )
 
 

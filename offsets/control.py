@@ -46,6 +46,9 @@ from .event_values import NO_MOVE, NUMBERLESS, PinnedEnd, PlannedMove
 
 LOAD: Final = "load"
 """The cause of a plan that is not an event of the control log."""
+LEARNER: Final = "learner"
+STANDBY: Final = "standby"
+"""The roles of a copy: of a member that shall own its bands, or of one that keeps it for later."""
 REFUSALS_MAX: Final = 64
 """So many refused births are remembered: each is of interest to the process that asked, and only for a moment."""
 
@@ -89,7 +92,8 @@ class Owner(NamedTuple):
 class Moves:
     """What shall become of ranges. ``planned``: the moves of the newest whole plan, and those begun before it.
 
-    ``parts``: of a plan whose last part was not read yet; ``copies``, ``asked``: what was asked of members, by move.
+    ``parts``: of a plan whose last part was not read yet; ``copies``, ``asked``: what was asked of members, by move. A
+    copy is over when its member owns all of its bands, or was expelled, or it was ended.
     """
 
     plan: int = 0
@@ -268,6 +272,8 @@ def _members(control: Control, event: MemberJoined | MemberRefused | MemberExpel
     elif not member.expelled:
         control.members[event.incarnation] = replace(member, expelled=True, hold_ms=event.hold_ms, cause=event.cause)
         control.is_vacant = control.is_vacant or member.birth == control.coordinator
+        copies = control.moves.copies
+        control.moves.copies = {move: copy for move, copy in copies.items() if copy.incarnation != event.incarnation}
         control.group_epoch += 1
         if not control.runs_to_level:
             control.pinned = None
@@ -291,6 +297,9 @@ def _grant(control: Control, grant: RangesGranted) -> None:
                 losers.append(owner.incarnation)
                 held[owner.incarnation] -= end - first
     control.owners[place] = owners
+    for move, copy in list(control.moves.copies.items()):
+        if (copy.topic, copy.partition) == place and copy.incarnation == grant.incarnation and _owns(owners, copy):
+            del control.moves.copies[move]
     if control.moves.asked:
         for move, ask in list(control.moves.asked.items()):
             if (ask.topic, ask.partition) == place and not _waits(owners, ask):
@@ -305,6 +314,15 @@ def _grant(control: Control, grant: RangesGranted) -> None:
 def _waits(owners: Steps[Owner], ask: ReleaseAsked) -> bool:
     """Whether points that were asked for are still those of the epoch that was asked."""
     return any(owner.epoch == ask.epoch for _, _, owner in owners.pieces(ask.first, ask.end))
+
+
+def _owns(owners: Steps[Owner], copy: CopyAsked) -> bool:
+    """Whether the member that has a copy owns all of its points."""
+    return all(
+        owner is not None and owner.incarnation == copy.incarnation
+        for band in copy.bands
+        for _, _, owner in owners.all_pieces(band.first, band.end)
+    )
 
 
 def _retire(control: Control, incarnation: int) -> None:
@@ -334,6 +352,7 @@ def _moves(moves: Moves, event: CopyAsked | CopyEnded | ReleaseAsked | ReleaseWi
             moves.answer = event
         case CopyAsked():
             moves.copies[event.move] = event
+            moves.move_max = max(moves.move_max, event.move)
         case CopyEnded():
             moves.copies.pop(event.move, None)
         case ReleaseAsked():

@@ -179,7 +179,8 @@ class MemberRates(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 class CoordinatorBeat(LogEvent, frozen=True, tag="coordinator_beat/1"):
     """The coordinator of ``term`` lives; ``number`` rises with each beat.
 
-    ``resigns``: it stops in order, and the next may stand at once. ``interval_ms``: how often beats are due;
+    ``resigns``: it stops in order, and the next may stand at once. ``dismissed``: the members that have asked to leave
+    and need not wait for others to have copies of their state. ``interval_ms``: how often beats are due;
     ``is_level``: all is committed up to the pinned ends. ``rates``: shares of limited rates, in the coordinators'
     partition only.
     """
@@ -189,6 +190,7 @@ class CoordinatorBeat(LogEvent, frozen=True, tag="coordinator_beat/1"):
     resigns: bool
     interval_ms: int
     is_level: bool
+    dismissed: tuple[int, ...]
     rates: tuple[MemberRates, ...]
 
 

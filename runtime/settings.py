@@ -76,6 +76,12 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     group_instance_id: str | None = None  # the name of this process alone: a restart has its place and copies again
     capacity: Capacity = 1.0  # how much of the work this process gets beside others: 2.0 is twice as much
     load_interval_ms: Milliseconds = 2_000  # how often it says what its ranges cost, unless it is alone
+    leave_ms: NotNegative = 15_000  # a process that stops works on until others have copies of its state, at most
+    return_ms: NotNegative = 60_000  # ranges with state wait so long for a process with a name that is away
+    standbys: Annotated[int, Meta(ge=0, le=8)] = 0  # so many others keep a copy of each range's state at hand
+    copies_max: Positive = 2  # copies that a member makes at once, before it owns what they are of
+    copy_bytes_per_s: Positive = 16 * 1024 * 1024  # a member copies no faster, beside its work
+    moves_per_minute: Positive = 10  # of ranges with much state, to level the members
     exit_on_expulsion: bool = False  # end (exit code 3) when it is expelled; False: join the group again
     # What is logged of a run
     report_interval_ms: Milliseconds = 60_000  # between two lines about the work; none while it is idle and level
@@ -95,6 +101,10 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     state_write_interval_ms: NotNegative = 1_000  # how often committed changes go to the local copies
     state_unwritten_bytes_max: Positive = 16 * 1024 * 1024  # or when so much waits, for the whole process
     restore_partitions_max: Annotated[int, Meta(ge=1, le=256)] = 4  # changelog partitions that are read at once
+    endpoint: str = ""  # where others can ask this process for state; it is told to them, and nothing listens there
+    query_view_ms_max: Milliseconds = (
+        10_000  # who has not read the control log for so long answers no question for state
+    )
     # How the broker is reached
     security: Security = Security()
 

@@ -215,7 +215,7 @@ class Coordinating:
     def _next_beat(self) -> CoordinatorBeat:
         self._beats += 1
         interval_ms = self.rules.interval_ms
-        return CoordinatorBeat(self._term, self._beats, self.resigns, interval_ms, self.levelling.is_level, ())
+        return CoordinatorBeat(self._term, self._beats, self.resigns, interval_ms, self.levelling.is_level, (), ())
 
     def hears_rates(self) -> None:
         """Look again when somebody may have said which share it has, as that is waited for."""

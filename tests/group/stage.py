@@ -403,7 +403,7 @@ class Group:
         self.heard.hear(partition_of(asked.instance, asked.birth), self.now_ms, signal)
 
     def _beat(self) -> None:
-        beat = CoordinatorBeat(self.ledger.control.term, 1, False, self.rules.interval_ms, False, ())
+        beat = CoordinatorBeat(self.ledger.control.term, 1, False, self.rules.interval_ms, False, (), ())
         for partition in range(PARTITIONS):
             self.heard.hear(partition, self.now_ms, beat)
         for name in sorted(self.beating):

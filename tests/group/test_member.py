@@ -67,7 +67,7 @@ def test_it_waits_until_it_is_answered() -> None:
     assert state_of(log.control, "a", None) == Waits()
     log.says(MemberRefused(*log.turn.next(), "a", "name in use: x"))
     assert state_of(log.control, "a", None) == Rejected("name in use: x")
-    assert state_of(log.control, "b", None) == Works(1, (), (), ())
+    assert state_of(log.control, "b", None) == Works(1, (), (), (), ())
 
 
 def test_it_takes_up_what_is_granted_to_it() -> None:
@@ -77,9 +77,9 @@ def test_it_takes_up_what_is_granted_to_it() -> None:
     log.joins(2, "b")
     log.grants(1, 1)
     log.grants(2, 2, 0, HALF)
-    assert state_of(log.control, "a", 1) == Works(1, ((PLACE, 1),), (), ())
-    assert state_of(log.control, "b", 2) == Works(2, ((PLACE, 2),), (), ())
-    assert state_of(log.control, "a", 1, taken=[(PLACE, 1)]) == Works(1, (), (), ())
+    assert state_of(log.control, "a", 1) == Works(1, ((PLACE, 1),), (), (), ())
+    assert state_of(log.control, "b", 2) == Works(2, ((PLACE, 2),), (), (), ())
+    assert state_of(log.control, "a", 1, taken=[(PLACE, 1)]) == Works(1, (), (), (), ())
 
 
 def test_it_winds_up_what_is_asked_of_it_and_goes_on_when_that_is_withdrawn() -> None:
@@ -90,10 +90,10 @@ def test_it_winds_up_what_is_asked_of_it_and_goes_on_when_that_is_withdrawn() ->
     asked = log.asks(7, 1, 3, 0, HALF)
     log.asks(8, 1, 2)
     assert range_of(asked) == KeyRange(0, HALF)
-    assert state_of(log.control, "a", 1, [(PLACE, 3)]) == Works(1, (), (asked,), ())
-    assert state_of(log.control, "a", 1, [(PLACE, 3)], [7]) == Works(1, (), (), ())
+    assert state_of(log.control, "a", 1, [(PLACE, 3)]) == Works(1, (), (asked,), (), ())
+    assert state_of(log.control, "a", 1, [(PLACE, 3)], [7]) == Works(1, (), (), (), ())
     log.says(ReleaseWithdrawn(*log.turn.next(), 7, "deadline"))
-    assert state_of(log.control, "a", 1, [(PLACE, 3)], [7]) == Works(1, (), (), (7,))
+    assert state_of(log.control, "a", 1, [(PLACE, 3)], [7]) == Works(1, (), (), (7,), ())
 
 
 def test_it_is_out_when_it_is_expelled_also_when_that_is_forgotten() -> None:
@@ -118,4 +118,4 @@ def test_it_is_out_although_its_birth_joined_once_more() -> None:
     log.joins(2, "a")
     log.grants(2, 1)
     assert state_of(log.control, "a", 1) == Out("")
-    assert state_of(log.control, "a", None) == Works(2, ((PLACE, 1),), (), ())
+    assert state_of(log.control, "a", None) == Works(2, ((PLACE, 1),), (), (), ())

@@ -228,6 +228,7 @@ SIGNALS: tuple[signals.Signal, ...] = (
         resigns=False,
         interval_ms=1_000,
         is_level=False,
+        dismissed=(3,),
         rates=(signals.MemberRates(3, (signals.Rate("flüge", 250.5),)),),
     ),
 )
