@@ -13,26 +13,32 @@ from typing import TYPE_CHECKING, Any, Final
 
 from keylanes.brokers.simulated.network import Fault, Kind
 from keylanes.keyrange.ranges import KeyRange
-from keylanes.offsets.control_events import RangesGranted, ReleaseAsked
+from keylanes.offsets.control import LEARNER
+from keylanes.offsets.control_events import CopyAsked, RangesGranted, ReleaseAsked
 from keylanes.offsets.events import Event, RangesReleased, WorkersCut
+from keylanes.offsets.signals import Copies, Signal
 from keylanes.runtime.watch.steps import Step
 
 from .moving import Move, Moving
 from .process import APP, Process
 from .steps import (
     ASKED,
+    CHANGELOG,
     COORDINATOR,
+    COPIED,
+    COPYING,
     GIVER,
     GRANTED,
+    PARTS,
     RELEASED,
     RELEASING,
     RESTORING,
-    SOURCE,
     STRIKES,
     TAKEN_UP,
     TAKER,
     WINDING,
     Strike,
+    can_meet,
 )
 
 if TYPE_CHECKING:
@@ -78,10 +84,19 @@ class HandOvers:
     def control(self, event: Event) -> None:
         """An event of the control log was written."""
         match event:
+            case CopyAsked(role=role) if role == LEARNER:
+                self._at(COPYING, event, event.incarnation, [KeyRange(b.first, b.end) for b in event.bands])
             case ReleaseAsked():
                 self._at(ASKED, event, event.incarnation, [KeyRange(event.first, event.end)])
             case RangesGranted():
                 self._at(GRANTED, event, event.incarnation, [KeyRange(b.first, b.end) for b in event.bands])
+
+    def said(self, signal: Signal) -> None:
+        """A signal was written."""
+        for one in signal.copies if isinstance(signal, Copies) else ():
+            asked = self.world.watch.copied.copies.get(one.move)
+            if one.is_ready and asked is not None and asked.role == LEARNER:
+                self._at(COPIED, asked, asked.incarnation, [KeyRange(b.first, b.end) for b in asked.bands])
 
     def produced(self, events: Iterable[Event]) -> None:
         """Events lie in a transaction that is not decided."""
@@ -109,7 +124,7 @@ class HandOvers:
     def _at(
         self,
         step: str,
-        event: ReleaseAsked | RangesGranted | RangesReleased | WorkersCut,
+        event: CopyAsked | ReleaseAsked | RangesGranted | RangesReleased | WorkersCut,
         who: int,
         ranges: Iterable[KeyRange],
     ) -> None:
@@ -134,7 +149,7 @@ class HandOvers:
         tried.
         """
         strike, session_s = STRIKES[name], self.world.happenings.session_s
-        if strike.part == SOURCE and self.world.mix.stateful:  # it may not grow
+        if not can_meet(strike, stateful=self.world.mix.stateful):
             return
         before = self.world.reached[name]
         for _ in range(TRIES):
@@ -155,11 +170,13 @@ class HandOvers:
 
     def _befall(self, strike: Strike, move: Move, rng: random.Random) -> None:
         process = self._victim(strike.part, move)
-        if not self.world.is_happening or (process is None and strike.part != SOURCE):
+        if not self.world.is_happening or (process is None and strike.part in PARTS):
             return
         self.world.tell(f"{strike}: {process.name if process else move.place.topic}")
         happenings, session_s = self.world.happenings, self.world.happenings.session_s
-        if process is None:
+        if strike.part == CHANGELOG:
+            happenings.compact(rng)
+        elif process is None:
             happenings.grow(rng, move.place.topic)
         elif strike.fault == "is killed":
             happenings.dies(process)

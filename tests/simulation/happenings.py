@@ -356,6 +356,22 @@ class Happenings:
             self.world.count_fault("twin")
             self.world.start(process.settings.group_instance_id)
 
+    async def _names_swapped(self, rng: random.Random) -> None:
+        """Two processes with names end, in order or not, and each is started again under the name of the other."""
+        named = {p.settings.group_instance_id: p for p in self.world.alive() if p.settings.group_instance_id}
+        if len(named) >= 2:
+            one, other = rng.sample([*named.values()], 2)
+            self.world.count_fault("names swapped")
+            for process, name in (
+                (one, other.settings.group_instance_id),
+                (other, one.settings.group_instance_id),
+            ):
+                if rng.random() < 0.5:
+                    process.stop()
+                else:
+                    self.dies(process)
+                self.world.start(name)
+
     async def _held_decision(self, rng: random.Random) -> None:
         """What the coordinator writes next waits in the network until others have gone ahead of it."""
         network = self.cluster.network
@@ -468,6 +484,10 @@ class Happenings:
         self.cluster.write([Outgoing(*place, b"k%d" % rng.randrange(9), value) for value in values], ())
 
     async def _compact(self, rng: random.Random) -> None:
+        self.compact(rng)
+
+    def compact(self, rng: random.Random) -> None:
+        """All changelogs."""
         for place in self.world.sources:
             changelog = TopicPartition(changelog_topic(APP, place.topic), place.partition)
             if changelog.topic in self.cluster.topics():

@@ -54,6 +54,7 @@ KINDS: Final = {
     "storm": 1,
     "flapping": 1,
     "twin": 2,
+    "names swapped": 1,
     "held decision": 2,
     # the application
     "release": 3,
@@ -180,9 +181,24 @@ def draw_plan(seed: int) -> Plan:
     if mix.members > 1:
         until_level = random.Random(f"level {seed}").choice((0.0, 0.0, 0.0, 0.5, 1.0))
         together = random.Random(f"together {seed}").random() < TOGETHER
-        mix = msgspec.structs.replace(mix, until_level=until_level, together=together)
+        mix = msgspec.structs.replace(
+            mix, until_level=until_level, together=together, settings=mix.settings | _draw_copies(seed)
+        )
     plan = Plan(seed, mix, tuple(_draw_bursts(rng, mix)), tuple(_draw_happenings(rng, mix)))
     return plan if mix.members == 1 else _with_moves(plan)
+
+
+def _draw_copies(seed: int) -> dict[str, int]:
+    """How state is copied, how long a name is waited for, and how long who stops waits for others."""
+    rng = random.Random(f"copies {seed}")
+    return {
+        "standbys": rng.choice((0, 0, 1, 2)),
+        "copies_max": rng.choice((1, 2, 8)),
+        "copy_bytes_per_s": rng.choice((200, 5_000, 1 << 24)),
+        "moves_per_minute": rng.choice((2, 10, 100)),
+        "leave_ms": rng.choice((0, 500, 3_000)),
+        "return_ms": rng.choice((0, 500, 4_000)),
+    }
 
 
 def _with_moves(plan: Plan) -> Plan:

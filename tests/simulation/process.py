@@ -5,10 +5,12 @@ import math
 import random
 from collections import Counter
 from collections.abc import Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from keylanes.brokers.protocol import TopicPartition
 from keylanes.brokers.simulated.broker import EPOCH_MS, SimulatedConnection
 from keylanes.keyrange.hashing import point_of
 from keylanes.runtime.handlers.context import Context
@@ -151,6 +153,10 @@ class Process:
             self.world.fail(f"{lane}: {context.offset} is run by {self.name}, which does not hold it")
         elif wrong := self.world.key_order.begins(lane, worker.epoch, incarnation):
             self.world.fail(f"{context.offset} of {wrong}")
+        elif self.world.mix.stateful:
+            place = TopicPartition(context.topic, context.partition)
+            copy = self.folder.copies.copy(*place)
+            self.world.check(partial(self.world.watch.copied.begins, copy, place, worker.epoch, point, incarnation))
 
     def ends(self, context: Context) -> None:
         """The attempt is over, however it ended."""

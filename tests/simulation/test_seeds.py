@@ -24,7 +24,7 @@ from .process import STEPS
 from .shrink import kind_of, parts_of, shrink
 from .soak_pool import Pool, Worker
 from .soak_worker import Answer, Task, encode
-from .steps import SOURCE, STRIKES
+from .steps import STRIKES, can_meet
 from .world import run_plan, run_seed
 
 GROUP_SEEDS, SINGLE_SEEDS, STEP_PLANS = 250, 240, 60
@@ -204,14 +204,15 @@ def many_tasks() -> Iterator[Task]:
 
 
 def struck() -> list[Plan]:
-    """Plans in which hand-overs are struck, each strike in some; where there is state, sources can't grow."""
+    """Plans in which hand-overs are struck, each strike in some."""
     rng, plans = random.Random("struck"), list[Plan]()
     waiting: list[str] = []
     for _ in range(STRIKE_ROUNDS):
         waiting += rng.sample([*STRIKES], len(STRIKES))
     while waiting:
         plan = made(len(plans), waiting[:STRIKES_A_PLAN])
-        kept = [name for name in waiting[:STRIKES_A_PLAN] if STRIKES[name].part == SOURCE and plan.mix.stateful]
+        stateful = plan.mix.stateful
+        kept = [name for name in waiting[:STRIKES_A_PLAN] if not can_meet(STRIKES[name], stateful=stateful)]
         waiting = [*waiting[STRIKES_A_PLAN:], *(kept if len(waiting) > STRIKES_A_PLAN else ())]
         plans.append(plan)
     return plans

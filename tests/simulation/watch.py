@@ -19,6 +19,8 @@ from keylanes.offsets.codec import decode
 from keylanes.offsets.control_events import (
     AppCreated,
     CoordinatorElected,
+    CopyAsked,
+    CopyEnded,
     Decision,
     EndsPinned,
     MemberExpelled,
@@ -58,6 +60,7 @@ from keylanes.state.changelog import changelog_topic
 from ..stage.cluster import Cluster, Row
 from .asks import Asks, check_whole
 from .cells import NOBODY, Cells, Holder
+from .copied import Copied
 from .state_checker import check_changes, check_folded, numbers_of
 from .twin import Twin, Writes
 from .workload import AUDIT, DEAD, OUT, expected
@@ -115,7 +118,7 @@ class Watch:
         self.lanes: dict[tuple[object, ...], tuple[int, int]] = {}
         self.twins: dict[TopicPartition, Twin] = {}
         self.points: dict[TopicPartition, list[int]] = defaultdict(list)
-        self.asks = Asks()
+        self.asks, self.copied = Asks(), Copied(cluster, app)
         self.factors: dict[str, int] = {}
         """How many workers each source has by declaration, where all say the same."""
         self.whereabouts: Callable[[int], Whereabouts] = lambda incarnation: UNKNOWN
@@ -159,6 +162,10 @@ class Watch:
                     self.pins.append(event.ends)
                 case PlanMade() | ReleaseAsked() | ReleaseWithdrawn():
                     self._move(event)
+                case CopyAsked():
+                    self.copied.ask(event, self.asks.planned, self._cells(event))
+                case CopyEnded():
+                    self.copied.end(event, self.cells)
 
     def _move(self, event: PlanMade | ReleaseAsked | ReleaseWithdrawn) -> None:
         match event:
@@ -168,6 +175,8 @@ class Watch:
                 self.reached["plan: halves"] += event.plan == 1 and any(move.first for move in event.moves)
             case ReleaseAsked():
                 self.asks.ask(event, self._cells(event))
+                if self.stateful:
+                    self.copied.release(event, self.asks.planned[event.move])
             case ReleaseWithdrawn():
                 self.asks.withdraw(event, len(self.control))
                 self.reached[f"withdrawn: {event.reason}"] += 1
@@ -191,6 +200,7 @@ class Watch:
                 assert event.incarnation in self.joined, f"{event} has not joined"
                 self.expelled.setdefault(event.incarnation, event.cause)
                 self.reached[f"expelled: {event.cause}"] += 1
+                self.copied.expelled(event.incarnation)
             case MemberFenced():
                 assert event.incarnation in self.expelled, f"{event} was not expelled before"
                 for one in self.joined[event.incarnation].transactional_ids:
@@ -217,6 +227,8 @@ class Watch:
         assert event.incarnation in self.joined, f"{event} to one that has not joined"
         assert event.incarnation not in self.expelled, f"{event} to one that was expelled"
         self.asks.grant(event)
+        if self.stateful:
+            self.copied.grant(event)
         for band in event.bands:
             for i in cells.within(band.first, band.end):
                 if event.epoch <= cells.holders[i].epoch:
@@ -232,7 +244,9 @@ class Watch:
         if self.factors.get(event.topic) == 1:
             check_whole(cells, TopicPartition(event.topic, event.partition))
 
-    def _cells(self, event: RangesGranted | ReleaseAsked | RangesReleased | Committed | WorkersMerged) -> Cells:
+    def _cells(
+        self, event: CopyAsked | RangesGranted | ReleaseAsked | RangesReleased | Committed | WorkersMerged
+    ) -> Cells:
         place = TopicPartition(event.topic, event.partition)
         assert place in self.cells, f"{event} of a partition that was not started"
         return self.cells[place]

@@ -23,7 +23,7 @@ from keylanes.errors import BrokerUnavailable, FencedError, SettingsError, Store
 from keylanes.group.members import LEFT, SILENT, SUPERSEDED
 from keylanes.group.view import Rules
 from keylanes.keyrange.hashing import SPACE_END
-from keylanes.offsets.codec import decode
+from keylanes.offsets.codec import decode, decode_signal
 from keylanes.offsets.control_events import MemberExpelled
 from keylanes.offsets.events import Event
 from keylanes.runtime.logs.office import Expelled
@@ -137,12 +137,15 @@ class World:
             self.fail(error)
 
     def _appended(self, records: Sequence[Outgoing]) -> None:
+        if records[0].topic == f"{APP}.signals" and self.happenings.hand_overs.waits:
+            for record in records:
+                self.happenings.hand_overs.said(decode_signal(record.value or b""))
         if records[0].topic == self.watch.control_topic:
             before = len(self.watch.control)
-            self._check(lambda: self.watch.hear(record.value for record in records))
+            self.check(lambda: self.watch.hear(record.value for record in records))
             for event in self.watch.control[before:]:
                 if isinstance(event, MemberExpelled):
-                    self._check(lambda event=event: self._judge_silence(event))  # type: ignore[misc]  # a default
+                    self.check(lambda event=event: self._judge_silence(event))  # type: ignore[misc]  # a default
                 self.happenings.step(type(event).__name__)
                 self.happenings.hand_overs.control(event)
 
@@ -156,15 +159,16 @@ class World:
 
     def _committed(self, transaction: Transaction) -> None:
         if not transaction.transactional_id.startswith(WRITER):
-            self._check(lambda: self.happenings.hand_overs.decided(self._decided(transaction)))
+            self.check(lambda: self.happenings.hand_overs.decided(self._decided(transaction)))
 
     def _decided(self, transaction: Transaction) -> list[Event]:
         return self.watch.decide(id(transaction), self.cluster.rows_of(transaction))
 
-    def _check(self, check: Callable[[], None]) -> None:
+    def check(self, check: Callable[[], None]) -> None:
+        """Whatever a check raises is a failure."""
         try:
             check()
-        except Exception as error:  # noqa: BLE001  # whatever a check raises is a failure
+        except Exception as error:  # noqa: BLE001  # of any kind
             self.fail(error)
 
     def _disk_s(self, owner: str | None) -> float:
@@ -437,6 +441,7 @@ class World:
         self.reached["trimmed"] += self.cluster.trims
         self.reached["steps"] += self.watch.steps
         self.reached.update(self.watch.reached)
+        self.reached.update(self.watch.copied.reached)
         met = self.cluster.met
         self.faults.update({kind: met[kind] for kind in INJECTED})
         self.reached.update(met)

@@ -1,0 +1,166 @@
+"""What must be true of copies of state, by the events themselves and by what lies in the folders.
+
+- A copy is asked of somebody who takes part, of what is not its own; a learner's is of a planned move to it.
+- Nobody is asked to release state for somebody who was not asked to copy it before.
+- State moves once: as long as a learner is there, nobody is asked to release for anybody else what it copies.
+- What nobody owns keeps its last copy.
+- No record is handled before the copy is whole up to where the changelog ended when the grant was written.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from keylanes.brokers.protocol import TopicPartition
+from keylanes.keyrange.ranges import KeyRange
+from keylanes.offsets.control import LEARNER, STANDBY
+from keylanes.offsets.control_events import CopyAsked, CopyEnded, RangesGranted, ReleaseAsked
+from keylanes.offsets.event_values import PlannedMove
+from keylanes.state.changelog import changelog_topic
+from keylanes.state.tables import Copy
+
+from ..stage.cluster import Cluster
+from .cells import NOBODY, Cells
+
+ROLES: Final = (LEARNER, STANDBY)
+
+
+class Granted(NamedTuple):
+    """Points of a grant of state. ``high``: where the changelog ended when it was written; ``before``: who was granted
+    them last.
+    """
+
+    within: KeyRange
+    high: int
+    before: int
+
+
+class Copied:
+    """Of one application. Methods raise AssertionError that says what is wrong."""
+
+    def __init__(self, cluster: Cluster, app: str) -> None:
+        self.cluster, self.app = cluster, app
+        self.copies: dict[int, CopyAsked] = {}
+        """Those that are not over, by move."""
+        self.numbers: set[int] = set()
+        self.granted: dict[tuple[TopicPartition, int], list[Granted]] = {}
+        """By partition and epoch."""
+        self.owners: dict[TopicPartition, list[tuple[KeyRange, int]]] = {}
+        """To whom points were granted, the newest last."""
+        self.looked: set[tuple[TopicPartition, int, KeyRange]] = set()
+        self.reached: Counter[str] = Counter()
+
+    def ask(self, event: CopyAsked, planned: Mapping[int, PlannedMove], cells: Cells) -> None:
+        """``planned``: all moves that ever were."""
+        assert event.role in ROLES, f"{event}: what is {event.role}?"
+        assert event.move not in self.copies, f"{event} has the number of {self.copies[event.move]}"
+        if event.role == LEARNER:
+            move = planned.get(event.move)
+            assert move is not None, f"{event} of no plan"
+            assert (move.topic, move.partition, move.target) == (event.topic, event.partition, event.incarnation), event
+            outside = [band for band in event.bands if not move.first <= band.first < band.end <= move.end]
+            assert not outside, f"{event}: {outside} lie outside of {move}"
+        else:
+            assert event.move not in self.numbers | planned.keys(), f"{event} has a number that was used"
+        for band in event.bands:
+            for i in cells.within(band.first, band.end):
+                holder = cells.holders[i]
+                assert holder.incarnation != event.incarnation, f"{event}: {cells.bounds[i]:08x} is its own already"
+        self.numbers.add(event.move)
+        self.copies[event.move] = event
+        self.reached[f"copy asked: {event.role}"] += 1
+
+    def end(self, event: CopyEnded, cells: Mapping[TopicPartition, Cells]) -> None:
+        """What it was of has an owner, or somebody else copies it, too."""
+        copy = self.copies.pop(event.move, None)
+        assert copy is not None, f"{event} of no copy"
+        self.reached[f"copy ended: {event.reason}"] += 1
+        place = TopicPartition(copy.topic, copy.partition)
+        for band in copy.bands:
+            for i in cells[place].within(band.first, band.end):
+                first = cells[place].bounds[i]
+                others = [one for one in self.copies.values() if _covers(one, place, first)]
+                has_owner = cells[place].holders[i].incarnation != NOBODY
+                assert has_owner or others, f"{event}: nobody owns {first:08x}, and {copy} was the last one"
+
+    def expelled(self, incarnation: int) -> None:
+        """Its copies are over."""
+        self.copies = {move: copy for move, copy in self.copies.items() if copy.incarnation != incarnation}
+
+    def release(self, event: ReleaseAsked, move: PlannedMove) -> None:
+        """For its target, which has a copy, and no other learner is at it."""
+        if move.origin == move.target:
+            return
+        place, within = TopicPartition(event.topic, event.partition), KeyRange(event.first, event.end)
+        own = [copy for copy in self.copies.values() if copy.incarnation == move.target]
+        bounds = {within.first, *(band.end for copy in own for band in copy.bands)}
+        for point in sorted(bounds):
+            if within.contains(point):
+                assert any(_covers(copy, place, point) for copy in own), f"{event}: {move.target} has no copy"
+        for copy in self.copies.values():
+            if copy.role == LEARNER and copy.incarnation != move.target:
+                met = _is_of(copy, place) and any(within.overlaps(KeyRange(b.first, b.end)) for b in copy.bands)
+                assert not met, f"{event} for {move.target}, and {copy} learns it"
+        self.reached["released to who has a copy"] += 1
+
+    def grant(self, event: RangesGranted) -> None:
+        """Who owns all of what it copies has no copy any more."""
+        place = TopicPartition(event.topic, event.partition)
+        changelog = TopicPartition(changelog_topic(self.app, event.topic), event.partition)
+        if changelog.topic not in self.cluster.topics():
+            return
+        high, owners = self.cluster.stable(changelog), self.owners.setdefault(place, [])
+        for band in event.bands:
+            within = KeyRange(band.first, band.end)
+            for part, before in _owned(owners, within):
+                granted = self.granted.setdefault((place, event.epoch), [])
+                granted.append(Granted(part, high, before))
+            owners.append((within, event.incarnation))
+        for move, copy in list(self.copies.items()):
+            if _is_of(copy, place) and copy.incarnation == event.incarnation:
+                parts = [part for band in copy.bands for part in _owned(owners, KeyRange(band.first, band.end))]
+                if {owner for _, owner in parts} == {event.incarnation}:
+                    del self.copies[move]
+                    self.reached[f"copy promoted: {copy.role}"] += 1
+
+    def begins(self, copy: Copy, place: TopicPartition, epoch: int, point: int, incarnation: int) -> None:
+        """A record of a point begins that was granted at this epoch: looked at once for each part of a grant."""
+        for granted in self.granted.get((place, epoch), ()):
+            key = (place, epoch, granted.within)
+            if not granted.within.contains(point) or key in self.looked:
+                continue
+            self.looked.add(key)
+            if granted.before == incarnation:
+                continue  # nobody else wrote: what it has committed may not be in its copy yet
+            marker = copy.markers().at(point)
+            assert marker is not None, f"{place}: {point:08x} is handled at epoch {epoch}, without a copy"
+            assert marker.position >= granted.high, (
+                f"{place}: {point:08x} is handled at epoch {epoch}, its copy is at {marker.position}, and the changelog "
+                f"ended at {granted.high} at the grant"
+            )
+            self.reached["handled behind a whole copy"] += 1
+
+
+def _is_of(copy: CopyAsked, place: TopicPartition) -> bool:
+    return (copy.topic, copy.partition) == place
+
+
+def _covers(copy: CopyAsked, place: TopicPartition, point: int) -> bool:
+    return _is_of(copy, place) and any(band.first <= point < band.end for band in copy.bands)
+
+
+def _owned(owners: Iterable[tuple[KeyRange, int]], within: KeyRange) -> list[tuple[KeyRange, int]]:
+    """The parts of a range, each with its newest owner, NOBODY for none."""
+    parts = [(within, NOBODY)]
+    for owned, owner in owners:
+        cut: list[tuple[KeyRange, int]] = []
+        for part, before in parts:
+            if not part.overlaps(owned):
+                cut.append((part, before))
+                continue
+            first, end = max(part.first, owned.first), min(part.end, owned.end)
+            cut += [(KeyRange(part.first, first), before)] if part.first < first else []
+            cut.append((KeyRange(first, end), owner))
+            cut += [(KeyRange(end, part.end), before)] if end < part.end else []
+        parts = cut
+    return parts
