@@ -4,7 +4,7 @@
 - Nobody is asked to release state for somebody who was not asked to copy it before.
 - State moves once: as long as a learner is there, nobody is asked to release for anybody else what it copies.
 - What nobody owns keeps its last copy.
-- No record is handled before the copy is whole up to where the changelog ended when the grant was written.
+- No record is handled before the copy has all that others have changed of its points.
 """
 
 from collections import Counter
@@ -16,38 +16,37 @@ from keylanes.keyrange.ranges import KeyRange
 from keylanes.offsets.control import LEARNER, STANDBY
 from keylanes.offsets.control_events import CopyAsked, CopyEnded, RangesGranted, ReleaseAsked
 from keylanes.offsets.event_values import PlannedMove
-from keylanes.state.changelog import changelog_topic
+from keylanes.state.changelog import is_beacon_key
+from keylanes.state.keys import point_in
 from keylanes.state.tables import Copy
 
-from ..stage.cluster import Cluster
+from ..stage.cluster import Row
 from .cells import NOBODY, Cells
 
 ROLES: Final = (LEARNER, STANDBY)
 
 
-class Granted(NamedTuple):
-    """Points of a grant of state. ``high``: where the changelog ended when it was written; ``before``: who was granted
-    them last.
-    """
+class Change(NamedTuple):
+    """A committed record of a changelog, and who wrote it."""
 
-    within: KeyRange
-    high: int
-    before: int
+    offset: int
+    point: int
+    incarnation: int
 
 
 class Copied:
     """Of one application. Methods raise AssertionError that says what is wrong."""
 
-    def __init__(self, cluster: Cluster, app: str) -> None:
-        self.cluster, self.app = cluster, app
+    def __init__(self) -> None:
         self.copies: dict[int, CopyAsked] = {}
         """Those that are not over, by move."""
         self.numbers: set[int] = set()
-        self.granted: dict[tuple[TopicPartition, int], list[Granted]] = {}
-        """By partition and epoch."""
+        self.changes: dict[TopicPartition, list[Change]] = {}
+        """By source partition, in the order in which they were decided."""
         self.owners: dict[TopicPartition, list[tuple[KeyRange, int]]] = {}
         """To whom points were granted, the newest last."""
-        self.looked: set[tuple[TopicPartition, int, KeyRange]] = set()
+        self.looked: set[tuple[TopicPartition, int, int]] = set()
+        """By partition, epoch and point."""
         self.reached: Counter[str] = Counter()
 
     def ask(self, event: CopyAsked, planned: Mapping[int, PlannedMove], cells: Cells) -> None:
@@ -106,16 +105,8 @@ class Copied:
     def grant(self, event: RangesGranted) -> None:
         """Who owns all of what it copies has no copy any more."""
         place = TopicPartition(event.topic, event.partition)
-        changelog = TopicPartition(changelog_topic(self.app, event.topic), event.partition)
-        if changelog.topic not in self.cluster.topics():
-            return
-        high, owners = self.cluster.stable(changelog), self.owners.setdefault(place, [])
-        for band in event.bands:
-            within = KeyRange(band.first, band.end)
-            for part, before in _owned(owners, within):
-                granted = self.granted.setdefault((place, event.epoch), [])
-                granted.append(Granted(part, high, before))
-            owners.append((within, event.incarnation))
+        owners = self.owners.setdefault(place, [])
+        owners += [(KeyRange(band.first, band.end), event.incarnation) for band in event.bands]
         for move, copy in list(self.copies.items()):
             if _is_of(copy, place) and copy.incarnation == event.incarnation:
                 parts = [part for band in copy.bands for part in _owned(owners, KeyRange(band.first, band.end))]
@@ -123,22 +114,34 @@ class Copied:
                     del self.copies[move]
                     self.reached[f"copy promoted: {copy.role}"] += 1
 
+    def changed(self, place: TopicPartition, incarnation: int, rows: Iterable[Row]) -> None:
+        """A member's transaction with these records of the changelog is decided as committed."""
+        keys = [(row.offset, row.key or b"") for row in rows]
+        changes = [Change(offset, point_in(key), incarnation) for offset, key in keys if not is_beacon_key(key)]
+        self.changes.setdefault(place, []).extend(changes)
+
     def begins(self, copy: Copy, place: TopicPartition, epoch: int, point: int, incarnation: int) -> None:
-        """A record of a point begins that was granted at this epoch: looked at once for each part of a grant."""
-        for granted in self.granted.get((place, epoch), ()):
-            key = (place, epoch, granted.within)
-            if not granted.within.contains(point) or key in self.looked:
-                continue
-            self.looked.add(key)
-            if granted.before == incarnation:
-                continue  # nobody else wrote: what it has committed may not be in its copy yet
+        """A record begins: looked at for the first one of its point at an epoch. What its owner has committed itself
+        may not be in its copy yet; who is not the owner any more commits nothing of it.
+        """
+        if (place, epoch, point) in self.looked or self._owner(place, point) != incarnation:
+            return
+        self.looked.add((place, epoch, point))
+        changes = self.changes.get(place, ())
+        others = [change.offset for change in changes if change.point == point and change.incarnation != incarnation]
+        if others:
             marker = copy.markers().at(point)
             assert marker is not None, f"{place}: {point:08x} is handled at epoch {epoch}, without a copy"
-            assert marker.position >= granted.high, (
-                f"{place}: {point:08x} is handled at epoch {epoch}, its copy is at {marker.position}, and the changelog "
-                f"ended at {granted.high} at the grant"
+            assert marker.position > max(others), (
+                f"{place}: {point:08x} is handled at epoch {epoch}, and its copy is at {marker.position}: another one "
+                f"changed it at {max(others)}"
             )
             self.reached["handled behind a whole copy"] += 1
+
+    def _owner(self, place: TopicPartition, point: int) -> int:
+        """To whom it was granted last."""
+        owners = (owner for within, owner in reversed(self.owners.get(place, ())) if within.contains(point))
+        return next(owners, NOBODY)
 
 
 def _is_of(copy: CopyAsked, place: TopicPartition) -> bool:

@@ -118,7 +118,7 @@ class Watch:
         self.lanes: dict[tuple[object, ...], tuple[int, int]] = {}
         self.twins: dict[TopicPartition, Twin] = {}
         self.points: dict[TopicPartition, list[int]] = defaultdict(list)
-        self.asks, self.copied = Asks(), Copied(cluster, app)
+        self.asks, self.copied = Asks(), Copied()
         self.factors: dict[str, int] = {}
         """How many workers each source has by declaration, where all say the same."""
         self.whereabouts: Callable[[int], Whereabouts] = lambda incarnation: UNKNOWN
@@ -175,7 +175,7 @@ class Watch:
                 self.reached["plan: halves"] += event.plan == 1 and any(move.first for move in event.moves)
             case ReleaseAsked():
                 self.asks.ask(event, self._cells(event))
-                if self.stateful:
+                if self.stateful and self.copied.numbers:
                     self.copied.release(event, self.asks.planned[event.move])
             case ReleaseWithdrawn():
                 self.asks.withdraw(event, len(self.control))
@@ -305,6 +305,8 @@ class Watch:
             for place in self.sources:
                 changelog = TopicPartition(changelog_topic(self.app, place.topic), place.partition)
                 check_changes(place, wrote.get(place, {}), rows.get(changelog, ()), changed.get(place))
+                if place in changed:
+                    self.copied.changed(place, changed[place].incarnation, rows[changelog])
         return events
 
     def _count(self, events: Sequence[Event], outputs: Sequence[Produced]) -> None:
