@@ -209,10 +209,12 @@ class GroupWorld(ClusterStage):
             self.works()
 
     def lose_leaders(self, fault: GroupFault) -> None:
-        """The nodes that lead topics are killed or suspended for a time."""
-        nodes = list(
-            {id(node): node for node in (self.leaders.of(f"{NAME}.{topic}", 0) for topic in fault.topics)}.values()
-        )
+        """The nodes that lead topics are killed or suspended for a time; of two topics two nodes, so that of three only
+        one is left, and nothing can be written.
+        """
+        led = [self.leaders.of(f"{NAME}.{topic}", 0) for topic in fault.topics]
+        nodes = [*led, *(node for node in self.cluster.nodes if node not in led)]
+        nodes = [node for at, node in enumerate(nodes) if node not in nodes[:at]][: len(fault.topics)]
         for node in nodes:
             node.kill() if fault.deed == "leaders killed" else node.suspend()
         self.last(AWAY_S)
