@@ -27,10 +27,9 @@ ROLES: Final = (LEARNER, STANDBY)
 
 
 class Change(NamedTuple):
-    """A committed record of a changelog, and who wrote it."""
+    """The last committed change of a key, and who made it."""
 
-    offset: int
-    point: int
+    value: bytes | None
     incarnation: int
 
 
@@ -41,8 +40,8 @@ class Copied:
         self.copies: dict[int, CopyAsked] = {}
         """Those that are not over, by move."""
         self.numbers: set[int] = set()
-        self.changes: dict[TopicPartition, list[Change]] = {}
-        """By source partition, in the order in which they were decided."""
+        self.changes: dict[tuple[TopicPartition, int], dict[bytes, Change]] = {}
+        """By source partition and point, and by key."""
         self.owners: dict[TopicPartition, list[tuple[KeyRange, int]]] = {}
         """To whom points were granted, the newest last."""
         self.looked: set[tuple[TopicPartition, int, int]] = set()
@@ -116,9 +115,10 @@ class Copied:
 
     def changed(self, place: TopicPartition, incarnation: int, rows: Iterable[Row]) -> None:
         """A member's transaction with these records of the changelog is decided as committed."""
-        keys = [(row.offset, row.key or b"") for row in rows]
-        changes = [Change(offset, point_in(key), incarnation) for offset, key in keys if not is_beacon_key(key)]
-        self.changes.setdefault(place, []).extend(changes)
+        for row in rows:
+            key = row.key or b""
+            if not is_beacon_key(key):
+                self.changes.setdefault((place, point_in(key)), {})[key] = Change(row.value, incarnation)
 
     def begins(self, copy: Copy, place: TopicPartition, epoch: int, point: int, incarnation: int) -> None:
         """A record begins: looked at for the first one of its point at an epoch. What its owner has committed itself
@@ -127,16 +127,14 @@ class Copied:
         if (place, epoch, point) in self.looked or self._owner(place, point) != incarnation:
             return
         self.looked.add((place, epoch, point))
-        changes = self.changes.get(place, ())
-        others = [change.offset for change in changes if change.point == point and change.incarnation != incarnation]
-        if others:
-            marker = copy.markers().at(point)
-            assert marker is not None, f"{place}: {point:08x} is handled at epoch {epoch}, without a copy"
-            assert marker.position > max(others), (
-                f"{place}: {point:08x} is handled at epoch {epoch}, and its copy is at {marker.position}: another one "
-                f"changed it at {max(others)}"
-            )
-            self.reached["handled behind a whole copy"] += 1
+        for key, change in self.changes.get((place, point), {}).items():
+            if change.incarnation != incarnation:
+                held = copy.get(key)
+                assert held == change.value, (
+                    f"{place}: {point:08x} is handled at epoch {epoch}, and the copy has {held!r} for {key!r}: "
+                    f"incarnation {change.incarnation} made it {change.value!r}"
+                )
+                self.reached["handled behind a whole copy"] += 1
 
     def _owner(self, place: TopicPartition, point: int) -> int:
         """To whom it was granted last."""
