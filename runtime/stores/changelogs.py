@@ -8,9 +8,8 @@ from typing import Final, TypeVar
 from ...brokers.protocol import (
     Batch,
     Broker,
+    BrokerError,
     BrokerTimeout,
-    CorruptRecord,
-    OffsetOutOfRange,
     Reader,
     TopicDescription,
     TopicPartition,
@@ -56,11 +55,11 @@ def errors_of(changelog: TopicPartition) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unreadable() -> Iterator[None]:
-    """Errors of a changelog that no waiting mends, as what they are to the application."""
+def unreadable(*kinds: type[BrokerError]) -> Iterator[None]:
+    """Errors of these kinds, which no waiting mends, as what they are to the application."""
     try:
         yield
-    except (OffsetOutOfRange, UnknownTopic, CorruptRecord) as error:
+    except kinds as error:
         raise StateError(f"a changelog can't be read: {error}. {_WHAT_TO_DO}") from error
 
 

@@ -19,11 +19,9 @@ Rules:
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
-from ...brokers.protocol import Batch, Broker, BrokerError
-from ...brokers.waiting import bounded
+from ...brokers.protocol import Broker
 from ...keyrange.ranges import KeyRange
 from ...keyrange.steps import Steps
 from ...offsets.control import LEARNER, STANDBY
@@ -32,63 +30,21 @@ from ...offsets.ledger import Place
 from ...offsets.signals import Copy as CopyTold
 from ...state.learning import (
     Budget,
-    Nearness,
-    Pace,
     Wanted,
-    bytes_by_role,
     least_position,
     points_of,
     ranges_of,
     together,
     without,
 )
-from ...state.restore import Cleared, Plan, Writers, plan_restore
-from ...state.tables import Copy
+from ...state.restore import Writers
 from ..settings import Settings
 from ..watch.statistics import Copying
-from .changelogs import CopyThreads, Fetches, ask_changelogs, errors_of, labels_of, unreadable
+from .changelogs import errors_of
+from .copying import Pass, Reading, Writes
 from .follower import Follower, StateThreads, Storage
-from .restore import Restoring, check_beacons_of, say_cleared
-
-T = TypeVar("T")
 
 logger = logging.getLogger("keylanes")
-
-FETCH_RECORDS_MAX: Final = 2_000
-LOOK_MS: Final = 100
-"""Between two looks at where the changelog of a copy ends that is not ready."""
-AWAY_WAIT_MS: Final = 500
-"""After a broker did not answer for long."""
-MARKS_EVERY_S: Final = 600.0
-"""The marker of a copy that nothing changes is renewed so often: an old one means reading from the start."""
-THREADS: Final = 2
-
-
-class _Pass:
-    """Points of one source partition that are read together. ``plan``: None until it is made, or made anew.
-
-    ``position``: all below it is in the copy; ``high``: where the changelog ended at the last look.
-    """
-
-    def __init__(self, place: Place, follower: Follower, points: Steps[bool], position: int) -> None:
-        self.place, self.source, self.copy = place, follower.changelog, follower.copy
-        self.points, self.position, self.high = points, position, position
-        self.plan: Plan | None = None
-        self.pace, self.nearness = Pace(), Nearness()
-        self.fetches = self.bytes = 0
-        self.asked_s = 0.0
-        """When the watermark that it reads to was asked for, by the loop's time."""
-        self.level_s = self.marked_s = 0.0
-
-    def join(self, points: Steps[bool]) -> None:
-        """More points, whose markers it has not gone by."""
-        self.points, self.plan = together([self.points, points]), None
-
-    def drop(self, points: Steps[bool]) -> None:
-        """These are not written from now on, but for a write that is under way."""
-        self.points = without(self.points, points)
-        if self.plan is not None:
-            self.plan = self.plan.without(points)
 
 
 class _Asked:
@@ -120,10 +76,9 @@ class Learner:
         self.broker, self.settings, self.storages, self.wall_ms = broker, settings, storages, wall_ms
         self.tell: Callable[[tuple[CopyTold, ...]], None] = lambda _: None
         self.writers: Callable[[Place], Awaitable[Writers | None]] = _unknown
-        self.budget = Budget()
-        self.bytes_by_role = {LEARNER: 0, STANDBY: 0}
-        self._state_threads = threads
-        self._threads: CopyThreads | None = None
+        self._budget = Budget()
+        self._bytes = {LEARNER: 0, STANDBY: 0}
+        self.writes = Writes(settings, threads)
         self._asked: dict[int, _Asked] = {}
         self._owned: dict[Place, Steps[bool]] = {}
         """What somebody else writes here: who restores it, and then whoever works on it."""
@@ -131,10 +86,9 @@ class Learner:
         """What was followed since it was released: not all of its newest values may be there."""
         self._levels: dict[Place, Steps[float]] = {}
         """When the copy of points had all that was committed last, by the loop's time."""
-        self._behind: list[_Pass] = []
+        self._behind: list[Pass] = []
         """Those that are not ready, in the order in which they have their turn."""
-        self._following = _Reading(self, "following changelogs", ())
-        self._writing: dict[Place, set[asyncio.Future[object]]] = {}
+        self._following = Reading(self, "following changelogs", ())
         self._changed, self._news = asyncio.Event(), asyncio.Event()
 
     # --- what is asked -----------------------------------------------------------------------------------------------
@@ -167,7 +121,7 @@ class Learner:
         if ranges_of(new := without(wanted, there)):
             self._begin(place, new, passes)
 
-    def _begin(self, place: Place, points: Steps[bool], passes: Sequence[_Pass]) -> None:
+    def _begin(self, place: Place, points: Steps[bool], passes: Sequence[Pass]) -> None:
         follower = self.storages[place]
         assert isinstance(follower, Follower), "what is asked for has a copy"
         self._touched[place] = together([self._touched.get(place, Steps()), points])
@@ -178,7 +132,7 @@ class Learner:
                 one.join(points)
                 break
         else:
-            self._behind.append(_Pass(place, follower, points, position))
+            self._behind.append(Pass(place, follower, points, position))
         self._changed.set()
 
     def _drop(self, place: Place, points: Steps[bool]) -> None:
@@ -188,7 +142,7 @@ class Learner:
         if place in self._levels:
             self._levels[place] = self._levels[place].replace(pieces)
 
-    def _passes(self, place: Place | None = None) -> list[_Pass]:
+    def _passes(self, place: Place | None = None) -> list[Pass]:
         """Those that have points, of a place or all."""
         passes = (*self._following.passes, *self._behind)
         return [one for one in passes if place in (None, one.place) and ranges_of(one.points)]
@@ -209,31 +163,11 @@ class Learner:
     async def let_go(self, place: Place, ranges: Iterable[KeyRange]) -> None:
         """The same; returns when nothing is being written to them."""
         self.owns(place, ranges)
-        await self._is_through(place)
+        await self.writes.is_through(place)
 
     def release(self, place: Place, within: KeyRange) -> None:
         """Nobody here writes a range any more: what is asked for of it is followed from the next ``follow`` on."""
         self._owned[place] = without(self._owned.get(place, Steps()), points_of([within]))
-
-    async def _is_through(self, place: Place) -> None:
-        """Wait for the writes of a partition that are under way."""
-        if writing := self._writing.get(place):
-            await asyncio.wait(set(writing))
-
-    async def write(self, place: Place, function: Callable[..., T], *arguments: object) -> T:
-        """Have a thread write to the copy of a partition."""
-        if self._threads is None:
-            self._threads = CopyThreads(THREADS, "keylanes-learner", self.settings)
-        writing = self._threads.begin(function, *arguments)
-        under_way = self._writing.setdefault(place, set())
-        under_way.add(writing)  # type: ignore[arg-type]  # nobody asks for its result here
-        self._state_threads.large_writes += 1
-        writing.add_done_callback(partial(self._has_written, under_way))
-        return await self._threads.settled(writing)
-
-    def _has_written(self, under_way: "set[asyncio.Future[object]]", writing: "asyncio.Future[object]") -> None:
-        self._state_threads.large_writes -= 1
-        under_way.discard(writing)
 
     # --- how far it is -----------------------------------------------------------------------------------------------
 
@@ -242,13 +176,13 @@ class Learner:
         level_s = self._levels.get(place, _NEVER).at(point)
         return None if level_s is None else int((asyncio.get_running_loop().time() - level_s) * 1000)
 
-    def is_level(self, one: _Pass) -> None:
+    def is_level(self, one: Pass) -> None:
         """A pass has read to the watermark that was asked for at ``asked_s``."""
         one.level_s = one.asked_s
         levels = self._levels.get(one.place, _NEVER)
         self._levels[one.place] = levels.replace((first, end, one.asked_s) for first, end, _ in one.points.pieces())
 
-    def has_looked(self, one: _Pass) -> None:
+    def has_looked(self, one: Pass) -> None:
         """A pass knows better how far it is; whoever turns ready by that is told at once."""
         for asked in self._asked.values():
             if asked.place == one.place and (told := self._told(asked)) is not None:
@@ -282,7 +216,7 @@ class Learner:
     def statistics(self) -> Copying:
         """How many copies there are, how many of them are ready, and what was copied so far."""
         copies = self.copies()
-        ready, sizes = sum(copy.is_ready for copy in copies), self.bytes_by_role
+        ready, sizes = sum(copy.is_ready for copy in copies), self._bytes
         return Copying(len(copies), ready, sizes[LEARNER], sizes[STANDBY])
 
     def roles(self, place: Place) -> dict[str, Steps[bool]]:
@@ -290,11 +224,16 @@ class Learner:
         found = {role: [a.wanted.points for a in self._of(place) if a.wanted.role == role] for role in _ROLES}
         return {role: together(points) for role, points in found.items() if points} or {STANDBY: Steps()}
 
-    def bytes_per_s(self, one: _Pass) -> int:
-        """How fast a pass may read; 0: as fast as it goes, which one of its copies may."""
+    def has_read(self, one: Pass, read: int, written: Mapping[str, int]) -> float:
+        """See ``Host``: what one of its copies may be as fast as it goes waits for nothing."""
+        for role, size in written.items():
+            self._bytes[role] += size
+            one.bytes += size
         own = [asked.wanted.bytes_per_s for asked in self._of(one.place) if _overlap(asked.wanted.points, one.points)]
         limits = [asked.wanted.bytes_per_s for asked in self._asked.values() if asked.wanted.bytes_per_s]
-        return 0 if 0 in own else min(limits, default=0)
+        if 0 in own or not limits:
+            return 0.0
+        return self._budget.spend(read, min(limits), asyncio.get_running_loop().time())
 
     def _of(self, place: Place) -> list[_Asked]:
         return [asked for asked in self._asked.values() if asked.place == place]
@@ -315,7 +254,7 @@ class Learner:
 
     async def run(self) -> None:
         """Copy and follow until cancelled. Raises StateError, StoreError."""
-        readings: dict[asyncio.Task[None], _Reading] = {}
+        readings: dict[asyncio.Task[None], Reading] = {}
         telling = asyncio.ensure_future(self._tell_on())
         try:
             while True:
@@ -334,30 +273,38 @@ class Learner:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if self._threads is not None:
-                self._threads.shutdown()
+            self.writes.shutdown()
 
-    def _begin_readings(self, readings: "dict[asyncio.Task[None], _Reading]") -> None:
+    def _begin_readings(self, readings: dict[asyncio.Task[None], Reading]) -> None:
         going_on = [one for reading in readings.values() for one in reading.passes]
         self._behind = [one for one in self._behind if one in going_on or ranges_of(one.points)]
         free = self.settings.restore_partitions_max - sum(one in self._behind for one in going_on)
-        new = [_Reading(self, "copying state", (one,)) for one in self._behind if one not in going_on][: max(0, free)]
+        new = [Reading(self, "copying state", (one,)) for one in self._behind if one not in going_on][: max(0, free)]
         if self._following.passes and self._following not in readings.values():
             new.append(self._following)
         for reading in new:
             readings[asyncio.ensure_future(reading.run())] = reading
 
-    def is_near(self, one: _Pass) -> None:
-        """A pass is ready: it goes on with the others that are; with that of its partition it becomes one."""
-        self._behind.remove(one)
+    def has_ended(self, one: Pass, reading: Reading) -> bool:
+        """See ``Host``. Passes of one partition that are ready become one."""
+        if not ranges_of(one.points):
+            pass
+        elif reading is self._following or not one.nearness.is_ready or one.plan is None:
+            return False
+        else:
+            self._goes_on(one)
+        if reading is not self._following:
+            self._behind.remove(one)
+            self._changed.set()
+        return True
+
+    def _goes_on(self, one: Pass) -> None:
         other = next((other for other in self._following.passes if other.place == one.place), None)
         if other is None:
             self._following.passes.append(one)
         else:
             other.bytes += one.bytes
             other.join(one.points)
-            one.points = Steps()
-        self._changed.set()
 
     async def _tell_on(self) -> None:
         """In each interval while there are copies, and at once when one is ready."""
@@ -370,180 +317,6 @@ class Learner:
                     await self._news.wait()
             except TimeoutError:
                 continue
-
-
-class _Reading:
-    """Passes over one reader, of different partitions: all those that are ready, or one that is not."""
-
-    def __init__(self, learner: Learner, what: str, passes: Iterable[_Pass]) -> None:
-        self.learner, self.what, self.passes = learner, what, list(passes)
-        self._looked_s = -1.0
-
-    async def run(self) -> None:
-        """Until it has no passes. Raises StateError, StoreError."""
-        while self.passes:
-            try:
-                await self._read()
-            except BrokerError as error:
-                logger.warning("%s goes on as soon as it can: %s", self.what, error)
-                for one in self.passes:
-                    one.plan = None
-                await asyncio.sleep(AWAY_WAIT_MS / 1000)
-
-    async def _read(self) -> None:
-        learner = self.learner
-        sources = labels_of(one.source for one in self.passes)
-        fetches = Fetches(learner.broker, learner.settings, {}, f"{self.what}, {sources}")
-        try:
-            while await self._has_planned():
-                fetches.assign({one.source: one.position for one in self.passes if one.plan is not None})
-                if fetches.positions:
-                    await self._take(fetches)
-                else:
-                    await asyncio.sleep(LOOK_MS / 1000)
-                await self._look_when_due()
-        finally:
-            await fetches.close()
-
-    async def _has_planned(self) -> bool:
-        """Make the plans that lack; False: there is nothing left to be read here."""
-        lacking = [one for one in self.passes if one.plan is None and ranges_of(one.points)]
-        if lacking:
-            await self._plan(lacking)
-        is_behind = self is not self.learner._following
-        for one in list(self.passes):
-            if not ranges_of(one.points):
-                self.passes.remove(one)
-                if is_behind:
-                    self.learner._behind.remove(one)
-                    self.learner._changed.set()
-            elif is_behind and one.nearness.is_ready and one.plan is not None:
-                self.passes.remove(one)
-                self.learner.is_near(one)
-        return bool(self.passes)
-
-    # --- plans -------------------------------------------------------------------------------------------------------
-
-    async def _plan(self, passes: Sequence[_Pass]) -> None:
-        """As a restore does. One whose points change meanwhile has its plan the next time. The clock is read before the
-        watermarks: what is above them is younger.
-        """
-        learner = self.learner
-        now_ms, asked_s = learner.wall_ms(), asyncio.get_running_loop().time()
-        marks, retention_ms = await ask_changelogs(learner.broker, learner.settings, [one.source for one in passes])
-        for one in passes:
-            await learner._is_through(one.place)
-            points = one.points
-            start, high = marks[one.source]
-            with errors_of(one.source):
-                markers = await learner.write(one.place, one.copy.markers)
-                plan = plan_restore(ranges_of(points), markers, start, high, now_ms, retention_ms[one.source.topic])
-                if any(cleared.reason for cleared in plan.cleared):
-                    await self._check(one, plan)
-                if one.points is not points:
-                    continue
-                if plan.cleared:
-                    say_cleared(one.source, plan)
-                    await learner.write(one.place, _clear, one.copy, plan.cleared)
-            if one.points is points:
-                one.plan, one.position, one.high, one.asked_s = plan, plan.position, high, asked_s
-                self._judge(one)
-
-    async def _check(self, one: _Pass, plan: Plan) -> None:
-        """What is thrown away was held: it may be all that is left of the state."""
-        writers = await self.learner.writers(one.place)
-        source = Restoring(one.source, one.copy, (), writers, lambda: None)
-        await check_beacons_of(self.learner.broker, self.learner.settings, [(source, plan)])
-
-    async def _look_when_due(self) -> None:
-        """Where the changelogs end now: soon where that is to show whether a copy is ready, else in each interval."""
-        learner, now_s = self.learner, asyncio.get_running_loop().time()
-        is_wanted = any(not one.nearness.is_ready and one.position >= one.high for one in self.passes)
-        wait_ms = LOOK_MS if is_wanted else learner.settings.heartbeat_interval_ms
-        passes = [one for one in self.passes if one.plan is not None]
-        if not passes or (now_s - self._looked_s) * 1000 < wait_ms:
-            return
-        self._looked_s = now_s
-        now_ms, limit_ms = learner.wall_ms(), learner.settings.call_limit_ms
-        asked = learner.broker.watermarks([one.source for one in passes])
-        marks = await bounded(asked, limit_ms, "watermarks of changelogs")
-        for one in passes:
-            high = marks[one.source].high
-            if one.plan is None:
-                continue
-            if high < one.position:  # it was truncated, or made anew
-                one.plan = None
-                continue
-            one.high = high
-            if one.position >= one.plan.high:
-                one.plan, one.asked_s = one.plan.further(one.position, high, now_ms), now_s
-            self._judge(one)
-            await self._renew(one, now_s)
-
-    def _judge(self, one: _Pass) -> None:
-        """It was looked where the changelog ends."""
-        assert one.plan is not None, "it has one"
-        if one.position >= one.plan.high:
-            self.learner.is_level(one)
-        one.nearness.look(one.high - one.position, one.pace.offsets_per_s, one.fetches)
-        self.learner.has_looked(one)
-
-    async def _renew(self, one: _Pass, now_s: float) -> None:
-        """The marker of what nothing changes gets old, too."""
-        if one.plan is not None and one.position >= one.plan.high and now_s - one.marked_s > MARKS_EVERY_S:
-            one.marked_s = now_s
-            with errors_of(one.source):
-                await self.learner.write(one.place, one.copy.write, (), one.plan.marks(one.position))
-
-    # --- records -----------------------------------------------------------------------------------------------------
-
-    async def _take(self, fetches: Fetches) -> None:
-        """What comes next goes into the copies. At the pace that is allowed, which is waited for behind each batch."""
-        learner, loop = self.learner, asyncio.get_running_loop()
-        by_source = {one.source: one for one in self.passes}
-        began_s = loop.time()
-        with unreadable():
-            batches = await fetches.fetch(FETCH_RECORDS_MAX)
-        for batch in batches:
-            one = by_source[batch.source]
-            if one.plan is None:  # more points have joined it: it is read again from their markers
-                continue
-            is_behind, before = one.position < one.high, one.position
-            size = await self._write(one, one.plan, batch)
-            if limit := learner.bytes_per_s(one):
-                await asyncio.sleep(learner.budget.spend(size, limit, loop.time()))
-            if is_behind:
-                one.pace.add(batch.offset_next - before, size, loop.time() - began_s)
-            began_s = loop.time()
-        for one in self.passes:
-            one.fetches += 1
-
-    async def _write(self, one: _Pass, plan: Plan, batch: Batch) -> int:
-        """Write what a batch changes, with its markers; how much was read."""
-        learner = self.learner
-        with errors_of(one.source):
-            read, written = await learner.write(one.place, _write, one.copy, plan, batch, learner.roles(one.place))
-        one.position, one.marked_s = batch.offset_next, asyncio.get_running_loop().time()
-        one.high = max(one.high, one.position)
-        for role, size in written.items():
-            learner.bytes_by_role[role] += size
-            one.bytes += size
-        if one.plan is not None and plan.high <= one.position and one.level_s != one.asked_s:
-            learner.is_level(one)
-            learner.has_looked(one)
-        return read
-
-
-def _write(copy: Copy, plan: Plan, batch: Batch, roles: Mapping[str, Steps[bool]]) -> tuple[int, dict[str, int]]:
-    changes = plan.apply(batch.records)
-    copy.write(changes, plan.marks(batch.offset_next))
-    read = sum([len(record.key or b"") + len(record.value or b"") for record in batch.records])
-    return read, bytes_by_role(changes, roles)
-
-
-def _clear(copy: Copy, cleared: Iterable[Cleared]) -> None:
-    for within, _ in cleared:
-        copy.clear(within)
 
 
 def _overlap(points: Steps[bool], others: Steps[bool]) -> bool:

@@ -16,7 +16,15 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ...brokers.protocol import Batch, Broker, BrokerTimeout, TopicPartition
+from ...brokers.protocol import (
+    Batch,
+    Broker,
+    BrokerTimeout,
+    CorruptRecord,
+    OffsetOutOfRange,
+    TopicPartition,
+    UnknownTopic,
+)
 from ...keyrange.ranges import KeyRange
 from ...state.restore import Beacons, BeaconSearch, Plan, Writers, plan_restore
 from ...state.tables import Change, Copy
@@ -197,7 +205,7 @@ async def _read(
     moved_s = loop.time()
     try:
         while fetches.positions:
-            with unreadable():
+            with unreadable(OffsetOutOfRange, UnknownTopic, CorruptRecord):
                 batches = await fetches.fetch(FETCH_RECORDS_MAX)
             moved_s = max(moved_s, fetches.opened_s)
             if not batches and (loop.time() - moved_s) * 1000 > limit_ms:
