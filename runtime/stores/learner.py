@@ -107,6 +107,7 @@ class Learner:
             self._match(place)
         for one in new:
             self._say_begun(one)
+            self._news.set()
 
     def _storage(self, asked: CopyAsked) -> Storage | None:
         return self.storages.get((asked.topic, asked.partition))
@@ -307,7 +308,7 @@ class Learner:
             other.join(one.points)
 
     async def _tell_on(self) -> None:
-        """In each interval while there are copies, and at once when one is ready."""
+        """In each interval while there are copies, and at once when one is begun or ready."""
         while True:
             if copies := self.copies():
                 self.tell(copies)
