@@ -41,7 +41,16 @@ from .runtime.handlers.values import Codec, JsonCodec, MsgpackCodec
 from .runtime.settings import Settings
 from .runtime.stores.view import StoreEntry, StoreView
 from .runtime.testing import SimulatedApp
-from .runtime.watch.statistics import Health, HotKey, PartitionStatistics, Progress, RunningRecord, Statistics, ToLevel
+from .runtime.watch.statistics import (
+    Copying,
+    Health,
+    HotKey,
+    PartitionStatistics,
+    Progress,
+    RunningRecord,
+    Statistics,
+    ToLevel,
+)
 
 __version__ = VERSION
 
@@ -55,6 +64,7 @@ __all__ = [
     "CommittedRecord",
     "Context",
     "ContextClosed",
+    "Copying",
     "DeadLetter",
     "DecodeFailed",
     "EmbeddedInUse",

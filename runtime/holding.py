@@ -33,6 +33,7 @@ from ..keyrange.steps import Steps
 from ..offsets.control_events import ReleaseAsked
 from ..offsets.ledger import Place
 from ..offsets.signals import ReleaseTold
+from ..state.restore import Writers
 from .engine.commit import CommitCycle
 from .engine.partition_run import PartitionRun
 from .engine.reshaping import share_buffer
@@ -108,6 +109,12 @@ class Holding:
         self._changed = asyncio.Event()
         self._heard: list[asyncio.Future[None]] = []
         self._leaves = self._is_closed = False
+        keeper.learner.tell, keeper.learner.writers = taking_part.has_copied, self._writers_of
+
+    async def _writers_of(self, place: Place) -> Writers:
+        """Raises LogError, BrokerError."""
+        await self.standing.read_of([place])
+        return self.keeper.writers(self.standing.ledger, place, self.standing.incarnation)
 
     def works_with(self, cycle: CommitCycle) -> None:
         """What ranges are taken up and given up with."""
@@ -184,6 +191,7 @@ class Holding:
             counts[topic] = max(counts[topic], event.partitions)
         for run in self.runs:
             run.dispatch.partitions = counts[run.dispatch.topic]
+        self.keeper.learner.follow(state.copies)  # behind what is taken back, of which nothing was written since
         if not (self._tasks or self.is_settled.is_set()) and self._is_settled(state.incarnation):
             self.is_settled.set()
         self._tell()
@@ -251,8 +259,12 @@ class Holding:
             self._spawn(_Restoring(self, strange).run, "taking up what was granted")
 
     def _is_unchanged(self, granted: _Granted) -> bool:
-        """Whether it goes on where this process released it: state changes only with progress, so nobody changed it."""
+        """Whether it goes on where this process released it: state changes only with progress, so nobody changed it.
+        What was followed since has to be restored: values may lie there that are older than those of before.
+        """
         place, epoch, within = granted
+        if not self.keeper.is_as_released(place, within):
+            return False
         ours, part = self._given_up.get(place, Steps()), self.standing.ledger.partition(place).parts[epoch]
         pieces = part.froms.pieces(within.first, within.end)
         return all(ours.is_constant(first, end, edge) for first, end, edge in pieces)

@@ -42,7 +42,8 @@ class Work:
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """What goes on from here to the end beside the commits."""
-        works = (self.reader, self.windows, self.holding, self.ends_watch, self.load_report)
+        learner = self.holding.keeper.learner
+        works = (self.reader, self.windows, self.holding, learner, self.ends_watch, self.load_report)
         return [*(one.run() for one in works), self.load_report.sample()]
 
     def stop_reading(self) -> None:
@@ -76,6 +77,7 @@ class Work:
             splits=0 if balance is None else balance.splits,
             merges=0 if balance is None else balance.merges,
             hot_keys=() if balance is None else tuple(balance.hot_keys),
+            copying=self.holding.keeper.learner.statistics(),
             to_level=self.way.gone(),
             is_compiled=IS_COMPILED,
         )

@@ -10,7 +10,8 @@ Rules:
 - *The beacons are looked at first*, from the changelog's end backwards. A copy that has outlived its changelog is all
   that is left of the state: nothing of it is cleared for a changelog that is the wrong one.
 - The time of a marker that is set on the way stays the one that its range came with (or when the reading began): a
-  tombstone above it may be as old. Only who has reached the high watermark has the time at which that was taken.
+  tombstone above it may be as old. Only who has reached the high watermark has the time at which that was taken. Who
+  follows a changelog for long goes from one watermark to the next, each with a plan of its own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -92,6 +93,17 @@ class Plan:
                 if start is not None and record.offset >= start:
                     take((key, record.value))
         return changes
+
+    def further(self, position: int, high: int, time_ms: int) -> "Plan":
+        """The next plan when all below ``position`` was read and written: on to a watermark taken at ``time_ms``."""
+        starts = Steps((first, end, max(start, position)) for first, end, start in self.starts.pieces())
+        on_the_way = self.time_ms if position >= self.high else self._time_ms_on_the_way
+        return Plan(starts, (), high, time_ms, on_the_way)
+
+    def without(self, points: Steps[bool]) -> "Plan":
+        """The same, but for some points; of these nothing is cleared, either: that was done or is not wanted."""
+        starts = self.starts.replace((first, end, None) for first, end, _ in points.pieces())
+        return Plan(starts, (), self.high, self.time_ms, self._time_ms_on_the_way)
 
     def marks(self, position: int) -> list[Mark]:
         """The markers of the held points when all below ``position`` was read and written."""

@@ -30,7 +30,7 @@ keep them. They stand here.
 """
 GROUPS: Final = {
     "Applications": ("App", "Health", "Statistics", "PartitionStatistics", "RunningRecord", "HotKey", "ToLevel")
-    + ("Progress", "KeyRange", "Broker", "IS_COMPILED"),
+    + ("Progress", "Copying", "KeyRange", "Broker", "IS_COMPILED"),
     "Handlers": ("Context", "Record", "Retry", "DeadLetter", "Stop"),
     "Values": ("Codec", "JsonCodec", "MsgpackCodec"),
     "State": ("State", "MapState", "Store", "StoreView", "StoreEntry"),

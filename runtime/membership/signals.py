@@ -16,7 +16,7 @@ from ...brokers.protocol import Appender, Batch, Broker, BrokerError, OffsetOutO
 from ...brokers.waiting import bounded, closed_within
 from ...group.heard import COORDINATORS, PARTITIONS, Heard
 from ...offsets.codec import SignalError, decode_signal, encode
-from ...offsets.signals import Beat, CoordinatorBeat, JoinAsked, LeaveAsked, Signal
+from ...offsets.signals import Beat, CoordinatorBeat, Copies, JoinAsked, LeaveAsked, Signal
 from ..logs.reader import signals_topic
 from ..settings import Settings
 
@@ -27,7 +27,7 @@ HISTORY = 20
 FETCH_RECORDS_MAX = 2_000
 AWAY_WAIT_MS = 200
 """After a read that failed."""
-REPEATED: Final = (Beat, CoordinatorBeat, JoinAsked, LeaveAsked)
+REPEATED: Final = (Beat, Copies, CoordinatorBeat, JoinAsked, LeaveAsked)
 """What is said in each interval: only the last one counts."""
 
 

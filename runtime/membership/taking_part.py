@@ -14,7 +14,7 @@ from ...group.rates import Obeyed
 from ...offsets.control import Member
 from ...offsets.decide import StoreSpec
 from ...offsets.event_values import LEVEL
-from ...offsets.signals import JoinAsked, LeaveAsked, Load, MoveAsked, ReleaseTold, StoreAsked
+from ...offsets.signals import Copies, Copy, JoinAsked, LeaveAsked, Load, MoveAsked, ReleaseTold, StoreAsked
 from ..logs.office import Identity, Standing
 from .offer import Offer
 from .signals import Signals
@@ -149,6 +149,11 @@ class TakingPart:
     def has_spent(self, load: Load) -> None:
         """Say what ranges cost."""
         self.signals.tell(self.partition, load)
+
+    def has_copied(self, copies: tuple[Copy, ...]) -> None:
+        """Say how far the copies of state have come that this process was asked for."""
+        if not self.is_alone:
+            self.signals.tell(self.partition, Copies(self.standing.incarnation, copies))
 
     async def _pause(self, seconds: float) -> None:
         try:

@@ -37,8 +37,8 @@ class StateThreads:
     """Threads for what may wait for a disk; what RocksDB raises leaves as StoreError."""
 
     def __init__(self) -> None:
-        self.restores = 0
-        """How many restores are going on."""
+        self.large_writes = 0
+        """How many writes to copies are going on, or soon will, that are large: restores, and what a learner writes."""
         self._threads = DaemonThreads(THREADS, "keylanes-state")
 
     async def run(self, step: Callable[..., T], *arguments: object) -> T:
@@ -210,10 +210,8 @@ class Follower:
         self.position = position
 
     async def _slice(self, part: Sequence[Change], marks: Sequence[Mark]) -> None:
-        """A thread is worth its while only beside a restore: RocksDB takes one write after the other, and its batches
-        are large.
-        """
-        if self._threads.restores:
+        """A thread is worth its while only beside a large write: RocksDB takes one after the other."""
+        if self._threads.large_writes:
             await self._threads.run(self._put, part, marks)
         else:
             self._put(part, marks)

@@ -31,6 +31,7 @@ from ..handlers.stores import Binding, Bindings, looked_up
 from ..settings import Settings
 from ..watch.statistics import Progress
 from .follower import BrokerTable, CopyTable, Follower, StateThreads, Storage
+from .learner import Learner
 from .restore import Restore, Restoring
 from .view import Found
 
@@ -92,6 +93,9 @@ class Keeper:
         self._marked_s = 0.0
         self._asked_ms = self._in_office_ms = wall_ms()
         self._threads = StateThreads()
+        self._restores = 0
+        """How many are going on."""
+        self.learner = Learner(broker, settings, self.storages, wall_ms, self._threads)
         self._withheld: str | None = None
         """Why no question from outside is answered."""
 
@@ -172,6 +176,8 @@ class Keeper:
         not the one that the logs know, StoreError, BrokerError.
         """
         storages = {place: self.storages[place] for place in granted if place in self.storages}
+        for place in storages:
+            await self.learner.let_go(place, granted[place])
         living = frozenset(member.incarnation for member in ledger.control.unfenced())
         known = {place: self._writers(ledger, place, living, incarnation) for place in storages}  # as they are now
 
@@ -206,7 +212,17 @@ class Keeper:
         """A range that this process released comes back, and nobody has changed its state since."""
         storage = self.storages.get(place)
         if storage is not None:
+            self.learner.owns(place, [within])
             storage.state.make_ready([within])
+
+    def is_as_released(self, place: Place, within: KeyRange) -> bool:
+        """Whether a range that this process released lies here as it was then: no copy was followed since."""
+        return not self.learner.has_touched(place, within)
+
+    def writers(self, ledger: Ledger, place: Place, own: int) -> Writers:
+        """Who changed the state of a source partition, by the logs as they are now; ``own``: this process."""
+        living = frozenset(member.incarnation for member in ledger.control.unfenced())
+        return self._writers(ledger, place, living, own)
 
     def _writers(self, ledger: Ledger, place: Place, living: frozenset[int], own: int) -> Writers:
         """Who changed the state of a source partition, by the logs as they are now. Who is succeeded was looked at when
@@ -222,6 +238,11 @@ class Keeper:
         storage = self.storages.get(place)
         if storage is not None:
             storage.state.release(within)
+            self.learner.release(place, within)
+
+    def stale_ms(self, place: Place, point: int) -> int | None:
+        """How old the copy of a point is, at most, that is followed here; None: there is none that is whole."""
+        return self.learner.stale_ms(place, point)
 
     async def sampled_bytes(self, place: Place, within: KeyRange) -> int:
         """How large the state of a range is, about. Raises StoreError."""
@@ -238,12 +259,14 @@ class Keeper:
     async def _restore(self, restoring: Sequence[Restoring]) -> None:
         if not restoring:
             return
-        self._threads.restores += 1
+        self._restores += 1
+        self._threads.large_writes += 1
         try:
             await Restore(self.broker, self.settings, self._hear, self.wall_ms).run(restoring)
         finally:
-            self._threads.restores -= 1
-            if not self._threads.restores:
+            self._restores -= 1
+            self._threads.large_writes -= 1
+            if not self._restores:
                 self.restoring = None
 
     def _hear(self, progress: Progress) -> None:

@@ -13,8 +13,8 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from ...brokers.protocol import (
     Batch,
@@ -22,35 +22,22 @@ from ...brokers.protocol import (
     BrokerTimeout,
     CorruptRecord,
     OffsetOutOfRange,
-    Reader,
-    TopicDescription,
     TopicPartition,
     UnknownTopic,
-    Watermarks,
 )
-from ...brokers.threads import DaemonThreads
-from ...brokers.waiting import Patience, closed_within, until_answered
-from ...errors import StateError, StoreError
 from ...keyrange.ranges import KeyRange
-from ...state.restore import Beacons, BeaconSearch, ChangelogUnfit, Plan, Writers, plan_restore
-from ...state.rocks import RocksError
-from ...state.tables import Copy
+from ...state.restore import Beacons, BeaconSearch, Plan, Writers, plan_restore
+from ...state.tables import Change, Copy
 from ..settings import Settings
 from ..watch.statistics import Progress
-
-T = TypeVar("T")
+from .changelogs import CopyThreads, Fetches, ask_changelogs, errors_of, label_of, labels_of, unreadable
 
 logger = logging.getLogger("keylanes")
 
 FETCH_RECORDS_MAX: Final = 4_000
-FETCH_WAIT_MS: Final = 200
 SAID_FROM_OFFSETS: Final = 10_000
 """A restore of fewer is over before anybody could read about it."""
 SAID_EVERY_S: Final = 5.0
-NAMED_MAX: Final = 3
-"""Partitions that one line names."""
-DELETE_RETENTION_MS_DEFAULT: Final = 86_400_000
-"""Kafka's own, where a topic's settings don't name it."""
 
 
 class Restoring(NamedTuple):
@@ -79,7 +66,7 @@ class Restore:
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         self.broker, self.settings, self.on_progress, self.now_ms = broker, settings, on_progress, now_ms
-        self._threads = DaemonThreads(settings.restore_partitions_max, "keylanes-restore")
+        self._threads = CopyThreads(settings.restore_partitions_max, "keylanes-restore", settings)
 
     async def run(self, sources: Sequence[Restoring]) -> None:
         """Make the copies whole. What it wrote stays when it ends early, and the next one goes on from there.
@@ -92,11 +79,11 @@ class Restore:
         try:
             await self._run(sources)
         finally:
-            self._threads.shutdown(wait=False)
+            self._threads.shutdown()
 
     async def _run(self, sources: Sequence[Restoring]) -> None:
         planned = await self._plan(sources)
-        await self._check_beacons(planned)
+        await check_beacons_of(self.broker, self.settings, planned)
         plans = deque(sorted(planned, key=lambda pair: pair[1].offsets))
         progress = _Progress([plan for _, plan in plans])
         at_once = min(len(plans), self.settings.restore_partitions_max)
@@ -115,61 +102,21 @@ class Restore:
     async def _plan(self, sources: Sequence[Restoring]) -> list[tuple[Restoring, Plan]]:
         """What each copy lacks. The clock is read before the watermarks: what is above them is younger."""
         now_ms = self.now_ms()
-        marks, retention_ms = await self._ask([source.changelog for source in sources])
+        marks, retention_ms = await ask_changelogs(self.broker, self.settings, [source.changelog for source in sources])
         plans = []
         for source in sources:
             start, high = marks[source.changelog]
-            with _of(source.changelog):
-                markers = await self._settled(self._in_thread(source.copy.markers))
+            with errors_of(source.changelog):
+                markers = await self._threads.run(source.copy.markers)
                 plan = plan_restore(source.held, markers, start, high, now_ms, retention_ms[source.changelog.topic])
             plans.append((source, plan))
         return plans
-
-    async def _ask(
-        self, changelogs: Sequence[TopicPartition]
-    ) -> tuple[dict[TopicPartition, Watermarks], dict[str, int]]:
-        """Watermarks, and for how long tombstones stay in each topic."""
-        patience = Patience(self.settings.broker_retry_ms, "asking for changelogs")
-        topics = {source.topic for source in changelogs}
-
-        async def asked() -> tuple[dict[str, TopicDescription], dict[TopicPartition, Watermarks]]:
-            return await self.broker.describe(topics), await self.broker.watermarks(changelogs)
-
-        try:
-            described, marks = await until_answered(asked, patience)
-        except UnknownTopic as error:
-            raise StateError(f"a changelog is missing: {error}. {_WHAT_TO_DO}") from error
-        configs = {name: found.config for name, found in described.items()}
-        name, default = "delete.retention.ms", DELETE_RETENTION_MS_DEFAULT
-        return marks, {topic: int(configs.get(topic, {}).get(name, default)) for topic in topics}
-
-    async def _check_beacons(self, planned: Sequence[tuple[Restoring, Plan]]) -> None:
-        """Compare the beacons of all changelogs with the writers that the logs know, before anything is cleared."""
-        left = {
-            source.changelog: (source, BeaconSearch(source.writers, plan.high))
-            for source, plan in planned
-            if source.writers is not None
-        }
-        while left:
-            to_read: dict[TopicPartition, tuple[int, int]] = {}
-            for changelog, (source, search) in list(left.items()):
-                with _of(changelog):
-                    span = search.span()
-                    if span is not None:
-                        to_read[changelog] = span
-                        continue
-                    search.check()
-                source.on_found(search.beacons)
-                del left[changelog]
-            async with contextlib.aclosing(_read(self.broker, self.settings, to_read)) as batches:
-                async for batch in batches:
-                    left[batch.source][1].read(batch.records)
 
     async def _work(self, plans: deque[tuple[Restoring, Plan]], progress: "_Progress") -> None:
         """Restore one partition after the other, as long as there are some."""
         while plans:
             source, plan = plans.popleft()
-            with _of(source.changelog):
+            with errors_of(source.changelog):
                 await self._clear(source, plan)
                 await self._restore(source, plan, progress)
             progress.partitions_done += 1
@@ -177,17 +124,14 @@ class Restore:
             source.on_ready()
 
     async def _clear(self, source: Restoring, plan: Plan) -> None:
-        for within, reason in plan.cleared:
-            if reason:
-                logger.warning(
-                    "%s[%d]: the local copy of %s is thrown away and made anew: %s", *source.changelog, within, reason
-                )
-            await self._settled(self._in_thread(source.copy.clear, within))
+        say_cleared(source.changelog, plan)
+        for within, _ in plan.cleared:
+            await self._threads.run(source.copy.clear, within)
 
     async def _restore(self, source: Restoring, plan: Plan, progress: "_Progress") -> None:
         """The reading pass. A batch is fetched while the one before it is written."""
         if plan.position >= plan.high:
-            await self._settled(self._in_thread(source.copy.write, (), plan.marks(plan.high)))
+            await self._threads.run(source.copy.write, (), plan.marks(plan.high))
             return
         position = plan.position
         span = {source.changelog: (position, plan.high)}
@@ -196,29 +140,18 @@ class Restore:
             async with contextlib.aclosing(_read(self.broker, self.settings, span)) as batches:
                 async for batch in batches:
                     if writing is not None:
-                        progress.bytes += await self._settled(writing)
-                    writing = self._in_thread(_write, source.copy, plan, batch)
+                        progress.bytes += await self._threads.settled(writing)
+                    writing = self._threads.begin(_write, source.copy, plan, batch)
                     progress.records += len(batch.records)
                     progress.offsets += min(batch.offset_next, plan.high) - position
                     position = min(batch.offset_next, plan.high)
                     self._tell(progress)
             if writing is not None:
-                progress.bytes += await self._settled(writing)
+                progress.bytes += await self._threads.settled(writing)
         finally:
             if writing is not None:
                 with contextlib.suppress(Exception):  # raised above, or behind what is being raised
-                    await self._settled(writing)
-
-    def _in_thread(self, function: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
-        return asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
-
-    async def _settled(self, writing: "asyncio.Future[T]") -> T:
-        """What a thread returns. Also who is cancelled waits for it: the copy may be closed next."""
-        try:
-            return await asyncio.shield(writing)
-        finally:
-            if not writing.done():
-                await asyncio.wait([writing], timeout=self.settings.close_timeout_ms / 1000)
+                    await self._threads.settled(writing)
 
     def _tell(self, progress: "_Progress") -> None:
         progress.say()
@@ -226,62 +159,67 @@ class Restore:
             self.on_progress(progress.told())
 
 
+async def check_beacons_of(broker: Broker, settings: Settings, planned: Sequence[tuple[Restoring, Plan]]) -> None:
+    """Compare the beacons of all changelogs with the writers that the logs know, before anything is cleared. Raises
+    StateError, BrokerError.
+    """
+    left = {
+        source.changelog: (source, BeaconSearch(source.writers, plan.high))
+        for source, plan in planned
+        if source.writers is not None
+    }
+    while left:
+        to_read: dict[TopicPartition, tuple[int, int]] = {}
+        for changelog, (source, search) in list(left.items()):
+            with errors_of(changelog):
+                span = search.span()
+                if span is not None:
+                    to_read[changelog] = span
+                    continue
+                search.check()
+            source.on_found(search.beacons)
+            del left[changelog]
+        async with contextlib.aclosing(_read(broker, settings, to_read)) as batches:
+            async for batch in batches:
+                left[batch.source][1].read(batch.records)
+
+
+def say_cleared(changelog: TopicPartition, plan: Plan) -> None:
+    """What of a copy is thrown away that was held."""
+    for within, reason in plan.cleared:
+        if reason:
+            label = label_of(changelog)
+            logger.warning("%s: the local copy of %s is thrown away and made anew: %s", label, within, reason)
+
+
 async def _read(
     broker: Broker, settings: Settings, spans: Mapping[TopicPartition, tuple[int, int]]
 ) -> AsyncGenerator[Batch, None]:
     """Batches of these changelogs, each from the first position of its span until its position has reached the second;
     the last may go beyond it. A broker that is away is waited for.
-
-    Each reading has a reader of its own: one that has come to the end of a partition asks there for new records, and
-    would begin elsewhere only when it has the answer.
     """
-    names = ", ".join(f"{source.topic}[{source.partition}]" for source in list(spans)[:NAMED_MAX])
     loop = asyncio.get_running_loop()
-    patience = Patience(settings.broker_retry_ms, f"restoring from {names}")
     limit_ms = settings.call_limit_ms + settings.transaction_timeout_ms
     positions = {source: first for source, (first, end) in spans.items() if first < end}
-    reader: Reader | None = None
+    fetches = Fetches(broker, settings, positions, f"restoring from {labels_of(spans)}")
     moved_s = loop.time()
-
-    async def fetched() -> Sequence[Batch]:
-        """With a reader of its own, and with a new one after the broker did not answer."""
-        nonlocal reader, moved_s
-        if reader is None:
-            moved_s = loop.time()
-            reader = await broker.reader(positions)
-        try:
-            return await reader.fetch(positions, records_max=FETCH_RECORDS_MAX, wait_ms=FETCH_WAIT_MS)
-        except BrokerTimeout:
-            await _close(reader, settings)
-            reader = None
-            raise
-
     try:
-        while positions:
-            try:
-                batches = await until_answered(fetched, patience)
-            except (OffsetOutOfRange, UnknownTopic, CorruptRecord) as error:
-                raise StateError(f"a changelog can't be read: {error}. {_WHAT_TO_DO}") from error
+        while fetches.positions:
+            with unreadable(OffsetOutOfRange, UnknownTopic, CorruptRecord):
+                batches = await fetches.fetch(FETCH_RECORDS_MAX)
+            moved_s = max(moved_s, fetches.opened_s)
             if not batches and (loop.time() - moved_s) * 1000 > limit_ms:
-                source, position = next(iter(positions.items()))
+                source, position = next(iter(fetches.positions.items()))
                 raise BrokerTimeout(
-                    f"reading {source.topic}[{source.partition}] to {spans[source][1]} has stood at {position} for "
-                    f"{limit_ms} ms"
+                    f"reading {label_of(source)} to {spans[source][1]} has stood at {position} for {limit_ms} ms"
                 )
             for batch in batches:
                 moved_s = loop.time()
                 if batch.offset_next >= spans[batch.source][1]:
-                    positions.pop(batch.source, None)
-                else:
-                    positions[batch.source] = batch.offset_next
+                    fetches.positions.pop(batch.source, None)
                 yield batch
     finally:
-        await _close(reader, settings)
-
-
-async def _close(reader: Reader | None, settings: Settings) -> None:
-    if reader is not None:
-        await closed_within(settings.close_timeout_ms, reader.close(), "closing a reader of changelogs")
+        await fetches.close()
 
 
 class _Progress:
@@ -346,19 +284,9 @@ def _write(copy: Copy, plan: Plan, batch: Batch) -> int:
     """Write what a batch changes, with its markers; the bytes of that."""
     changes = plan.apply(batch.records)
     copy.write(changes, plan.marks(batch.offset_next))
+    return bytes_of(changes)
+
+
+def bytes_of(changes: Sequence[Change]) -> int:
+    """Of keys and values."""
     return sum([len(key) + len(value) if value is not None else len(key) for key, value in changes])
-
-
-_WHAT_TO_DO: Final = "Restore the topic from a copy, or start under a new application name."
-
-
-@contextlib.contextmanager
-def _of(changelog: TopicPartition) -> Iterator[None]:
-    """Errors of one changelog and its copy, as what they are to the application."""
-    try:
-        yield
-    except ChangelogUnfit as error:
-        label = f"{changelog.topic}[{changelog.partition}]"
-        raise StateError(f"the changelog {label} can't be used: {error}. {_WHAT_TO_DO}") from error
-    except RocksError as error:
-        raise StoreError(str(error)) from error

@@ -69,6 +69,19 @@ class Progress(NamedTuple):
     seconds_left: float | None
 
 
+class Copying(NamedTuple):
+    """Copies of state that a process follows and does not own. ``ready``: so many of them are near what is committed.
+
+    ``bytes_learner``, ``bytes_standby``: keys and values that were written since it started, of ranges that it was to
+    own, and of those that it is to have at hand.
+    """
+
+    copies: int
+    ready: int
+    bytes_learner: int
+    bytes_standby: int
+
+
 class Health(msgspec.Struct, frozen=True):
     """``state``: idle, starting, running, stopping, stopped or failed. ``is_good``: may stay in service."""
 
@@ -142,6 +155,8 @@ class Statistics(msgspec.Struct, frozen=True):
     """Keys that are the bottleneck of their partition: no split helps."""
     restoring: Progress | None = None
     """How far a restore of state is, while there is one."""
+    copying: Copying = Copying(0, 0, 0, 0)
+    """Copies of state that others own."""
     cut_off: int = 0
     """Records that were still running when the time to drain was over: they run again at the next start."""
     rates: dict[str, float] = {}

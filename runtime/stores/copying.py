@@ -1,0 +1,291 @@
+"""Passes over changelogs: what is read of them goes into the copies, in threads, with its markers.
+
+A pass has the points of one source partition that are read together. A reading has passes of different partitions over
+one reader: one pass that is not ready, or all that are. Which there are is decided in ``learner.py``.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+from ...brokers.protocol import Batch, Broker, BrokerError, CorruptRecord
+from ...brokers.waiting import bounded
+from ...keyrange.steps import Steps
+from ...offsets.ledger import Place
+from ...state.learning import Nearness, Pace, bytes_by_role, ranges_of, together, without
+from ...state.restore import Cleared, Plan, Writers, plan_restore
+from ...state.tables import Copy
+from ..settings import Settings
+from .changelogs import CopyThreads, Fetches, ask_changelogs, errors_of, labels_of, unreadable
+from .follower import Follower, StateThreads
+from .restore import Restoring, check_beacons_of, say_cleared
+
+T = TypeVar("T")
+
+logger = logging.getLogger("keylanes")
+
+FETCH_RECORDS_MAX: Final = 2_000
+LOOK_MS: Final = 100
+"""Between two looks at where the changelog of a copy ends that is not ready."""
+AWAY_WAIT_MS: Final = 500
+"""After a broker did not answer for long."""
+MARKS_EVERY_S: Final = 600.0
+"""The marker of a copy that nothing changes is renewed so often: an old one means reading from the start."""
+THREADS: Final = 2
+
+
+class Pass:
+    """Points of one source partition that are read together. ``plan``: None until it is made, or made anew.
+
+    ``position``: all below it is in the copy; ``high``: where the changelog ended at the last look.
+    """
+
+    def __init__(self, place: Place, follower: Follower, points: Steps[bool], position: int) -> None:
+        self.place, self.source, self.copy = place, follower.changelog, follower.copy
+        self.points, self.position, self.high = points, position, position
+        self.plan: Plan | None = None
+        self.pace, self.nearness = Pace(), Nearness()
+        self.fetches = self.bytes = 0
+        self.asked_s = 0.0
+        """When the watermark that it reads to was asked for, by the loop's time."""
+        self.level_s = self.marked_s = 0.0
+
+    def join(self, points: Steps[bool]) -> None:
+        """More points, whose markers it has not gone by."""
+        self.points, self.plan = together([self.points, points]), None
+
+    def drop(self, points: Steps[bool]) -> None:
+        """These are not written from now on, but for a write that is under way."""
+        self.points = without(self.points, points)
+        if self.plan is not None:
+            self.plan = self.plan.without(points)
+
+
+class Writes:
+    """What is being written to copies, by place."""
+
+    def __init__(self, settings: Settings, threads: StateThreads) -> None:
+        self.settings = settings
+        self._state_threads = threads
+        self._threads: CopyThreads | None = None
+        self._writing: dict[Place, set[asyncio.Future[Any]]] = {}
+
+    async def is_through(self, place: Place) -> None:
+        """Wait for the writes of a partition that are under way."""
+        if writing := self._writing.get(place):
+            await asyncio.wait(set(writing))
+
+    async def run(self, place: Place, function: Callable[..., T], *arguments: object) -> T:
+        """Have a thread write to the copy of a partition."""
+        if self._threads is None:
+            self._threads = CopyThreads(THREADS, "keylanes-learner", self.settings)
+        writing = self._threads.begin(function, *arguments)
+        under_way = self._writing.setdefault(place, set())
+        under_way.add(writing)
+        self._state_threads.large_writes += 1
+        writing.add_done_callback(partial(self._has_written, under_way))
+        return await self._threads.settled(writing)
+
+    def _has_written(self, under_way: "set[asyncio.Future[Any]]", writing: "asyncio.Future[Any]") -> None:
+        self._state_threads.large_writes -= 1
+        under_way.discard(writing)
+
+    def shutdown(self) -> None:
+        """Let the threads end; a second call does nothing."""
+        if self._threads is not None:
+            self._threads.shutdown()
+
+
+class Host(Protocol):
+    """Who has the passes."""
+
+    @property
+    def broker(self) -> Broker: ...
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def wall_ms(self) -> Callable[[], int]: ...
+    @property
+    def writers(self) -> Callable[[Place], Awaitable[Writers | None]]:
+        """Who changed the state of a place, by the logs as they are now."""
+
+    @property
+    def writes(self) -> Writes: ...
+
+    def roles(self, place: Place) -> dict[str, Steps[bool]]:
+        """What the points of a place are copied for."""
+
+    def has_read(self, one: Pass, read: int, written: Mapping[str, int]) -> float:
+        """A pass has read so much, and written so much by role; for how many seconds nothing more shall be read."""
+
+    def is_level(self, one: Pass) -> None:
+        """A pass has read to the watermark that was asked for at ``asked_s``."""
+
+    def has_looked(self, one: Pass) -> None:
+        """A pass knows better how far it is."""
+
+    def has_ended(self, one: Pass, reading: "Reading") -> bool:
+        """Whether a pass is not for this reading any more: it has no points, or is ready and goes on with others."""
+
+
+class Reading:
+    """Passes over one reader, of different partitions: all those that are ready, or one that is not."""
+
+    def __init__(self, host: Host, what: str, passes: Iterable[Pass]) -> None:
+        self.host, self.what, self.passes = host, what, list(passes)
+        self._looked_s = -1.0
+
+    async def run(self) -> None:
+        """Until it has no passes. Raises StateError, StoreError."""
+        while self.passes:
+            try:
+                await self._read()
+            except BrokerError as error:
+                logger.warning("%s goes on as soon as it can: %s", self.what, error)
+                for one in self.passes:
+                    one.plan = None
+                await asyncio.sleep(AWAY_WAIT_MS / 1000)
+
+    async def _read(self) -> None:
+        host = self.host
+        sources = labels_of(one.source for one in self.passes)
+        fetches = Fetches(host.broker, host.settings, {}, f"{self.what}, {sources}")
+        try:
+            while await self._has_planned():
+                fetches.assign({one.source: one.position for one in self.passes if one.plan is not None})
+                if fetches.positions:
+                    await self._take(fetches)
+                else:
+                    await asyncio.sleep(LOOK_MS / 1000)
+                await self._look_when_due()
+        finally:
+            await fetches.close()
+
+    async def _has_planned(self) -> bool:
+        """Make the plans that lack; False: there is nothing left to be read here."""
+        lacking = [one for one in self.passes if one.plan is None and ranges_of(one.points)]
+        if lacking:
+            await self._plan(lacking)
+        self.passes = [one for one in self.passes if not self.host.has_ended(one, self)]
+        return bool(self.passes)
+
+    # --- plans -------------------------------------------------------------------------------------------------------
+
+    async def _plan(self, passes: Sequence[Pass]) -> None:
+        """As a restore does. One whose points change meanwhile has its plan the next time. The clock is read before the
+        watermarks: what is above them is younger.
+        """
+        host = self.host
+        now_ms, asked_s = host.wall_ms(), asyncio.get_running_loop().time()
+        marks, retention_ms = await ask_changelogs(host.broker, host.settings, [one.source for one in passes])
+        for one in passes:
+            await host.writes.is_through(one.place)
+            points = one.points
+            start, high = marks[one.source]
+            with errors_of(one.source):
+                markers = await host.writes.run(one.place, one.copy.markers)
+                plan = plan_restore(ranges_of(points), markers, start, high, now_ms, retention_ms[one.source.topic])
+                if any(cleared.reason for cleared in plan.cleared):
+                    await self._check(one, plan)
+                if one.points is not points:
+                    continue
+                if plan.cleared:
+                    say_cleared(one.source, plan)
+                    await host.writes.run(one.place, _clear, one.copy, plan.cleared)
+            if one.points is points:
+                one.plan, one.position, one.high, one.asked_s = plan, plan.position, high, asked_s
+                self._judge(one)
+
+    async def _check(self, one: Pass, plan: Plan) -> None:
+        """What is thrown away was held: it may be all that is left of the state."""
+        writers = await self.host.writers(one.place)
+        source = Restoring(one.source, one.copy, (), writers, lambda: None)
+        await check_beacons_of(self.host.broker, self.host.settings, [(source, plan)])
+
+    async def _look_when_due(self) -> None:
+        """Where the changelogs end now: soon where that is to show whether a copy is ready, else in each interval."""
+        host, now_s = self.host, asyncio.get_running_loop().time()
+        is_wanted = any(not one.nearness.is_ready and one.position >= one.high for one in self.passes)
+        wait_ms = LOOK_MS if is_wanted else host.settings.heartbeat_interval_ms
+        passes = [one for one in self.passes if one.plan is not None]
+        if not passes or (now_s - self._looked_s) * 1000 < wait_ms:
+            return
+        self._looked_s = now_s
+        now_ms, limit_ms = host.wall_ms(), host.settings.call_limit_ms
+        asked = host.broker.watermarks([one.source for one in passes])
+        marks = await bounded(asked, limit_ms, "watermarks of changelogs")
+        for one in passes:
+            high = marks[one.source].high
+            if one.plan is None:
+                continue
+            if high < one.position:  # it was truncated, or made anew
+                one.plan = None
+                continue
+            one.high = high
+            if one.position >= one.plan.high:
+                one.plan, one.asked_s = one.plan.further(one.position, high, now_ms), now_s
+            self._judge(one)
+            await self._renew(one, now_s)
+
+    def _judge(self, one: Pass) -> None:
+        """It was looked where the changelog ends."""
+        assert one.plan is not None, "it has one"
+        if one.position >= one.plan.high:
+            self.host.is_level(one)
+        one.nearness.look(one.high - one.position, one.pace.offsets_per_s, one.fetches)
+        self.host.has_looked(one)
+
+    async def _renew(self, one: Pass, now_s: float) -> None:
+        """The marker of what nothing changes gets old, too."""
+        if one.plan is not None and one.position >= one.plan.high and now_s - one.marked_s > MARKS_EVERY_S:
+            one.marked_s = now_s
+            with errors_of(one.source):
+                await self.host.writes.run(one.place, one.copy.write, (), one.plan.marks(one.position))
+
+    # --- records -----------------------------------------------------------------------------------------------------
+
+    async def _take(self, fetches: Fetches) -> None:
+        """What comes next goes into the copies. At the pace that is allowed, which is waited for behind each batch."""
+        loop = asyncio.get_running_loop()
+        by_source = {one.source: one for one in self.passes}
+        began_s = loop.time()
+        with unreadable(CorruptRecord):  # what else is not there is looked at by the next plan
+            batches = await fetches.fetch(FETCH_RECORDS_MAX)
+        for batch in batches:
+            one = by_source[batch.source]
+            if one.plan is None:  # more points have joined it: it is read again from their markers
+                continue
+            is_behind, before = one.position < one.high, one.position
+            size, wait_s = await self._write(one, one.plan, batch)
+            await asyncio.sleep(wait_s)
+            if is_behind:
+                one.pace.add(batch.offset_next - before, size, loop.time() - began_s)
+            began_s = loop.time()
+        for one in self.passes:
+            one.fetches += 1
+
+    async def _write(self, one: Pass, plan: Plan, batch: Batch) -> tuple[int, float]:
+        """Write what a batch changes, with its markers; how much was read, and the seconds to wait behind it."""
+        host = self.host
+        with errors_of(one.source):
+            read, written = await host.writes.run(one.place, _write, one.copy, plan, batch, host.roles(one.place))
+        one.position, one.marked_s = batch.offset_next, asyncio.get_running_loop().time()
+        one.high = max(one.high, one.position)
+        if one.plan is not None and plan.high <= one.position and one.level_s != one.asked_s:
+            host.is_level(one)
+            host.has_looked(one)
+        return read, host.has_read(one, read, written)
+
+
+def _write(copy: Copy, plan: Plan, batch: Batch, roles: Mapping[str, Steps[bool]]) -> tuple[int, dict[str, int]]:
+    changes = plan.apply(batch.records)
+    copy.write(changes, plan.marks(batch.offset_next))
+    read = sum([len(record.key or b"") + len(record.value or b"") for record in batch.records])
+    return read, bytes_by_role(changes, roles)
+
+
+def _clear(copy: Copy, cleared: Iterable[Cleared]) -> None:
+    for within, _ in cleared:
+        copy.clear(within)

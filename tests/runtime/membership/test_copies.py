@@ -1,0 +1,249 @@
+"""Ranges with state change hands behind a copy: what becomes of the copy, of what was owned, and of what comes back.
+
+The test decides: it writes into the control log what a coordinator would.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from keylanes.brokers.protocol import Outgoing
+from keylanes.brokers.simulated.virtual_loop import run_virtual
+from keylanes.keyrange.hashing import SPACE_END
+from keylanes.keyrange.ranges import WHOLE, KeyRange
+from keylanes.offsets.codec import decode_signal, encode
+from keylanes.offsets.control_events import ControlEvent, CopyAsked, ReleaseAsked
+from keylanes.offsets.decide import Turn, decide_grant
+from keylanes.offsets.event_values import Span
+from keylanes.offsets.events import RangesReleased
+from keylanes.offsets.ledger import Ledger, evolve_all
+from keylanes.offsets.signals import Copies
+
+from ...stage.engine import OUT, Engine
+from ...stage.log_events import coordinator_elected
+from .group import until
+from .test_hand_over import KEYS, PLACE, Pair, at_once
+
+LOWER, UPPER = WHOLE.split(SPACE_END // 2)
+
+
+class Decided(Pair):
+    """Two members, and a coordinator's decisions by hand."""
+
+    def take_office(self) -> None:
+        """No member decides any more: the one that is elected is never heard of, for a session."""
+        control = self.ledger().control
+        self.write(coordinator_elected(control.term + 1, "by hand", control.app_birth))
+
+    def write(self, *events: ControlEvent) -> None:
+        """Into the control log."""
+        self.cluster.write([Outgoing("app.control", 0, None, encode(event)) for event in events], ())
+
+    def ledger(self) -> Ledger:
+        """Both logs as they are now."""
+        return evolve_all(Ledger(), [*self.events("app.control"), *self.events()])  # type: ignore[arg-type]  # theirs
+
+    def ask_copy(self, engine: Engine, *bands: KeyRange, role: str = "learner", bytes_per_s: int = 0) -> int:
+        """COPY_ASKED; the number of its move."""
+        control = self.ledger().control
+        move, incarnation = control.moves.move_max + 1, engine.member.standing.incarnation
+        spans = tuple(Span(band.first, band.end) for band in bands)
+        self.write(CopyAsked(control.term, control.number + 1, move, incarnation, *PLACE, spans, role, bytes_per_s))
+        return move
+
+    async def ready(self, move: int) -> None:
+        """Wait until the member has said that the copy is."""
+        await until(lambda: any(copy.move == move and copy.is_ready for told in self.told() for copy in told.copies))
+
+    def told(self) -> list[Copies]:
+        """What was said of copies."""
+        said = [decode_signal(record.value or b"") for record in self.cluster.committed("app.signals")]
+        return [one for one in said if isinstance(one, Copies)]
+
+    async def released(self, engine: Engine, within: KeyRange, move: int) -> None:
+        """RELEASE_ASKED; returns when all of it is committed."""
+        control = self.ledger().control
+        (epoch,) = {owner.epoch for _, _, owner in control.owners[PLACE].pieces(within.first, within.end)}
+        own = engine.member.standing.incarnation
+        number = control.number + 1
+        self.write(ReleaseAsked(control.term, number, move, own, epoch, *PLACE, within.first, within.end, 30_000))
+
+        def is_free() -> bool:
+            gone = [event for event in self.events() if isinstance(event, RangesReleased) and event.move == move]
+            return sum(band.end - band.first for event in gone for band in event.bands) == within.size
+
+        await until(is_free)
+
+    async def granted(self, engine: Engine, within: KeyRange) -> None:
+        """GRANT; returns when its workers run."""
+        ledger = self.ledger()
+        turn = Turn(ledger.control.term, ledger.control.number)
+        self.write(*decide_grant(ledger, turn, PLACE, engine.member.standing.incarnation, within))
+        await until(lambda: self.points(engine, within) == within.size)
+
+    def counts_are_right(self) -> None:
+        """Each output bears how many records its key had by then."""
+        seen = dict.fromkeys(range(KEYS), 0)
+        values = [(record.value or b"").split() for record in self.cluster.committed(OUT)]
+        for number, count in sorted((int(number), int(count)) for number, count in values):
+            seen[number % KEYS] += 1
+            assert count == seen[number % KEYS], number
+
+    def copied(self, engine: Engine, within: KeyRange) -> dict[bytes, bytes]:
+        """What a member's copy holds of a range."""
+        return {k: v for k, v in engine.copied().get(0, {}).items() if within.contains(int.from_bytes(k[:4], "big"))}
+
+    def committed(self, within: KeyRange) -> dict[bytes, bytes]:
+        """What its changelog says."""
+        state = self.owner.folded().get(0, {})
+        return {k: v for k, v in state.items() if within.contains(int.from_bytes(k[:4], "big"))}
+
+
+def decided(tell: Callable[[Decided], Awaitable[None]], **settings: Any) -> None:
+    """Run it in virtual time; in the end all that was sent was counted rightly."""
+
+    async def main() -> None:
+        pair = Decided(at_once, session_timeout_ms=300_000, **settings)
+        await pair.start(is_stateful=True)
+        pair.take_office()
+        await tell(pair)
+        await until(lambda: len(pair.cluster.committed(OUT)) >= pair.sent)
+        pair.counts_are_right()
+        for engine in (pair.other, pair.owner):
+            await engine.crash()
+
+    run_virtual(main(), seed=1)
+
+
+def restored_records(caplog: pytest.LogCaptureFixture) -> list[int]:
+    """How many records each restore has read so far."""
+    said = [record.getMessage() for record in caplog.records]
+    found = [re.match(r"restored the state of .*: ([0-9,]+) records", line) for line in said]
+    return [int(match[1].replace(",", "")) for match in found if match]
+
+
+def test_a_range_moves_behind_its_copy(caplog: pytest.LogCaptureFixture) -> None:
+    """The copy is made while its owner works; the new owner reads the tail alone, and counts on. The old one follows
+    from where it was, and takes it up again from there.
+    """
+    caplog.set_level(logging.DEBUG, "keylanes")
+
+    async def tell(pair: Decided) -> None:
+        for _ in range(100):
+            pair.send(KEYS)
+            await asyncio.sleep(0.1)
+        sending = asyncio.ensure_future(pair.keep_sending(1))
+        move = pair.ask_copy(pair.other, LOWER)
+        await pair.ready(move)
+        assert pair.other.member.statistics(0.0).copying[:2] == (1, 1)
+        all_of_it = len(pair.cluster.committed(pair.owner.changelog()))
+        await pair.released(pair.owner, LOWER, move)
+        back = pair.ask_copy(pair.owner, LOWER, role="standby")
+        caplog.clear()
+        await pair.granted(pair.other, LOWER)
+        (tail,) = restored_records(caplog)
+        assert tail < all_of_it / 10
+        assert pair.other.member.statistics(0.0).copying.copies == 0, "what it owns is no copy"
+
+        await pair.ready(back)
+        standby = pair.owner.member.statistics(0.0).copying
+        assert standby.bytes_standby < 10_000, "nothing was read that it had written itself"
+        await asyncio.sleep(5.0)
+        stale_ms = pair.owner.member.keeper.stale_ms(PLACE, LOWER.first)
+        assert stale_ms is not None
+        assert stale_ms < 1_500
+        await pair.released(pair.other, LOWER, back)
+        caplog.clear()
+        await pair.granted(pair.owner, LOWER)
+        (tail,) = restored_records(caplog)
+        assert tail < all_of_it / 10
+        pair.is_sending = False
+        await sending
+
+    decided(tell)
+
+
+def test_the_old_owner_follows() -> None:
+    """What the new one writes comes into its copy; what it goes on writing of the rest is marked for that alone."""
+
+    async def tell(pair: Decided) -> None:
+        pair.send(5 * KEYS)
+        await asyncio.sleep(2.0)
+        await pair.released(pair.owner, LOWER, 1)
+        pair.ask_copy(pair.owner, LOWER, role="standby")
+        await pair.granted(pair.other, LOWER)
+        for _ in range(10):
+            pair.send(5 * KEYS)
+            await asyncio.sleep(0.3)
+        await asyncio.sleep(3.0)
+        assert pair.committed(LOWER)
+        assert pair.copied(pair.owner, LOWER) == pair.committed(LOWER)
+        assert pair.copied(pair.owner, UPPER) == pair.committed(UPPER)
+
+    decided(tell)
+
+
+def test_a_promotion_that_failed_goes_back(caplog: pytest.LogCaptureFixture) -> None:
+    """Who released it has followed it since: it restores the tail, for older values may lie there for a moment, and
+    works on.
+    """
+    caplog.set_level(logging.DEBUG, "keylanes")
+
+    async def tell(pair: Decided) -> None:
+        for _ in range(20):
+            pair.send(KEYS)
+            await asyncio.sleep(0.1)
+        await pair.released(pair.owner, LOWER, 1)
+        move = pair.ask_copy(pair.owner, LOWER, role="standby")
+        await pair.ready(move)
+        assert pair.owner.member.keeper.learner.has_touched(PLACE, LOWER)
+        caplog.clear()
+        await pair.granted(pair.owner, LOWER)
+        (tail,) = restored_records(caplog)
+        assert tail < 100
+        pair.send(5 * KEYS)
+
+    decided(tell)
+
+
+def test_a_range_that_was_not_followed_comes_back_without_a_restore(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing was written since it was released, and nothing is read."""
+    caplog.set_level(logging.DEBUG, "keylanes")
+
+    async def tell(pair: Decided) -> None:
+        pair.send(5 * KEYS)
+        await asyncio.sleep(2.0)
+        await pair.released(pair.owner, LOWER, 1)
+        caplog.clear()
+        await pair.granted(pair.owner, LOWER)
+        assert restored_records(caplog) == []
+        pair.ask_copy(pair.owner, LOWER, role="standby")
+        await asyncio.sleep(2.0)
+        assert pair.owner.member.keeper.learner.copies() == (), "it owns it"
+        pair.send(5 * KEYS)
+
+    decided(tell)
+
+
+def test_a_grant_in_the_middle_of_a_copy() -> None:
+    """Whoever is not ready restores what is left; what the learner was about to write is not written then."""
+
+    async def tell(pair: Decided) -> None:
+        for _ in range(50):
+            pair.send(KEYS)
+            await asyncio.sleep(0.1)
+        sending = asyncio.ensure_future(pair.keep_sending(1))
+        move = pair.ask_copy(pair.other, LOWER, bytes_per_s=5_000)
+        await until(lambda: pair.other.member.statistics(0.0).copying.bytes_learner > 0)
+        assert not any(copy.is_ready for told in pair.told() for copy in told.copies)
+        await pair.released(pair.owner, LOWER, move)
+        await pair.granted(pair.other, LOWER)
+        await asyncio.sleep(2.0)
+        pair.is_sending = False
+        await sending
+
+    decided(tell)

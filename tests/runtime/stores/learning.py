@@ -1,0 +1,131 @@
+"""A learner beside writers of a changelog on a simulated cluster, for tests."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from keylanes.brokers.protocol import TopicPartition
+from keylanes.keyrange.ranges import WHOLE, KeyRange
+from keylanes.offsets.control_events import CopyAsked
+from keylanes.offsets.event_values import Span
+from keylanes.offsets.signals import Copy as CopyTold
+from keylanes.runtime.handlers.partition_state import PartitionState
+from keylanes.runtime.stores.follower import CopyTable, Follower, StateThreads, Storage
+from keylanes.runtime.stores.learner import Learner
+from keylanes.state.memory import MemoryCopy
+from keylanes.state.tables import Change, Copy, Mark
+
+from .test_restore import TOPIC, World, key_of
+
+SOURCE = "source"
+PLACE = (SOURCE, 0)
+
+
+class Beside(World):
+    """A world whose copies are followed. ``told``: when what was said, by the loop's time."""
+
+    def __init__(self, partitions: int = 1, **settings: Any) -> None:
+        super().__init__(partitions, **settings)
+        self.asked: dict[int, CopyAsked] = {}
+        self.told: list[tuple[float, tuple[CopyTold, ...]]] = []
+        self.task: asyncio.Task[None] | None = None
+
+    def copy_of(self, partition: int) -> Copy:
+        """Where the copy of a partition is kept."""
+        return self.copy(partition)
+
+    async def begin(self) -> None:
+        """The process starts, with the copies that there are."""
+        connection = self.cluster.connect("learner")
+        await connection.open()
+        self.threads = StateThreads()
+        self.followers = {(SOURCE, p): self.follower(p) for p in range(self.cluster.topics()[TOPIC].partitions)}
+        storages: dict[tuple[str, int], Storage] = {**self.followers}
+        self.learner = Learner(connection, self.settings, storages, lambda: self.now_ms, self.threads)
+        self.learner.tell = lambda copies: self.told.append((asyncio.get_running_loop().time(), copies))
+        self.task = asyncio.ensure_future(self.learner.run())
+        self.learner.follow(self.asked.values())
+
+    def follower(self, partition: int) -> Follower:
+        """One that nobody has restored yet."""
+        copy = self.copy_of(partition)
+        state = PartitionState("source[0]", CopyTable(copy), entry_bytes_max=1_000_000, ahead_bytes_max=1_000_000)
+        return Follower(TopicPartition(TOPIC, partition), state, copy, self.threads)
+
+    def ask(self, move: int, *bands: KeyRange, role: str = "learner", bytes_per_s: int = 0, partition: int = 0) -> None:
+        """COPY_ASKED."""
+        spans = tuple(Span(band.first, band.end) for band in bands or (WHOLE,))
+        self.asked[move] = CopyAsked(1, 1, move, 1, SOURCE, partition, spans, role, bytes_per_s)
+        self.learner.follow(self.asked.values())
+
+    def end(self, move: int) -> None:
+        """COPY_ENDED."""
+        del self.asked[move]
+        self.learner.follow(self.asked.values())
+
+    def told_of(self, move: int) -> CopyTold | None:
+        """What is said of a copy now."""
+        return next((one for one in self.learner.copies() if one.move == move), None)
+
+    def is_ready(self, *moves: int) -> bool:
+        """Whether these copies are."""
+        told = [self.told_of(move) for move in moves]
+        return all(one is not None and one.is_ready for one in told)
+
+    async def wait_ready(self, *moves: int, limit_s: float = 60.0) -> float:
+        """Wait until these copies are ready; the seconds that it took."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        async with asyncio.timeout(limit_s):
+            while not self.is_ready(*moves):  # nothing but virtual time passes
+                assert self.task is not None
+                if self.task.done():
+                    self.task.result()
+                await asyncio.sleep(0.005)
+        return loop.time() - began_s
+
+    async def stop(self) -> None:
+        """The process ends, however: what it wrote is there."""
+        assert self.task is not None
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        self.threads.shutdown()
+
+    @property
+    def copied_bytes(self) -> int:
+        """So much was written since the process began."""
+        sizes = self.learner.statistics()
+        return sizes.bytes_learner + sizes.bytes_standby
+
+    @property
+    def high(self) -> int:
+        """Where the changelog ends."""
+        return self.cluster.watermarks(TopicPartition(TOPIC, 0)).high
+
+
+class CheckedCopy(MemoryCopy):
+    """A copy that looks, behind each write, whether what its markers claim is there.
+
+    What is above a marker may be there already. So a key is right if it has the newest value below the marker, or one
+    that was committed behind that.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world, self.writes = world, 0
+
+    def write(self, changes: Iterable[Change], marks: Iterable[Mark] = ()) -> None:
+        super().write(changes, marks)
+        self.writes += 1
+        by_key: dict[bytes | None, list[Any]] = defaultdict(list)
+        for record in self.world.cluster.committed(TOPIC):
+            by_key[record.key].append(record)
+        for number in range(200):
+            own = by_key.get(key := key_of(number), [])
+            marker = self.markers().at(int.from_bytes(key[:4], "big"))
+            if marker is None or not own:
+                continue
+            below = [record.value for record in own if record.offset < marker.position]
+            above = [record.value for record in own if record.offset >= marker.position]
+            assert self.get(key) in [*below[-1:], *([] if below else [None]), *above], (number, marker)
