@@ -9,7 +9,7 @@ C. Members are level: no step relieves the fullest member by enough. An idle gro
 D. Whole partitions move first. One is parted where its load was measured and that pays; its parts are few and touch.
 E. Of several equal choices the first by number: the same problem in any order has the same solution.
 
-Phases: (1) what is owned rightly stays. (2) What has no owner goes to the least full member that can handle it, the
+Phases: (1) what is owned rightly stays; what is *fixed* does so in all phases. (2) What has no owner goes to the least full member that can handle it, the
 heaviest first; whoever reads the partition already pays nothing for it again, and a neighbour goes before its equals.
 (3) Step by step the fullest member gives to the least full one that can handle it: as much as brings one of them to the
 mean, and a tenth of the mean more or less where that is worth it. That is a whole share that is at least half of it,

@@ -1,0 +1,298 @@
+"""PURE. The coordinator's rows about copies of state: who is to make one, and which are of no use any more.
+
+A range with state moves like this: COPY ASKED, the target says that it is ready, RELEASE ASKED, released, GRANT, and who
+had it keeps a copy until its successor works. Until it is asked to release, the owner works on as ever.
+
+- A member makes ``copies_max`` *passes* at once. A pass reads the changelog of one source partition for one member: all
+  copies of that partition that the member makes share it. What has no slot waits, in this order: what those have who
+  leave, what no budget counts, the rest.
+- ``moves_per_minute`` counts what a plan wants between members, and what has much state. What has no owner, what a
+  member that leaves has, and what somebody asked for is exempt.
+- **A learner keeps its destination** until it owns the points, or its member is gone or leaves, whatever later plans
+  say: they begin from there. So state moves at most once for a plan. A request for points of which a copy was begun is
+  answered, and comes to nothing for these: who asks may do so again when they have arrived.
+- No member is asked for two copies of one point. What it has a copy of already, as a standby, or because it had the
+  points before, needs no other one to move there.
+- A copy of points on which nobody works is not ended; so the last one that is ready never is.
+- Standbys: at rest each range with state has ``standbys`` copies at other members, on other hosts first, at those who
+  have the fewest. One that is there stays.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+from ..offsets.control import LEARNER, STANDBY, Member
+from ..offsets.control_events import CopyAsked, CopyEnded, Decision
+from ..offsets.decide import Turn
+from ..offsets.event_values import PlannedMove, Span
+from ..offsets.ledger import Place
+from .cells import Cell, Standing, is_taken_up
+from .copies import Fixed, Kept, able, heir, kept_of, passes, spans_of, uncovered
+from .moves import cut_by, newest, pending, unasked
+from .shares import NOBODY
+from .view import Batch, View
+
+STATE_BYTES: Final = 1 << 20
+"""A move of less state counts for no budget."""
+
+
+class Run(NamedTuple):
+    """Points ``[first, end)`` of a place that one member holds, and that touch."""
+
+    place: Place
+    first: int
+    end: int
+    owner: int
+
+
+# --- what is asked for -----------------------------------------------------------------------------------------------
+
+
+def asked(view: View, turn: Turn) -> Batch:
+    """Copies for moves; standbys, when there is no move that has none."""
+    slots = _Slots(view)
+    decisions: list[Decision] = []
+    budgeted: set[int] = set()
+    left = view.seat.left_of_budget(view.rules.moves_per_minute, view.now_ms)
+    for move, bands in wanting(view):
+        is_budgeted = counts_for_budget(move)
+        if (is_budgeted and len(budgeted) >= left) or not slots.take(move.target, (move.topic, move.partition)):
+            continue
+        budgeted |= {move.move} if is_budgeted else set()
+        decisions.append(_asked(view, turn, move.move, move.target, (move.topic, move.partition), bands, LEARNER))
+    number = view.control.moves.move_max
+    for run, incarnation, bands in [] if decisions else _standbys_wanted(view, slots):
+        number += 1
+        decisions.append(_asked(view, turn, number, incarnation, run.place, bands, STANDBY))
+    return Batch(decisions, (), frozenset(budgeted))
+
+
+def _asked(
+    view: View, turn: Turn, number: int, incarnation: int, place: Place, bands: Sequence[Span], role: str
+) -> CopyAsked:
+    return CopyAsked(*turn.next(), number, incarnation, *place, tuple(bands), role, view.rules.copy_bytes_per_s)
+
+
+def counts_for_budget(move: PlannedMove) -> bool:
+    """Whether it is a wish of a plan, and has much state."""
+    return move.gain > 0 and move.state_bytes >= STATE_BYTES
+
+
+def wanting(view: View) -> list[tuple[PlannedMove, list[Span]]]:
+    """The moves whose targets have no copy of some points yet, and were not asked for one; those first that are to have
+    the first slot.
+    """
+    control, copies, planned = view.control, kept_of(view), pending(view)
+    stateful, leaving = view.stateful, view.heard.leaving
+    found: list[tuple[PlannedMove, list[Span]]] = []
+    for move in unasked(view):
+        place = move.topic, move.partition
+        if place[0] not in stateful or move.origin == move.target or move.move in control.moves.copies:
+            continue
+        own = [kept for kept in copies.get(place, ()) if kept.incarnation == move.target]
+        if bands := uncovered(_points_of(view, move, planned[place]), spans_of(own)):
+            found.append((move, bands))
+    return sorted(found, key=lambda one: (one[0].origin not in leaving, counts_for_budget(one[0]), one[0].move))
+
+
+def _points_of(view: View, move: PlannedMove, moves: Sequence[PlannedMove]) -> list[tuple[int, int]]:
+    """What the origin of a move holds of it, where no newer one takes it elsewhere."""
+    return [
+        (cell.first, cell.end)
+        for cell in cut_by(view.cells((move.topic, move.partition)), moves)
+        if cell.standing is Standing.HELD and cell.owner == move.origin and newest(moves, cell) is move
+    ]
+
+
+class _Slots:
+    """How many passes more each member may begin."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self._passes: dict[int, set[Place]] = {}
+
+    def take(self, incarnation: int, place: Place) -> bool:
+        """Whether it may copy something of a place, which it does from now on."""
+        if incarnation not in self._passes:
+            self._passes[incarnation] = passes(self.view, incarnation)
+        own = self._passes[incarnation]
+        if place not in own and len(own) >= self.view.rules.copies_max:
+            return False
+        own.add(place)
+        return True
+
+
+def _standbys_wanted(view: View, slots: _Slots) -> list[tuple[Run, int, list[Span]]]:
+    """Copies that are missing at rest: (range, member, bands of it)."""
+    moves, wanted = view.control.moves, view.rules.standbys
+    if not wanted or _is_early(view) or moves.asked or view.control.group_epoch != moves.group_epoch:
+        return []
+    copies, planned = kept_of(view), pending(view)
+    staying = {member.incarnation: member for member in view.staying}
+    counts = Counter(kept.incarnation for own in copies.values() for kept in own)
+    found: list[tuple[Run, int, list[Span]]] = []
+    for run in runs(view):
+        own = copies.get(run.place, [])
+        over = [move for move in planned.get(run.place, ()) if move.first < run.end and run.first < move.end]
+        if run.owner not in staying or any(move.target != run.owner for move in over):
+            continue
+        others = [member for member in able(view, run.place[0]) if member.incarnation != run.owner]
+        lacks = {m.incarnation: uncovered([run[1:3]], _bands_at(own, m.incarnation)) for m in others}
+        having = [member for member in others if not lacks[member.incarnation]]
+        hosts = {member.joined.host for member in [staying[run.owner], *having]}
+        for _ in range(min(wanted, len(others)) - len(having)):
+            rest = [member for member in others if lacks[member.incarnation]]
+            best = min(rest, key=lambda m: _rank(m, hosts, own, run, counts))
+            first_choice = [m for m in rest if (m.joined.host in hosts) == (best.joined.host in hosts)]
+            for member in sorted(first_choice, key=lambda m: _rank(m, hosts, own, run, counts)):
+                if slots.take(member.incarnation, run.place):
+                    found.append((run, member.incarnation, lacks[member.incarnation]))
+                    lacks[member.incarnation] = []
+                    hosts.add(member.joined.host)
+                    counts[member.incarnation] += 1
+                    break
+    return found
+
+
+def _rank(
+    member: Member, hosts: set[str], own: Sequence[Kept], run: Run, counts: Counter[int]
+) -> tuple[bool, bool, int, int]:
+    """Who is to have a copy first: on another host; who has some of it; who has few."""
+    has_some = any(kept.incarnation == member.incarnation and kept.touches(*run[1:3]) for kept in own)
+    return member.joined.host in hosts, not has_some, counts[member.incarnation], member.incarnation
+
+
+def _bands_at(own: Sequence[Kept], incarnation: int) -> list[Span]:
+    return spans_of(kept for kept in own if kept.incarnation == incarnation)
+
+
+def _is_early(view: View) -> bool:
+    """Whether it was not heard yet how far copies have come."""
+    return view.now_ms - view.seat.began_ms < view.rules.settle_ms
+
+
+def runs(view: View) -> list[Run]:
+    """All ranges with state that are held: what touches and has one owner is one."""
+    stateful = view.stateful
+    found: list[Run] = []
+    for place in sorted(place for place in view.control.started if place[0] in stateful):
+        for cell in view.cells(place):
+            if cell.standing is not Standing.HELD:
+                continue
+            if found and (found[-1].place, found[-1].end, found[-1].owner) == (place, cell.first, cell.owner):
+                found[-1] = found[-1]._replace(end=cell.end)
+            else:
+                found.append(Run(place, cell.first, cell.end, cell.owner))
+    return found
+
+
+# --- what is of no use any more --------------------------------------------------------------------------------------
+
+
+def ended(view: View, turn: Turn) -> Batch:
+    """Copies that are of no use any more, each with the reason."""
+    found: list[tuple[int, str]] = []
+    planned, staying = pending(view), {member.incarnation for member in view.staying}
+    for place, own in kept_of(view).items():
+        moves = planned.get(place, [])
+        cells = cut_by(view.cells(place), [*moves, *spans_of(own)]) if place in view.control.started else []
+        kept_back = {number for cell in cells for number in _in_use(view, place, cell, moves, own)}
+        for kept in own:
+            if kept.asked.move not in kept_back:
+                found.append((kept.asked.move, _reason(view, kept, is_staying=kept.incarnation in staying)))
+    return Batch([CopyEnded(*turn.next(), number, reason) for number, reason in sorted(found)])
+
+
+def _in_use(view: View, place: Place, cell: Cell, moves: Sequence[PlannedMove], own: Sequence[Kept]) -> list[int]:
+    """The copies that are of use for a cell, by number."""
+    over = [kept for kept in own if kept.touches(cell.first, cell.end) and kept.incarnation != cell.owner]
+    staying = {member.incarnation for member in view.staying}
+    there = [kept for kept in over if kept.incarnation in staying]
+    if not there and cell.standing is Standing.HELD:
+        return []
+    if cell.standing is not Standing.HELD:  # nobody works there: one of these may be next
+        own_too = [kept for kept in own if kept.touches(cell.first, cell.end)]
+        return [kept.asked.move for kept in own_too if kept.incarnation in staying or kept.is_ready]
+    move = newest(moves, cell)
+    if move is not None and move.target == cell.owner:
+        move = None
+    part = view.ledger.partition(place).parts.get(cell.epoch)
+    is_at_work = part is not None and is_taken_up(part, cell.first, cell.end)
+    if not is_at_work or _is_early(view):
+        used = [kept for kept in there if kept.asked.role == STANDBY or not is_at_work]
+    else:
+        hosts = {member.incarnation: member.joined.host for member in view.living}
+        order = sorted(
+            there, key=lambda k: (not k.is_ready, hosts.get(k.incarnation) == hosts.get(cell.owner), k[0].move)
+        )
+        targets = set() if move is None else {move.target}
+        used = [kept for kept in order if kept.incarnation not in targets][: view.rules.standbys]
+    if move is not None and move.origin == cell.owner:
+        used += [kept for kept in there if kept.incarnation == move.target]
+    return [kept.asked.move for kept in used]
+
+
+def _reason(view: View, kept: Kept, *, is_staying: bool) -> str:
+    if not is_staying:
+        return "its member leaves"
+    if kept.asked.role == LEARNER:
+        return "its move is over"
+    return f"{view.rules.standbys} others have one" if view.rules.standbys else "its range is at work elsewhere"
+
+
+# --- what plans hold to ----------------------------------------------------------------------------------------------
+
+
+def fixed(view: View) -> dict[Place, list[Fixed]]:
+    """What a plan may give to nobody else, by place: points of which a copy is on its way to a member, and points with
+    state on which nobody works, where it is known whose they are to be.
+    """
+    copies, planned, stateful = kept_of(view), pending(view), view.stateful
+    places = {place for place in view.control.started if place[0] in stateful}
+    places &= copies.keys() | view.standings.free | _unheld(view)
+    found: dict[Place, list[Fixed]] = {}
+    for place in sorted(places):
+        moves, own = planned.get(place, []), copies.get(place, [])
+        for cell in cut_by(view.cells(place), [*moves, *spans_of(own)]):
+            target = _target(view, place, cell, newest(moves, cell), own)
+            if target != NOBODY:
+                found.setdefault(place, []).append(Fixed(cell.first, cell.end, target))
+    return found
+
+
+def _unheld(view: View) -> set[Place]:
+    """Places where somebody that is gone has something."""
+    if not any(member.expelled for member in view.control.members.values()):
+        return set()
+    return {
+        place for place in view.control.started if any(cell.standing is not Standing.HELD for cell in view.cells(place))
+    }
+
+
+def _target(view: View, place: Place, cell: Cell, move: PlannedMove | None, own: Sequence[Kept]) -> int | None:
+    staying = {member.incarnation for member in view.staying}
+    favoured = move.target if move is not None and move.target in staying else NOBODY
+    if cell.standing is Standing.HELD:
+        is_begun = move is not None and move.move in view.control.moves.copies and move.origin == cell.owner
+        return favoured if is_begun else NOBODY
+    if cell.owner in staying and favoured:  # released for this move
+        return favoured
+    return heir(view, own, place, cell, favoured)
+
+
+def is_orphan(
+    view: View,
+    place: Place,
+    cell: Cell,
+    moves: Sequence[PlannedMove],
+    own: Sequence[Kept],
+    staying: Collection[int],
+) -> bool:
+    """Whether a free cell is to go to somebody to whom no move takes it. ``own``: the copies of the place."""
+    move = newest(moves, cell)
+    favoured = move.target if move is not None and move.target in staying else NOBODY
+    if favoured and (cell.owner in staying or cell.epoch == 0):
+        return False
+    wanted = heir(view, own, place, cell, favoured)
+    return wanted is not None and (not favoured or wanted not in (NOBODY, favoured))
