@@ -1,7 +1,7 @@
 """PURE. The coordinator's rows about copies of state: who is to make one, and which are of no use any more.
 
-A range with state moves like this: COPY ASKED, the target says that it is ready, RELEASE ASKED, released, GRANT, and who
-had it keeps a copy until its successor works. Until it is asked to release, the owner works on as ever.
+A range with state moves like this: COPY ASKED, the target says that it is ready, RELEASE ASKED, released, GRANT, and
+who had it keeps a copy until its successor works. Until it is asked to release, the owner works on as ever.
 
 - A member makes ``copies_max`` *passes* at once. A pass reads the changelog of one source partition for one member: all
   copies of that partition that the member makes share it. What has no slot waits, in this order: what those have who
@@ -198,9 +198,8 @@ def ended(view: View, turn: Turn) -> Batch:
         moves = planned.get(place, [])
         cells = cut_by(view.cells(place), [*moves, *spans_of(own)]) if place in view.control.started else []
         kept_back = {number for cell in cells for number in _in_use(view, place, cell, moves, own)}
-        for kept in own:
-            if kept.asked.move not in kept_back:
-                found.append((kept.asked.move, _reason(view, kept, is_staying=kept.incarnation in staying)))
+        over = [kept for kept in own if kept.asked.move not in kept_back]
+        found += [(kept.asked.move, _reason(view, kept, is_staying=kept.incarnation in staying)) for kept in over]
     return Batch([CopyEnded(*turn.next(), number, reason) for number, reason in sorted(found)])
 
 

@@ -159,9 +159,9 @@ def asked(view: View, turn: Turn) -> Batch:
             if release is None:
                 continue
             epoch, first, end, within_ms = release
-            if place[0] in stateful and move.origin != move.target:
-                if not is_near(copies.get(place, ()), move.target, [(first, end)]):
-                    continue
+            has_state = place[0] in stateful and move.origin != move.target
+            if has_state and not is_near(copies.get(place, ()), move.target, [(first, end)]):
+                continue
             decisions.append(ReleaseAsked(*turn.next(), move.move, move.origin, epoch, *place, first, end, within_ms))
     return Batch(decisions)
 

@@ -63,10 +63,10 @@ MOVES_MAX: Final = 2_000
 
 class Question(NamedTuple):
     """All that a plan is made of. ``places``: the cells of each; ``pending``, ``ways``: the moves and the releases that
-    are on their way, by place; ``asked``: the moves that stand whatever a plan says; ``fixed``: what goes to nobody else,
-    by place; ``stateful``: topics with stores; ``factors``: into how many parts each topic's
-    partitions may be cut; ``number``: the highest of a move so far; ``halves``: partitions that were never granted may
-    be halved for those who would have nothing.
+    are on their way, by place; ``asked``: the moves that stand whatever a plan says; ``fixed``: what goes to nobody
+    else, by place; ``stateful``: topics with stores; ``factors``: into how many parts each topic's partitions may be
+    cut; ``number``: the highest of a move so far; ``halves``: partitions that were never granted may be halved for
+    those who would have nothing.
     """
 
     key: Hashable

@@ -28,9 +28,10 @@ class Rules:
 
     ``moves_per_minute``: with much state, between members, by plans; ``copies_max``: passes that a member makes at
     once, no faster than ``copy_bytes_per_s``; ``standbys``: members that keep a copy of each range's state;
-    ``return_ms``: how long ranges with state wait for the name of a member that is gone. ``join_ms``: how long a member holds bands that
-    touch until they become one, ``join_within_ms``: how long that may take. ``inline_max``: shares times members of a
-    plan that is worked out at once. ``measure_ms``: so long a change of the group waits until all loads are told.
+    ``return_ms``: how long ranges with state wait for the name of a member that is gone. ``join_ms``: how long a
+    member holds bands that touch until they become one, ``join_within_ms``: how long that may take. ``inline_max``:
+    shares times members of a plan that is worked out at once. ``measure_ms``: so long a change of the group waits
+    until all loads are told.
     """
 
     session_ms: int = 10_000

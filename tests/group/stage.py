@@ -5,8 +5,8 @@ The process ``a`` coordinates first; it beats when it has asked to join, as all 
 A script is text: paragraphs of commands, a line ``----``, and what came of them. Commands:
 
     topic orders 4 [stateful]        a source topic with so many partitions; the broker says so from here on
-    ask a orders [as NAME] [on HOST] [level 0] [factor 2] [until level] [of 3]    a process asks to join, and beats from here on;
-                                     one of three that are started together
+    ask a orders [as NAME] [on HOST] [level 0] [factor 2] [until level] [of 3]    a process asks to join, and beats from
+                                     here on; one of three that are started together
     ask again a                      the same request once more
     silent a ...                     they beat no more; ``beats a``: again
     leave a [back]                   it says that it leaves, and that its name will be back
@@ -81,9 +81,9 @@ from keylanes.offsets.ledger import Ledger, Place, evolve
 from keylanes.offsets.signals import (
     BandLoad,
     Beat,
+    CoordinatorBeat,
     Copies,
     Copy,
-    CoordinatorBeat,
     ExpelAsked,
     JoinAsked,
     LeaveAsked,
@@ -317,7 +317,7 @@ class Group:
         self.quick += names
 
     def _do_rule(self, name: str, value: str) -> None:
-        self.rules = replace(self.rules, **{name: int(value)})  # type: ignore[arg-type]  # all that scripts set are whole
+        self.rules = replace(self.rules, **{name: int(value)})
 
     def tells_copies(self, name: str, position: int, *, is_ready: bool) -> None:
         """A member says how far its copies have come."""
