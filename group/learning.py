@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
-from ..offsets.control import LEARNER, STANDBY, Member
+from ..offsets.control import LEARNER, STANDBY
 from ..offsets.control_events import CopyAsked, CopyEnded, Decision
 from ..offsets.decide import Turn
 from ..offsets.event_values import PlannedMove, Span
@@ -134,33 +134,49 @@ def _standbys_wanted(view: View, slots: _Slots) -> list[tuple[Run, int, list[Spa
     found: list[tuple[Run, int, list[Span]]] = []
     for run in runs(view):
         own = copies.get(run.place, [])
-        over = [move for move in planned.get(run.place, ()) if move.first < run.end and run.first < move.end]
-        if run.owner not in staying or any(move.target != run.owner for move in over):
+        if run.owner not in staying or _targets(run, planned.get(run.place, ())):
             continue
-        others = [member for member in able(view, run.place[0]) if member.incarnation != run.owner]
-        lacks = {m.incarnation: uncovered([run[1:3]], _bands_at(own, m.incarnation)) for m in others}
-        having = [member for member in others if not lacks[member.incarnation]]
-        hosts = {member.joined.host for member in [staying[run.owner], *having]}
-        for _ in range(min(wanted, len(others)) - len(having)):
-            rest = [member for member in others if lacks[member.incarnation]]
-            best = min(rest, key=lambda m: _rank(m, hosts, own, run, counts))
-            first_choice = [m for m in rest if (m.joined.host in hosts) == (best.joined.host in hosts)]
-            for member in sorted(first_choice, key=lambda m: _rank(m, hosts, own, run, counts)):
-                if slots.take(member.incarnation, run.place):
-                    found.append((run, member.incarnation, lacks[member.incarnation]))
-                    lacks[member.incarnation] = []
-                    hosts.add(member.joined.host)
-                    counts[member.incarnation] += 1
-                    break
+        having = keepers(view, run, own, ())
+        lacks = {i: uncovered([(run.first, run.end)], _bands_at(own, i)) for i in having}
+        found += [(run, i, bands) for i, bands in lacks.items() if bands and slots.take(i, run.place)]
+        hosts = {staying[incarnation].joined.host for incarnation in (run.owner, *having)}
+        rest = [m for m in able(view, run.place[0]) if m.incarnation not in (run.owner, *having)]
+        for _ in range(min(wanted - len(having), len(rest))):
+            ranked = sorted(rest, key=lambda m: (m.joined.host in hosts, counts[m.incarnation], m.incarnation))
+            on_best = [m for m in ranked if (m.joined.host in hosts) == (ranked[0].joined.host in hosts)]
+            member = next((m for m in on_best if slots.take(m.incarnation, run.place)), None)
+            if member is None:
+                break
+            found.append((run, member.incarnation, [Span(run.first, run.end)]))
+            rest.remove(member)
+            hosts.add(member.joined.host)
+            counts[member.incarnation] += 1
     return found
 
 
-def _rank(
-    member: Member, hosts: set[str], own: Sequence[Kept], run: Run, counts: Counter[int]
-) -> tuple[bool, bool, int, int]:
-    """Who is to have a copy first: on another host; who has some of it; who has few."""
-    has_some = any(kept.incarnation == member.incarnation and kept.touches(*run[1:3]) for kept in own)
-    return member.joined.host in hosts, not has_some, counts[member.incarnation], member.incarnation
+def keepers(view: View, run: Run, own: Sequence[Kept], but: Collection[int]) -> list[int]:
+    """The members that keep a standby of a range, of those who have a copy of some of it: who has all of it, is ready,
+    is on another host, and was asked first. ``own``: the copies of the place; ``but``: who does not count.
+    """
+    hosts = {member.incarnation: member.joined.host for member in view.living}
+    staying = {member.incarnation for member in view.staying}
+    over = [kept for kept in own if kept.touches(run.first, run.end)]
+
+    def rank(incarnation: int) -> tuple[bool, bool, bool, int]:
+        has = [kept for kept in over if kept.incarnation == incarnation]
+        lacks = bool(uncovered([(run.first, run.end)], spans_of(has)))
+        is_ready = all(kept.is_ready for kept in has)
+        is_here = hosts[incarnation] == hosts.get(run.owner)
+        return lacks, not is_ready, is_here, min(kept.asked.move for kept in has)
+
+    there = ({kept.incarnation for kept in over} & staying) - {run.owner, *but}
+    return sorted(there, key=rank)[: view.rules.standbys]
+
+
+def _targets(run: Run, moves: Sequence[PlannedMove]) -> set[int]:
+    """To whom a range, or some of it, is to go."""
+    over = [move for move in moves if move.first < run.end and run.first < move.end]
+    return {move.target for move in over} - {run.owner}
 
 
 def _bands_at(own: Sequence[Kept], incarnation: int) -> list[Span]:
@@ -172,11 +188,11 @@ def _is_early(view: View) -> bool:
     return view.now_ms - view.seat.began_ms < view.rules.settle_ms
 
 
-def runs(view: View) -> list[Run]:
-    """All ranges with state that are held: what touches and has one owner is one."""
+def runs(view: View, *places: Place) -> list[Run]:
+    """The ranges with state that are held, of some places or of all: what touches and has one owner is one."""
     stateful = view.stateful
     found: list[Run] = []
-    for place in sorted(place for place in view.control.started if place[0] in stateful):
+    for place in sorted(places or (place for place in view.control.started if place[0] in stateful)):
         for cell in view.cells(place):
             if cell.standing is not Standing.HELD:
                 continue
@@ -193,43 +209,39 @@ def runs(view: View) -> list[Run]:
 def ended(view: View, turn: Turn) -> Batch:
     """Copies that are of no use any more, each with the reason."""
     found: list[tuple[int, str]] = []
+    copies = kept_of(view)
+    if not copies:
+        return Batch()
     planned, staying = pending(view), {member.incarnation for member in view.staying}
-    for place, own in kept_of(view).items():
+    for place, own in copies.items():
         moves = planned.get(place, [])
-        cells = cut_by(view.cells(place), [*moves, *spans_of(own)]) if place in view.control.started else []
-        kept_back = {number for cell in cells for number in _in_use(view, place, cell, moves, own)}
-        over = [kept for kept in own if kept.asked.move not in kept_back]
+        keeping = [(run, keepers(view, run, own, _targets(run, moves))) for run in runs(view, place)]
+        used: set[int] = set()
+        for cell in cut_by(view.cells(place), [*moves, *spans_of(own)]):
+            over = [kept for kept in own if kept.touches(cell.first, cell.end)]
+            if cell.standing is not Standing.HELD:  # nobody works there: one of these may be next
+                used |= {k.asked.move for k in over if k.incarnation in staying or k.is_ready}
+                continue
+            over = [kept for kept in over if kept.incarnation in staying - {cell.owner}]
+            keeps = next(members for run, members in keeping if run.first <= cell.first < run.end)
+            used |= {k.asked.move for k in over if _is_used(view, place, cell, newest(moves, cell), k, keeps)}
+        over = [kept for kept in own if kept.asked.move not in used]
         found += [(kept.asked.move, _reason(view, kept, is_staying=kept.incarnation in staying)) for kept in over]
     return Batch([CopyEnded(*turn.next(), number, reason) for number, reason in sorted(found)])
 
 
-def _in_use(view: View, place: Place, cell: Cell, moves: Sequence[PlannedMove], own: Sequence[Kept]) -> list[int]:
-    """The copies that are of use for a cell, by number."""
-    over = [kept for kept in own if kept.touches(cell.first, cell.end) and kept.incarnation != cell.owner]
-    staying = {member.incarnation for member in view.staying}
-    there = [kept for kept in over if kept.incarnation in staying]
-    if not there and cell.standing is Standing.HELD:
-        return []
-    if cell.standing is not Standing.HELD:  # nobody works there: one of these may be next
-        own_too = [kept for kept in own if kept.touches(cell.first, cell.end)]
-        return [kept.asked.move for kept in own_too if kept.incarnation in staying or kept.is_ready]
-    move = newest(moves, cell)
-    if move is not None and move.target == cell.owner:
-        move = None
+def _is_used(
+    view: View, place: Place, cell: Cell, move: PlannedMove | None, kept: Kept, keepers: Collection[int]
+) -> bool:
+    """Whether a copy at a member that stays is of use for a cell that somebody else holds: a move takes it there; or
+    its owner is not at work yet; or it is a standby.
+    """
+    if move is not None and move.origin == cell.owner and move.target == kept.incarnation:
+        return True
     part = view.ledger.partition(place).parts.get(cell.epoch)
-    is_at_work = part is not None and is_taken_up(part, cell.first, cell.end)
-    if not is_at_work or _is_early(view):
-        used = [kept for kept in there if kept.asked.role == STANDBY or not is_at_work]
-    else:
-        hosts = {member.incarnation: member.joined.host for member in view.living}
-        order = sorted(
-            there, key=lambda k: (not k.is_ready, hosts.get(k.incarnation) == hosts.get(cell.owner), k[0].move)
-        )
-        targets = set() if move is None else {move.target}
-        used = [kept for kept in order if kept.incarnation not in targets][: view.rules.standbys]
-    if move is not None and move.origin == cell.owner:
-        used += [kept for kept in there if kept.incarnation == move.target]
-    return [kept.asked.move for kept in used]
+    if part is None or not is_taken_up(part, cell.first, cell.end):
+        return True
+    return kept.incarnation in keepers or (kept.asked.role == STANDBY and _is_early(view))
 
 
 def _reason(view: View, kept: Kept, *, is_staying: bool) -> str:
