@@ -35,6 +35,8 @@ class Piece:
     is_owned: bool
     """Whether somebody owns it rightly before: to move it disturbs who works on it."""
     gain: float = 0.0
+    is_fixed: bool = False
+    """Whether nobody else may have it: it counts for its owner, who does not give it."""
 
 
 Entry: TypeAlias = tuple[int, int, int, Piece]
@@ -72,7 +74,7 @@ def pieces_of(shares: Sequence[Share], owned: Collection[int]) -> list[Piece]:
         cells = tuple((a, _base(a, b) + busy) for (a, b), (_, busy) in zip(pairwise(bounds), share.cells, strict=True))
         total = sum(cell for _, cell in cells) if cells else weight
         kept = (share.place, share.first, share.end, total, share.cost_us, cells, share.owner)
-        found.append(Piece(number, *kept, number in owned))
+        found.append(Piece(number, *kept, number in owned, is_fixed=share.is_fixed))
     return found
 
 
@@ -141,8 +143,8 @@ class Books:
 
     def _count(self, piece: Piece, incarnation: int, sign: int) -> None:
         topic, entry = piece.place[0], (piece.weight, piece.number, piece.first, piece)
-        lists = [self.owned[incarnation].setdefault(topic, [])]
-        lists += [self.partable[incarnation]] if len(piece.cells) > 1 else []
+        lists = [] if piece.is_fixed else [self.owned[incarnation].setdefault(topic, [])]
+        lists += [self.partable[incarnation]] if len(piece.cells) > 1 and not piece.is_fixed else []
         for ordered in lists:
             if sign > 0:
                 insort(ordered, entry)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ..keyrange.hashing import SPACE_END
 from ..offsets.control import Control
-from ..offsets.ledger import PartitionLedger, Place
+from ..offsets.ledger import EpochPart, PartitionLedger, Place
 
 NOTHING = PartitionLedger()
 
@@ -67,3 +67,8 @@ def _standing(control: Control, owner: int, is_read: bool) -> Standing:
     if not control.is_fenced(owner):
         return Standing.LEAVING
     return Standing.FREE if is_read else Standing.UNREAD
+
+
+def is_taken_up(part: EpochPart, first: int, end: int) -> bool:
+    """Whether the owner at an epoch has cut all of these points into workers."""
+    return sum(b - a for a, b, _ in part.workers.pieces(first, end)) == end - first

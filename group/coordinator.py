@@ -11,8 +11,10 @@ the folds alone, by whoever coordinates: a successor goes on where this one ende
 5. *Ends* of a run to the level are pinned.
 6. *Granted.* What is free goes where the newest plan has it.
 7. *Withdrawn.* A release whose time is over, or whose target is gone.
-8. *Asked.* What a member is to give up, by the plan.
-9. *Planned.* A cause without an answer, a request, a skew, or bands that should be one lead to a plan: all of what
+8. *Ended.* Copies of state that are of no use any more.
+9. *Copies.* Who is to have a copy of state before it owns it, or to keep one.
+10. *Asked.* What a member is to give up, by the plan: what has state, when its target has a copy that is near.
+11. *Planned.* A cause without an answer, a request, a skew, or bands that should be one lead to a plan: all of what
    shall be, as moves.
 
 What has to be done outside of the logs for one of these is in ``needs``: to fence, to read, to look at topics, to work
@@ -30,7 +32,7 @@ from ..offsets.control import Member
 from ..offsets.control_events import Decision, EndsPinned, PartitionStarted, SourceIdentified
 from ..offsets.decide import StoreSpec, Turn, decide_stores, spec_of
 from ..offsets.ledger import Place
-from . import members, moves, plans
+from . import learning, members, moves, plans
 from .cells import Standing
 from .view import Batch, View
 
@@ -124,6 +126,8 @@ ROWS: Final[tuple[Row, ...]] = (
     _ends,
     moves.granted,
     moves.withdrawn,
+    learning.ended,
+    learning.asked,
     moves.asked,
     plans.planned,
 )

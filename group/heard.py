@@ -18,6 +18,8 @@ from ..offsets.signals import (
     DIED,
     Beat,
     CoordinatorBeat,
+    Copies,
+    Copy,
     ExpelAsked,
     JoinAsked,
     LeaveAsked,
@@ -83,6 +85,8 @@ class Heard:
     """When they asked first, by the time of each partition."""
     leaving: dict[int, int] = field(default_factory=dict)
     """Who leaves, by incarnation, and since when by the time of its partition."""
+    returns: set[int] = field(default_factory=set)
+    """Who of these has said that its name will be back."""
     done: set[int] = field(default_factory=set)
     """Who of these commits nothing more: what it was granted last and did not take up stays its own."""
     moves: dict[str, MoveAsked] = field(default_factory=dict)
@@ -92,9 +96,13 @@ class Heard:
     """Source partitions, by number, of which something was released since whoever reads the log last took them."""
     beats: dict[int, Beat] = field(default_factory=dict)
     """The last one of each incarnation that counts."""
+    copies: dict[int, dict[int, Copy]] = field(default_factory=dict)
+    """How far the copies of each incarnation have come, by move: what it said last."""
     loads: Loads = field(default_factory=Loads)
     coordinator: CoordinatorBeat | None = None
     """The last one of the highest term."""
+    _copies_in: dict[int, int] = field(default_factory=dict)
+    """In which partition each incarnation told of its copies."""
 
     def __post_init__(self) -> None:
         self.silences = self.silences or [Silence(GAP_INTERVALS * self.interval_ms) for _ in range(PARTITIONS)]
@@ -112,8 +120,13 @@ class Heard:
             case LeaveAsked():
                 self.answered(signal.birth)
                 self.leaving.setdefault(signal.incarnation, self.silences[partition].now_ms)
+                if signal.returns_in_ms:
+                    self.returns.add(signal.incarnation)
                 if signal.is_done:
                     self.done.add(signal.incarnation)
+            case Copies() if partition != COORDINATORS:
+                self.copies[signal.incarnation] = {copy.move: copy for copy in signal.copies}
+                self._copies_in[signal.incarnation] = partition
             case MoveAsked() if len(self.moves) < REQUESTS_MAX:
                 self.moves[signal.request] = signal
             case ExpelAsked() if len(self.expels) < REQUESTS_MAX:
@@ -172,8 +185,19 @@ class Heard:
         self.silences[partition].begin_anew()
         for birth in [b for b, asked in self.asked.items() if partition_of(asked.instance, b) == partition]:
             self.answered(birth)
+        for incarnation in [i for i, told_in in self._copies_in.items() if told_in == partition]:
+            self._forget_copies(incarnation)
         self.moves.clear()
         self.expels = {request: asked for request, asked in self.expels.items() if asked.cause == DIED}
+
+    def is_ready(self, incarnation: int, move: int) -> bool:
+        """Whether a member has said that its copy of a move is near enough."""
+        copy = self.copies.get(incarnation, {}).get(move)
+        return copy is not None and copy.is_ready
+
+    def _forget_copies(self, incarnation: int) -> None:
+        self.copies.pop(incarnation, None)
+        self._copies_in.pop(incarnation, None)
 
     def answered(self, request: str) -> None:
         """A request was answered: that of a process to join, by its birth, or one for a move or an expulsion."""
@@ -188,6 +212,9 @@ class Heard:
             self.beats = {i: beat for i, beat in self.beats.items() if i in members}
             self.leaving = {i: since for i, since in self.leaving.items() if i in members}
             self.done &= self.leaving.keys()
+            self.returns &= self.leaving.keys()
+        for incarnation in self.copies.keys() - members.keys():
+            self._forget_copies(incarnation)
         if len(self.expels) > FORGOTTEN_MAX:
             self.expels = {request: asked for request, asked in self.expels.items() if asked.incarnation in members}
         births = {*members.values(), *self.asked}

@@ -1,4 +1,7 @@
-"""PURE. The coordinator's rows about members: who is fenced, who is expelled and why, who joins."""
+"""PURE. The coordinator's rows about members: who is fenced, who is expelled and why, who joins; who need not wait.
+
+Who leaves and has state works on until others have copies of it. It is *dismissed* when there is nothing to wait for.
+"""
 
 from itertools import takewhile
 from typing import Final
@@ -48,7 +51,45 @@ def expelled(view: View, turn: Turn) -> Batch:
         if (cause := _why_it_goes(view, member)) is not None:
             causes.setdefault(member.incarnation, cause)
     going = [(member.incarnation, causes[member.incarnation]) for member in view.living if member.incarnation in causes]
-    return Batch([MemberExpelled(*turn.next(), incarnation, cause, 0) for incarnation, cause in going], answered)
+    holds = {member.incarnation: _hold_ms(view, member, causes.get(member.incarnation, "")) for member in view.living}
+    return Batch([MemberExpelled(*turn.next(), i, cause, holds[i]) for i, cause in going], answered)
+
+
+def _hold_ms(view: View, member: Member, cause: str) -> int:
+    """So long its ranges with state wait for its name: as long as that may be back."""
+    is_away = member.incarnation in view.heard.leaving and member.incarnation not in view.heard.returns
+    if not member.joined.instance or cause == OPERATOR or is_away or view.seat.is_alone:
+        return 0
+    return view.rules.return_ms
+
+
+def dismissed(view: View) -> tuple[int, ...]:
+    """Who leaves and need not wait until others have copies of its state: it has none, or nobody else can handle it, or
+    its name will be back, or its time is over.
+    """
+    leavers = [member for member in view.living if member.incarnation in view.heard.leaving]
+    if not leavers:
+        return ()
+    handled = {source.topic for member in view.staying for source in member.joined.topics}
+    topics = view.stateful & handled
+    return tuple(
+        member.incarnation
+        for member in leavers
+        if (member.joined.instance and member.incarnation in view.heard.returns)
+        or left_ms(view, member) >= view.rules.leave_ms
+        or not any(
+            cell.owner == member.incarnation and cell.standing is Standing.HELD
+            for place in view.control.started
+            if place[0] in topics
+            for cell in view.cells(place)
+        )
+    )
+
+
+def left_ms(view: View, member: Member) -> int:
+    """So long ago a member has asked to leave, by the time of its partition of the signals."""
+    now_ms = view.heard.silence_of(member.joined.instance, member.birth).now_ms
+    return now_ms - view.heard.leaving[member.incarnation]
 
 
 def _why_it_goes(view: View, member: Member) -> str | None:
@@ -59,7 +100,7 @@ def _why_it_goes(view: View, member: Member) -> str | None:
     since_ms = heard.leaving.get(member.incarnation)
     if since_ms is not None and (member.incarnation in heard.done or _holds_nothing(view, member.incarnation)):
         return LEFT
-    if since_ms is not None and silence.now_ms - since_ms >= view.rules.leave_ms:
+    if since_ms is not None and silence.now_ms - since_ms >= view.rules.stop_ms:
         return STUCK
     if member.birth != own and silence.silent_ms(member.birth) >= view.rules.session_ms:
         return SILENT

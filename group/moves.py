@@ -2,43 +2,61 @@
 
 Bands of one member that touch become one by a move of each from the member to itself: they are asked for together, and
 granted back at one epoch when all of them are free, or no longer asked for.
+
+A move of points with state is asked for when its target has ready copies of them (copies.py). Who had them keeps a copy
+of what is granted to another one, until that works: if it fails, they go back without a restore.
 """
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Final
 
 from ..keyrange.ranges import KeyRange
-from ..offsets.control_events import Decision, ReleaseAsked, ReleaseWithdrawn
+from ..offsets.control import STANDBY
+from ..offsets.control_events import CopyAsked, Decision, ReleaseAsked, ReleaseWithdrawn
 from ..offsets.decide import Turn, decide_grant
-from ..offsets.event_values import PlannedMove
+from ..offsets.event_values import PlannedMove, Span
 from ..offsets.ledger import Place
 from ..offsets.signals import MoveAsked
 from .cells import Cell, Standing
+from .copies import Fixed, is_near, kept_of, may_have, spans_of, uncovered
+from .members import dismissed
 from .shares import NOBODY
 from .view import Batch, View
 
-STATE_BYTES: Final = 1 << 20
-"""A move of less state counts for no budget."""
-
 
 def granted(view: View, turn: Turn) -> Batch:
-    """In each partition what goes to one member: two grants to different members would share an epoch."""
+    """In each partition what goes to one member: two grants to different members would share an epoch. Who released
+    what has state is asked to keep a copy of it.
+    """
     free_places = view.standings.free
     if view.unopened or not free_places:  # a log that is empty, and of which something was granted, is taken for lost
         return Batch()
     staying = {member.incarnation for member in view.staying}
     decisions: list[Decision] = []
-    planned = pending(view)
+    demoted: list[tuple[Place, int, list[Span]]] = []
+    planned, copies, stateful = pending(view), kept_of(view), view.stateful
     for place in sorted(planned.keys() & free_places):
-        moves = planned[place]
-        cells = [cell for cell in cut_by(view.cells(place), moves) if cell.standing is Standing.FREE]
+        moves, kept = planned[place], copies.get(place, [])
+        cut = cut_by(view.cells(place), [*moves, *spans_of(kept)])
+        cells = [cell for cell in cut if cell.standing is Standing.FREE]
+        if place[0] in stateful:
+            takes = [(cell, newest(moves, cell)) for cell in cells]
+            cells = [
+                cell for cell, move in takes if move is not None and may_have(view, kept, place, cell, move.target)
+            ]
         ready = [(move, free) for move in moves if (free := _free_for(move, moves, cells)) and move.target in staying]
         ready = [one for one in ready if not _waits_for_more(view, one[0])]
         for move, free in ready:
             if move.target == ready[0][0].target:
                 for run in _runs(free, move):
                     decisions += decide_grant(view.ledger, turn, place, move.target, run, move=move.move)
+                for owner in sorted({cell.owner for cell in free} & staying - {move.target}):
+                    own = [(cell.first, cell.end) for cell in free if cell.owner == owner]
+                    if place[0] in stateful:
+                        demoted.append((place, owner, uncovered(own, ())))
+    number = view.control.moves.move_max
+    for n, (place, owner, bands) in enumerate(demoted, number + 1):
+        decisions.append(CopyAsked(*turn.next(), n, owner, *place, tuple(bands), STANDBY, view.rules.copy_bytes_per_s))
     return Batch(decisions)
 
 
@@ -97,7 +115,7 @@ def _runs(free: Sequence[Cell], move: PlannedMove) -> list[KeyRange]:
     return runs
 
 
-def cut_by(found: Iterable[Cell], by: Sequence[MoveAsked | PlannedMove | ReleaseAsked]) -> list[Cell]:
+def cut_by(found: Iterable[Cell], by: Iterable[MoveAsked | PlannedMove | ReleaseAsked | Span | Fixed]) -> list[Cell]:
     """The cells, cut where these begin and end."""
     bounds = sorted({bound for one in by for bound in (one.first, one.end)})
     parts: list[Cell] = []
@@ -126,33 +144,37 @@ def withdrawn(view: View, turn: Turn) -> Batch:
 
 
 def asked(view: View, turn: Turn) -> Batch:
-    """What members are to release, and were not asked for yet, also not by a move that went elsewhere. Who leaves does
-    so unasked. Of moves between members that a plan wants, and that have much state to copy, only so many a minute.
+    """What members are to release, and were not asked for yet, also not by a move that went elsewhere: what has state,
+    when the target has ready copies of it. Who leaves and is dismissed does so unasked.
     """
-    control = view.control
-    staying = {member.incarnation for member in view.staying}
-    left = view.seat.left_of_budget(view.rules.moves_per_minute, view.now_ms)
     decisions: list[Decision] = []
-    budgeted: set[int] = set()
-    ways, planned = on_their_way(view), pending(view)
-    open_moves = [
-        move
-        for number, move in control.moves.planned.items()
-        if move.origin in staying and move.target in staying and number not in control.moves.asked
-    ]
+    ways, planned, copies, stateful = on_their_way(view), pending(view), kept_of(view), view.stateful
+    open_moves = unasked(view)
     for place in sorted({(move.topic, move.partition) for move in open_moves}):
         moves, own = planned[place], ways.get(place, ())
         cells = cut_by(view.cells(place), [*own, *moves])
         held = [cell for cell in cells if cell.standing is Standing.HELD and not any(overlaps(cell, o) for o in own)]
         for move in (move for move in moves if move in open_moves):
             release = _release(view, move, [cell for cell in held if newest(moves, cell) is move])
-            is_budgeted = move.gain > 0 and move.state_bytes >= STATE_BYTES
-            if release is None or (is_budgeted and len(budgeted) >= left):
+            if release is None:
                 continue
-            budgeted |= {move.move} if is_budgeted else set()
             epoch, first, end, within_ms = release
+            has_state = place[0] in stateful and move.origin != move.target
+            if has_state and not is_near(copies.get(place, ()), move.target, [(first, end)]):
+                continue
             decisions.append(ReleaseAsked(*turn.next(), move.move, move.origin, epoch, *place, first, end, within_ms))
-    return Batch(decisions, (), frozenset(budgeted))
+    return Batch(decisions)
+
+
+def unasked(view: View) -> list[PlannedMove]:
+    """The moves from one living member to another, or to itself, of which nothing was asked yet, in their order."""
+    control, staying = view.control, {member.incarnation for member in view.staying}
+    works = {member.incarnation for member in view.living} - {*dismissed(view)}
+    return [
+        move
+        for number, move in control.moves.planned.items()
+        if move.origin in works and move.target in staying and number not in control.moves.asked
+    ]
 
 
 def _release(view: View, move: PlannedMove, held: Sequence[Cell]) -> tuple[int, int, int, int] | None:

@@ -1,12 +1,15 @@
 """PURE. The coordinator's row about plans: when one is due, of what it is made, and what it says.
 
 A plan says all of what shall be, as moves from what is. What is on its way when it is made (asked for and not released,
-or free and not granted) belongs to where it goes: so plans that follow each other do not send a range here and there.
+free and not granted, or with a copy of its state on the way) belongs to where it goes: so plans that follow each other
+do not send a range here and there. What has a copy on its way is fixed, and so is what has state and no owner, where
+copies or a name say whose it is to be (learning.py); what waits for a name is no part of a plan.
 
 | cause | due when | what moves |
 |---|---|---|
 | request | somebody asks for a move | what is asked for; all, when a change is due, too |
 | change | who takes part has changed and loads are told, or there is an orphan | what has no owner, and what levels |
+| leave | a member that leaves works on, and has something that no move takes away | the same |
 | load | all is at rest, and a member would be relieved by enough, by two looks at the loads | what makes them level |
 | join bands | all is at rest, and a member has held bands that touch for long enough | these, back to it as one |
 
@@ -37,7 +40,10 @@ from ..offsets.event_values import PlannedMove
 from ..offsets.ledger import Place
 from ..offsets.signals import MoveAsked
 from .cells import Cell, Standing
+from .copies import Fixed, kept_of, spans_of
+from .learning import fixed, is_orphan
 from .loads import Loads
+from .members import dismissed
 from .moves import cut_by, newest, on_their_way, overlaps, pending
 from .shares import NOBODY, Share, Taker
 from .standings import touch
@@ -46,6 +52,8 @@ from .view import JOIN, Answer, Batch, View
 
 CHANGE: Final = "change"
 """The cause of a plan that answers events of the control log."""
+LEAVE: Final = "leave"
+"""Of one that moves what a member has that leaves."""
 REQUEST: Final = "request"
 JOIN_AGAIN: Final = 6
 """So many times ``join_ms`` after a try there is another one."""
@@ -55,9 +63,10 @@ MOVES_MAX: Final = 2_000
 
 class Question(NamedTuple):
     """All that a plan is made of. ``places``: the cells of each; ``pending``, ``ways``: the moves and the releases that
-    are on their way, by place; ``stateful``: topics with stores; ``factors``: into how many parts each topic's
-    partitions may be cut; ``number``: the highest of a move so far; ``halves``: partitions that were never granted may
-    be halved for those who would have nothing.
+    are on their way, by place; ``asked``: the moves that stand whatever a plan says; ``fixed``: what goes to nobody
+    else, by place; ``stateful``: topics with stores; ``factors``: into how many parts each topic's partitions may be
+    cut; ``number``: the highest of a move so far; ``halves``: partitions that were never granted may be halved for
+    those who would have nothing.
     """
 
     key: Hashable
@@ -69,6 +78,7 @@ class Question(NamedTuple):
     pending: dict[Place, list[PlannedMove]]
     ways: dict[Place, list[ReleaseAsked]]
     asked: frozenset[int]
+    fixed: dict[Place, list[Fixed]]
     requests: tuple[MoveAsked, ...]
     stateful: frozenset[str]
     factors: dict[str, int]
@@ -140,8 +150,10 @@ def _due(view: View) -> Question | None:
     is_time = _is_time(view)
     is_changed = control.group_epoch > control.moves.group_epoch and _has_heard(view)
     is_due = is_time and (is_changed or _has_orphans(view))
-    if requests or is_due:
-        return _question(view, REQUEST if requests else CHANGE, requests, levels=is_due)
+    is_left = is_time and not is_due and _has_leavers(view)
+    if requests or is_due or is_left:
+        cause = REQUEST if requests else CHANGE if is_due else LEAVE
+        return _question(view, cause, requests, levels=is_due or is_left)
     if is_time and _may_weigh(view):
         return _question(view, LOAD, (), levels=True)
     if is_time and _is_at_rest(view) and _joining(view):
@@ -157,12 +169,30 @@ def _has_orphans(view: View) -> bool:
         return False
     staying = {member.incarnation for member in view.staying}
     topics = {source.topic for member in view.staying for source in member.joined.topics}
-    planned = pending(view)
+    planned, copies = pending(view), kept_of(view)
     return any(
-        cell.standing is Standing.FREE and ((move := newest(moves, cell)) is None or move.target not in staying)
+        cell.standing is Standing.FREE and is_orphan(view, place, cell, moves, own, staying)
         for place in view.standings.free
         if place[0] in topics
-        for moves in (planned.get(place, ()),)
+        for moves, own in ((planned.get(place, ()), copies.get(place, ())),)
+        for cell in (cut_by(view.cells(place), spans_of(own)) if own else view.cells(place))
+    )
+
+
+def _has_leavers(view: View) -> bool:
+    """Whether a member that leaves works on, and has something that somebody could have and no move takes there."""
+    staying = {member.incarnation for member in view.staying}
+    leaving = {member.incarnation for member in view.living} - staying - {*dismissed(view)}
+    if not leaving:
+        return False
+    topics = {source.topic for member in view.staying for source in member.joined.topics}
+    planned = pending(view)
+    return any(
+        cell.owner in leaving
+        and cell.standing is Standing.HELD
+        and ((move := newest(planned.get(place, ()), cell)) is None or move.target not in staying)
+        for place in view.control.started
+        if place[0] in topics
         for cell in view.cells(place)
     )
 
@@ -217,12 +247,13 @@ def _is_at_rest(view: View) -> bool:
 
 
 def _waits(view: View) -> bool:
-    """Whether a planned move was not asked for yet, for want of budget."""
+    """Whether a planned move was not asked for yet: it has no slot or no budget, or its copy is on its way."""
     staying = {member.incarnation for member in view.staying}
+    living = {member.incarnation for member in view.living}
     return any(
         cell.owner == move.origin and cell.standing is Standing.HELD and overlaps(cell, move)
         for move in view.control.moves.planned.values()
-        if move.origin != move.target and move.origin in staying and move.target in staying
+        if move.origin != move.target and move.origin in living and move.target in staying
         for cell in view.cells((move.topic, move.partition))
     )
 
@@ -258,9 +289,10 @@ def _question(view: View, cause: str, requests: tuple[MoveAsked, ...], *, levels
         {place: view.cells(place) for place in sorted(control.started)},
         pending(view),
         on_their_way(view),
-        frozenset(control.moves.asked),
+        frozenset(control.moves.asked.keys() | control.moves.copies.keys()),
+        fixed(view),
         whole,
-        frozenset(store.topic for store in control.stores.values()),
+        view.stateful,
         factors,
         view.heard.loads,
         levels and _starts_together(view),
@@ -322,7 +354,7 @@ def _moves(question: Question) -> list[PlannedMove]:
             rest += [(shift.end, end, owner, 0.0, 0)] if shift.end < end else []
     number, moves = question.number, list[PlannedMove]()
     for share, (cell, on_its_way) in sorted(shares.items(), key=lambda item: item[0][:4]):
-        asked = _requested(share, cell.epoch, question.requests)
+        asked = None if share.is_fixed else _requested(share, cell.epoch, question.requests)
         goes_and_comes = asked is not None and not asked.target  # it is given up where nobody else can have it
         if asked is not None:
             target = _target_of(asked, share, question, list(shares))
@@ -347,7 +379,8 @@ def _shares(question: Question) -> dict[Share, tuple[Cell, PlannedMove | None]]:
     for place, found in question.places.items():
         requested = [request for request in question.requests if (request.topic, request.partition) == place]
         parts = _halves(found, question.factors[place[0]]) if place in halved else found
-        for cell in cut_by(parts, [*requested, *question.ways.get(place, ())]):
+        fixes = question.fixed.get(place, ())
+        for cell in cut_by(parts, [*requested, *question.ways.get(place, ()), *fixes]):
             begun = newest(question.pending.get(place, ()), cell)
             if begun is not None and begun.target not in staying:
                 begun = None
@@ -356,8 +389,13 @@ def _shares(question: Question) -> dict[Share, tuple[Cell, PlannedMove | None]]:
             is_to_come = begun is not None and not question.levels and begun.origin == _owner(cell)
             # What is on its way belongs to where it goes: a plan begins there.
             owner = begun.target if begun is not None and (is_free or is_asked or is_to_come) else _owner(cell)
+            if (fix := next((f for f in fixes if f.first <= cell.first and cell.end <= f.end), None)) is not None:
+                if fix.target is None:
+                    continue
+                owner = fix.target
             share = Share(*place, cell.first, cell.end, owner, place[0] in question.stateful)
-            shares[_measured(share, question)] = cell, begun if is_asked else None
+            share = _measured(share, question)._replace(is_fixed=fix is not None)
+            shares[share] = cell, begun if is_asked else None
     return shares
 
 

@@ -34,6 +34,7 @@ class Share(NamedTuple):
 
     ``busy_us_per_s``: None where it was not measured; ``records_per_s`` go there, ``backlog`` of them wait. ``cells``:
     where it may be parted, as (first point, busy_us_per_s) of each cell of the declared cut; () where it may not.
+    ``is_fixed``: it stays with its owner, as a whole.
     """
 
     topic: str
@@ -47,6 +48,7 @@ class Share(NamedTuple):
     backlog: int = 0
     state_bytes: int = 0
     cells: tuple[tuple[int, int], ...] = ()
+    is_fixed: bool = False
 
     @property
     def place(self) -> Place:

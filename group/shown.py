@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from ..keyrange.hashing import SPACE_END
 from ..offsets.control import Control, Member
-from ..offsets.ledger import EpochPart, PartitionLedger, Place
-from .cells import NOTHING, Cell, Standing, cells
+from ..offsets.ledger import PartitionLedger, Place
+from .cells import NOTHING, Cell, Standing, cells, is_taken_up
 
 
 class GroupState(Enum):
@@ -111,7 +111,7 @@ def shown(control: Control, folds: Mapping[Place, PartitionLedger]) -> GroupShow
             points = Held(*place, cell.first, cell.end, cell.epoch)
             if cell.standing is Standing.HELD:
                 held.setdefault(cell.owner, []).append(points)
-                if not _is_taken_up(parts[cell.epoch], cell):
+                if not is_taken_up(parts[cell.epoch], cell.first, cell.end):
                     uncut.append((f"waits for incarnation {cell.owner} to take it up", points))
             else:
                 free.append((_why(control, place, cell.standing, cell.owner), points))
@@ -150,7 +150,7 @@ def _moves(control: Control, folds: Mapping[Place, PartitionLedger]) -> Iterator
             if not (cell.first < move.end and move.first < cell.end):
                 continue
             is_asked = number in control.moves.asked
-            is_cut = cell.owner != 0 and _is_taken_up(parts[cell.epoch], cell)
+            is_cut = cell.owner != 0 and is_taken_up(parts[cell.epoch], cell.first, cell.end)
             if waits_for := _waits_for(cell, move.target, is_asked=is_asked, is_cut=is_cut):
                 yield MoveShown(number, *place, move.first, move.end, move.origin, move.target, waits_for)
                 break
@@ -166,12 +166,6 @@ def _waits_for(cell: Cell, target: int, *, is_asked: bool, is_cut: bool) -> str:
         return "" if is_cut else f"incarnation {target} to take it up"
     owner = f"incarnation {cell.owner}"
     return f"{owner} to release it" if is_asked else f"the coordinator to ask {owner} for it"
-
-
-def _is_taken_up(part: EpochPart, cell: Cell) -> bool:
-    """Whether the owner of a cell has cut all of it into workers."""
-    cut = part.workers.pieces(cell.first, cell.end)
-    return sum(end - first for first, end, _ in cut) == cell.end - cell.first
 
 
 def as_few(held: Iterable[Held]) -> list[Held]:

@@ -9,14 +9,14 @@ C. Members are level: no step relieves the fullest member by enough. An idle gro
 D. Whole partitions move first. One is parted where its load was measured and that pays; its parts are few and touch.
 E. Of several equal choices the first by number: the same problem in any order has the same solution.
 
-Phases: (1) what is owned rightly stays. (2) What has no owner goes to the least full member that can handle it, the
-heaviest first; whoever reads the partition already pays nothing for it again, and a neighbour goes before its equals.
-(3) Step by step the fullest member gives to the least full one that can handle it: as much as brings one of them to the
-mean, and a tenth of the mean more or less where that is worth it. That is a whole share that is at least half of it,
-else cells of the declared cut at an end of a band, beside what the taker has of that partition if it can be, without
-idle ones at that end, else any whole share that fits. Idle points do not move for what others cost, unless the taker
-has nothing at all. Of equals what costs least moves: without state, and without a backlog. Who can give nothing is put
-aside until others have given.
+Phases: (1) what is owned rightly stays; what is *fixed* does so in all phases, as a whole. (2) What has no owner goes
+to the least full member that can handle it, the heaviest first; whoever reads the partition already pays nothing for it
+again, and a neighbour goes before its equals. (3) Step by step the fullest member gives to the least full one that can
+handle it: as much as brings one of them to the mean, and a tenth of the mean more or less where that is worth it. That
+is a whole share that is at least half of it, else cells of the declared cut at an end of a band, beside what the taker
+has of that partition if it can be, without idle ones at that end, else any whole share that fits. Idle points do not
+move for what others cost, unless the taker has nothing at all. Of equals what costs least moves: without state, and
+without a backlog. Who can give nothing is put aside until others have given.
 
 The least step relieves the pair by half of what moves or by a tenth of the mean; and a pair is left alone whose fuller
 one would be relieved by less than ``SLACK`` of the mean. Each step lowers the fullness of the fuller of the two, so

@@ -5,8 +5,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from ..offsets.control import Control, Member
-from ..offsets.control_events import Decision, PlanMade, RangesGranted, ReleaseAsked
+from ..offsets.control import LOAD, Control, Member
+from ..offsets.control_events import CopyAsked, Decision, MemberExpelled, PlanMade, RangesGranted, ReleaseAsked
 from ..offsets.event_values import PinnedEnd, PlannedMove
 from ..offsets.ledger import Ledger, Place
 from .cells import Cell, cells
@@ -16,16 +16,22 @@ from .standings import Standings
 JOIN: Final = "join bands"
 """The cause of a plan that makes bands of one member one."""
 MINUTE_MS: Final = 60_000
+HALVED_MS: Final = 600_000
+"""So long only half as many moves with state may begin, after a plan for load that came soon after another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Times in ms. ``start_window_ms``: how long the first plan waits for others who start; ``leave_ms``: how long
-    one that leaves may take; ``load_interval_ms``: how often members say what their ranges cost.
+    """Times in ms. ``start_window_ms``: how long the first plan waits for others who start; ``stop_ms``: how long one
+    that leaves may take, ``leave_ms``: how long it waits of that for others to have copies of its state;
+    ``load_interval_ms``: how often members say what their ranges cost.
 
-    ``moves_per_minute``: with much state, between members, by plans. ``join_ms``: how long a member holds bands that
-    touch until they become one, ``join_within_ms``: how long that may take. ``inline_max``: shares times members of a
-    plan that is worked out at once. ``measure_ms``: so long a change of the group waits until all loads are told.
+    ``moves_per_minute``: with much state, between members, by plans; ``copies_max``: passes that a member makes at
+    once, no faster than ``copy_bytes_per_s``; ``standbys``: members that keep a copy of each range's state;
+    ``return_ms``: how long ranges with state wait for the name of a member that is gone. ``join_ms``: how long a
+    member holds bands that touch until they become one, ``join_within_ms``: how long that may take. ``inline_max``:
+    shares times members of a plan that is worked out at once. ``measure_ms``: so long a change of the group waits
+    until all loads are told.
     """
 
     session_ms: int = 10_000
@@ -33,13 +39,18 @@ class Rules:
     start_window_ms: int = 1_000
     plan_interval_ms: int = 1_000
     release_ms: int = 30_000
-    leave_ms: int = 15_000
+    stop_ms: int = 45_000
     load_interval_ms: int = 2_000
     moves_per_minute: int = 10
     join_ms: int = 10_000
     join_within_ms: int = 2_000
     inline_max: int = 2_000
     measure_ms: int = 500
+    leave_ms: int = 15_000
+    return_ms: int = 60_000
+    standbys: int = 0
+    copies_max: int = 2
+    copy_bytes_per_s: int = 16 * 1024 * 1024
 
     @property
     def settle_ms(self) -> int:
@@ -96,8 +107,14 @@ class Seat:
     """When each release was seen to be asked for, by move."""
     moved_ms: int | None = None
     """When something was granted last."""
+    gone_ms: dict[int, int] = field(default_factory=dict)
+    """When each member was seen to be expelled."""
     budgeted_ms: deque[int] = field(default_factory=deque)
-    """When moves with state were asked for that plans want between members."""
+    """When copies were asked for, for moves that plans want between members."""
+    levelled_ms: int | None = None
+    """When there was a plan for load last."""
+    halved_ms: int | None = None
+    """When there was one soon after another."""
     changed: tuple[int, int] = (0, 0)
     """The newest group epoch, and when it was seen first."""
     weighed_ms: int | None = None
@@ -118,18 +135,26 @@ class Seat:
             match decision:
                 case PlanMade():
                     self.planned_ms, self.answer = now_ms, None
+                    if decision.cause == LOAD and not decision.part:
+                        is_soon = self.levelled_ms is not None and now_ms - self.levelled_ms < MINUTE_MS
+                        self.halved_ms = now_ms if is_soon else self.halved_ms
+                        self.levelled_ms = now_ms
                     if decision.cause == JOIN:
                         self.joins = {move.move for move in decision.moves}
                         self.joined_ms |= {(move.topic, move.partition): now_ms for move in decision.moves}
                 case ReleaseAsked():
                     self.asked_ms[decision.move] = now_ms
-                    if decision.move in batch.budgeted:
-                        self.budgeted_ms.append(now_ms)
+                case CopyAsked() if decision.move in batch.budgeted:
+                    self.budgeted_ms.append(now_ms)
+                case MemberExpelled():
+                    self.gone_ms[decision.incarnation] = now_ms
                 case RangesGranted():
                     self.moved_ms = now_ms
 
     def left_of_budget(self, moves_per_minute: int, now_ms: int) -> int:
-        """How many moves with state may be asked for now."""
+        """How many moves with much state may begin now."""
+        if self.halved_ms is not None and now_ms - self.halved_ms < HALVED_MS:
+            moves_per_minute = (moves_per_minute + 1) // 2
         while self.budgeted_ms and now_ms - self.budgeted_ms[0] >= MINUTE_MS:
             self.budgeted_ms.popleft()
         return moves_per_minute - len(self.budgeted_ms)
@@ -163,6 +188,11 @@ class View:
     def staying(self) -> list[Member]:
         """Those of them that do not leave."""
         return [member for member in self.living if member.incarnation not in self.heard.leaving]
+
+    @property
+    def stateful(self) -> frozenset[str]:
+        """The source topics with stores."""
+        return frozenset(store.topic for store in self.control.stores.values())
 
     @property
     def handled(self) -> set[str]:

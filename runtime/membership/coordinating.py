@@ -29,10 +29,10 @@ from ...errors import LogError
 from ...group.coordinator import decide, needs
 from ...group.election import Candidate, is_coordinator, probes, stands
 from ...group.heard import COORDINATORS, PARTITIONS, Heard
-from ...group.members import LEFT
+from ...group.members import LEFT, dismissed
 from ...group.plans import Question, answered
 from ...group.rates import Obeyed, Shares
-from ...group.view import Batch, Rules, Seat, View
+from ...group.view import Batch, Seat, View
 from ...keyrange.hashing import HASH_NAME
 from ...offsets.codec import encode
 from ...offsets.control import Member
@@ -43,10 +43,10 @@ from ...offsets.ledger import Place
 from ...offsets.signals import CoordinatorBeat
 from ..logs.office import Standing
 from ..logs.reader import offsets_topic
-from ..settings import Settings
 from .decisions import Decisions
 from .following import Following
 from .levelling import Levelling
+from .rules import rules_of
 from .signals import Signals
 from .sources import Sources, StateGrown, stateful_in, tell_begun
 
@@ -64,26 +64,8 @@ READ_BACK_S: Final = 0.1
 """So long a decision is waited for where the control log is followed, before that is read to its end."""
 READ_ALONG_MS = 10_000
 """The same else: so the coordinator knows when a snapshot is due, and is never far behind, whoever commits."""
-START_WINDOW_MS: Final = 1_000
-PLAN_INTERVAL_MS: Final = 1_000
-RELEASE_MS: Final = 30_000
 OPENS: Final = 0
 """The number of the transaction that opens the offset log: of no generation."""
-
-
-def rules_of(settings: Settings) -> Rules:
-    """What the settings say of the group."""
-    return Rules(
-        session_ms=settings.session_timeout_ms,
-        interval_ms=settings.heartbeat_interval_ms,
-        start_window_ms=min(START_WINDOW_MS, settings.session_timeout_ms),
-        plan_interval_ms=min(PLAN_INTERVAL_MS, settings.session_timeout_ms),
-        release_ms=RELEASE_MS,
-        load_interval_ms=settings.load_interval_ms,
-        leave_ms=settings.drain_timeout_ms
-        + settings.close_timeout_ms
-        + max(settings.drain_timeout_ms, settings.close_timeout_ms),
-    )
 
 
 class Coordinating:
@@ -109,6 +91,8 @@ class Coordinating:
         self.sources = Sources(self.broker, self.settings)
         self.levelling = Levelling(standing, heard)
         self.resigns = False
+        self.dismissed: tuple[int, ...] = ()
+        """Who leaves and need not wait for others, as it was told last."""
         self._term = self._seated = self._beats = 0
         self._seat, self._shares = Seat(identity.app, identity.birth, 0), Shares(0)
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -206,16 +190,18 @@ class Coordinating:
     def beat(self) -> None:
         """Say that it lives, in each partition: so the silence of others can be told there."""
         self.signals.listen(to_all=True)
+        view = self._view()
+        self.dismissed = dismissed(view)
         beat = self._next_beat()
-        rates = self._shares.tell(beat.number, self._shares.next(self._view()))
+        rates = self._shares.tell(beat.number, self._shares.next(view))
         self.signals.tell(COORDINATORS, msgspec.structs.replace(beat, rates=rates))
         for partition in range(COORDINATORS + 1, PARTITIONS):
             self.signals.tell(partition, beat)
 
     def _next_beat(self) -> CoordinatorBeat:
         self._beats += 1
-        interval_ms = self.rules.interval_ms
-        return CoordinatorBeat(self._term, self._beats, self.resigns, interval_ms, self.levelling.is_level, (), ())
+        interval_ms, is_level = self.rules.interval_ms, self.levelling.is_level
+        return CoordinatorBeat(self._term, self._beats, self.resigns, interval_ms, is_level, self.dismissed, ())
 
     def hears_rates(self) -> None:
         """Look again when somebody may have said which share it has, as that is waited for."""
@@ -260,7 +246,7 @@ class Coordinating:
         now_ms = int(asyncio.get_running_loop().time() * 1000)
         self._seat = Seat(identity.app, identity.birth, now_ms, self.candidate.is_alone)
         self._seat.log_partitions = identity.logs.log_partitions
-        self._shares = Shares(self._term)
+        self._shares, self.dismissed = Shares(self._term), ()
         self._seated = self._term
         for task in self._tasks.values():
             task.cancel()
@@ -309,7 +295,8 @@ class Coordinating:
             self.decisions.add(batch.decisions)
         self._begin_needs()
         is_heard = not self.candidate.is_alone and not self.following.is_lost()
-        if is_heard and self._shares.is_due(self._shares.next(self._view())):
+        view = self._view()
+        if is_heard and (self._shares.is_due(self._shares.next(view)) or dismissed(view) != self.dismissed):
             self.beat()
 
     async def _read_back(self) -> None:

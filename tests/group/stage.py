@@ -5,11 +5,15 @@ The process ``a`` coordinates first; it beats when it has asked to join, as all 
 A script is text: paragraphs of commands, a line ``----``, and what came of them. Commands:
 
     topic orders 4 [stateful]        a source topic with so many partitions; the broker says so from here on
-    ask a orders [as NAME] [level 0] [factor 2] [until level] [of 3]    a process asks to join, and beats from here on;
-                                     one of three that are started together
+    ask a orders [as NAME] [on HOST] [level 0] [factor 2] [until level] [of 3]    a process asks to join, and beats from
+                                     here on; one of three that are started together
     ask again a                      the same request once more
     silent a ...                     they beat no more; ``beats a``: again
-    leave a                          it says that it leaves
+    leave a [back]                   it says that it leaves, and that its name will be back
+    dismissed                        who leaves and need not wait for others
+    copies a 60 [ready]              it says that all its copies have come to 60 of 100, and that they are ready
+    quick a ...                      they say at once, and second by second, that all their copies are ready
+    rule standbys 1                  a rule of the group is another one from here on
     release a orders 0 [half]        it has released this partition, or its lower half: that was committed
     gives a                          it releases all that it is asked for, in time: that was committed
     eager a ...                      they release what they are asked for, second by second
@@ -34,6 +38,7 @@ ends that.
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -42,6 +47,7 @@ from keylanes.group.coordinator import decide, needs
 from keylanes.group.happened import Change, Entry, Party
 from keylanes.group.heard import PARTITIONS, Heard, partition_of
 from keylanes.group.history import History
+from keylanes.group.members import dismissed
 from keylanes.group.plans import CHANGE, answered
 from keylanes.group.shown import shown
 from keylanes.group.view import Batch, Begun, Found, Rules, Seat, View
@@ -51,6 +57,8 @@ from keylanes.offsets.control_events import (
     AppCreated,
     ControlEvent,
     CoordinatorElected,
+    CopyAsked,
+    CopyEnded,
     Decision,
     EndsPinned,
     LevelRaised,
@@ -74,6 +82,8 @@ from keylanes.offsets.signals import (
     BandLoad,
     Beat,
     CoordinatorBeat,
+    Copies,
+    Copy,
     ExpelAsked,
     JoinAsked,
     LeaveAsked,
@@ -102,6 +112,7 @@ class Group:
         self.asks: dict[str, JoinAsked] = {}
         self.beating: set[str] = set()
         self.eager: list[str] = []
+        self.quick: list[str] = []
         self.busy: dict[Place, tuple[int, int, int]] = {}
         self.said: list[str] = []
         self.holds: set[str] = set()
@@ -138,6 +149,7 @@ class Group:
         words = command.split()
         getattr(self, "_do_" + words[0])(*words[1:])
         self.settle()
+        self._copy()
         return self.said
 
     def settle(self) -> None:
@@ -220,6 +232,11 @@ class Group:
                 yield f"FENCED #{decision.incarnation}"
             case PlanMade() | RangesGranted() | ReleaseAsked() | ReleaseWithdrawn():
                 yield from self._told_of_moves(decision)
+            case CopyAsked(move=move, incarnation=of, topic=topic, partition=partition, bands=bands, role=role):
+                what = ", ".join(f"{topic}[{partition}]{share(band.first, band.end)}" for band in bands)
+                yield f"COPY ASKED {what} at {name(of)}, {role}, move {move}"
+            case CopyEnded(move=move, reason=reason):
+                yield f"COPY ENDED move {move}: {reason}"
             case PartitionStarted():
                 yield f"STARTED {decision.topic}[{decision.partition}]"
             case StoreDeclared():
@@ -260,6 +277,7 @@ class Group:
             return
         given = dict(zip(words[1::2], words[2::2], strict=False))
         topics = words[0].split(",")
+        host = given.get("on", f"host-{name}")
         stores = tuple(StoreAsked(f"s-{t}", t, "value", "", "int", "json") for t in topics if self.topics[t][1])
         sourced = tuple(
             Sourced(
@@ -275,7 +293,7 @@ class Group:
         self.births.append(birth)
         level, instance = int(given.get("level", LEVEL)), given.get("as", "")
         ends, expected = given.get("until") == "level", int(given.get("of", 0))
-        asked = JoinAsked(instance, birth, 1, f"host-{name}", "", 1.0, level, sourced, (), ends, stores, expected)
+        asked = JoinAsked(instance, birth, 1, host, "", 1.0, level, sourced, (), ends, stores, expected)
         self.asks[name] = asked
         self.beating.add(name)
         self._say(name, asked)
@@ -286,8 +304,38 @@ class Group:
     def _do_beats(self, *names: str) -> None:
         self.beating |= {*names}
 
-    def _do_leave(self, name: str) -> None:
-        self._say(name, LeaveAsked(self.member(name), self.asks[name].birth, 0, is_done=False))
+    def _do_leave(self, name: str, back: str = "") -> None:
+        self._say(name, LeaveAsked(self.member(name), self.asks[name].birth, SECOND_MS if back else 0, is_done=False))
+
+    def _do_dismissed(self) -> None:
+        self.said.append(" ".join(map(self.name_of, dismissed(self.view()))) or "nobody")
+
+    def _do_copies(self, name: str, position: str, ready: str = "") -> None:
+        self.tells_copies(name, int(position), is_ready=bool(ready))
+
+    def _do_quick(self, *names: str) -> None:
+        self.quick += names
+
+    def _do_rule(self, name: str, value: str) -> None:
+        self.rules = replace(self.rules, **{name: int(value)})
+
+    def tells_copies(self, name: str, position: int, *, is_ready: bool) -> None:
+        """A member says how far its copies have come."""
+        own = [copy for copy in self.ledger.control.moves.copies.values() if copy.incarnation == self.member(name)]
+        told = tuple(Copy(copy.move, position, 100, 0, is_ready) for copy in own)
+        self._say(name, Copies(self.member(name), told))
+
+    def _copy(self) -> None:
+        """Those who are quick have made their copies, and the coordinator hears it."""
+        for name in sorted({*self.quick} & self.beating):
+            unheard = [
+                copy
+                for copy in self.ledger.control.moves.copies.values()
+                if copy.incarnation == self.member(name) and not self.heard.is_ready(copy.incarnation, copy.move)
+            ]
+            if unheard:
+                self.tells_copies(name, 100, is_ready=True)
+                self.settle()
 
     def _do_release(self, name: str, topic: str, partition: str, half: str = "") -> None:
         self._releases(self.member(name), topic, int(partition), 0, HALF if half else SPACE_END)
@@ -388,6 +436,7 @@ class Group:
             self.now_ms += SECOND_MS
             self._beat()
             self.settle()
+            self._copy()
             for name in self.eager:
                 self._do_gives(name)
                 self.settle()
@@ -398,7 +447,7 @@ class Group:
     def _do_coordinator(self, _is: str, name: str) -> None:
         self._seats(self.ledger.control.term + 1, name)
 
-    def _say(self, name: str, signal: JoinAsked | LeaveAsked | Beat | Load) -> None:
+    def _say(self, name: str, signal: JoinAsked | LeaveAsked | Beat | Load | Copies) -> None:
         asked = self.asks[name]
         self.heard.hear(partition_of(asked.instance, asked.birth), self.now_ms, signal)
 

@@ -1,0 +1,309 @@
+"""PURE. The coordinator's rows about copies of state: who is to make one, and which are of no use any more.
+
+A range with state moves like this: COPY ASKED, the target says that it is ready, RELEASE ASKED, released, GRANT, and
+who had it keeps a copy until its successor works. Until it is asked to release, the owner works on as ever.
+
+- A member makes ``copies_max`` *passes* at once. A pass reads the changelog of one source partition for one member: all
+  copies of that partition that the member makes share it. What has no slot waits, in this order: what those have who
+  leave, what no budget counts, the rest.
+- ``moves_per_minute`` counts what a plan wants between members, and what has much state. What has no owner, what a
+  member that leaves has, and what somebody asked for is exempt.
+- **A learner keeps its destination** until it owns the points, or its member is gone or leaves, whatever later plans
+  say: they begin from there. So state moves at most once for a plan. A request for points of which a copy was begun is
+  answered, and comes to nothing for these: who asks may do so again when they have arrived.
+- No member is asked for two copies of one point. What it has a copy of already, as a standby, or because it had the
+  points before, needs no other one to move there.
+- A copy of points on which nobody works is not ended; so the last one that is ready never is.
+- Standbys: at rest each range with state has ``standbys`` copies at other members, on other hosts first, at those who
+  have the fewest. One that is there stays.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+from ..offsets.control import LEARNER, STANDBY
+from ..offsets.control_events import CopyAsked, CopyEnded, Decision
+from ..offsets.decide import Turn
+from ..offsets.event_values import PlannedMove, Span
+from ..offsets.ledger import Place
+from .cells import Cell, Standing, is_taken_up
+from .copies import Fixed, Kept, able, heir, kept_of, passes, spans_of, uncovered
+from .moves import cut_by, newest, pending, unasked
+from .shares import NOBODY
+from .view import Batch, View
+
+STATE_BYTES: Final = 1 << 20
+"""A move of less state counts for no budget."""
+
+
+class Run(NamedTuple):
+    """Points ``[first, end)`` of a place that one member holds, and that touch."""
+
+    place: Place
+    first: int
+    end: int
+    owner: int
+
+
+# --- what is asked for -----------------------------------------------------------------------------------------------
+
+
+def asked(view: View, turn: Turn) -> Batch:
+    """Copies for moves; standbys, when there is no move that has none."""
+    slots = _Slots(view)
+    decisions: list[Decision] = []
+    budgeted: set[int] = set()
+    left = view.seat.left_of_budget(view.rules.moves_per_minute, view.now_ms)
+    for move, bands in wanting(view):
+        is_budgeted = counts_for_budget(move)
+        if (is_budgeted and len(budgeted) >= left) or not slots.take(move.target, (move.topic, move.partition)):
+            continue
+        budgeted |= {move.move} if is_budgeted else set()
+        decisions.append(_asked(view, turn, move.move, move.target, (move.topic, move.partition), bands, LEARNER))
+    number = view.control.moves.move_max
+    for run, incarnation, bands in [] if decisions else _standbys_wanted(view, slots):
+        number += 1
+        decisions.append(_asked(view, turn, number, incarnation, run.place, bands, STANDBY))
+    return Batch(decisions, (), frozenset(budgeted))
+
+
+def _asked(
+    view: View, turn: Turn, number: int, incarnation: int, place: Place, bands: Sequence[Span], role: str
+) -> CopyAsked:
+    return CopyAsked(*turn.next(), number, incarnation, *place, tuple(bands), role, view.rules.copy_bytes_per_s)
+
+
+def counts_for_budget(move: PlannedMove) -> bool:
+    """Whether it is a wish of a plan, and has much state."""
+    return move.gain > 0 and move.state_bytes >= STATE_BYTES
+
+
+def wanting(view: View) -> list[tuple[PlannedMove, list[Span]]]:
+    """The moves whose targets have no copy of some points yet, and were not asked for one; those first that are to have
+    the first slot.
+    """
+    control, copies, planned = view.control, kept_of(view), pending(view)
+    stateful, leaving = view.stateful, view.heard.leaving
+    found: list[tuple[PlannedMove, list[Span]]] = []
+    for move in unasked(view):
+        place = move.topic, move.partition
+        if place[0] not in stateful or move.origin == move.target or move.move in control.moves.copies:
+            continue
+        own = [kept for kept in copies.get(place, ()) if kept.incarnation == move.target]
+        if bands := uncovered(_points_of(view, move, planned[place]), spans_of(own)):
+            found.append((move, bands))
+    return sorted(found, key=lambda one: (one[0].origin not in leaving, counts_for_budget(one[0]), one[0].move))
+
+
+def _points_of(view: View, move: PlannedMove, moves: Sequence[PlannedMove]) -> list[tuple[int, int]]:
+    """What the origin of a move holds of it, where no newer one takes it elsewhere."""
+    return [
+        (cell.first, cell.end)
+        for cell in cut_by(view.cells((move.topic, move.partition)), moves)
+        if cell.standing is Standing.HELD and cell.owner == move.origin and newest(moves, cell) is move
+    ]
+
+
+class _Slots:
+    """How many passes more each member may begin."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self._passes: dict[int, set[Place]] = {}
+
+    def take(self, incarnation: int, place: Place) -> bool:
+        """Whether it may copy something of a place, which it does from now on."""
+        if incarnation not in self._passes:
+            self._passes[incarnation] = passes(self.view, incarnation)
+        own = self._passes[incarnation]
+        if place not in own and len(own) >= self.view.rules.copies_max:
+            return False
+        own.add(place)
+        return True
+
+
+def _standbys_wanted(view: View, slots: _Slots) -> list[tuple[Run, int, list[Span]]]:
+    """Copies that are missing at rest: (range, member, bands of it)."""
+    moves, wanted = view.control.moves, view.rules.standbys
+    if not wanted or _is_early(view) or moves.asked or view.control.group_epoch != moves.group_epoch:
+        return []
+    copies, planned = kept_of(view), pending(view)
+    staying = {member.incarnation: member for member in view.staying}
+    counts = Counter(kept.incarnation for own in copies.values() for kept in own)
+    found: list[tuple[Run, int, list[Span]]] = []
+    for run in runs(view):
+        own = copies.get(run.place, [])
+        if run.owner not in staying or _targets(run, planned.get(run.place, ())):
+            continue
+        having = keepers(view, run, own, ())
+        lacks = {i: uncovered([(run.first, run.end)], _bands_at(own, i)) for i in having}
+        found += [(run, i, bands) for i, bands in lacks.items() if bands and slots.take(i, run.place)]
+        hosts = {staying[incarnation].joined.host for incarnation in (run.owner, *having)}
+        rest = [m for m in able(view, run.place[0]) if m.incarnation not in (run.owner, *having)]
+        for _ in range(min(wanted - len(having), len(rest))):
+            ranked = sorted(rest, key=lambda m: (m.joined.host in hosts, counts[m.incarnation], m.incarnation))
+            on_best = [m for m in ranked if (m.joined.host in hosts) == (ranked[0].joined.host in hosts)]
+            member = next((m for m in on_best if slots.take(m.incarnation, run.place)), None)
+            if member is None:
+                break
+            found.append((run, member.incarnation, [Span(run.first, run.end)]))
+            rest.remove(member)
+            hosts.add(member.joined.host)
+            counts[member.incarnation] += 1
+    return found
+
+
+def keepers(view: View, run: Run, own: Sequence[Kept], but: Collection[int]) -> list[int]:
+    """The members that keep a standby of a range, of those who have a copy of some of it: who has all of it, is ready,
+    is on another host, and was asked first. ``own``: the copies of the place; ``but``: who does not count.
+    """
+    hosts = {member.incarnation: member.joined.host for member in view.living}
+    staying = {member.incarnation for member in view.staying}
+    over = [kept for kept in own if kept.touches(run.first, run.end)]
+
+    def rank(incarnation: int) -> tuple[bool, bool, bool, int]:
+        has = [kept for kept in over if kept.incarnation == incarnation]
+        lacks = bool(uncovered([(run.first, run.end)], spans_of(has)))
+        is_ready = all(kept.is_ready for kept in has)
+        is_here = hosts[incarnation] == hosts.get(run.owner)
+        return lacks, not is_ready, is_here, min(kept.asked.move for kept in has)
+
+    there = ({kept.incarnation for kept in over} & staying) - {run.owner, *but}
+    return sorted(there, key=rank)[: view.rules.standbys]
+
+
+def _targets(run: Run, moves: Sequence[PlannedMove]) -> set[int]:
+    """To whom a range, or some of it, is to go."""
+    over = [move for move in moves if move.first < run.end and run.first < move.end]
+    return {move.target for move in over} - {run.owner}
+
+
+def _bands_at(own: Sequence[Kept], incarnation: int) -> list[Span]:
+    return spans_of(kept for kept in own if kept.incarnation == incarnation)
+
+
+def _is_early(view: View) -> bool:
+    """Whether it was not heard yet how far copies have come."""
+    return view.now_ms - view.seat.began_ms < view.rules.settle_ms
+
+
+def runs(view: View, *places: Place) -> list[Run]:
+    """The ranges with state that are held, of some places or of all: what touches and has one owner is one."""
+    stateful = view.stateful
+    found: list[Run] = []
+    for place in sorted(places or (place for place in view.control.started if place[0] in stateful)):
+        for cell in view.cells(place):
+            if cell.standing is not Standing.HELD:
+                continue
+            if found and (found[-1].place, found[-1].end, found[-1].owner) == (place, cell.first, cell.owner):
+                found[-1] = found[-1]._replace(end=cell.end)
+            else:
+                found.append(Run(place, cell.first, cell.end, cell.owner))
+    return found
+
+
+# --- what is of no use any more --------------------------------------------------------------------------------------
+
+
+def ended(view: View, turn: Turn) -> Batch:
+    """Copies that are of no use any more, each with the reason."""
+    found: list[tuple[int, str]] = []
+    copies = kept_of(view)
+    if not copies:
+        return Batch()
+    planned, staying = pending(view), {member.incarnation for member in view.staying}
+    for place, own in copies.items():
+        moves = planned.get(place, [])
+        keeping = [(run, keepers(view, run, own, _targets(run, moves))) for run in runs(view, place)]
+        used: set[int] = set()
+        for cell in cut_by(view.cells(place), [*moves, *spans_of(own)]):
+            over = [kept for kept in own if kept.touches(cell.first, cell.end)]
+            if cell.standing is not Standing.HELD:  # nobody works there: one of these may be next
+                used |= {k.asked.move for k in over if k.incarnation in staying or k.is_ready}
+                continue
+            over = [kept for kept in over if kept.incarnation in staying - {cell.owner}]
+            keeps = next(members for run, members in keeping if run.first <= cell.first < run.end)
+            used |= {k.asked.move for k in over if _is_used(view, place, cell, newest(moves, cell), k, keeps)}
+        over = [kept for kept in own if kept.asked.move not in used]
+        found += [(kept.asked.move, _reason(view, kept, is_staying=kept.incarnation in staying)) for kept in over]
+    return Batch([CopyEnded(*turn.next(), number, reason) for number, reason in sorted(found)])
+
+
+def _is_used(
+    view: View, place: Place, cell: Cell, move: PlannedMove | None, kept: Kept, keepers: Collection[int]
+) -> bool:
+    """Whether a copy at a member that stays is of use for a cell that somebody else holds: a move takes it there; or
+    its owner is not at work yet; or it is a standby.
+    """
+    if move is not None and move.origin == cell.owner and move.target == kept.incarnation:
+        return True
+    part = view.ledger.partition(place).parts.get(cell.epoch)
+    if part is None or not is_taken_up(part, cell.first, cell.end):
+        return True
+    return kept.incarnation in keepers or (kept.asked.role == STANDBY and _is_early(view))
+
+
+def _reason(view: View, kept: Kept, *, is_staying: bool) -> str:
+    if not is_staying:
+        return "its member leaves"
+    if kept.asked.role == LEARNER:
+        return "its move is over"
+    return f"{view.rules.standbys} others have one" if view.rules.standbys else "its range is at work elsewhere"
+
+
+# --- what plans hold to ----------------------------------------------------------------------------------------------
+
+
+def fixed(view: View) -> dict[Place, list[Fixed]]:
+    """What a plan may give to nobody else, by place: points of which a copy is on its way to a member, and points with
+    state on which nobody works, where it is known whose they are to be.
+    """
+    copies, planned, stateful = kept_of(view), pending(view), view.stateful
+    places = {place for place in view.control.started if place[0] in stateful}
+    places &= copies.keys() | view.standings.free | _unheld(view)
+    found: dict[Place, list[Fixed]] = {}
+    for place in sorted(places):
+        moves, own = planned.get(place, []), copies.get(place, [])
+        for cell in cut_by(view.cells(place), [*moves, *spans_of(own)]):
+            target = _target(view, place, cell, newest(moves, cell), own)
+            if target != NOBODY:
+                found.setdefault(place, []).append(Fixed(cell.first, cell.end, target))
+    return found
+
+
+def _unheld(view: View) -> set[Place]:
+    """Places where somebody that is gone has something."""
+    if not any(member.expelled for member in view.control.members.values()):
+        return set()
+    return {
+        place for place in view.control.started if any(cell.standing is not Standing.HELD for cell in view.cells(place))
+    }
+
+
+def _target(view: View, place: Place, cell: Cell, move: PlannedMove | None, own: Sequence[Kept]) -> int | None:
+    staying = {member.incarnation for member in view.staying}
+    favoured = move.target if move is not None and move.target in staying else NOBODY
+    if cell.standing is Standing.HELD:
+        is_begun = move is not None and move.move in view.control.moves.copies and move.origin == cell.owner
+        return favoured if is_begun else NOBODY
+    if cell.owner in staying and favoured:  # released for this move
+        return favoured
+    return heir(view, own, place, cell, favoured)
+
+
+def is_orphan(
+    view: View,
+    place: Place,
+    cell: Cell,
+    moves: Sequence[PlannedMove],
+    own: Sequence[Kept],
+    staying: Collection[int],
+) -> bool:
+    """Whether a free cell is to go to somebody to whom no move takes it. ``own``: the copies of the place."""
+    move = newest(moves, cell)
+    favoured = move.target if move is not None and move.target in staying else NOBODY
+    if favoured and (cell.owner in staying or cell.epoch == 0):
+        return False
+    wanted = heir(view, own, place, cell, favoured)
+    return wanted is not None and (not favoured or wanted not in (NOBODY, favoured))
