@@ -175,7 +175,7 @@ class Watch:
                 self.reached["plan: halves"] += event.plan == 1 and any(move.first for move in event.moves)
             case ReleaseAsked():
                 self.asks.ask(event, self._cells(event))
-                if self.stateful and self.copied.numbers:
+                if self.stateful:
                     self.copied.release(event, self.asks.planned[event.move])
             case ReleaseWithdrawn():
                 self.asks.withdraw(event, len(self.control))
