@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from ..group.members import comes_back
 from .logs.office import Expelled
 from .member import Member
 from .settings import Settings
@@ -31,10 +30,10 @@ class Rejoining:
         self.member = make()
         adopt(self.member)
 
-    def stop(self) -> None:
-        """Stop in order, also between two runs."""
+    def stop(self, *, at_once: bool = False) -> None:
+        """Stop in order, also between two runs; ``at_once``: see Member."""
         self._stop.set()
-        self.member.stop()
+        self.member.stop(at_once=at_once)
 
     async def started(self, running: "asyncio.Task[None]") -> None:
         """Wait until one of its runs works on what it was granted first. Raises what ended the task of ``run`` before
@@ -61,7 +60,7 @@ class Rejoining:
             try:
                 await self.member.run(until_level=until_level)
             except Expelled as out:
-                if self.settings.exit_on_expulsion or not comes_back(out.expulsion):
+                if self.settings.exit_on_expulsion or not out.comes_back:
                     raise
                 if self._stop.is_set():
                     logger.warning("%s; it was told to stop, and does", out)
