@@ -30,7 +30,7 @@ from .rejoining import Rejoining
 from .sending import Sending
 from .settings import Settings
 from .stop_signals import obey
-from .stopping import ENDED
+from .stopping import ENDED, StopBudget
 from .stores.view import Found, StoreView
 from .testing import PARTITIONS, Call, SimulatedApp
 from .watch.statistics import Health, Statistics
@@ -232,7 +232,7 @@ class App:
 
     def stop(self, *, at_once: bool = False) -> None:
         """Stop in order: work on until others have copies of the state, ``leave_ms`` at most, drain to
-        ``drain_timeout_ms``, commit, leave the group, close. ``at_once``, which may be said later, too: wait neither for
+        ``drain_timeout_ms``, commit, leave the group, close. ``at_once``, which may be said later: wait neither for
         others nor for handlers.
         """
         if self._runs is not None:
@@ -272,11 +272,12 @@ class App:
             raise
         finally:
             watching.cancel()
-            await self._sending.close(int(self._stop_left_s() * 1000))
+            await self._sending.close(int(self._stop_left_s(asyncio.get_running_loop().time()) * 1000))
 
-    def _stop_left_s(self) -> float:
-        """So long the stop may still take."""
-        return self.settings.close_timeout_ms / 1000 if self._member is None else self._member.stopping.left_s(ENDED)
+    def _stop_left_s(self, now_s: float) -> float:
+        """So long the stop may still take, by the loop's time."""
+        budget = StopBudget(self.settings) if self._member is None else self._member.stopping.budget
+        return budget.left_s(ENDED, now_s)
 
     def _make_broker(self, client_id: str) -> tuple[Broker, bool]:
         """The broker, and whether it is made here and therefore closed here."""

@@ -129,13 +129,7 @@ class Member:
         """It works on what it was granted first."""
         self._ended = asyncio.Event()
         self.stopping = Stopping(
-            self.group,
-            self.holding,
-            self.slots,
-            self.telling,
-            settings,
-            is_over=self._ended.is_set,
-            has_failed=lambda: self.error is not None,
+            self.group, self.holding, self.slots, self.telling, self._ended.is_set, lambda: self.error is not None
         )
         self._tasks: list[asyncio.Task[None]] = []
 

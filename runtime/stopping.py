@@ -81,14 +81,13 @@ class Stopping:
         holding: Holding,
         slots: Slots,
         telling: Telling,
-        settings: Settings,
-        *,
         is_over: Callable[[], bool],
         has_failed: Callable[[], bool],
     ) -> None:
-        self.group, self.holding, self.slots, self.telling, self.settings = group, holding, slots, telling, settings
+        self.group, self.holding, self.slots, self.telling = group, holding, slots, telling
+        self.settings = group.settings
         self.is_over, self.has_failed = is_over, has_failed
-        self.budget = StopBudget(settings)
+        self.budget = StopBudget(self.settings)
         self.asked = asyncio.Event()
         self.is_at_once = False
         """Told once more: nothing is waited for that others, or handlers, take their time for."""

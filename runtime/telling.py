@@ -77,7 +77,7 @@ class Telling:
         self._say(story.stopping(why, running, self.settings.drain_timeout_ms))
 
     def cut(self, running: int, *, at_once: bool) -> None:
-        """When the time to drain is over, or it was told not to: so many records were still running, and were dropped."""
+        """When the time to drain is over, or none is given: so many records were still running, and were dropped."""
         self.cut_off = max(0, running)
         if self.cut_off:
             limit_ms = None if at_once else self.settings.drain_timeout_ms

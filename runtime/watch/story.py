@@ -101,7 +101,8 @@ def cut_off(running: int, drain_ms: int | None) -> str:
     were = "was" if running == 1 else "were"
     again = "it runs" if running == 1 else "they run"
     late = "" if drain_ms is None else f" did not end within {drain_ms / 1000:g} s (drain_timeout_ms) and"
-    return f"{counted(running, 'running record')}{late} {were} dropped: nothing of that is kept, {again} again at the next start"
+    dropped = f"{counted(running, 'running record')}{late} {were} dropped"
+    return f"{dropped}: nothing of that is kept, {again} again at the next start"
 
 
 def stopped(how: str, figures: Figures, seconds: float) -> str:

@@ -18,7 +18,7 @@ from keylanes.group.silence import Silence
 from keylanes.offsets import control, snapshots
 from keylanes.offsets.control import Control
 from keylanes.offsets.ledger import Ledger, evolve_all
-from keylanes.runtime import member
+from keylanes.runtime import stopping
 from keylanes.runtime.engine.commit import CommitCycle
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.engine.transaction import Transactions
@@ -267,7 +267,7 @@ def last_commit_left_out(patch: Planting) -> None:
     async def nothing(cycle: CommitCycle, released: Any) -> None:
         return None
 
-    everywhere(patch, member._commit_rest, nothing)
+    everywhere(patch, stopping._commit_rest, nothing)
 
 
 PLANTS = [
