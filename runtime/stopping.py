@@ -130,7 +130,7 @@ class Stopping:
     def _is_needed(self) -> bool:
         """Whether this process has, or may have, state that somebody else will have to copy."""
         taking_part, standing = self.group.taking_part, self.group.standing
-        if not self.group.stores or taking_part.is_alone or taking_part.returns_in_ms:
+        if not (self.group.stores and self.settings.leave_ms) or taking_part.is_alone or taking_part.returns_in_ms:
             return False
         return any(m.incarnation != standing.incarnation and not m.expelled for m in standing.ledger.control.unfenced())
 
