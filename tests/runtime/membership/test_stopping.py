@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -167,7 +167,9 @@ async def with_no_time(group: Group) -> Engine:
 
 
 @pytest.mark.parametrize("kind", [of_one, without_state, with_a_name, with_nothing, with_no_time])
-def test_who_has_nobody_to_wait_for_stops_at_once(kind: Callable[[Group], Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_who_has_nobody_to_wait_for_stops_at_once(
+    kind: Callable[[Group], Any], caplog: pytest.LogCaptureFixture
+) -> None:
     """In less than a heartbeat or two, and without a word about copies."""
 
     async def story() -> None:
