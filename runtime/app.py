@@ -276,7 +276,7 @@ class App:
 
     def _stop_left_s(self, now_s: float) -> float:
         """So long the stop may still take, by the loop's time."""
-        budget = StopBudget(self.settings) if self._member is None else self._member.stopping.budget
+        budget = StopBudget(self.settings) if self._runs is None else self._runs.budget
         return budget.left_s(ENDED, now_s)
 
     def _make_broker(self, client_id: str) -> tuple[Broker, bool]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from .logs.office import Expelled
 from .member import Member
 from .settings import Settings
+from .stopping import StopBudget
 
 logger = logging.getLogger("keylanes")
 
@@ -27,8 +28,15 @@ class Rejoining:
         self._stop, self._next = asyncio.Event(), asyncio.Event()
         self.is_coming_back = False
         """It was expelled, and is about to ask to join again."""
+        self._ended_between = False
+        """It ended between two runs."""
         self.member = make()
         adopt(self.member)
+
+    @property
+    def budget(self) -> StopBudget:
+        """The time that the end has."""
+        return StopBudget(self.settings) if self._ended_between else self.member.stopping.budget
 
     def stop(self, *, at_once: bool = False) -> None:
         """Stop in order, also between two runs; ``at_once``: see Member."""
@@ -77,6 +85,7 @@ class Rejoining:
             except TimeoutError:
                 back_off_s = min(2 * back_off_s, BACK_OFF_S_MAX)
             else:
+                self._ended_between = True
                 return
             finally:
                 self.is_coming_back = False
