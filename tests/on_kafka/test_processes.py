@@ -197,7 +197,7 @@ async def test_one_whose_name_another_process_has_is_not_started_again(kafka: Gr
     """It stood still, and a process elsewhere took its name. Were it started again, one would oust the other. All end,
     with its exit code, and the process elsewhere goes on.
     """
-    fill(kafka, 200)
+    await asyncio.to_thread(fill, kafka, 200)
     times = {"session_timeout_ms": 60_000, "heartbeat_interval_ms": 500}
     run = Parent(kafka, group_instance_id="web", exit_on_expulsion=True, **times)
     parents.append(run)
