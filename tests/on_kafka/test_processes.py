@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -198,7 +199,7 @@ async def test_one_whose_name_another_process_has_is_not_started_again(kafka: Gr
     with its exit code, and the process elsewhere goes on.
     """
     await asyncio.to_thread(fill, kafka, 200)
-    times = {"session_timeout_ms": 60_000, "heartbeat_interval_ms": 500}
+    times: dict[str, Any] = {"session_timeout_ms": 60_000, "heartbeat_interval_ms": 500}
     run = Parent(kafka, group_instance_id="web", exit_on_expulsion=True, **times)
     parents.append(run)
     await asyncio.to_thread(run.wait_for, lambda: len(run.said("handled")) == 200)

@@ -521,9 +521,9 @@ PLANTS = [
         "commit cancelled by a stop",
         "the last commit of a stop takes what lies behind a transaction that is under way: lost records",
         changed(
-            Member,
-            "_drain",
-            ("await self._until(lambda: not cycle.is_sending, deadline)", "pass"),
+            stopping.Stopping,
+            "_commit",
+            ("await self._until(lambda: not cycle.is_sending, lambda: self.left_s(COMMITTED))", "pass"),
             ("if cycle.is_sending or going_on:", "if False:"),
         ),
         kinds=("stop", "slow", "late requests", "late markers"),
