@@ -12,7 +12,7 @@ from keylanes.brokers.protocol import Outgoing
 from keylanes.errors import BrokerUnavailable
 from keylanes.group.heard import COORDINATORS
 from keylanes.offsets.codec import decode_signal, encode
-from keylanes.offsets.signals import CoordinatorBeat, LeaveAsked
+from keylanes.offsets.signals import Beat, CoordinatorBeat, LeaveAsked
 from keylanes.runtime.logs.reader import signals_topic
 
 from ...stage.engine import OUT, SOURCE, Engine, application
@@ -71,11 +71,16 @@ async def seconds(engine: Engine) -> float:
     return loop.time() - began_s
 
 
-def said_to_leave(engine: Engine) -> list[LeaveAsked]:
-    """All that it told of its leaving."""
-    told = [decode_signal(r.value or b"") for r in engine.cluster.committed(signals_topic(engine.app.name))]
+def told(engine: Engine) -> list[LeaveAsked | Beat]:
+    """All that it told of its leaving, and of its life."""
+    signals = [decode_signal(r.value or b"") for r in engine.cluster.committed(signals_topic(engine.app.name))]
     own = engine.member.standing.incarnation
-    return [one for one in told if isinstance(one, LeaveAsked) and one.incarnation == own]
+    return [one for one in signals if isinstance(one, LeaveAsked | Beat) and one.incarnation == own]
+
+
+def said_to_leave(engine: Engine) -> list[LeaveAsked]:
+    """Of its leaving alone."""
+    return [one for one in told(engine) if isinstance(one, LeaveAsked)]
 
 
 # --- how long it works on ---------------------------------------------------------------------------------------------
@@ -102,6 +107,8 @@ def test_a_leaver_works_on_until_it_is_dismissed(caplog: pytest.LogCaptureFixtur
         # It waits for nobody but the coordinator, which is cut off, to hear that it has left.
         assert await seconds(second) <= CLOSE_S
         assert len(said_to_leave(second)) >= 3, "in each interval"
+        behind = told(second)[told(second).index(said_to_leave(second)[0]) :]
+        assert sum(isinstance(one, Beat) for one in behind) >= 2, "others wait for the shares of rates that it confirms"
         await first.crash()
 
     with caplog.at_level(logging.INFO, "keylanes"):
@@ -184,8 +191,8 @@ def test_who_has_nobody_to_wait_for_stops_at_once(
     assert "stopping: it was told to" in caplog.text
 
 
-@pytest.mark.parametrize(("is_named", "return_ms", "told"), [(True, 5_000, 5_000), (True, 0, 0), (False, 5_000, 0)])
-def test_a_process_with_a_name_says_that_it_comes_back(told: int, return_ms: int, *, is_named: bool) -> None:
+@pytest.mark.parametrize(("is_named", "return_ms", "says_ms"), [(True, 5_000, 5_000), (True, 0, 0), (False, 5_000, 0)])
+def test_a_process_with_a_name_says_that_it_comes_back(says_ms: int, return_ms: int, *, is_named: bool) -> None:
     """Unless its settings say that it does not: then it leaves, and works on, as one without a name does."""
 
     async def story() -> None:
@@ -194,9 +201,9 @@ def test_a_process_with_a_name_says_that_it_comes_back(told: int, return_ms: int
         cut_off(first)
         second.member.stop()
         await asyncio.sleep(LEAVE_S / 2)
-        assert {one.returns_in_ms for one in said_to_leave(second)} == {told}
+        assert {one.returns_in_ms for one in said_to_leave(second)} == {says_ms}
         is_leaving = not second.member.stopping.budget.has_begun
-        assert is_leaving == (told == 0)
+        assert is_leaving == (says_ms == 0)
         second.member.stop(at_once=True)
         await second.task
         await first.crash()
