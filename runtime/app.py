@@ -4,12 +4,8 @@ import asyncio
 import logging
 import os
 import platform
-import signal
-import sys
-import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
@@ -33,6 +29,8 @@ from .processes.parent import Processes, count_of, run_processes
 from .rejoining import Rejoining
 from .sending import Sending
 from .settings import Settings
+from .stop_signals import obey
+from .stopping import ENDED, StopBudget
 from .stores.view import Found, StoreView
 from .testing import PARTITIONS, Call, SimulatedApp
 from .watch.statistics import Health, Statistics
@@ -175,7 +173,8 @@ class App:
     ) -> None:
         """Run until SIGTERM or SIGINT; with ``until="level"`` also until the current ends of the topics are reached.
 
-        The first signal stops in order, and ``run`` returns; the second one aborts. With ``until="level"`` the records
+        The first signal stops in order, and ``run`` returns; the second one hurries that, see ``stop``; the third one
+        aborts. With ``until="level"`` the records
         of a released range are waited for until it is granted again; when nothing else is left, that is logged. A fatal
         error is logged CRITICAL and raises SystemExit with the exit code that errors.py lists. ``on_step`` is called
         with each step of the commit cycle. ``run`` assumes that the process is its own: it makes garbage collection run
@@ -195,10 +194,11 @@ class App:
             self._check_handlers()
             run_processes(self.name, self.broker, self.settings, processes, until_level=until == "level")
             return
-        limit_s = self.settings.close_timeout_ms / 1000
         try:
-            run_in_own_loop(self._run_with_signals(until_level=until == "level", on_step=on_step), limit_s)
+            run_in_own_loop(self._run_with_signals(until_level=until == "level", on_step=on_step), self._stop_left_s)
         except KeylanesError as error:
+            if SIBLING is not None:
+                SIBLING.ends(error)
             if self._member is None or self._member.cause is not error:
                 logger.critical("%s does not start: %s", self.name, error)
             raise SystemExit(getattr(error, "exit_code", 1)) from error
@@ -230,32 +230,18 @@ class App:
         self.stop()
         await self._block.left()
 
-    def stop(self) -> None:
-        """Stop in order: no more reading, drain to ``drain_timeout_ms``, commit, close."""
+    def stop(self, *, at_once: bool = False) -> None:
+        """Stop in order: work on until others have copies of the state, ``leave_ms`` at most, drain to
+        ``drain_timeout_ms``, commit, leave the group, close. ``at_once``, which may be said later: wait neither for
+        others nor for handlers.
+        """
         if self._runs is not None:
-            self._runs.stop()
+            self._runs.stop(at_once=at_once)
 
     async def _run_with_signals(self, *, until_level: bool, on_step: Callable[[Step], None]) -> None:
-        loop = asyncio.get_running_loop()
         main = asyncio.current_task()
         assert main is not None, "a coroutine runs in a task"
-        heard: list[int] = []
-
-        def on_signal(number: int) -> None:
-            heard.append(number)
-            if len(heard) == 1:
-                logger.info("%s: stopping in order; once more aborts", signal.Signals(number).name)
-                self.stop()
-            else:
-                main.cancel()
-
-        if SIBLING is not None:
-            SIBLING.obey(partial(loop.call_soon_threadsafe, self.stop), partial(loop.call_soon_threadsafe, main.cancel))
-
-        # No other thread may ask for signals, nor any on Windows, where Ctrl+C raises KeyboardInterrupt.
-        if threading.current_thread() is threading.main_thread() and sys.platform != "win32":
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, on_signal, number)
+        obey(self.name, self.stop, lambda: self.stop(at_once=True), main.cancel)
         await self._run(self._begin(on_step), until_level=until_level)
 
     def _begin(self, on_step: Callable[[Step], None]) -> Rejoining:
@@ -286,7 +272,12 @@ class App:
             raise
         finally:
             watching.cancel()
-            await self._sending.close()
+            await self._sending.close(int(self._stop_left_s(asyncio.get_running_loop().time()) * 1000))
+
+    def _stop_left_s(self, now_s: float) -> float:
+        """So long the stop may still take, by the loop's time."""
+        budget = StopBudget(self.settings) if self._runs is None else self._runs.budget
+        return budget.left_s(ENDED, now_s)
 
     def _make_broker(self, client_id: str) -> tuple[Broker, bool]:
         """The broker, and whether it is made here and therefore closed here."""

@@ -169,6 +169,10 @@ class Holding:
         member = control.members.get(own)
         return self.taking_part.leaves and control.is_expelled(own) and (member is None or member.cause == LEFT)
 
+    def holds_nothing(self) -> bool:
+        """Whether nothing is held here, taken up or being released."""
+        return not (self.runs or self._tasks or self._leaving)
+
     def _follow(self) -> None:
         control = self.standing.ledger.control
         own = self.standing.identity

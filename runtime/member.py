@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ..brokers.partitioner import Partitioner, checked
 from ..brokers.protocol import Broker, BrokerError, CorruptRecord, Producer, Record, TopicDescription, TopicPartition
 from ..brokers.waiting import Patience, bounded, closed_within, fatal_of, until_answered
-from ..errors import BrokerUnavailable, FatalError, InvariantBroken, LogError, SourceError, StateError, shortage_in
+from ..errors import FatalError, InvariantBroken, LogError, SourceError, StateError, shortage_in
 from ..state.overlay import Cell
 from .compiled import IS_COMPILED
 from .ends_watch import EndsWatch, WayToLevel
@@ -41,6 +41,15 @@ from .membership.offer import SOMEWHERE, Origin, offer_of
 from .membership.patience import StartPatience
 from .requests import Requests
 from .settings import Settings
+from .stopping import (
+    BROKER_CLOSED,
+    COMMITTED,
+    CONNECTIONS_CLOSED,
+    COPIES_CLOSED,
+    TASKS_ENDED,
+    TOLD,
+    Stopping,
+)
 from .stores.keeper import Keeper, OpenCopies, open_state_folder
 from .telling import Telling
 from .watch.key_places import KeyPlaces
@@ -52,9 +61,6 @@ from .work import Work
 logger = logging.getLogger("keylanes")
 
 WATCH_INTERVAL_MS = 100
-DRAIN_TICK_MS = 10
-SETTLE_SHARE = 0.2
-"""In the last part of the drain no record is begun: those that run shall come to their end."""
 
 NO_PARTITIONERS: Final[Mapping[str, Partitioner]] = MappingProxyType({})
 
@@ -122,7 +128,9 @@ class Member:
         self.is_ready = self.holding.is_settled
         """It works on what it was granted first."""
         self._ended = asyncio.Event()
-        self._stop = asyncio.Event()
+        self.stopping = Stopping(
+            self.group, self.holding, self.slots, self.telling, self._ended.is_set, lambda: self.error is not None
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     # --- the run ---------------------------------------------------------------------------------------------------
@@ -150,7 +158,7 @@ class Member:
     async def _run(self, *, until_level: bool) -> None:
         try:
             if await self._has_started(until_level=until_level):
-                self.state = "stopping" if self._stop.is_set() else "running"
+                self.state = "stopping" if self.stopping.asked.is_set() else "running"
                 await self._carry_on(self.work, until_level=until_level)
         except (LogError, SourceError, StateError) as error:
             if self.identity.incarnation is not None and not self.holding.has_left():
@@ -168,9 +176,11 @@ class Member:
         changelog goes on. 4. This one, back again, misses what it believes to be its own, or finds newer state than it
         knows of. Nothing is damaged: it has to go, not to be mended.
         """
-        patience = Patience(self.settings.call_limit_ms, "asking whether this process takes part")
+        stopping, limit_ms = self.stopping, self.settings.call_limit_ms
+        limit_ms = stopping.left_ms(COMMITTED) if stopping.budget.has_begun else limit_ms
+        patience = Patience(limit_ms, "asking whether this process takes part")
         try:
-            await until_answered(self.standing.read_control, patience)
+            await bounded(until_answered(self.standing.read_control, patience), limit_ms, patience.what)
             self.standing.check()
         except Expelled as out:
             raise out from error
@@ -187,12 +197,11 @@ class Member:
         if running.done():
             await running
 
-    def stop(self) -> None:
-        """Stop in order: no more reading, let workers finish until the deadline, commit, close."""
+    def stop(self, *, at_once: bool = False) -> None:
+        """Stop in order, see stopping.py; ``at_once``: wait neither for others nor for handlers."""
         if self.state == "running":
             self.state = "stopping"
-        self._stop.set()
-        self._ended.set()
+        self.stopping.ask(self.now_s(), at_once=at_once)
 
     def statistics(self, loop_lag_ms_max: float) -> Statistics:
         """Where the run stands. ``loop_lag_ms_max``: what was seen of the loop that it runs on."""
@@ -231,7 +240,7 @@ class Member:
         """Start, within the limit; False when it was told to stop meanwhile."""
         loop = asyncio.get_running_loop()
         starting = loop.create_task(self._start(until_level=until_level))
-        stopping = loop.create_task(self._stop.wait())
+        stopping = loop.create_task(self.stopping.asked.wait())
         ended = loop.create_task(self._ended.wait())
         try:
             await asyncio.wait([starting, stopping, ended], return_when=asyncio.FIRST_COMPLETED)
@@ -245,7 +254,7 @@ class Member:
         finally:
             for task in (starting, stopping, ended):
                 task.cancel()
-            await asyncio.wait([starting, stopping, ended], timeout=self.settings.close_timeout_ms / 1000)
+            await asyncio.wait([starting, stopping, ended], timeout=self.stopping.left_s(TASKS_ENDED))
             if starting.done() and not starting.cancelled():
                 starting.exception()  # looked at, so that asyncio does not call it lost
         return True
@@ -333,15 +342,28 @@ class Member:
         for task in (*work.tasks(), self._watch(work, until_level=until_level)):
             self._spawn(task)
         committing = self._spawn(work.cycle.run())
-        await self._ended.wait()
+        await self._works()
+        if not self._ended.is_set():
+            await self.stopping.leave(until_level=until_level)
+        self._ended.set()
         if self.error is None:
             self.telling.stops(self._why_it_stops(), self.slots.running())
-            await self._drain(work, committing)
+            await self.stopping.drain(work, committing)
         if (error := self.error or self._damage) is not None:
             raise error
 
+    async def _works(self) -> None:
+        """Until it is told to stop, or has come to its end."""
+        loop = asyncio.get_running_loop()
+        waiting = [loop.create_task(event.wait()) for event in (self._ended, self.stopping.asked)]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+
     def _why_it_stops(self) -> str:
-        if self._stop.is_set():
+        if self.stopping.asked.is_set():
             return "it was told to"
         return "damage" if self._damage else "it is level with its sources"
 
@@ -423,47 +445,6 @@ class Member:
 
     # --- stopping --------------------------------------------------------------------------------------------------
 
-    async def _drain(self, work: Work, committing: "asyncio.Task[None]") -> None:
-        """No more reading; workers finish what they hold until the deadline; what is done is committed."""
-        cycle = work.cycle
-        self.group.taking_part.leave()
-        work.stop_reading()
-        loop = asyncio.get_running_loop()
-        drain_s = self.settings.drain_timeout_ms / 1000
-        deadline = loop.time() + drain_s
-        await self._until(lambda: self.slots.is_idle() and not self.slots.paused, deadline - SETTLE_SHARE * drain_s)
-        # What is still queued is for the next start. Were workers to go on, there would always be more to commit.
-        self.slots.stop()
-        await self._until(self.slots.is_idle, deadline)
-        # Before the last commit: a handler that ended behind it would be run again, although it had come to its end.
-        running, done = self.slots.running(), self.slots.records_done
-        await self.slots.close(self.settings.close_timeout_ms / 1000)
-        self.telling.cut(running - (self.slots.records_done - done))
-        for run in work.runs:
-            run.dispatch.cut_off()
-        deadline = loop.time() + max(self.settings.drain_timeout_ms, self.settings.close_timeout_ms) / 1000
-        await self._until(lambda: not cycle.is_sending, deadline)
-        committing.cancel()
-        _, going_on = await asyncio.wait([committing], timeout=self.settings.close_timeout_ms / 1000)
-        if self.error is not None:
-            return
-        if cycle.is_sending or going_on:
-            raise BrokerUnavailable("stopped without the last commit: the broker did not take it in time")
-        released = work.holding.leave()
-        try:
-            rest = _commit_rest(cycle, released)
-            await bounded(rest, max(0, int((deadline - loop.time()) * 1000)), "the last commit")
-        except BrokerError as error:
-            raise fatal_of(error) from error
-        await cycle.transactions.close()  # or its own fence would be a newer producer's
-        await self.group.leave(self.settings.close_timeout_ms / 1000)
-
-    async def _until(self, is_reached: Callable[[], bool], deadline: float) -> None:
-        """Wait for a condition, an error or the deadline."""
-        loop = asyncio.get_running_loop()
-        while not is_reached() and self.error is None and loop.time() < deadline:  # noqa: ASYNC110  # only at the end
-            await asyncio.sleep(DRAIN_TICK_MS / 1000)
-
     async def _end_tasks(self) -> None:
         """No record is begun any more, nothing read and nothing committed. A second call does nothing."""
         self.slots.stop()
@@ -471,30 +452,24 @@ class Member:
         for task in self._tasks:
             task.cancel()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self.settings.close_timeout_ms / 1000)
+            await asyncio.wait(self._tasks, timeout=self.stopping.left_s(TASKS_ENDED))
 
     async def _close(self) -> None:
         """Every step is bounded, also when the broker is gone; connections are closed side by side."""
         self.keeper.withhold("this process does not work any more")
-        await self._end_tasks()
-        await self.slots.close(self.settings.close_timeout_ms / 1000)
+        self.stopping.closes()
+        await asyncio.gather(self._end_tasks(), self.slots.close(self.stopping.left_s(TASKS_ENDED)))
         self.holding.close()
-        await self._closed(self.group.ends)
+        await self._closed(self.group.ends, TOLD)
         closing = [self.logs.close, self.group.close]
         if self._work is not None:
             closing += [self._work.catch_up.close, self._work.cycle.close]
-        await asyncio.gather(*map(self._closed, closing))
-        await self._closed(self.keeper.close)
+        await asyncio.gather(*(self._closed(close, CONNECTIONS_CLOSED) for close in closing))
+        await self._closed(self.keeper.close, COPIES_CLOSED)
         if self.closes_broker:
-            await self._closed(self.broker.close)
+            await self._closed(self.broker.close, BROKER_CLOSED)
 
-    async def _closed(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _closed(self, close: Callable[[], Coroutine[Any, Any, None]], by: float) -> None:
         # What goes wrong is only told: what ended the run must not be hidden behind it.
-        limit, known = self.settings.close_timeout_ms, (BrokerError, FatalError)
+        limit, known = self.stopping.left_ms(by), (BrokerError, FatalError)
         await closed_within(limit, close(), "closing", excused=known, level=logging.WARNING)
-
-
-async def _commit_rest(cycle: CommitCycle, released: Sequence["asyncio.Future[None]"]) -> None:
-    """Commit what is done, and that all was given up."""
-    while (has_more := await cycle.commit()) or not all(one.done() for one in released):  # noqa: ASYNC110  # commits
-        await asyncio.sleep(0 if has_more else DRAIN_TICK_MS / 1000)

@@ -54,9 +54,9 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def run_in_own_loop(main: Coroutine[Any, Any, None], limit_s: float) -> None:
+def run_in_own_loop(main: Coroutine[Any, Any, None], left_s: Callable[[float], float]) -> None:
     """What asyncio.run does, but its end is bounded: neither a handler that ignores its cancellation nor one that waits
-    for a thread can keep the process.
+    for a thread can keep the process. ``left_s``: the time for that, at a time of the loop.
     """
     factory = _loop_factory() or asyncio.new_event_loop
     loop = factory()
@@ -73,8 +73,9 @@ def run_in_own_loop(main: Coroutine[Any, Any, None], limit_s: float) -> None:
             for task in left:
                 task.cancel()
             if left:
-                loop.run_until_complete(asyncio.wait(left, timeout=limit_s))
-            loop.run_until_complete(loop.shutdown_asyncgens())
+                loop.run_until_complete(asyncio.wait(left, timeout=left_s(loop.time())))
+            ending = loop.create_task(loop.shutdown_asyncgens())
+            loop.run_until_complete(asyncio.wait([ending], timeout=left_s(loop.time())))
             loop.run_until_complete(loop.shutdown_default_executor())
     finally:
         gc.set_threshold(*before)

@@ -8,10 +8,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from ..group.members import comes_back
 from .logs.office import Expelled
 from .member import Member
 from .settings import Settings
+from .stopping import StopBudget
 
 logger = logging.getLogger("keylanes")
 
@@ -28,13 +28,20 @@ class Rejoining:
         self._stop, self._next = asyncio.Event(), asyncio.Event()
         self.is_coming_back = False
         """It was expelled, and is about to ask to join again."""
+        self._ended_between = False
+        """It ended between two runs."""
         self.member = make()
         adopt(self.member)
 
-    def stop(self) -> None:
-        """Stop in order, also between two runs."""
+    @property
+    def budget(self) -> StopBudget:
+        """The time that the end has."""
+        return StopBudget(self.settings) if self._ended_between else self.member.stopping.budget
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Stop in order, also between two runs; ``at_once``: see Member."""
         self._stop.set()
-        self.member.stop()
+        self.member.stop(at_once=at_once)
 
     async def started(self, running: "asyncio.Task[None]") -> None:
         """Wait until one of its runs works on what it was granted first. Raises what ended the task of ``run`` before
@@ -61,7 +68,7 @@ class Rejoining:
             try:
                 await self.member.run(until_level=until_level)
             except Expelled as out:
-                if self.settings.exit_on_expulsion or not comes_back(out.expulsion):
+                if self.settings.exit_on_expulsion or not out.comes_back:
                     raise
                 if self._stop.is_set():
                     logger.warning("%s; it was told to stop, and does", out)
@@ -78,6 +85,7 @@ class Rejoining:
             except TimeoutError:
                 back_off_s = min(2 * back_off_s, BACK_OFF_S_MAX)
             else:
+                self._ended_between = True
                 return
             finally:
                 self.is_coming_back = False

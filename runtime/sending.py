@@ -32,10 +32,11 @@ class _Way:
         self.known, self.is_ours = known, is_ours
         self.broker, self.appender = known.broker, known.broker.appender()
 
-    async def close(self) -> None:
-        """Let go of it; bounded in time."""
-        limit, closed = self.known.settings.close_timeout_ms, self.broker if self.is_ours else self.appender
-        await closed_within(limit, closed.close(), "closing what sends", excused=BrokerError)
+    async def close(self, limit_ms: int | None = None) -> None:
+        """Let go of it; bounded in time, by ``close_timeout_ms`` unless it is said."""
+        limit_ms = self.known.settings.close_timeout_ms if limit_ms is None else limit_ms
+        closed = self.broker if self.is_ours else self.appender
+        await closed_within(limit_ms, closed.close(), "closing what sends", excused=BrokerError)
 
 
 class Sending:
@@ -96,12 +97,12 @@ class Sending:
         """The application runs on this loop: keep the connection until ``close``."""
         self._loop, self._opening = asyncio.get_running_loop(), asyncio.Lock()
 
-    async def close(self) -> None:
-        """Let go of the connection; bounded in time."""
+    async def close(self, limit_ms: int | None = None) -> None:
+        """Let go of the connection; bounded in time, as ``_Way.close`` is."""
         kept, self._kept, self._loop = self._kept, None, None
         self._opening = asyncio.Lock()  # who stands at the old one, or opens, finds another one here
         if kept is not None:
-            await kept.close()
+            await kept.close(limit_ms)
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[_Way]:

@@ -23,6 +23,7 @@ logger = logging.getLogger("keylanes")
 Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
 Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
+Waited = Annotated[int, Meta(ge=0, le=86_400_000)]
 Capacity = Annotated[float, Meta(gt=0, le=CAPACITY_MAX)]
 
 
@@ -68,16 +69,16 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ends_interval_ms: Milliseconds = 10_000  # how often the ends of the sources are asked for, which the lag counts to
     broker_retry_ms: Milliseconds = 120_000  # a commit is retried for so long, then the app stops
     start_timeout_ms: Milliseconds = 120_000  # from connecting to the first record
-    drain_timeout_ms: Milliseconds = 10_000  # a graceful stop; no record begins in its last fifth
-    close_timeout_ms: Milliseconds = 5_000  # each step of closing
+    drain_timeout_ms: Milliseconds = 8_000  # a stop lets handlers end; no record begins in its last fifth
+    close_timeout_ms: Milliseconds = 5_000  # the last commit, leaving the group and closing, all together
     # The group
     session_timeout_ms: Milliseconds = 10_000  # a member that is not heard of for so long is expelled
     heartbeat_interval_ms: Milliseconds = 1_000  # how often a member is heard of; at most a third of the session
     group_instance_id: str | None = None  # the name of this process alone: a restart has its place and copies again
     capacity: Capacity = 1.0  # how much of the work this process gets beside others: 2.0 is twice as much
     load_interval_ms: Milliseconds = 2_000  # how often it says what its ranges cost, unless it is alone
-    leave_ms: NotNegative = 15_000  # a process that stops works on until others have copies of its state, at most
-    return_ms: NotNegative = 60_000  # ranges with state wait so long for a process with a name that is away
+    leave_ms: Waited = 15_000  # a process that stops works on until others have copies of its state, at most
+    return_ms: Waited = 60_000  # ranges with state wait so long for a process with a name that is away
     standbys: Annotated[int, Meta(ge=0, le=8)] = 0  # so many others keep a copy of each range's state at hand
     copies_max: Positive = 2  # copies that a member makes at once, before it owns what they are of
     copy_bytes_per_s: Positive = 16 * 1024 * 1024  # a member copies no faster, beside its work
@@ -179,6 +180,11 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
         and has forgotten who did not answer.
         """
         return self.default_api_timeout_ms + self.request_timeout_ms
+
+    @property
+    def stop_limit_ms(self) -> int:
+        """So long a stop takes at most: see stopping.py."""
+        return self.leave_ms + self.drain_timeout_ms + self.close_timeout_ms
 
     @property
     def transaction_limit_ms(self) -> int:

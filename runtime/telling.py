@@ -64,15 +64,24 @@ class Telling:
             if line is not None:
                 self._say(line)
 
+    def leaves(self, leave_ms: int) -> None:
+        """When it works on while others copy its state."""
+        self._say(story.leaving(leave_ms))
+
+    def left_early(self, leave_ms: int) -> None:
+        """When it does not wait any longer for that."""
+        logger.warning("%s: %s", self.app, story.left_early(leave_ms))
+
     def stops(self, why: str, running: int) -> None:
         """When no more is read, and what runs comes to its end."""
         self._say(story.stopping(why, running, self.settings.drain_timeout_ms))
 
-    def cut(self, running: int) -> None:
-        """When the time to drain is over: so many records were still running, and were dropped."""
+    def cut(self, running: int, *, at_once: bool) -> None:
+        """When the time to drain is over, or none is given: so many records were still running, and were dropped."""
         self.cut_off = max(0, running)
         if self.cut_off:
-            logger.warning("%s: %s", self.app, story.cut_off(self.cut_off, self.settings.drain_timeout_ms))
+            limit_ms = None if at_once else self.settings.drain_timeout_ms
+            logger.warning("%s: %s", self.app, story.cut_off(self.cut_off, limit_ms))
 
     def stopped(self, how: str, now_s: float) -> None:
         """At the end, however it ended."""

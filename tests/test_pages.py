@@ -93,5 +93,5 @@ def test_the_page_of_deployment_names_the_defaults() -> None:
     """The times that it gives are those of the settings."""
     page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     settings = Settings()
-    for name in ("drain_timeout_ms", "close_timeout_ms", "start_timeout_ms", "session_timeout_ms"):
+    for name in ("leave_ms", "drain_timeout_ms", "close_timeout_ms", "start_timeout_ms", "session_timeout_ms"):
         assert f"`{name}` ({getattr(settings, name) // 1000} s)" in page

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ...brokers.protocol import Batch, Broker, Producer
 from ...brokers.waiting import bounded
 from ...errors import FencedError, LogError
+from ...group.members import comes_back
 from ...offsets.control import Member
 from ...offsets.events import OffsetEvent
 from ...offsets.ledger import Ledger, Place, evolve_all
@@ -59,6 +60,11 @@ class Expelled(FencedError):
             f"this process of {app!r} (incarnation {incarnation}) was expelled{why}: others have its ranges"
         )
         self.expulsion = expulsion
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether it may ask to take part again, as somebody new."""
+        return comes_back(self.expulsion)
 
 
 class Standing:

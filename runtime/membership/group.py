@@ -117,6 +117,11 @@ class Group:
             return False
         return beat.is_level and (beat.term, beat.number) > self._heard_before
 
+    def is_dismissed(self) -> bool:
+        """Whether the coordinator says that this process, which asked to leave, need not wait for others."""
+        beat, control = self.heard.coordinator, self.standing.ledger.control
+        return beat is not None and beat.term == control.term and self.standing.incarnation in beat.dismissed
+
     def takes_snapshots(self) -> bool:
         """Whether it is this process that does: it coordinates, and does not leave, after which it may be fenced."""
         return self.coordinating.is_coordinator and not self.taking_part.leaves

@@ -171,9 +171,11 @@ class Signals:
         """Let go of the connections; what is still being told is waited for, for a bounded time."""
         limit_s = self.settings.close_timeout_ms / 1000
         if telling := list(self._telling.values()):
-            _, left = await asyncio.wait(telling, timeout=limit_s)
-            for task in left:
-                task.cancel()
+            try:
+                await asyncio.wait(telling, timeout=limit_s)
+            finally:  # also when whoever closes has less time
+                for task in telling:
+                    task.cancel()
         appenders, self._appenders = list(self._appenders.values()), {}
         for appender in appenders:
             await closed_within(self.settings.close_timeout_ms, appender.close(), "closing an appender of signals")

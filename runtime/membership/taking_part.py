@@ -62,6 +62,11 @@ class TakingPart:
         """Of the signals, in which this process is heard."""
         return partition_of(self.identity.instance, self.identity.birth)
 
+    @property
+    def returns_in_ms(self) -> int:
+        """So soon this process is back under its name, at the latest; 0: it has none, or does not come back."""
+        return self.identity.settings.return_ms if self.identity.instance else 0
+
     async def join(self, offer: Offer) -> Member:
         """Ask until the answer stands in the control log; raises FencedError, LogError, SettingsError when it is no."""
         self._asked = _asked(self.identity, offer, self.stores)
@@ -94,14 +99,14 @@ class TakingPart:
             self._late_ms = max(0, int((loop.time() - due_s) * 1000))
 
     def beat(self) -> None:
-        """Say that this process lives; before it has joined, that it wants to; when it stops, that it leaves."""
+        """Say that this process lives; before it has joined, that it wants to; when it stops, that it leaves, too."""
         identity = self.identity
         if self.leaves:
             self.leave()
-        elif identity.incarnation is None:
+        if identity.incarnation is None:
             if self._asked is not None:
                 self.signals.tell(self.partition, self._asked)
-        elif not self.is_alone:
+        elif not self.is_alone and not self._is_done:
             position = identity.logs.positions[identity.logs.control]
             beat = self.obeyed.beat(identity.incarnation, identity.birth, position, self._late_ms)
             self.signals.tell(self.partition, beat)
@@ -119,7 +124,8 @@ class TakingPart:
         await self.signals.told(partition, self._leaving())
 
     def _leaving(self) -> LeaveAsked:
-        return LeaveAsked(self.standing.incarnation, self.identity.birth, 0, is_done=self._is_done)
+        incarnation, birth = self.standing.incarnation, self.identity.birth
+        return LeaveAsked(incarnation, birth, self.returns_in_ms, is_done=self._is_done)
 
     async def left(self, limit_s: float) -> bool:
         """Wait until the control log says that this process, which has made its last commit, has left; False when that

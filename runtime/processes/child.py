@@ -3,27 +3,31 @@
 The parent starts the program that it runs itself once more for each, from its beginning, with ``KEYLANES_PROCESS`` in
 the environment: the number of the process, how many there are, and the line, an inherited socket. Over it the parent is
 told under which birth the process runs, and the process to stop: not by a signal, for a supervisor may send one to each
-process by itself, and the second one aborts. When the parent is gone the process sees that, and stops in order.
+process by itself, and a second one hurries. When the parent is gone the process sees that, and stops in order.
 """
 
 import logging
 import multiprocessing
 import os
 import socket
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from threading import Thread
 from typing import Final
 
 import msgspec
 
+from ..logs.office import Expelled
 from ..settings import Settings
 
 logger = logging.getLogger("keylanes")
 
 VARIABLE: Final = "KEYLANES_PROCESS"
 STOP: Final = b"s"
+AT_ONCE: Final = b"o"
 ABORT: Final = b"a"
-"""What the parent says."""
+"""What the parent says, in this order."""
+COMES_BACK: Final = "="
+"""What a process says that was expelled, and may be started again; no birth is like it."""
 
 
 def _start_folder() -> str | None:
@@ -58,23 +62,29 @@ class Sibling:
             multiprocessing.current_process().name = f"keylanes-{self.number}"
             logger.addFilter(self._signed)
 
-    def obey(self, stop: Callable[[], object], abort: Callable[[], object]) -> None:
+    def obey(self, stop: Callable[[], object], at_once: Callable[[], object], abort: Callable[[], object]) -> None:
         """Call these, in a thread, when the parent says so, or is gone."""
-        Thread(target=self._listen, args=(stop, abort), name="keylanes-parent", daemon=True).start()
+        calls = {STOP: stop, AT_ONCE: at_once, ABORT: abort}
+        Thread(target=self._listen, args=(calls,), name="keylanes-parent", daemon=True).start()
 
     def tell(self, birth: str) -> None:
         """The parent shall know under which birth this process runs now."""
         self._line.sendall(f"{birth}\n".encode())
 
+    def ends(self, error: BaseException) -> None:
+        """The parent shall know whether this process, which ends by an error, may be started again because of it."""
+        if isinstance(error, Expelled) and error.comes_back:
+            self.tell(COMES_BACK)
+
     def _signed(self, record: logging.LogRecord) -> bool:
         record.msg = f"[{self.number}/{self.of}] {record.msg}"
         return True
 
-    def _listen(self, stop: Callable[[], object], abort: Callable[[], object]) -> None:
+    def _listen(self, calls: Mapping[bytes, Callable[[], object]]) -> None:
         while said := self._line.recv(1):
-            (abort if said == ABORT else stop)()
+            calls[said]()
         logger.warning("the process that started this one is gone: stopping in order")
-        stop()
+        calls[STOP]()
 
 
 def sibling_in(environ: MutableMapping[str, str]) -> Sibling | None:

@@ -20,17 +20,18 @@ class Then(Enum):
     ALL_END = auto()
 
 
-def after(code: int, *, has_begun: bool, stops: bool, until_level: bool, ends_when_expelled: bool) -> Then:
+def after(code: int, *, has_begun: bool, stops: bool, until_level: bool, may_come_back: bool) -> Then:
     """What follows an exit code, which is the negative number of a signal that killed the process.
 
     ``has_begun``: it came as far as to run the application; ``stops``: all were told to stop; ``until_level``: they run
-    to the level; ``ends_when_expelled``: the setting ``exit_on_expulsion`` leaves the coming back to the parent.
+    to the level; ``may_come_back``: it said that it was expelled, and not because another process has its name. That it
+    did not join again by itself is the setting ``exit_on_expulsion``.
     """
     if code == 0:
         return Then.DONE if stops or until_level else Then.AGAIN
     if stops:
         return Then.DONE
-    if code == EXPELLED and ends_when_expelled:
+    if code == EXPELLED and may_come_back:
         return Then.AGAIN
     if code in FATAL or (code > 0 and not has_begun):  # the program does not even come to its application
         return Then.ALL_END

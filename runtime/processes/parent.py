@@ -3,7 +3,8 @@
 It runs no handler and is no member of the group. It starts its own program anew for each (spawn: a fork would share
 sockets and locks). One that crashes is started again, after a wait that doubles; the group is told at once that it has
 died, and does not wait for its session to end. One that ends for a cause that would come again ends all. A signal to
-stop goes to all of them; the second one aborts them. Who does not end within its limits is killed.
+stop goes to all of them; the second one has them release at once, the third one aborts them. Who does not end within
+the time of a stop is killed.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from ...offsets.control import Control
 from ..asking import GroupLogs, ask, asker
 from ..connect import connect
 from ..settings import Settings
-from .child import ABORT, START_FOLDER, STOP, VARIABLE
+from .child import ABORT, AT_ONCE, COMES_BACK, START_FOLDER, STOP, VARIABLE
 from .ends import BACK_OFF_S, Then, after, next_wait_s
 
 logger = logging.getLogger("keylanes")
@@ -32,7 +33,7 @@ logger = logging.getLogger("keylanes")
 PROCESSES_MAX: Final = 256
 CORES: Final = "cores"
 STOP_SPARE_MS: Final = 5_000
-"""So long behind all limits of a stop a process is killed."""
+"""So long behind the limit of a stop a process is killed."""
 
 Processes: TypeAlias = int | Literal["cores"]
 
@@ -69,11 +70,14 @@ def run_processes(app: str, broker: object, settings: Settings, processes: Proce
 
 
 class _Child:
-    """One that was started. ``birth``: under which it told last that it runs."""
+    """One that was started. ``birth``: under which it told last that it runs; ``comes_back``: it said that it was
+    expelled, and may be started again.
+    """
 
     def __init__(self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.process = process
         self.birth: str | None = None
+        self.comes_back = False
         self._writer = writer
         self._hearing = asyncio.ensure_future(self._hear(reader))
 
@@ -95,7 +99,7 @@ class _Child:
         return cls(process, *await asyncio.open_unix_connection(sock=ours))
 
     def say(self, what: bytes) -> None:
-        """Tell it to stop, or to abort."""
+        """Tell it to stop: in order, at once, or without that."""
         self._writer.write(what)
 
     async def ended(self) -> int:
@@ -108,7 +112,10 @@ class _Child:
     async def _hear(self, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(ConnectionError):  # it has ended
             while told := await reader.readline():
-                self.birth = told.decode().strip()
+                if (text := told.decode().strip()) == COMES_BACK:
+                    self.comes_back = True
+                else:
+                    self.birth = text
 
 
 class Parent:
@@ -120,6 +127,8 @@ class Parent:
         self._children: dict[int, _Child] = {}
         self._reports: set[asyncio.Task[None]] = set()
         self._stops = asyncio.Event()
+        self._said = 0
+        """So often all were told to stop."""
         self._code = 0
 
     def run(self) -> int:
@@ -166,7 +175,7 @@ class Parent:
             has_begun=child.birth is not None,
             stops=self._stops.is_set(),
             until_level=self.until_level,
-            ends_when_expelled=self.settings.exit_on_expulsion,
+            may_come_back=child.comes_back,
         )
         if then is Then.ALL_END:
             self._code = code
@@ -183,14 +192,20 @@ class Parent:
 
     def _stop(self, sent: signal.Signals) -> None:
         """Pass a signal on to all."""
-        if is_first := not self._stops.is_set():
-            logger.info("%s: %s: stopping all processes in order", self.app, sent.name)
-            settings = self.settings
-            limit_ms = settings.drain_timeout_ms + 3 * settings.close_timeout_ms + STOP_SPARE_MS
-            asyncio.get_running_loop().call_later(limit_ms / 1000, self._kill)
         self._stops.set()
+        match self._said:
+            case 0:
+                what, then = STOP, "stopping all processes in order; once more releases at once"
+                limit_ms = self.settings.stop_limit_ms + STOP_SPARE_MS
+                asyncio.get_running_loop().call_later(limit_ms / 1000, self._kill)
+            case 1:
+                what, then = AT_ONCE, "all processes release at once; once more aborts"
+            case _:
+                what, then = ABORT, "aborting all processes"
+        self._said += 1
+        logger.info("%s: %s: %s", self.app, sent.name, then)
         for child in self._children.values():
-            child.say(STOP if is_first else ABORT)
+            child.say(what)
 
     def _kill(self) -> None:
         for number, child in self._children.items():

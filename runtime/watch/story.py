@@ -80,20 +80,29 @@ def level(records: int, seconds: float) -> str:
     return f"level with what its sources held at the start: {counted(records, 'record')} done in {seconds:.1f} s"
 
 
+def leaving(leave_ms: int) -> str:
+    """It works on, although it was told to stop."""
+    return f"stopping: others copy its state first, for at most {leave_ms / 1000:g} s; told again, it releases at once"
+
+
+def left_early(leave_ms: int) -> str:
+    """It does not."""
+    return f"others had not copied all of its state within {leave_ms / 1000:g} s (leave_ms): they restore the rest"
+
+
 def stopping(why: str, running: int, drain_ms: int) -> str:
     """No more is read; what runs has some time left."""
     have = "has" if running == 1 else "have"
     return f"stopping: {why}; {counted(running, 'running record')} {have} at most {drain_ms / 1000:g} s to end"
 
 
-def cut_off(running: int, drain_ms: int) -> str:
-    """What becomes of those that have not come to their end by then."""
+def cut_off(running: int, drain_ms: int | None) -> str:
+    """What becomes of those that have not come to their end by then; None: they were given no time."""
     were = "was" if running == 1 else "were"
     again = "it runs" if running == 1 else "they run"
-    return (
-        f"{counted(running, 'running record')} did not end within {drain_ms / 1000:g} s (drain_timeout_ms) and {were} "
-        f"dropped: nothing of that is kept, {again} again at the next start"
-    )
+    late = "" if drain_ms is None else f" did not end within {drain_ms / 1000:g} s (drain_timeout_ms) and"
+    dropped = f"{counted(running, 'running record')}{late} {were} dropped"
+    return f"{dropped}: nothing of that is kept, {again} again at the next start"
 
 
 def stopped(how: str, figures: Figures, seconds: float) -> str:

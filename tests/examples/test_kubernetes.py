@@ -20,6 +20,8 @@ PREFIX = "KEYLANES_"
 UNITS = {"Mi": 2**20, "Gi": 2**30}
 PYTHON_AND_ROCKSDB_BYTES = 172 * 2**20
 """What the page adds to the settings."""
+GRACE_S_DEFAULT = 30
+"""What Kubernetes gives to a pod to stop."""
 
 
 def manifests() -> list[dict[str, Any]]:
@@ -110,32 +112,27 @@ def steps() -> Iterator[tuple[int, str]]:
 
 
 def test_the_steps_of_a_stop_have_the_times_of_the_settings() -> None:
-    """And of the manifests; the sum is theirs."""
+    """Their sum is within what Kubernetes gives by default."""
     settings = Settings()
-    drain_s, close_s = settings.drain_timeout_ms // 1_000, settings.close_timeout_ms // 1_000
-    found = list(steps())
-    own = [drain_s, close_s, max(drain_s, close_s), 3 * close_s]
-    assert [seconds for seconds, _ in found[2:]] == own
-    assert [where for _, where in found] == [
-        "`preStop`",
-        "`--timeout-graceful-shutdown`",
-        "`drain_timeout_ms`",
-        "`close_timeout_ms`",
-        "the larger of the two",
-        "3 × `close_timeout_ms`",
-    ]
-    assert f"| **together** | **{sum(seconds for seconds, _ in found)} s** |" in PAGE
+    found = [(seconds, where.strip("`")) for seconds, where in steps()]
+    assert found == [(getattr(settings, where) // 1_000, where) for _, where in found]
+    together_s = settings.stop_limit_ms // 1_000
+    assert sum(seconds for seconds, _ in found) == together_s < GRACE_S_DEFAULT
+    assert f"| **together** | **{together_s} s** |" in PAGE
 
 
 @workloads
 def test_a_pod_has_the_time_to_stop_and_the_memory_to_work(kind: str) -> None:
     """All steps of a stop, one after the other, and all that the settings allow."""
-    (before, open_requests, *own), spec = list(steps()), of_kind(kind)["spec"]["template"]["spec"]
+    spec = of_kind(kind)["spec"]["template"]["spec"]
     found = container(of_kind(kind))
-    assert found["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", str(before[0])]
-    assert f"--timeout-graceful-shutdown={open_requests[0]}" in found["command"]
-    assert len(own) == 4
-    assert spec["terminationGracePeriodSeconds"] >= sum(seconds for seconds, _ in steps())
+    sleep, before_s = found["lifecycle"]["preStop"]["exec"]["command"]
+    assert sleep == "sleep"
+    (requests_s,) = [option.partition("=")[2] for option in found["command"] if "graceful" in option]
+    assert f"{before_s} s of `preStop` and at most {requests_s} s of `--timeout-graceful-shutdown`" in PAGE
+    together_s = int(before_s) + int(requests_s) + sum(seconds for seconds, _ in steps())
+    assert f"That is {together_s} s" in PAGE
+    assert spec["terminationGracePeriodSeconds"] >= together_s
     bounds = [name for name in Settings.__struct_fields__ if name.endswith("_bytes_max")]
     settings_bytes = sum(getattr(Settings(), name) or 0 for name in bounds)
     assert f"{settings_bytes // 2**20} MiB by default" in PAGE

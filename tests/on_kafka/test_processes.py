@@ -1,5 +1,6 @@
 """``app.run(processes=…)`` as its users see it: real processes on a real Kafka, killed and told to stop."""
 
+import asyncio
 import json
 import os
 import signal
@@ -8,9 +9,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
+from keylanes.errors import FencedError
 from keylanes.group.happened import Change
 from keylanes.group.history import History
 
@@ -173,6 +176,42 @@ def test_children_whose_parent_is_killed_stop_in_order(kafka: Ground, parents: l
     run.process.kill()
     assert run.end() == -signal.SIGKILL
     assert len(run.said("ends")) == 2
+
+
+def test_a_second_signal_hurries_all(kafka: Ground, parents: list[Parent]) -> None:
+    """The parent passes it on: nobody waits for a handler that does not end, and all end in order."""
+    fill(kafka, 200)
+    run = Parent(kafka, "stuck", drain_timeout_ms=600_000)
+    parents.append(run)
+    run.wait_for(lambda: len(run.said("handled")) == 200)
+    fill(kafka, 1, several.BAD)
+    run.wait_for(lambda: bool(run.said("stuck")))
+    run.process.terminate()
+    run.wait_for(lambda: any("stopping all processes in order; once more releases at once" in e for e in run.errors))
+    run.process.terminate()
+    assert run.end(20) == 0, run.errors[-20:]
+    assert len(run.said("ends")) == 3
+    assert any("dropped: nothing of that is kept" in line for line in run.errors)
+
+
+async def test_one_whose_name_another_process_has_is_not_started_again(kafka: Ground, parents: list[Parent]) -> None:
+    """It stood still, and a process elsewhere took its name. Were it started again, one would oust the other. All end,
+    with its exit code, and the process elsewhere goes on.
+    """
+    await asyncio.to_thread(fill, kafka, 200)
+    times: dict[str, Any] = {"session_timeout_ms": 60_000, "heartbeat_interval_ms": 500}
+    run = Parent(kafka, group_instance_id="web", exit_on_expulsion=True, **times)
+    parents.append(run)
+    await asyncio.to_thread(run.wait_for, lambda: len(run.said("handled")) == 200)
+    (victim,) = [process for process, value in run.said("name") if value == "web-1"]
+    with_signal(victim, signal.SIGSTOP)
+    app = kafka.app(None, group_instance_id="web-1", **times)
+    app.handler(kafka.source, parallelising_factor=8)(lambda value: None)
+    async with app:
+        with_signal(victim, signal.SIGCONT)
+        assert await asyncio.to_thread(run.end) == FencedError.exit_code, run.errors[-20:]
+        assert 2 <= len(run.children()) <= 3, "it asks once more at most, and is refused"
+        assert app.health().is_good
 
 
 def test_several_need_a_kafka(tmp_path_factory: pytest.TempPathFactory, parents: list[Parent]) -> None:

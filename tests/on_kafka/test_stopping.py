@@ -137,15 +137,42 @@ def test_handler_that_never_ends(folder: Ground, kind: str) -> None:
     assert 0 in again.handled()
 
 
-def test_second_signal_aborts(ground: Ground) -> None:
-    """A second SIGTERM does not wait for the drain: 130, at once; nothing doubles when it is started again."""
+def says(run: Running, what: str) -> Callable[[], bool]:
+    """Whether a line of its log has these words."""
+    return lambda: any(what in line for line in run.errors)
+
+
+def test_second_signal_releases_at_once(ground: Ground) -> None:
+    """A second SIGTERM does not wait for the drain: what is done is committed, and it ends in order; what runs is run
+    again by the next one.
+    """
     fill(ground, 400, stuck=True)
     run = Running(ground, "loop", drain_timeout_ms=60_000)
     run.wait_for(lambda: "stuck" in run.lines and len(run.handled()) > 100)
     run.process.terminate()
-    run.wait_for(lambda: any("stopping in order; once more aborts" in line for line in run.errors))
+    run.wait_for(says(run, "SIGTERM: stopping in order; once more releases at once"))
     run.process.terminate()
-    assert run.end(10) == ABORTED, run.errors[-10:]
+    assert run.end(10) == 0, run.errors[-10:]
+    assert says(run, "dropped: nothing of that is kept")()
+    assert sorted(published(ground)) == sorted(run.handled())
+    again = Running(ground, "plain", "level")
+    assert again.end(60) == 0, again.errors[-10:]
+    assert sorted(published(ground)) == list(range(400))
+
+
+def test_third_signal_aborts(ground: Ground) -> None:
+    """It waits for nothing, also not for a handler that ignores its cancellation: 130; nothing doubles when it is
+    started again.
+    """
+    fill(ground, 400, stuck=True)
+    run = Running(ground, "stubborn", drain_timeout_ms=60_000, close_timeout_ms=8_000)
+    run.wait_for(lambda: "stuck" in run.lines and len(run.handled()) > 100)
+    run.process.terminate()
+    run.wait_for(says(run, "SIGTERM: stopping in order; once more releases at once"))
+    run.process.terminate()
+    run.wait_for(says(run, "SIGTERM again: releasing at once; once more aborts"))
+    run.process.terminate()
+    assert run.end(15) == ABORTED, run.errors[-10:]
     again = Running(ground, "plain", "level")
     assert again.end(60) == 0, again.errors[-10:]
     assert sorted(published(ground)) == list(range(400))
@@ -172,8 +199,8 @@ def test_sigterm_while_it_starts() -> None:
 @pytest.mark.broker
 @pytest.mark.slow
 def test_sigterm_when_the_broker_is_gone(tmp_path: Path) -> None:
-    """Each step has its limit: the process ends within their sum, its exit code says that the last commit is missing,
-    and when the broker is back nothing was lost or doubled.
+    """All steps have one limit together: the process ends within that, its exit code says that the last commit is
+    missing, and when the broker is back nothing was lost or doubled.
     """
     server = KafkaServer(tmp_path / "kafka")
     server.start()
@@ -186,8 +213,8 @@ def test_sigterm_when_the_broker_is_gone(tmp_path: Path) -> None:
         before = len(run.handled())
         run.wait_for(lambda: len(run.handled()) > before or any("failed" in line for line in run.errors))
         run.process.terminate()
-        # drain, last commit, tasks, handlers, connections, broker, and what is left of the loop
-        assert run.end(2 * 1 + 5 * 1 + 3) == BrokerUnavailable.exit_code, run.errors[-10:]
+        # the drain, then all the rest, and the end of Python
+        assert run.end(1 + 1 + 3) == BrokerUnavailable.exit_code, run.errors[-10:]
         server.start()
         again = Running(ground, "plain", "level")
         assert again.end(60) == 0, again.errors[-10:]

@@ -10,7 +10,7 @@ from keylanes.errors import KeylanesError, SettingsError
 from keylanes.runtime.processes.ends import BACK_OFF_S, BACK_OFF_S_MAX, FATAL, Then, after, next_wait_s
 from keylanes.runtime.processes.parent import PROCESSES_MAX, count_of, said
 
-RUNS = {"has_begun": True, "stops": False, "until_level": False, "ends_when_expelled": False}
+RUNS = {"has_begun": True, "stops": False, "until_level": False, "may_come_back": False}
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ RUNS = {"has_begun": True, "stops": False, "until_level": False, "ends_when_expe
         (5, {"stops": True}, Then.DONE),
         (-9, {"stops": True}, Then.DONE),
         (3, {}, Then.ALL_END),
-        (3, {"ends_when_expelled": True}, Then.AGAIN),
+        (3, {"may_come_back": True}, Then.AGAIN),
         (130, {}, Then.AGAIN),
     ],
 )

@@ -32,7 +32,7 @@ class Short:
             await asyncio.sleep(0.1)
         raise Expelled("app", 1, "silent")
 
-    def stop(self) -> None:
+    def stop(self, **_: Any) -> None:
         """Noted."""
         self.stops += 1
 

@@ -18,7 +18,7 @@ from keylanes.group.silence import Silence
 from keylanes.offsets import control, snapshots
 from keylanes.offsets.control import Control
 from keylanes.offsets.ledger import Ledger, evolve_all
-from keylanes.runtime import member
+from keylanes.runtime import stopping
 from keylanes.runtime.engine.commit import CommitCycle
 from keylanes.runtime.engine.slots import Slots
 from keylanes.runtime.engine.transaction import Transactions
@@ -267,7 +267,7 @@ def last_commit_left_out(patch: Planting) -> None:
     async def nothing(cycle: CommitCycle, released: Any) -> None:
         return None
 
-    everywhere(patch, member._commit_rest, nothing)
+    everywhere(patch, stopping._commit_rest, nothing)
 
 
 PLANTS = [
@@ -521,9 +521,9 @@ PLANTS = [
         "commit cancelled by a stop",
         "the last commit of a stop takes what lies behind a transaction that is under way: lost records",
         changed(
-            Member,
-            "_drain",
-            ("await self._until(lambda: not cycle.is_sending, deadline)", "pass"),
+            stopping.Stopping,
+            "_commit",
+            ("await self._until(lambda: not cycle.is_sending, lambda: self.left_s(COMMITTED))", "pass"),
             ("if cycle.is_sending or going_on:", "if False:"),
         ),
         kinds=("stop", "slow", "late requests", "late markers"),

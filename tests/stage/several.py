@@ -7,13 +7,14 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 
 from keylanes import App, Retry, Settings
 from keylanes.runtime.processes.child import SIBLING
 
 BAD = -1
-"""The value at which a handler that ``fails`` does so for good."""
+"""The value at which a handler that ``fails`` does so for good, and one that gets ``stuck`` never ends."""
 WORK_S = 0.002
 
 
@@ -34,11 +35,15 @@ def main() -> None:
     def handle(value: int) -> None:
         if value == BAD and kind == "fails":
             raise ValueError("a bad value")
+        if value == BAD and kind == "stuck":
+            say("stuck")
+            threading.Event().wait()
         time.sleep(WORK_S)
         say(f"handled {value}")
 
     if SIBLING is not None:
         say("begins")
+        say(f"name {SIBLING.settings(app.settings).group_instance_id}")
     app.run(until="level" if until == "level" else None, processes=int(processes))
     say("ends")
 

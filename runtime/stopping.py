@@ -1,0 +1,194 @@
+"""How a process stops, in order and in time.
+
+1. *Leaves.* It says that it stops, and works on, while others copy its state and are granted its ranges. That is over
+   when it holds nothing, when the coordinator dismisses it, after ``leave_ms``, or when it is told to stop once more.
+   Who has no state, or nobody to copy it, or is back under its name soon, begins with the next step.
+2. *Drains.* It reads no more, and lets what runs come to its end, for ``drain_timeout_ms``.
+3. *Commits* what is done, with the release of all that it still holds, and waits until the group goes on without it.
+4. *Closes.*
+
+All of it ends within ``leave_ms`` + ``drain_timeout_ms`` + ``close_timeout_ms``, also when the broker says nothing.
+Each step has a time at which it is over; what it leaves of that is for the next ones.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ..brokers.protocol import BrokerError
+from ..brokers.waiting import bounded, closed_within, fatal_of
+from ..errors import BrokerUnavailable
+from .engine.commit import CommitCycle
+from .engine.slots import Slots
+from .holding import Holding
+from .membership.group import Group
+from .settings import Settings
+from .telling import Telling
+from .work import Work
+
+TICK_MS: Final = 10
+SETTLE_SHARE: Final = 0.2
+"""In the last part of the drain no record is begun: those that run shall come to their end."""
+
+CANCELLED: Final = 0.2
+COMMITTED: Final = 0.6
+LEFT: Final = 0.7
+TASKS_ENDED: Final = 0.7
+TOLD: Final = 0.75
+CONNECTIONS_CLOSED: Final = 0.8
+COPIES_CLOSED: Final = 0.9
+BROKER_CLOSED: Final = 0.95
+ENDED: Final = 1.0
+"""When each step behind the drain is over, as a part of ``close_timeout_ms``."""
+
+
+class StopBudget:
+    """The time that a stop has, by the loop's time. Before it begins, each step has all of its own."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.drain_s, self.close_s = settings.drain_timeout_ms / 1000, settings.close_timeout_ms / 1000
+        self._drained_by_s: float | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it is known when the stop is over."""
+        return self._drained_by_s is not None
+
+    def drains(self, now_s: float) -> None:
+        """From now on what runs comes to its end."""
+        self._drained_by(now_s + self.drain_s)
+
+    def closes(self, now_s: float) -> None:
+        """From now on nothing that runs is waited for."""
+        self._drained_by(now_s)
+
+    def left_s(self, part: float, now_s: float) -> float:
+        """What is left to a step that is over after this part of ``close_timeout_ms``; below 0, of the drain."""
+        by_s = now_s if self._drained_by_s is None else self._drained_by_s
+        return max(0.0, by_s + part * self.close_s - now_s)
+
+    def _drained_by(self, at_s: float) -> None:
+        """A later step never moves what an earlier one has set further away."""
+        self._drained_by_s = at_s if self._drained_by_s is None else min(self._drained_by_s, at_s)
+
+
+class Stopping:
+    """Of one run. ``is_over``: whether it ends anyway; ``has_failed``: by an error, which waits for nothing."""
+
+    def __init__(
+        self,
+        group: Group,
+        holding: Holding,
+        slots: Slots,
+        telling: Telling,
+        is_over: Callable[[], bool],
+        has_failed: Callable[[], bool],
+    ) -> None:
+        self.group, self.holding, self.slots, self.telling = group, holding, slots, telling
+        self.settings = group.settings
+        self.is_over, self.has_failed = is_over, has_failed
+        self.budget = StopBudget(self.settings)
+        self.asked = asyncio.Event()
+        self.is_at_once = False
+        """Told once more: nothing is waited for that others, or handlers, take their time for."""
+
+    def ask(self, now_s: float, *, at_once: bool = False) -> None:
+        """Stop; ``at_once``: neither work on nor drain."""
+        self.asked.set()
+        if at_once:
+            self.is_at_once = True
+            self.budget.closes(now_s)
+
+    def left_s(self, part: float) -> float:
+        """See ``StopBudget.left_s``."""
+        return self.budget.left_s(part, asyncio.get_running_loop().time())
+
+    def left_ms(self, part: float) -> int:
+        """The same in milliseconds."""
+        return int(self.left_s(part) * 1000)
+
+    def closes(self) -> None:
+        """See ``StopBudget.closes``."""
+        self.budget.closes(asyncio.get_running_loop().time())
+
+    # --- 1: leaving --------------------------------------------------------------------------------------------------
+
+    async def leave(self, *, until_level: bool) -> None:
+        """Say that this process stops, and work on until others have what they need of it. ``until_level``: so do all
+        others soon.
+        """
+        self.group.taking_part.leave()
+        if until_level or not self._is_needed() or self._may_go():
+            return
+        leave_ms, loop = self.settings.leave_ms, asyncio.get_running_loop()
+        self.telling.leaves(leave_ms)
+        until_s = loop.time() + leave_ms / 1000
+        await _until(lambda: self.is_over() or self.is_at_once or self._may_go(), lambda: until_s - loop.time())
+        if not (self.is_over() or self.is_at_once or self._may_go()):
+            self.telling.left_early(leave_ms)
+
+    def _is_needed(self) -> bool:
+        """Whether this process has, or may have, state that somebody else will have to copy."""
+        taking_part, standing = self.group.taking_part, self.group.standing
+        if not (self.group.stores and self.settings.leave_ms) or taking_part.is_alone or taking_part.returns_in_ms:
+            return False
+        return any(m.incarnation != standing.incarnation and not m.expelled for m in standing.ledger.control.unfenced())
+
+    def _may_go(self) -> bool:
+        return self.holding.holds_nothing() or self.holding.has_left() or self.group.is_dismissed()
+
+    # --- 2 and 3: the end of the work --------------------------------------------------------------------------------
+
+    async def drain(self, work: Work, committing: "asyncio.Task[None]") -> None:
+        """No more reading; workers finish what they hold until the deadline; what is done is committed."""
+        self.group.taking_part.leave()
+        work.stop_reading()
+        slots, budget, loop = self.slots, self.budget, asyncio.get_running_loop()
+        budget.drains(loop.time())
+        settle_s = SETTLE_SHARE * budget.drain_s
+        await self._until(lambda: slots.is_idle() and not slots.paused, lambda: self.left_s(0.0) - settle_s)
+        # What is still queued is for the next start. Were workers to go on, there would always be more to commit.
+        slots.stop()
+        await self._until(slots.is_idle, lambda: self.left_s(0.0))
+        # Before the last commit: a handler that ended behind it would be run again, although it had come to its end.
+        running, done = slots.running(), slots.records_done
+        await slots.close(self.left_s(CANCELLED))
+        self.telling.cut(running - (slots.records_done - done), at_once=self.is_at_once)
+        for run in work.runs:
+            run.dispatch.cut_off()
+        await self._commit(work, committing)
+        if not self.has_failed():
+            self.closes()
+            await self.group.leave(self.left_s(LEFT))
+
+    async def _commit(self, work: Work, committing: "asyncio.Task[None]") -> None:
+        """The last transactions, with which all is released. Raises a FatalError."""
+        cycle = work.cycle
+        await self._until(lambda: not cycle.is_sending, lambda: self.left_s(COMMITTED))
+        committing.cancel()
+        _, going_on = await asyncio.wait([committing], timeout=self.left_s(COMMITTED))
+        if self.has_failed():
+            return
+        if cycle.is_sending or going_on:
+            raise BrokerUnavailable("stopped without the last commit: the broker did not take it in time")
+        try:
+            await bounded(_commit_rest(cycle, work.holding.leave()), self.left_ms(COMMITTED), "the last commit")
+        except BrokerError as error:
+            raise fatal_of(error) from error
+        # Before it leaves, or its own fence would be a newer producer's.
+        await closed_within(self.left_ms(LEFT), cycle.transactions.close(), "closing a producer", excused=BrokerError)
+
+    async def _until(self, is_reached: Callable[[], bool], left_s: Callable[[], float]) -> None:
+        await _until(lambda: is_reached() or self.has_failed(), left_s)
+
+
+async def _until(is_reached: Callable[[], bool], left_s: Callable[[], float]) -> None:
+    """Wait for a condition, as long as there is time left."""
+    while not is_reached() and left_s() > 0:  # noqa: ASYNC110  # only at the end
+        await asyncio.sleep(TICK_MS / 1000)
+
+
+async def _commit_rest(cycle: CommitCycle, released: Sequence["asyncio.Future[None]"]) -> None:
+    """Commit what is done, and that all was given up."""
+    while (has_more := await cycle.commit()) or not all(one.done() for one in released):  # noqa: ASYNC110  # commits
+        await asyncio.sleep(0 if has_more else TICK_MS / 1000)

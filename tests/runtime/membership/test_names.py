@@ -1,0 +1,199 @@
+"""Processes with names: who lost its name ends for good, and who comes back has the folder of its name."""
+
+import asyncio
+import logging
+import re
+import shutil
+import socket
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from keylanes import FencedError, State
+from keylanes.brokers.simulated.broker import EPOCH_MS
+from keylanes.runtime.logs.office import Expelled
+from keylanes.runtime.logs.reader import signals_topic
+from keylanes.runtime.member import Member
+from keylanes.runtime.processes.child import COMES_BACK, Sibling
+from keylanes.runtime.rejoining import Rejoining
+from keylanes.runtime.settings import Settings
+
+from ...stage.engine import OUT, SOURCE, Engine, application
+from .group import BEAT_S, Group, held, passing_on, share, until, virtual
+
+# --- a name that another process has ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("hears", "exits", "lives_max"), [(True, False, 1), (True, True, 1), (False, False, 2), (False, True, 1)]
+)
+def test_who_was_superseded_ends_for_good(lives_max: int, *, hears: bool, exits: bool) -> None:
+    """It was not heard for two beats, and another process of its name took its place. If it reads that it was expelled
+    it does not ask to join again. If it comes back when that is forgotten, it asks once at most, and is refused. So
+    they do not oust each other without end, and the other one goes on.
+    """
+
+    async def story() -> None:
+        group, lives = Group(partitions=2), list[Member]()
+        old = group.process("a", passing_on(exit_on_expulsion=exits))
+        life = Rejoining(old.make, lives.append, old.settings())
+        living = asyncio.get_running_loop().create_task(life.run())
+        await until(lambda: held(old) == {0, 1})
+        birth, faults = old.member.identity.birth, group.cluster.faults
+        if hears:
+            faults.cut_from.add((birth, signals_topic("app")))
+        else:
+            faults.cut.add(birth)
+        new = group.process("again", passing_on())
+        new.settings = lambda: msgspec.structs.replace(new.app.settings, group_instance_id="a")  # type: ignore[method-assign]  # the other's name
+        await new.start()
+        group.send(10)
+        await group.done()
+        faults.heal()
+        with pytest.raises(FencedError, match=r"\(superseded\)" if hears else "was expelled|name in use") as ended:
+            await living
+        assert (ended.value.exit_code, len(lives)) == (3, lives_max)
+        await asyncio.sleep(30 * BEAT_S)
+        group.send(10)
+        await group.done()
+        assert (held(new), new.task.done()) == ({0, 1}, False)
+        await new.stop()
+
+    virtual(story)
+
+
+@pytest.mark.parametrize(
+    ("error", "comes_back"),
+    [
+        (Expelled("app", 1, "silent"), True),
+        (Expelled("app", 1, "superseded"), False),
+        (Expelled("app", 1, "left"), False),
+        (FencedError("group_instance_id='a' is the name of incarnation 1"), False),
+    ],
+    ids=["silent", "superseded", "left", "refused"],
+)
+def test_a_parent_hears_who_may_be_started_again(error: FencedError, comes_back: bool) -> None:
+    """The exit code is 3 in each case."""
+    theirs, ours = socket.socketpair()
+    with ours:
+        with theirs:
+            Sibling(1, 2, theirs).ends(error)
+        said = ours.makefile().read()
+    assert said == (f"{COMES_BACK}\n" if comes_back else "")
+
+
+# --- the folder of a name ---------------------------------------------------------------------------------------------
+
+
+class OnDisk(Engine):
+    """With its copies in a subfolder of a real state folder."""
+
+    folder: Path
+
+    def settings(self) -> Settings:
+        """With the folder."""
+        return msgspec.structs.replace(super().settings(), state_folder=str(self.folder))
+
+    def make(self) -> Member:
+        """As the application makes it: the folder is that of the settings."""
+        loop = asyncio.get_running_loop()
+        birth = f"{self.name}-{self.starts}-{id(self)}"
+        self.starts += 1
+        self.connection = self.cluster.connect(birth)
+        self.member = Member(
+            self.app.name,
+            list(self.app.handlers.values()),
+            self.connection,
+            self.settings(),
+            birth=birth,
+            wall_ms=lambda: EPOCH_MS + int(loop.time() * 1000),
+            now_s=loop.time,
+        )
+        return self.member
+
+
+def on_disk(group: Group, name: str, folder: Path) -> OnDisk:
+    """A process that counts the records of each key."""
+    app = application(commit_interval_ms=100, state_write_interval_ms=100)
+
+    @app.handler(SOURCE, to=OUT, parallelising_factor=4)
+    async def count(value: bytes, seen: State[int]) -> bytes:
+        seen.put((seen.get() or 0) + 1)
+        return value
+
+    engine = OnDisk(app, partitions=group.partitions, cluster=group.cluster, name=name)
+    engine.folder = folder
+    return engine
+
+
+def counted(*engines: Engine) -> int:
+    """How many records they have seen, by their state."""
+    total = 0
+    for engine in engines:
+        for partition in held(engine):
+            view = engine.view("seen")
+            total += sum(view.get(b"k%d" % n, partition=partition) or 0 for n in range(50))
+    return total
+
+
+def restored(caplog: pytest.LogCaptureFixture) -> int:
+    """How many records of changelogs were read."""
+    return sum(int(number) for number in re.findall(r"restored the state of .*: (\d+) records", caplog.text))
+
+
+def test_who_was_killed_reads_only_the_tail_into_the_copies_of_its_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the folder of its name lacks, and not the whole changelog."""
+
+    async def story() -> None:
+        group = Group(partitions=2)
+        engine = on_disk(group, "a", tmp_path / "running")
+        await engine.start()
+        group.send(400)
+        await group.done()
+        await asyncio.sleep(2)
+        shutil.copytree(tmp_path / "running", tmp_path / "left")  # as a process that is killed now leaves it
+        group.send(10)
+        await group.done()
+        await engine.crash()
+        caplog.clear()
+        again = on_disk(group, "a", tmp_path / "left")
+        await again.start()
+        await until(lambda: held(again) == {0, 1})
+        assert 10 <= restored(caplog) <= 40
+        assert counted(again) == 410
+        await again.stop()
+
+    with caplog.at_level(logging.DEBUG, "keylanes"):
+        virtual(story)
+
+
+def test_processes_that_swap_their_names_have_each_other_s_folders(tmp_path: Path) -> None:
+    """As long as a process has a name, and its folder, nobody else gets it. Then it works, and the state is right."""
+
+    async def story() -> None:
+        group = Group(partitions=2)
+        before = [on_disk(group, name, tmp_path) for name in "ab"]
+        for engine in before:
+            await engine.start()
+        await until(share(*before))
+        group.send(100)
+        await group.done()
+        await before[0].stop()
+        after = [on_disk(group, name, tmp_path) for name in "ba"]
+        with pytest.raises(FencedError, match="which has the name 'b', too"):
+            await after[0].start()
+        await before[1].stop()
+        for engine in after:
+            await engine.start()
+        await until(share(*after))
+        group.send(100)
+        await group.done()
+        assert counted(*after) == 200
+        for engine in after:
+            await engine.stop()
+        assert sorted(path.name for path in (tmp_path / "app").iterdir() if path.is_dir()) == ["a", "b"]
+
+    virtual(story)
