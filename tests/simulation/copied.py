@@ -41,6 +41,8 @@ class Copied:
     def __init__(self) -> None:
         self.copies: dict[int, CopyAsked] = {}
         """Those that are not over, by move."""
+        self.gone: set[int] = set()
+        """Who was expelled."""
         self.numbers: set[int] = set()
         self.changes: dict[tuple[TopicPartition, int], dict[bytes, Change]] = {}
         """By source partition and point, and by key."""
@@ -71,7 +73,9 @@ class Copied:
         self.reached[f"copy asked: {event.role}"] += 1
 
     def end(self, event: CopyEnded, cells: Mapping[TopicPartition, Cells]) -> None:
-        """What it was of has an owner, or somebody else copies it, too, unless its member leaves."""
+        """Of what an expelled member had somebody else has a copy, too, unless its member leaves. What was released may
+        be seen later than it was.
+        """
         copy = self.copies.pop(event.move, None)
         assert copy is not None, f"{event} of no copy"
         self.reached[f"copy ended: {event.reason}"] += 1
@@ -80,13 +84,14 @@ class Copied:
             for i in cells[place].within(band.first, band.end):
                 first = cells[place].bounds[i]
                 others = [one for one in self.copies.values() if _covers(one, place, first)]
-                has_owner = cells[place].holders[i].incarnation != NOBODY
-                assert has_owner or others or event.reason == LEAVES, (
+                is_lost = self._owner(place, first) in self.gone
+                assert not is_lost or others or event.reason == LEAVES, (
                     f"{event}: nobody owns {first:08x}, and {copy} was the last one"
                 )
 
     def expelled(self, incarnation: int) -> None:
         """Its copies are over."""
+        self.gone.add(incarnation)
         self.copies = {move: copy for move, copy in self.copies.items() if copy.incarnation != incarnation}
 
     def release(self, event: ReleaseAsked, move: PlannedMove) -> None:
