@@ -229,6 +229,28 @@ def test_a_range_that_was_not_followed_comes_back_without_a_restore(caplog: pyte
     decided(tell)
 
 
+def test_a_part_of_what_is_copied_is_granted() -> None:
+    """The learner does not write it any more; it follows the rest."""
+
+    async def tell(pair: Decided) -> None:
+        pair.send(5 * KEYS)
+        move = pair.ask_copy(pair.other, LOWER, UPPER)
+        await pair.ready(move)
+        await pair.released(pair.owner, LOWER, move)
+        await pair.granted(pair.other, LOWER)
+        pair.send(5 * KEYS)
+        await asyncio.sleep(3.0)
+        keeper = pair.other.member.keeper
+        assert keeper.stale_ms(PLACE, LOWER.first) is None
+        assert keeper.stale_ms(PLACE, UPPER.first) is not None
+        assert [points.pieces() for points in (one.points for one in keeper.learner._passes(PLACE))] == [
+            [(UPPER.first, UPPER.end, True)]
+        ]
+        assert pair.copied(pair.other, WHOLE) == pair.committed(WHOLE)
+
+    decided(tell)
+
+
 def test_a_grant_in_the_middle_of_a_copy() -> None:
     """Whoever is not ready restores what is left; what the learner was about to write is not written then."""
 
