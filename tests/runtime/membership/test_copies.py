@@ -45,7 +45,7 @@ class Decided(Pair):
 
     def ledger(self) -> Ledger:
         """Both logs as they are now."""
-        return evolve_all(Ledger(), [*self.events("app.control"), *self.events()])  # type: ignore[arg-type]  # theirs
+        return evolve_all(Ledger(), [*self.events("app.control"), *self.events()])
 
     def ask_copy(self, engine: Engine, *bands: KeyRange, role: str = "learner", bytes_per_s: int = 0) -> int:
         """COPY_ASKED; the number of its move."""
