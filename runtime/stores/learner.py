@@ -251,6 +251,18 @@ class Learner:
         size = max(0, sum(one.bytes for one in passes) - asked.bytes) / 1e6
         logger.info("the copy of %s is ready: %.1f MB in %.1f s", asked.label, size, seconds)
 
+    def _say_progress(self, copies: Sequence[CopyTold]) -> None:
+        """While something is copied; that it is followed needs no line."""
+        if left := [copy for copy in copies if not copy.is_ready]:
+            offsets, size = sum(copy.high - copy.position for copy in left), sum(self._bytes.values()) / 1e6
+            logger.info(
+                "copying state: %d of %d copies are not ready, %s offsets are left, %.1f MB were copied so far",
+                len(left),
+                len(copies),
+                f"{offsets:,}",
+                size,
+            )
+
     # --- while it runs -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -309,9 +321,14 @@ class Learner:
 
     async def _tell_on(self) -> None:
         """In each interval while there are copies, and at once when one is begun or ready."""
+        loop = asyncio.get_running_loop()
+        said_s = loop.time()
         while True:
             if copies := self.copies():
                 self.tell(copies)
+                if (loop.time() - said_s) * 1000 >= self.settings.report_interval_ms:
+                    said_s = loop.time()
+                    self._say_progress(copies)
             self._news.clear()
             try:
                 async with asyncio.timeout(self.settings.heartbeat_interval_ms / 1000):

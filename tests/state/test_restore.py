@@ -97,6 +97,26 @@ def test_each_range_from_its_own_marker() -> None:
     assert made.marks(100) == [(0, third.end, Marker(100, 1_000))]
 
 
+def test_plan_that_goes_on() -> None:
+    """From one watermark to the next: the time of a marker is that of the last one that was reached; points that are
+    left out have no more marks, and nothing is changed in them.
+    """
+    first, second = QUARTERS[:2]
+    markers = Steps([(*_ends(first), Marker(20, 980)), (*_ends(second), Marker(60, 990))])
+    made = plan([first, second], markers, high=100)
+    early = made.further(50, 120, 1_100)
+    assert (early.position, early.high) == (50, 120)
+    assert early.marks(70) == [(*_ends(first), Marker(70, 980)), (*_ends(second), Marker(70, 980))]
+    later = made.further(105, 120, 1_100)
+    assert later.marks(110) == [(0, second.end, Marker(110, 1_000))]
+    assert later.marks(120) == [(0, second.end, Marker(120, 1_100))]
+    left = later.without(Steps([(*_ends(first), True)]))
+    assert left.marks(120) == [(*_ends(second), Marker(120, 1_100))]
+    assert left.apply([Entry(110, state_key(first.first, 0, b"k"), b"v")]) == []
+    key = state_key(second.first, 0, b"k")
+    assert left.apply([Entry(110, key, b"v"), Entry(104, key, b"old")]) == [(key, b"v")]
+
+
 def test_whole_partition_from_two_markers() -> None:
     """With all points held, too, records below their range's marker are passed over, and none that begins above all."""
     first, *rest = QUARTERS

@@ -45,7 +45,7 @@ class Decided(Pair):
 
     def ledger(self) -> Ledger:
         """Both logs as they are now."""
-        return evolve_all(Ledger(), [*self.events("app.control"), *self.events()])  # type: ignore[arg-type]  # theirs
+        return evolve_all(Ledger(), [*self.events("app.control"), *self.events()])
 
     def ask_copy(self, engine: Engine, *bands: KeyRange, role: str = "learner", bytes_per_s: int = 0) -> int:
         """COPY_ASKED; the number of its move."""
@@ -225,6 +225,28 @@ def test_a_range_that_was_not_followed_comes_back_without_a_restore(caplog: pyte
         await asyncio.sleep(2.0)
         assert pair.owner.member.keeper.learner.copies() == (), "it owns it"
         pair.send(5 * KEYS)
+
+    decided(tell)
+
+
+def test_a_part_of_what_is_copied_is_granted() -> None:
+    """The learner does not write it any more; it follows the rest."""
+
+    async def tell(pair: Decided) -> None:
+        pair.send(5 * KEYS)
+        move = pair.ask_copy(pair.other, LOWER, UPPER)
+        await pair.ready(move)
+        await pair.released(pair.owner, LOWER, move)
+        await pair.granted(pair.other, LOWER)
+        pair.send(5 * KEYS)
+        await asyncio.sleep(3.0)
+        keeper = pair.other.member.keeper
+        assert keeper.stale_ms(PLACE, LOWER.first) is None
+        assert keeper.stale_ms(PLACE, UPPER.first) is not None
+        assert [points.pieces() for points in (one.points for one in keeper.learner._passes(PLACE))] == [
+            [(UPPER.first, UPPER.end, True)]
+        ]
+        assert pair.copied(pair.other, WHOLE) == pair.committed(WHOLE)
 
     decided(tell)
 

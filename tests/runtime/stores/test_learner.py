@@ -211,6 +211,7 @@ def test_old_copy_is_made_anew(caplog: pytest.LogCaptureFixture) -> None:
         await world.commit([(2, None)])
         world.cluster.compact(TopicPartition(TOPIC, 0), keep_tombstones=False)
         await world.commit([(1, b"new")])
+        world.copy().write([(key_of(999), b"of a key whose delete is gone")])
         world.now_ms += 85 * HOUR_MS
         await world.begin()
         await world.wait_ready(1)
