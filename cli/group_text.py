@@ -34,7 +34,8 @@ def group_json(app: str, stands: Stands) -> str:
         members.append(told)
     at = None if stands.at_ms is None else written(stands.at_ms)
     moves = [move._asdict() for move in group.moves]
-    told = {**group._asdict(), "state": group.state.value, "members": members, "moves": moves}
+    copies = [{**copy._asdict(), "held": [held._asdict() for held in copy.held]} for copy in group.copies]
+    told = {**group._asdict(), "state": group.state.value, "members": members, "moves": moves, "copies": copies}
     return json.dumps({"app": app, "at": at, **told})
 
 
@@ -72,12 +73,13 @@ def ranges_text(held: Sequence[Held]) -> str:
 
 
 def watched_text(app: str, stands: Stands) -> str:
-    """The same, and the moves that are under way."""
+    """The same, the moves that are under way, and the copies."""
     moves = [
         f"  move {move.move}: {move.label} from {move.origin or 'nobody'} to {move.target} waits for {move.waits_for}"
         for move in stands.group.moves
     ]
-    return "\n".join([group_text(app, stands), *moves])
+    copies = [f"  incarnation {copy.incarnation} has a copy of {copy.label}" for copy in stands.group.copies]
+    return "\n".join([group_text(app, stands), *moves, *copies])
 
 
 def cores_text(member: MemberShown, stands: Stands) -> str | None:

@@ -380,7 +380,7 @@ class Group:
         self._do_expel(name, "died")
 
     def _do_show(self) -> None:
-        group = shown(self.ledger.control, self.ledger.partitions)
+        group = shown(self.ledger.control, self.ledger.partitions, self.heard.copies)
         self.said.append(
             f"{group.state.value}, group epoch {group.group_epoch}, assignment epoch {group.assignment_epoch}"
         )
@@ -388,6 +388,9 @@ class Group:
             held = ", ".join(held.label for held in member.held) or "nothing"
             self.said.append(f"  {self.name_of(member.incarnation)}: {member.standing}, {held}, {member.share:.0%}")
         self.said += [f"  {line}" for line in group.waits]
+        if {store.topic for store in self.ledger.control.stores.values()}:
+            self.said += [f"  move {move.move}: {move.label} waits for {move.waits_for}" for move in group.moves]
+            self.said += [f"  {self.name_of(copy.incarnation)} has a copy of {copy.label}" for copy in group.copies]
 
     def _do_history(self) -> None:
         now = [told_of(entry) for entry in self.history.entries()]
