@@ -237,9 +237,8 @@ def _waits_for_copy(control: Control, move: PlannedMove, copies: Sequence[CopySh
         return (
             "" if all(c.is_ready for c in over) else f"incarnation {move.target} to copy its state ({over[0].progress})"
         )
-    busy = len({copy.held[0][:2] for copy in own if not copy.is_ready})
-    if busy:
-        return f"a slot at incarnation {move.target}, where copies_max of them are under way"
+    if any(not copy.is_ready for copy in own):
+        return f"a slot at incarnation {move.target}, which makes other copies (copies_max)"
     return (
         "its turn to be copied (moves_per_minute)" if counts_for_budget(move) else "the coordinator to ask for a copy"
     )
