@@ -153,6 +153,7 @@ def _move_json(move: Move) -> dict[str, Any]:
         "released": None if released is None else {"at": written(released.ms), "by": released.what},
         "granted": _written(move.granted_ms),
         "taken_up": _written(move.taken_up_ms),
+        "copy_asked": _written(move.copy_asked_ms),
         "withdrawn": _written(move.withdrawn_ms),
         "reason": move.reason or None,
         "stood_still_s": None if still_ms is None else still_ms / 1000,
@@ -239,11 +240,12 @@ def _move_line(move: Move, width: int) -> str:
 
 
 def _times(move: Move) -> list[str]:
-    """Each of the four, with what has passed since the one before that is known."""
+    """Each of the four, and when a copy was asked for, with what has passed since the one before that is known."""
     told: list[str] = []
     before: int | None = None
     asked, released = move.asked, move.released
     for name, ms in (
+        ("copy asked", move.copy_asked_ms),
         ("asked" if asked is None else asked.what, None if asked is None else asked.ms),
         ("released" if released is None else released.what, None if released is None else released.ms),
         ("granted", move.granted_ms),

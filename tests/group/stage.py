@@ -480,7 +480,8 @@ def told_of(entry: Entry) -> str:
     if isinstance(entry, Change):
         who = party(entry.party) if entry.party and entry.party.incarnation else bare(entry.birth)
         return f"{entry.at_ms // SECOND_MS}: {who} {entry.what}" + (f": {entry.cause}" if entry.cause else "")
-    times = "".join(at(one.what, one.ms) for one in (entry.asked, entry.released) if one is not None)
+    times = at("copy asked", entry.copy_asked_ms)
+    times += "".join(at(one.what, one.ms) for one in (entry.asked, entry.released) if one is not None)
     times += at("granted", entry.granted_ms) + at("taken up", entry.taken_up_ms) + at("withdrawn", entry.withdrawn_ms)
     still = "" if entry.stood_still_ms is None else f", stood still {entry.stood_still_ms // SECOND_MS}"
     what = f"{entry.topic}[{entry.partition}]{share(entry.first, entry.end)}"
