@@ -28,8 +28,7 @@ from keylanes.offsets.control_events import MemberExpelled
 from keylanes.offsets.events import Event
 from keylanes.runtime.logs.office import Expelled
 from keylanes.runtime.member import Member
-from keylanes.runtime.membership import coordinating
-from keylanes.runtime.membership.rules import rules_of
+from keylanes.runtime.membership import coordinating, rules
 from keylanes.runtime.settings import Settings
 from keylanes.runtime.stores import follower, restore
 
@@ -472,8 +471,8 @@ def limits_of(mix: Mix) -> Iterator[None]:
         (follower, "SLICE_CHANGES"): mix.slice_changes,
         (restore, "FETCH_RECORDS_MAX"): mix.restore_records_max,
         (coordinating, "LOOK_AGAIN_MS"): mix.sources_check_ms,
-        (coordinating, "RELEASE_MS"): mix.release_ms,
-        (coordinating, "rules_of"): partial(_rules_of, rules_of, mix.join_ms),
+        (rules, "RELEASE_MS"): mix.release_ms,
+        (coordinating, "rules_of"): partial(_rules_of, rules.rules_of, mix.join_ms),
     }
     before = {where: getattr(*where) for where in limits}
     for where, value in limits.items():
