@@ -20,7 +20,7 @@ from ..offsets.control import Control
 from ..offsets.control_events import ControlEvent
 from ..offsets.events import Committed, SnapshotTaken, StateChanged
 from ..offsets.ledger import Ledger
-from ..offsets.signals import Load, Signal
+from ..offsets.signals import Copies, Copy, Load, Signal
 from ..offsets.snapshots import newest_snapshot, search_starts
 from ..runtime.asking import GroupLogs
 from ..runtime.connect import connect
@@ -74,6 +74,8 @@ class Signalled(NamedTuple):
 
     heard: Heard | None
     loads: Loads
+    copies: Mapping[int, Mapping[int, Copy]] = MappingProxyType({})
+    """How far those of each incarnation have come, by move."""
 
 
 @asynccontextmanager
@@ -129,8 +131,8 @@ async def read_group(group: GroupLogs, at_ms: int | None, wall_ms: Callable[[], 
         return await logs.begin_offsets(await logs.read_control(Ledger()))
 
     ledger = await _read(group, read)
-    heard, loads = await signalled(group, ledger.control, at_ms, wall_ms)
-    found = shown(ledger.control, ledger.partitions)
+    heard, loads, copies = await signalled(group, ledger.control, at_ms, wall_ms)
+    found = shown(ledger.control, ledger.partitions, copies)
     return Stands(found, at_ms, wall_ms(), heard, costs_of(found, loads))
 
 
@@ -204,7 +206,7 @@ async def signalled(group: GroupLogs, control: Control, at_ms: int | None, wall_
     """When each member was heard last, by the signals, which are read backwards until all were, or to their start; and
     the load of ranges, which is told anew in intervals.
     """
-    loads = Loads()
+    loads, copies = Loads(), dict[int, dict[int, Copy]]()
     if not group.has_signals:
         return Signalled(None, loads)
     broker, limit = group.broker, group.settings.call_limit_ms
@@ -225,11 +227,13 @@ async def signalled(group: GroupLogs, control: Control, at_ms: int | None, wall_
         def hear(append_ms: int, signal: Signal) -> None:
             if isinstance(signal, Load):
                 loads.hear(signal, append_ms)
+            elif isinstance(signal, Copies):
+                copies[signal.incarnation] = {copy.move: copy for copy in signal.copies}
 
         await bounded(_hear(reader, spans, hear), limit, f"reading {sources[0].topic}")
     finally:
         await reader.close()
-    return Signalled(heard, loads)
+    return Signalled(heard, loads, copies)
 
 
 async def _heard(

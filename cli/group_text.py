@@ -34,7 +34,8 @@ def group_json(app: str, stands: Stands) -> str:
         members.append(told)
     at = None if stands.at_ms is None else written(stands.at_ms)
     moves = [move._asdict() for move in group.moves]
-    told = {**group._asdict(), "state": group.state.value, "members": members, "moves": moves}
+    copies = [{**copy._asdict(), "held": [held._asdict() for held in copy.held]} for copy in group.copies]
+    told = {**group._asdict(), "state": group.state.value, "members": members, "moves": moves, "copies": copies}
     return json.dumps({"app": app, "at": at, **told})
 
 
@@ -72,12 +73,13 @@ def ranges_text(held: Sequence[Held]) -> str:
 
 
 def watched_text(app: str, stands: Stands) -> str:
-    """The same, and the moves that are under way."""
+    """The same, the moves that are under way, and the copies."""
     moves = [
         f"  move {move.move}: {move.label} from {move.origin or 'nobody'} to {move.target} waits for {move.waits_for}"
         for move in stands.group.moves
     ]
-    return "\n".join([group_text(app, stands), *moves])
+    copies = [f"  incarnation {copy.incarnation} has a copy of {copy.label}" for copy in stands.group.copies]
+    return "\n".join([group_text(app, stands), *moves, *copies])
 
 
 def cores_text(member: MemberShown, stands: Stands) -> str | None:
@@ -151,6 +153,7 @@ def _move_json(move: Move) -> dict[str, Any]:
         "released": None if released is None else {"at": written(released.ms), "by": released.what},
         "granted": _written(move.granted_ms),
         "taken_up": _written(move.taken_up_ms),
+        "copy_asked": _written(move.copy_asked_ms),
         "withdrawn": _written(move.withdrawn_ms),
         "reason": move.reason or None,
         "stood_still_s": None if still_ms is None else still_ms / 1000,
@@ -237,11 +240,12 @@ def _move_line(move: Move, width: int) -> str:
 
 
 def _times(move: Move) -> list[str]:
-    """Each of the four, with what has passed since the one before that is known."""
+    """Each of the four, and when a copy was asked for, with what has passed since the one before that is known."""
     told: list[str] = []
     before: int | None = None
     asked, released = move.asked, move.released
     for name, ms in (
+        ("copy asked", move.copy_asked_ms),
         ("asked" if asked is None else asked.what, None if asked is None else asked.ms),
         ("released" if released is None else released.what, None if released is None else released.ms),
         ("granted", move.granted_ms),

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -16,7 +16,7 @@ from ..group.shown import GroupShown, shown
 from ..offsets.codec import SignalError, decode_signal
 from ..offsets.control import Control
 from ..offsets.ledger import Ledger
-from ..offsets.signals import Load
+from ..offsets.signals import Copies, Copy, Load
 from ..runtime.asking import GroupLogs
 from ..runtime.logs.reader import FETCH_RECORDS_MAX, HistoryTrimmed, LogReader, signals_topic
 from .group_logs import Heard, Stands, costs_of, signalled
@@ -37,7 +37,7 @@ class _Ear:
     def __init__(self, group: GroupLogs, control: Control) -> None:
         self.group, self.beats = group, Beats(control)
         self.sources = [TopicPartition(signals_topic(group.app), partition) for partition in range(PARTITIONS)]
-        self.loads = Loads()
+        self.loads, self.copies = Loads(), dict[int, Mapping[int, Copy]]()
         self._before: Heard | None = None
         self._reader: Reader | None = None
 
@@ -47,7 +47,8 @@ class _Ear:
             return
         broker, limit = self.group.broker, self.group.settings.call_limit_ms
         marks = await bounded(broker.watermarks(self.sources), limit, f"watermarks of {self.sources[0].topic}")
-        self._before, self.loads = await signalled(self.group, self.beats.control, None, wall_ms)
+        self._before, self.loads, copies = await signalled(self.group, self.beats.control, None, wall_ms)
+        self.copies = {**copies}
         self._reader = await bounded(broker.reader({}), limit, f"opening a reader of {self.sources[0].topic}")
         self._reader.assign({source: mark.high for source, mark in marks.items()})
 
@@ -69,6 +70,8 @@ class _Ear:
                 self.beats.hear(record.timestamp, signal)
                 if isinstance(signal, Load):
                     self.loads.hear(signal, record.timestamp)
+                elif isinstance(signal, Copies):
+                    self.copies[signal.incarnation] = {copy.move: copy for copy in signal.copies}
 
     @property
     def heard(self) -> Heard | None:
@@ -97,7 +100,7 @@ async def watch(group: GroupLogs, wall_ms: Callable[[], int], interval_ms: int, 
         await ear.open(wall_ms)
         while True:
             began_s = loop.time()
-            stands = shown(ledger.control, ledger.partitions)
+            stands = shown(ledger.control, ledger.partitions, ear.copies)
             show(Stands(stands, None, wall_ms(), ear.heard, costs_of(stands, ear.loads)))
             await ear.listen(interval_ms)
             await asyncio.sleep(max(0.0, began_s + interval_s - loop.time()))

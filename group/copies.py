@@ -15,15 +15,18 @@ Points without state know none of this: a plan says where they go.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ..offsets.control import Member
 from ..offsets.control_events import CopyAsked
-from ..offsets.event_values import Span
+from ..offsets.event_values import PlannedMove, Span
 from ..offsets.ledger import Place
 from .cells import Cell, Standing
 from .shares import NOBODY
 from .view import View
+
+STATE_BYTES: Final = 1 << 20
+"""A move of less state counts for no budget."""
 
 
 class Kept(NamedTuple):
@@ -85,6 +88,11 @@ def uncovered(points: Iterable[tuple[int, int]], by: Iterable[Span]) -> list[Spa
         else:
             found.append(Span(a, b))
     return found
+
+
+def counts_for_budget(move: PlannedMove) -> bool:
+    """Whether it is a wish of a plan, and has much state."""
+    return move.gain > 0 and move.state_bytes >= STATE_BYTES
 
 
 def passes(view: View, incarnation: int) -> set[Place]:

@@ -65,6 +65,8 @@ class Move(NamedTuple):
     taken_up_ms: int | None = None
     withdrawn_ms: int | None = None
     reason: str = ""
+    copy_asked_ms: int | None = None
+    """When its target was asked for a copy; None also where it had one before."""
 
     @property
     def label(self) -> str:
@@ -86,7 +88,7 @@ class Move(NamedTuple):
     def times_ms(self) -> list[int]:
         """Those that are known, in the order in which they should come."""
         asked, released = (None if one is None else one.ms for one in (self.asked, self.released))
-        times = (asked, released, self.granted_ms, self.taken_up_ms, self.withdrawn_ms)
+        times = (self.copy_asked_ms, asked, released, self.granted_ms, self.taken_up_ms, self.withdrawn_ms)
         return [ms for ms in times if ms is not None]
 
 

@@ -7,6 +7,8 @@ released   the owner released them (the record is in the offset log); or it was 
 granted    they were granted to the new owner
 taken up   the new owner cut them into workers (the record is in the offset log)
 
+Of a move with state there is a time before these: when its target was asked for a copy.
+
 *asked* and *granted* stand in the control log, the others in the offset log. The logs have no common order, and it does
 not matter in which order they are heard: what belongs together is found by place, epoch and points. Of the control log
 the events that count are told (offsets/control.py). Of the offset log only releases and cuts are kept, so the fold
@@ -24,6 +26,7 @@ from ..offsets.control import Control, Owner, event_counts, take
 from ..offsets.control_events import (
     ControlEvent,
     CoordinatorElected,
+    CopyAsked,
     LevelRaised,
     MemberExpelled,
     MemberFenced,
@@ -117,6 +120,8 @@ class History:
     """By move: its plan, and why this was made."""
     _targets: dict[int, int] = field(default_factory=dict)
     """By move: the incarnation to which it was planned."""
+    _copies_ms: dict[int, int] = field(default_factory=dict)
+    """By move: when its target was asked for a copy."""
     _causes: list[str] = field(default_factory=list)
     """That no plan has answered."""
     _cause: str = CHANGE
@@ -146,6 +151,8 @@ class History:
                     self._withdrawn[event.move] = _Withdrawn(timestamp_ms, position, event.reason)
             case PlanMade():
                 self._plan(event)
+            case CopyAsked():
+                self._copies_ms[event.move] = timestamp_ms
             case PartitionStarted():
                 self._causes.append(START)
             case LevelRaised():
@@ -283,6 +290,7 @@ class History:
                     released,
                     granted.ms,
                     taken_up_ms,
+                    copy_asked_ms=self._copies_ms.get(granted.move),
                 )
 
     def _why(self, granted: _Granted, asked: Moment | None) -> tuple[int, str]:
@@ -359,6 +367,7 @@ class History:
             asked=Moment(asked.ms, "asked"),
             withdrawn_ms=withdrawn.ms,
             reason=withdrawn.reason,
+            copy_asked_ms=self._copies_ms.get(event.move),
         )
         last: Move | None = None
         for first, end, released_ms in _pieces(self._released, hold, event.first, event.end):
@@ -410,7 +419,9 @@ class History:
             cause = cause or (LEFT if self.control.is_numbered else GIVEN_UP)
         origin, target = self._party(owner.incarnation), None if newest is None else self._party(newest.target)
         term = self.control.term if asked is None else asked.term
-        return Move(0, MoveState.ASKED, *place, first, end, origin, target, cause, plan, number, term)
+        copy_ms = self._copies_ms.get(number)
+        move = Move(0, MoveState.ASKED, *place, first, end, origin, target, cause, plan, number, term)
+        return move._replace(copy_asked_ms=copy_ms)
 
 
 def _note(into: dict[Hold, Steps[int]], event: RangesReleased | WorkersCut, first: int, end: int, ms: int) -> None:

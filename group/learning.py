@@ -20,7 +20,7 @@ who had it keeps a copy until its successor works. Until it is asked to release,
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ..offsets.control import LEARNER, STANDBY
 from ..offsets.control_events import CopyAsked, CopyEnded, Decision
@@ -28,13 +28,10 @@ from ..offsets.decide import Turn
 from ..offsets.event_values import PlannedMove, Span
 from ..offsets.ledger import Place
 from .cells import Cell, Standing, is_taken_up
-from .copies import Fixed, Kept, able, heir, kept_of, passes, spans_of, uncovered
+from .copies import Fixed, Kept, able, counts_for_budget, heir, kept_of, passes, spans_of, uncovered
 from .moves import cut_by, newest, pending, unasked
 from .shares import NOBODY
 from .view import Batch, View
-
-STATE_BYTES: Final = 1 << 20
-"""A move of less state counts for no budget."""
 
 
 class Run(NamedTuple):
@@ -72,11 +69,6 @@ def _asked(
     view: View, turn: Turn, number: int, incarnation: int, place: Place, bands: Sequence[Span], role: str
 ) -> CopyAsked:
     return CopyAsked(*turn.next(), number, incarnation, *place, tuple(bands), role, view.rules.copy_bytes_per_s)
-
-
-def counts_for_budget(move: PlannedMove) -> bool:
-    """Whether it is a wish of a plan, and has much state."""
-    return move.gain > 0 and move.state_bytes >= STATE_BYTES
 
 
 def wanting(view: View) -> list[tuple[PlannedMove, list[Span]]]:
@@ -223,7 +215,7 @@ def ended(view: View, turn: Turn) -> Batch:
                 used |= {k.asked.move for k in over if k.incarnation in staying or k.is_ready}
                 continue
             over = [kept for kept in over if kept.incarnation in staying - {cell.owner}]
-            keeps = next(members for run, members in keeping if run.first <= cell.first < run.end)
+            keeps = next((members for run, members in keeping if run.first <= cell.first < run.end), ())
             used |= {k.asked.move for k in over if _is_used(view, place, cell, newest(moves, cell), k, keeps)}
         over = [kept for kept in own if kept.asked.move not in used]
         found += [(kept.asked.move, _reason(view, kept, is_staying=kept.incarnation in staying)) for kept in over]

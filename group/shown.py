@@ -6,14 +6,20 @@ SYNC           points were granted, and their owner has not cut them into worker
 RUNNING        else
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from ..keyrange.hashing import SPACE_END
 from ..offsets.control import Control, Member
+from ..offsets.event_values import PlannedMove
 from ..offsets.ledger import PartitionLedger, Place
+from ..offsets.signals import Copy
 from .cells import NOTHING, Cell, Standing, cells, is_taken_up
+from .copies import counts_for_budget
+
+NOTHING_TOLD: Final[Mapping[int, Mapping[int, Copy]]] = MappingProxyType({})
 
 
 class GroupState(Enum):
@@ -70,6 +76,32 @@ class MoveShown(NamedTuple):
         return Held(*self[1:5], 0).label
 
 
+class CopyShown(NamedTuple):
+    """A copy of the state of points that an incarnation has, or makes. ``position``, ``high``: how far it has read the
+    changelog, -1 where that is not known, as ``is_ready`` is not then.
+    """
+
+    move: int
+    incarnation: int
+    role: str
+    held: tuple[Held, ...]
+    position: int
+    high: int
+    is_ready: bool
+
+    @property
+    def label(self) -> str:
+        """For people: what of, and how far."""
+        return f"{', '.join(held.label for held in self.held)} ({self.role}, {self.progress})"
+
+    @property
+    def progress(self) -> str:
+        """How far it has come."""
+        if self.is_ready:
+            return "ready"
+        return f"{self.position} of {self.high} of the changelog" if self.position >= 0 else "begun"
+
+
 class MemberShown(NamedTuple):
     """One that is not fenced. ``standing``: "member", or "expelled: CAUSE"; ``share``: of all points."""
 
@@ -86,7 +118,7 @@ class MemberShown(NamedTuple):
 
 class GroupShown(NamedTuple):
     """A group. ``group_epoch``: causes so far; ``assignment_epoch``: that the newest plan answers; ``waits``: what
-    waits for what, a sentence each; ``moves``: those under way.
+    waits for what, a sentence each; ``moves``: those under way; ``copies``: those that were asked for.
     """
 
     state: GroupState
@@ -98,10 +130,16 @@ class GroupShown(NamedTuple):
     members: tuple[MemberShown, ...]
     waits: tuple[str, ...]
     moves: tuple[MoveShown, ...] = ()
+    copies: tuple[CopyShown, ...] = ()
 
 
-def shown(control: Control, folds: Mapping[Place, PartitionLedger]) -> GroupShown:
-    """A group, by the folds of its logs."""
+def shown(
+    control: Control, folds: Mapping[Place, PartitionLedger], told: Mapping[int, Mapping[int, Copy]] = NOTHING_TOLD
+) -> GroupShown:
+    """A group, by the folds of its logs. ``told``: how far copies have come, by incarnation and move, where that was
+    heard.
+    """
+    copies = tuple(_copies(control, told))
     held: dict[int, list[Held]] = {}
     uncut: list[tuple[str, Held]] = []
     free: list[tuple[str, Held]] = []
@@ -137,11 +175,22 @@ def shown(control: Control, folds: Mapping[Place, PartitionLedger]) -> GroupShow
         control.moves.group_epoch,
         members,
         (*_told(asked), *_told([*uncut, *free])),
-        tuple(_moves(control, folds)),
+        tuple(_moves(control, folds, copies)),
+        copies,
     )
 
 
-def _moves(control: Control, folds: Mapping[Place, PartitionLedger]) -> Iterator[MoveShown]:
+def _copies(control: Control, told: Mapping[int, Mapping[int, Copy]]) -> Iterator[CopyShown]:
+    for number, asked in sorted(control.moves.copies.items()):
+        held = tuple(Held(asked.topic, asked.partition, band.first, band.end, 0) for band in asked.bands)
+        copy = told.get(asked.incarnation, {}).get(number)
+        far = (-1, -1, False) if copy is None else (copy.position, copy.high, copy.is_ready)
+        yield CopyShown(number, asked.incarnation, asked.role, held, *far)
+
+
+def _moves(
+    control: Control, folds: Mapping[Place, PartitionLedger], copies: Sequence[CopyShown]
+) -> Iterator[MoveShown]:
     """Those whose points are not all with their target yet, or not taken up there."""
     for number, move in sorted(control.moves.planned.items()):
         place = move.topic, move.partition
@@ -151,7 +200,12 @@ def _moves(control: Control, folds: Mapping[Place, PartitionLedger]) -> Iterator
                 continue
             is_asked = number in control.moves.asked
             is_cut = cell.owner != 0 and is_taken_up(parts[cell.epoch], cell.first, cell.end)
-            if waits_for := _waits_for(cell, move.target, is_asked=is_asked, is_cut=is_cut):
+            waits_for = _waits_for(cell, move.target, is_asked=is_asked, is_cut=is_cut)
+            if cell.standing is Standing.HELD and cell.owner == move.origin != move.target and not is_asked:
+                waits_for = _waits_for_copy(control, move, copies) or waits_for
+            elif cell.standing is not Standing.HELD and (name := _name_of_hold(control, place, cell.owner)):
+                waits_for += f", or for {name}"
+            if waits_for:
                 yield MoveShown(number, *place, move.first, move.end, move.origin, move.target, waits_for)
                 break
 
@@ -166,6 +220,37 @@ def _waits_for(cell: Cell, target: int, *, is_asked: bool, is_cut: bool) -> str:
         return "" if is_cut else f"incarnation {target} to take it up"
     owner = f"incarnation {cell.owner}"
     return f"{owner} to release it" if is_asked else f"the coordinator to ask {owner} for it"
+
+
+def _waits_for_copy(control: Control, move: PlannedMove, copies: Sequence[CopyShown]) -> str:
+    """What a move with state waits for before its owner is asked; "": for no copy."""
+    if move.topic not in {store.topic for store in control.stores.values()}:
+        return ""
+    own = [copy for copy in copies if copy.incarnation == move.target]
+    over = [
+        copy
+        for copy in own
+        for held in copy.held
+        if held[:2] == (move.topic, move.partition) and held.first < move.end and move.first < held.end
+    ]
+    if over:
+        return (
+            "" if all(c.is_ready for c in over) else f"incarnation {move.target} to copy its state ({over[0].progress})"
+        )
+    if any(not copy.is_ready for copy in own):
+        return f"a slot at incarnation {move.target}, which makes other copies (copies_max)"
+    return (
+        "its turn to be copied (moves_per_minute)" if counts_for_budget(move) else "the coordinator to ask for a copy"
+    )
+
+
+def _name_of_hold(control: Control, place: Place, owner: int) -> str:
+    """For whom points with state are held, and how long at most; "": for nobody."""
+    member = control.members.get(owner)
+    is_stateful = place[0] in {store.topic for store in control.stores.values()}
+    if member is None or not member.hold_ms or not is_stateful:
+        return ""
+    return f"{member.joined.instance!r} to come back, {member.hold_ms / 1000:g} s at most"
 
 
 def as_few(held: Iterable[Held]) -> list[Held]:
@@ -206,6 +291,11 @@ def _member(control: Control, member: Member, held: Mapping[int, list[Held]]) ->
 
 
 def _why(control: Control, place: Place, standing: Standing, owner: int) -> str:
+    why, name = _why_free(control, place, standing, owner), _name_of_hold(control, place, owner)
+    return f"{why}, or for {name}" if name else why
+
+
+def _why_free(control: Control, place: Place, standing: Standing, owner: int) -> str:
     if standing is Standing.LEAVING:
         return f"waits until incarnation {owner}, which was expelled, is fenced"
     living = [member for member in control.members.values() if not member.expelled]

@@ -380,7 +380,7 @@ class Group:
         self._do_expel(name, "died")
 
     def _do_show(self) -> None:
-        group = shown(self.ledger.control, self.ledger.partitions)
+        group = shown(self.ledger.control, self.ledger.partitions, self.heard.copies)
         self.said.append(
             f"{group.state.value}, group epoch {group.group_epoch}, assignment epoch {group.assignment_epoch}"
         )
@@ -388,6 +388,9 @@ class Group:
             held = ", ".join(held.label for held in member.held) or "nothing"
             self.said.append(f"  {self.name_of(member.incarnation)}: {member.standing}, {held}, {member.share:.0%}")
         self.said += [f"  {line}" for line in group.waits]
+        if {store.topic for store in self.ledger.control.stores.values()}:
+            self.said += [f"  move {move.move}: {move.label} waits for {move.waits_for}" for move in group.moves]
+            self.said += [f"  {self.name_of(copy.incarnation)} has a copy of {copy.label}" for copy in group.copies]
 
     def _do_history(self) -> None:
         now = [told_of(entry) for entry in self.history.entries()]
@@ -477,7 +480,8 @@ def told_of(entry: Entry) -> str:
     if isinstance(entry, Change):
         who = party(entry.party) if entry.party and entry.party.incarnation else bare(entry.birth)
         return f"{entry.at_ms // SECOND_MS}: {who} {entry.what}" + (f": {entry.cause}" if entry.cause else "")
-    times = "".join(at(one.what, one.ms) for one in (entry.asked, entry.released) if one is not None)
+    times = at("copy asked", entry.copy_asked_ms)
+    times += "".join(at(one.what, one.ms) for one in (entry.asked, entry.released) if one is not None)
     times += at("granted", entry.granted_ms) + at("taken up", entry.taken_up_ms) + at("withdrawn", entry.withdrawn_ms)
     still = "" if entry.stood_still_ms is None else f", stood still {entry.stood_still_ms // SECOND_MS}"
     what = f"{entry.topic}[{entry.partition}]{share(entry.first, entry.end)}"

@@ -17,7 +17,18 @@ from keylanes.group.heard import (
     News,
     partition_of,
 )
-from keylanes.offsets.signals import DIED, Beat, CoordinatorBeat, ExpelAsked, JoinAsked, LeaveAsked, MoveAsked, Signal
+from keylanes.offsets.signals import (
+    DIED,
+    Beat,
+    CoordinatorBeat,
+    Copies,
+    Copy,
+    ExpelAsked,
+    JoinAsked,
+    LeaveAsked,
+    MoveAsked,
+    Signal,
+)
 
 from ..stage.planting import Planting, Put, changed
 from .finding import is_found
@@ -147,6 +158,24 @@ def test_requests_are_known_until_they_are_answered(found: list[Record]) -> None
     for request in (*heard.asked, *heard.moves, *heard.expels):
         heard.answered(request)
     assert not any((heard.asked, heard.asked_ms, heard.moves, heard.expels))
+
+
+@given(st.lists(st.tuples(BIRTH, st.lists(st.tuples(st.integers(1, 5), st.booleans()), max_size=3)), max_size=8))
+def test_of_copies_the_last_word_of_each_member_counts(said: list[tuple[str, list[tuple[int, bool]]]]) -> None:
+    """What it does not name any more is not ready; and nothing is when its partition was not listened to."""
+    heard = Heard(SESSION_MS, INTERVAL_MS)
+    last: dict[str, dict[int, bool]] = {birth: {} for birth in BIRTHS}
+    for birth, told in said:
+        last[birth] = dict(told)
+        copies = tuple(Copy(move, 1, 2, 3, is_ready) for move, is_ready in told)
+        heard.hear(of(birth), 0, Copies(BIRTHS.index(birth) + 1, copies))
+    for birth in BIRTHS:
+        for move in range(1, 6):
+            assert heard.is_ready(BIRTHS.index(birth) + 1, move) is last[birth].get(move, False)
+    heard.begin_anew(of("a"))
+    assert set(heard.copies) == {BIRTHS.index(birth) + 1 for birth, _ in said if of(birth) != of("a")}
+    heard.keep({})
+    assert not heard.copies
 
 
 @given(records())

@@ -7,20 +7,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from random import Random
 
+import msgspec
 import pytest
 
 from keylanes.group import copies, learning, moves, plans
 from keylanes.group.books import Books
 from keylanes.group.cells import Standing
 from keylanes.group.members import dismissed
-from keylanes.group.view import Rules
+from keylanes.group.view import Batch, Rules, Seat
 from keylanes.keyrange.hashing import SPACE_END
-from keylanes.offsets.control import LEARNER, STANDBY
+from keylanes.offsets.control import LEARNER, LOAD, STANDBY
 from keylanes.offsets.control_events import (
     CopyAsked,
     CopyEnded,
     Decision,
     MemberExpelled,
+    PlanMade,
     RangesGranted,
     ReleaseAsked,
 )
@@ -311,6 +313,18 @@ def plays_all(seeds: Iterable[int], *, heals: bool) -> None:
 def test_ranges_with_state_move_when_there_is_a_copy(seed: int) -> None:
     """Members die at each step, signals are lost, late and doubled, coordinators are replaced and know nothing."""
     plays(seed)
+
+
+def test_after_two_plans_for_load_within_a_minute_half_as_many_moves_may_begin() -> None:
+    """For ten minutes; a plan that comes later, or for another cause, halves nothing."""
+    plan = PlanMade(1, 1, 1, 1, LOAD, 0, 0, 1, ())
+    for gap_ms, cause, left in ((59_999, LOAD, 5), (60_000, LOAD, 9), (59_999, "change", 9)):
+        seat = Seat("app", "z1", 0)
+        seat.note(Batch([plan]), 1_000)
+        seat.note(Batch([msgspec.structs.replace(plan, cause=cause)]), 1_000 + gap_ms)
+        assert seat.left_of_budget(9, 1_000 + gap_ms) == left
+        assert seat.left_of_budget(9, 1_000 + gap_ms + 599_999) == left
+        assert seat.left_of_budget(9, 1_000 + gap_ms + 600_000) == 9
 
 
 PLANTED: dict[str, tuple[str, Put]] = {

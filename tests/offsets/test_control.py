@@ -1,5 +1,9 @@
 """The fold of the control log where events say what can't be, or say it again."""
 
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from keylanes.keyrange.hashing import SPACE_END
@@ -270,6 +274,47 @@ def test_what_was_asked_for_is_asked_until_it_was_granted_on() -> None:
         assert folded(*numbered(*held, *rest)).moves.asked == {2: in_turn([*numbered(*held)])[-1]}
     assert not folded(*numbered(*held, grant(2, 2))).moves.asked
     assert not folded(*numbered(*held, grant(2, 2, end=4), grant(2, 3, first=4))).moves.asked
+
+
+COPY_BANDS = st.lists(st.tuples(st.integers(0, 7), st.integers(1, 8)), min_size=1, max_size=2)
+COPY_STEPS = st.one_of(
+    st.tuples(st.just("ask"), st.integers(1, 9), st.integers(1, 3), COPY_BANDS),
+    st.tuples(st.just("end"), st.integers(1, 9)),
+    st.tuples(st.just("grant"), st.integers(1, 3), COPY_BANDS),
+    st.tuples(st.just("expel"), st.integers(1, 3)),
+)
+
+
+@given(st.lists(COPY_STEPS, max_size=12))
+def test_a_copy_is_over_when_it_is_owned_or_ended_or_its_member_is_gone(steps: list[tuple[Any, ...]]) -> None:
+    """Against a twin that keeps a set of points for each copy, and the owner of each point."""
+    log = [*BEGUN, member_joined(1, 2, "b", "app.b"), member_joined(1, 3, "c", "app.c")]
+    owners, copies = dict.fromkeys(range(16), 0), dict[int, tuple[int, set[int]]]()
+    gone: set[int] = set()
+    move_max = epoch = 0
+    for what, *given_ in steps:
+        spans = [(first, first + length) for first, length in given_[-1]] if what in ("ask", "grant") else []
+        points = {point for first, end in spans for point in range(first, end)}
+        number = given_[0]
+        if what == "ask":
+            bands = tuple(Span(*span) for span in spans)
+            log.append(CopyAsked(1, 0, number, given_[1], "t", 0, bands, "standby", 0))
+            copies[number], move_max = (given_[1], points), max(move_max, number)
+        elif what == "end":
+            log.append(CopyEnded(1, 0, number, "of no use"))
+            copies.pop(number, None)
+        elif what == "grant":
+            epoch += 1
+            log.append(ranges_granted(1, number, epoch, "t", 0, tuple(Band(*span, 0) for span in spans)))
+            owners |= dict.fromkeys(points, number)
+            copies = {n: (i, of) for n, (i, of) in copies.items() if i != number or {owners[p] for p in of} != {i}}
+        elif number not in gone:  # it is expelled once
+            gone.add(number)
+            log.append(member_expelled(1, number))
+            copies = {n: (i, of) for n, (i, of) in copies.items() if i != number}
+    control = folded(*in_turn(log))
+    assert {n: copy.incarnation for n, copy in control.moves.copies.items()} == {n: i for n, (i, _) in copies.items()}
+    assert control.moves.move_max == move_max
 
 
 def test_a_copy_of_the_fold_changes_by_itself() -> None:
