@@ -41,7 +41,7 @@ def counting(handled: list[int] | None = None, *, work_s: float = 0.0, **setting
 
 async def pair(group: Group, app: App, *, is_named: bool = False) -> tuple[Engine, Engine]:
     """Two processes that share all; the first one coordinates."""
-    first = group.process("a", counting(leave_ms=0), is_named=False)
+    first = group.process("a", counting(leave_ms=60_000), is_named=False)
     second = group.process("b", app, is_named=is_named)
     for engine in (first, second):
         await engine.start()
