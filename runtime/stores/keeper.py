@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from ...brokers.partitioner import PartitionOfKey, partition_of_key
 from ...brokers.protocol import Broker, Outgoing, Record, TopicDescription, TopicPartition
 from ...errors import FencedError, SettingsError, StateNotReady
 from ...keyrange.ranges import KeyRange
@@ -30,6 +31,7 @@ from ..handlers.store_declarations import codec_of
 from ..handlers.stores import Binding, Bindings, looked_up
 from ..settings import Settings
 from ..watch.statistics import Progress
+from .answers import NO_COPIES, Answering, Followed, GroupView
 from .follower import BrokerTable, CopyTable, Follower, StateThreads, Storage
 from .restore import Restore, Restoring
 from .view import Found
@@ -92,8 +94,13 @@ class Keeper:
         self._marked_s = 0.0
         self._asked_ms = self._in_office_ms = wall_ms()
         self._threads = StateThreads()
+        self.group: GroupView | None = None
+        """By which questions from outside are answered."""
+        self.partitioners: Mapping[str, PartitionOfKey] = {}
+        """By topic; murmur2 for others."""
+        self.followed: Followed = NO_COPIES
         self._withheld: str | None = None
-        """Why no question from outside is answered."""
+        """Why no question from outside is answered any more."""
 
     @property
     def wanted(self) -> list[StoreSpec]:
@@ -217,6 +224,18 @@ class Keeper:
         maximum = ledger.control.incarnation_max
         return Writers(changed, _newest(changed), living, maximum, own=own, succeeding=succeeding)
 
+    def part_with(self, points: Iterable[tuple[Place, KeyRange]]) -> None:
+        """A transaction gives points up that is being sent: others may change them before its outcome is known here."""
+        for place, within in points:
+            if (storage := self.storages.get(place)) is not None:
+                storage.state.part_with(within)
+
+    def keep(self, points: Iterable[tuple[Place, KeyRange]]) -> None:
+        """It was not committed."""
+        for place, within in points:
+            if (storage := self.storages.get(place)) is not None:
+                storage.state.keep(within)
+
     def release(self, place: Place, within: KeyRange) -> None:
         """A range was released: its state is somebody else's from here on."""
         storage = self.storages.get(place)
@@ -249,20 +268,27 @@ class Keeper:
     def _hear(self, progress: Progress) -> None:
         self.restoring = progress
 
-    def withhold(self, why: str | None) -> None:
-        """Answer no question from outside, as others may have what this process had; None: answer again."""
+    def withhold(self, why: str) -> None:
+        """Answer no question from outside any more, as others may have what this process had."""
         self._withheld = why
 
     def find(self, name: str) -> Found:
-        """A store, and the states of all partitions; raises StateNotReady."""
-        info = self.infos.get(name)
+        """A store, and all partitions of its topic; raises StateNotReady."""
+        info, group = self.infos.get(name), self.group
         if self._withheld is not None:
             raise StateNotReady(f"store {name!r} can't be read: {self._withheld}")
-        if info is None:
+        if info is None or group is None:
             raise StateNotReady(f"store {name!r} can't be read yet: the application is starting")
         declared = next(d for d in self.handlers[info.topic].stores if d.name == name)
-        states = {place: storage.state for place, storage in self.storages.items()}
-        return Found(info, Binding(info.number, declared), states)
+        if (doubt := group.doubt()) is not None:
+            raise StateNotReady(f"store {name!r} can't be read: {doubt}")
+        partitions = {
+            place[1]: Answering(place, storage.state, group, self.followed)
+            for place, storage in self.storages.items()
+            if place[0] == info.topic
+        }
+        partition_of = self.partitioners.get(info.topic, partition_of_key)
+        return Found(info, Binding(info.number, declared), partitions, partition_of)
 
     # --- while it runs -----------------------------------------------------------------------------------------------
 
