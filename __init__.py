@@ -9,6 +9,7 @@ from .errors import (
     BrokerUnavailable,
     ContextClosed,
     DecodeFailed,
+    Elsewhere,
     EmbeddedInUse,
     FatalError,
     FencedError,

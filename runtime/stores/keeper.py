@@ -405,8 +405,10 @@ def _newest(changed: Iterable[int]) -> frozenset[int]:
 class StateFolder:
     """An ``OpenCopies`` of a subfolder of ``Settings.state_folder``, which this process has from the first call on."""
 
-    def __init__(self, app: str, folder: str, name: str | None, cache_bytes: int) -> None:
+    def __init__(self, app: str, folder: str, name: str | None, cache_bytes: int, birth: str = "") -> None:
         self.app, self.folder, self.name, self.cache_bytes = app, Path(folder), name, cache_bytes
+        self.birth = birth
+        """Of this process: the subfolder says it, so that others know whose it is."""
         self._claimed: Claimed | None = None
         self._closed = False
         self._guard = threading.Lock()
@@ -439,7 +441,7 @@ class StateFolder:
         if self._claimed is not None:
             return self._claimed.folder
         try:
-            claimed = claim(self.folder, self.app, self.name, cache_bytes=self.cache_bytes)
+            claimed = claim(self.folder, self.app, self.name, birth=self.birth, cache_bytes=self.cache_bytes)
         except NameInUse as error:
             raise FencedError(str(error)) from error
         if claimed.was_adopted:
@@ -453,9 +455,9 @@ class StateFolder:
         raise RocksError(f"{claimed.folder} is not wanted any more: the application stops")
 
 
-def open_state_folder(app: str, settings: Settings) -> StateFolder | None:
+def open_state_folder(app: str, settings: Settings, birth: str) -> StateFolder | None:
     """How the copies in ``Settings.state_folder`` are opened; None when none is named."""
     folder = settings.state_folder
     if folder is None:
         return None
-    return StateFolder(app, folder, settings.group_instance_id, settings.state_cache_bytes_max)
+    return StateFolder(app, folder, settings.group_instance_id, settings.state_cache_bytes_max, birth)
