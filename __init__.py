@@ -58,6 +58,7 @@ __all__ = [
     "ContextClosed",
     "DeadLetter",
     "DecodeFailed",
+    "Elsewhere",
     "EmbeddedInUse",
     "FatalError",
     "FencedError",

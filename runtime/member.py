@@ -408,7 +408,7 @@ class Member:
                 return
 
     def _look_whether_lost(self) -> None:
-        """Who can't read the control log for a session does not know what it may do: it begins no record until it can."""
+        """Who can't read the control log for a session does not know what it may do, and begins no record."""
         is_lost = self.group.following.is_lost()
         if is_lost != self._is_lost:
             self._is_lost = is_lost
