@@ -9,11 +9,12 @@ import pytest
 
 from keylanes import App, Elsewhere, State, StateNotReady
 from keylanes.brokers.partitioner import partition_of_key
-from keylanes.brokers.protocol import BrokerError, Producer
+from keylanes.brokers.protocol import BrokerError, Outgoing, Producer
 from keylanes.brokers.simulated.broker import Latency
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.keyrange.hashing import SPACE_END, point_of_key
 from keylanes.keyrange.ranges import WHOLE, KeyRange
+from keylanes.offsets.codec import encode
 from keylanes.offsets.ledger import Place
 from keylanes.state.changelog import decode_stored, encode_stored
 from keylanes.state.keys import parse_key, state_key
@@ -21,6 +22,7 @@ from keylanes.state.memory import MemoryCopies
 
 from ...stage.cluster import Cluster
 from ...stage.engine import OUT, SOURCE, Engine, application
+from ...stage.log_events import member_fenced
 from .group import BEAT_S, SESSION_S, Group, held, share, until, virtual
 from .test_hand_over import KEYS, QUARTER, REQUEST_S, Pair, key_in
 from .test_members import Deaf
@@ -365,6 +367,54 @@ def test_who_has_not_read_the_control_log_for_long_answers_nothing() -> None:
         assert engine.view("seen").get(b"k0") == 1
         await asyncio.sleep(60)
         assert engine.view("seen").get(b"k0") == 1, "where nothing happens what is known does not get old"
+        await engine.stop()
+
+    virtual(story)
+
+
+def test_a_log_that_is_never_read_to_its_end_is_known_all_the_same() -> None:
+    """There is always something new in it, which counts for nothing here."""
+
+    async def story() -> None:
+        group = Group(partitions=1)
+        engine = group.process("a", counting(query_view_ms_max=3_000))
+        await engine.start()
+        group.send(10)
+        await group.done()
+        late = encode(member_fenced(0, 99))
+        for _ in range(100):
+            group.cluster.write([Outgoing("app.control", 0, None, late)], ())
+            assert engine.view("seen").get(b"k0") == 1
+            await asyncio.sleep(0.1)
+        await engine.stop()
+
+    virtual(story)
+
+
+def test_the_older_of_two_clocks_counts() -> None:
+    """A machine that slept shows it by the time of the day, until the log is read; one whose clock is set back by the
+    other one.
+    """
+
+    async def story() -> None:
+        group = Group(partitions=1, cluster=LateCluster(1, Latency()))
+        engine = group.process("a", counting(query_view_ms_max=3_000))
+        await engine.start()
+        group.send(10)
+        await group.done()
+        seen, member, connection = engine.view("seen"), engine.member, engine.connection
+        right = member.wall_ms
+        member.wall_ms = lambda: right() + 60_000
+        with pytest.raises(StateNotReady, match=r"read the control log 6\d{4} ms ago"):
+            seen.get(b"k0")
+        await asyncio.sleep(3)
+        assert seen.get(b"k0") == 1
+        member.wall_ms = right
+        connection.is_deaf = True
+        await asyncio.sleep(5)
+        with pytest.raises(StateNotReady, match="read the control log"):
+            seen.get(b"k0")
+        connection.is_deaf = False
         await engine.stop()
 
     virtual(story)
