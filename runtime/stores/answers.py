@@ -14,11 +14,13 @@ from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 from ...errors import Elsewhere, StateNotReady
 from ...keyrange.ranges import WHOLE, KeyRange
 from ...keyrange.steps import Steps
-from ...offsets.control import Control, Member
+from ...offsets.control import Control, Member, Owner
 from ...offsets.ledger import Place
 from ...state.keys import bounds_of
 from ...state.lookup import walked
 from ..handlers.partition_state import PartitionState
+
+_NOBODYS: Final[Steps[Owner]] = Steps()
 
 How: TypeAlias = Literal["owner", "copy"]
 """Out of what a point is answered."""
@@ -71,11 +73,14 @@ class GroupView:
             f"query_view_ms_max is {self._ms_max}"
         )
 
-    def owners(self, place: Place) -> Steps[int]:
-        """The incarnations that have the points of a partition and were not expelled."""
-        control = self._control()
-        pieces = () if (owners := control.owners.get(place)) is None else owners.pieces()
-        return Steps((a, b, o.incarnation) for a, b, o in pieces if not control.is_expelled(o.incarnation))
+    def owners(self, place: Place) -> Steps[Owner]:
+        """By the log; some of them may have been expelled."""
+        return self._control().owners.get(place, _NOBODYS)
+
+    def owner(self, place: Place, point: int) -> int | None:
+        """The incarnation that has a point; None: nobody has it now."""
+        control, owner = self._control(), self.owners(place).at(point)
+        return None if owner is None or control.is_expelled(owner.incarnation) else owner.incarnation
 
     def is_own(self, incarnation: int | None) -> bool:
         """Whether that is this process."""
@@ -97,7 +102,9 @@ class Answering(NamedTuple):
 
     def read_committed(self, key: bytes, point: int) -> bytes | None:
         """See ``Lookup``; raises Elsewhere, too."""
-        ((_, how),) = self._whole(KeyRange(point, point + 1))
+        how = self._how(point)
+        if how is None:
+            raise self._refusal(KeyRange(point, point + 1))
         return self.state.read_committed(key, point) if how == "owner" else self.state.table.get(key)
 
     def span_committed(self, first: bytes, end: bytes | None, within: KeyRange) -> Iterator[tuple[bytes, bytes]]:
@@ -128,17 +135,16 @@ class Answering(NamedTuple):
 
     def _parts(self, within: KeyRange) -> Iterator[tuple[KeyRange, How | None]]:
         """All of a range, in order, and out of what each part is answered; None: it is not."""
-        owners = self.group.owners(self.place)
         edges = {within.first, within.end}
-        for steps in (owners, self.state.ready, self.state.parting):
+        for steps in (self.group.owners(self.place), self.state.ready, self.state.parting):
             edges.update(first for first, _, _ in steps.all_pieces(within.first, within.end))
         if self.stale_ms_max is not None:
             edges.update(edge for band in self.copies.followed(self.place) for edge in (band.first, band.end))
         for first, end in pairwise(edge for edge in sorted(edges) if within.first <= edge <= within.end):
-            yield KeyRange(first, end), self._how(owners.at(first), first)
+            yield KeyRange(first, end), self._how(first)
 
-    def _how(self, owner: int | None, point: int) -> How | None:
-        if self.group.is_own(owner) and self.state.is_answered(point):
+    def _how(self, point: int) -> How | None:
+        if self.state.is_answered(point) and self.group.is_own(self.group.owner(self.place, point)):
             return "owner"
         if self.stale_ms_max is not None:
             stale_ms = self.copies.stale_ms(self.place, point)
@@ -156,7 +162,7 @@ class Answering(NamedTuple):
 
     def _refusal(self, part: KeyRange) -> StateNotReady:
         """Why a range that is not answered is not."""
-        owner = self.group.owners(self.place).at(part.first)
+        owner = self.group.owner(self.place, part.first)
         what = f"{self.state.label}: the state of {part}"
         copy = "" if self.stale_ms_max is None else self._copy_of(part)
         if self.group.is_own(owner):
