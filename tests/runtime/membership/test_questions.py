@@ -223,9 +223,8 @@ class Judge:
                     self.refused[engine.name].add(type(error).__name__)
                     continue
                 self.answers += 1
-                of_others = [
-                    by for _, by in self.pair.handled[key][answer : committed.get(key, 0)] if by != engine.name
-                ]
+                by = list(dict(self.pair.handled[key]).values())  # of a record that was run again the last one counts
+                of_others = [who for who in by[answer : committed.get(key, 0)] if who != engine.name]
                 assert answer <= committed.get(key, 0), f"{engine.name} says {answer} of k{key}, which is not committed"
                 assert not of_others, f"{engine.name} says {answer} of k{key}; {committed[key]} is what another made it"
 
