@@ -17,6 +17,7 @@ KeylanesError
 │   └── NotSimulated            app.test() alone: a handler waits for a socket, a host name or a process
 ├── SendUnknown                 a record sent outside of handlers may be there: look, or send it again
 ├── StateNotReady               the state is not restored yet, or not held by this process: ask again later
+│   └── Elsewhere               another member has it: ask that one
 └── HandlerError                a record's attempt failed; retried, then dead-lettered or stopped
     ├── DecodeFailed            the value does not fit the handler's annotation
     ├── OutputRefused           an output is too large, or its topic, partition or key is not possible
@@ -136,6 +137,16 @@ class SendUnknown(KeylanesError):
 
 class StateNotReady(KeylanesError):
     """The state is not restored yet, or not held by this process. Ask again later."""
+
+
+class Elsewhere(StateNotReady):
+    """Another member of the group has the state: ask that one. ``member``: its incarnation; ``endpoint``: where it can
+    be asked, as its settings say, "" when they don't; ``partition``: of the source topic.
+    """
+
+    def __init__(self, message: str, member: int, endpoint: str, partition: int) -> None:
+        super().__init__(message)
+        self.member, self.endpoint, self.partition = member, endpoint, partition
 
 
 class HandlerError(KeylanesError):

@@ -47,11 +47,12 @@ def group_text(app: str, stands: Stands) -> str:
     lines = [f"{app}{at}: {group.state.value}, term {group.term}, {epochs}, level {group.level}"]
     for member in group.members:
         name = f" {member.instance}" if member.instance else ""
+        host = (member.host or "?") + (f" at {member.endpoint}" if member.endpoint else "")
         role = ", coordinates" if member.is_coordinator else ""
         beat = "" if stands.heard is None else f", {beat_text(member, stands)}"
         load = "" if (busy := cores_text(member, stands)) is None else f", {busy}"
         lines.append(
-            f"  incarnation {member.incarnation}{name} on {member.host or '?'} ({member.standing}{role}{beat}): "
+            f"  incarnation {member.incarnation}{name} on {host} ({member.standing}{role}{beat}): "
             f"{ranges_text(member.held)} ({member.share:.0%}{load})"
         )
     if not group.members:

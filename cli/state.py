@@ -3,7 +3,8 @@
 The folder is that of the local copies (``Settings.state_folder``), a subfolder of it, or that of an embedded broker;
 its marker says which. What is there is committed; of a copy it may be the state of some transactions ago, for it
 follows the changelog. What a process left behind that is not at work any more is as old as its end. So where several
-subfolders are looked through, each entry names its own.
+subfolders are looked through, each entry names its own. With the address of the broker only the folder of the present
+owner answers (state_owner.py).
 """
 
 import base64
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import typer
@@ -20,6 +21,7 @@ import typer
 from ..errors import LogError, SettingsError, StoreError
 from ..keyrange.hashing import point_of_key
 from ..keyrange.ranges import WHOLE, KeyRange
+from ..keyrange.steps import Steps
 from ..offsets.codec import EventError, decode
 from ..offsets.ledger import Ledger, evolve_all
 from ..runtime.logs.reader import control_topic
@@ -28,13 +30,16 @@ from ..state.copies import NoStateYet, RocksCopies, open_copies
 from ..state.keys import bounds_of, encode_map_key
 from ..state.lookup import Entry, KeyInSeveral, entries_of_key, entries_of_store, walked
 from ..state.rocks import RocksError, kind_in
-from ..state.subfolders import subfolders_in
-from ..state.tables import StoreInfo, Table
+from ..state.subfolders import birth_in, subfolders_in
+from ..state.tables import Marker, StoreInfo, Table
 from ..state.topics import KIND as TOPICS
 from ..state.topics import TopicStore
 from .codes import epilog
+from .state_owner import Owners, owners_of
 
 T = TypeVar("T")
+MayAnswer: TypeAlias = Callable[["Kept", StoreInfo, int, int], bool]
+"""Whether a folder may answer for a point of a store's partition."""
 
 READ_RECORDS_MAX: Final = 10_000
 EXIT_NOTHING: Final = 1
@@ -53,6 +58,8 @@ class Held(NamedTuple):
 
     table: Table
     ranges: Sequence[KeyRange]
+    markers: Steps[Marker] | None = None
+    """How far a copy has followed the changelog."""
 
     def read_committed(self, key: bytes, point: int) -> bytes | None:  # noqa: ARG002  # the caller has looked
         """The stored value of a state key."""
@@ -69,10 +76,13 @@ class Held(NamedTuple):
 
 
 class Kept(Protocol):
-    """The state of one application in a folder. ``where``: which of several subfolders it is."""
+    """The state of one application in a folder. ``where``: which of several subfolders it is; ``birth``: of the process
+    that had it last, None: nobody has said it.
+    """
 
     app: str
     where: str | None
+    birth: str | None
     stores: Mapping[str, StoreInfo]
 
     def partitions(self, topic: str) -> Mapping[int, Held]:
@@ -85,8 +95,8 @@ class Kept(Protocol):
 class KeptCopies:
     """Local copies."""
 
-    def __init__(self, copies: RocksCopies, where: str | None = None) -> None:
-        self.app, self.where = copies.app, where
+    def __init__(self, copies: RocksCopies, birth: str | None, where: str | None = None) -> None:
+        self.app, self.birth, self.where = copies.app, birth, where
         self._copies = copies
         self.stores: Mapping[str, StoreInfo] = {store.name: store for store in copies.stores()}
 
@@ -95,7 +105,8 @@ class KeptCopies:
         found = {}
         for partition in self._copies.partitions(topic):
             copy = self._copies.copy(topic, partition)
-            found[partition] = Held(copy, [KeyRange(first, end) for first, end, _ in copy.markers().pieces()])
+            markers = copy.markers()
+            found[partition] = Held(copy, [KeyRange(first, end) for first, end, _ in markers.pieces()], markers)
         return found
 
     def close(self) -> None:
@@ -107,6 +118,7 @@ class KeptTopics:
     """Changelogs that an embedded broker keeps by key."""
 
     where: str | None = None
+    birth: str | None = None
 
     def __init__(self, topics: TopicStore, app: str | None) -> None:
         self._topics = topics
@@ -159,7 +171,7 @@ def _open(folder: Path, app: str | None) -> Kept:
 def _open_copies(folder: Path, app: str | None, where: str | None = None) -> Kept:
     copies = open_copies(folder, app=app, mode="beside")
     try:
-        return KeptCopies(copies, where)
+        return KeptCopies(copies, birth_in(folder), where)
     except BaseException:
         copies.close()
         raise
@@ -236,15 +248,24 @@ def chosen(kept: Kept, name: str, partition: int | None) -> tuple[StoreInfo, Map
     return store, {partition: found[partition]}
 
 
+def anywhere(_kept: Kept, _store: StoreInfo, _partition: int, _point: int) -> bool:
+    """Whoever has it is asked."""
+    return True
+
+
 def entries_of(
-    kept: Kept, name: str, key: bytes, map_key: str | None, partition: int | None
-) -> list[dict[str, object]]:
-    """The values of a record's key: one, or the entries of its map. Raises SettingsError when several partitions have
-    the key, NotHere when none can have it.
+    kept: Kept, name: str, key: bytes, map_key: str | None, partition: int | None, may_answer: MayAnswer = anywhere
+) -> list[tuple[dict[str, object], Marker | None]]:
+    """The values of a record's key: one, or the entries of its map, each with how far the copy is. Raises SettingsError
+    when several partitions have the key, NotHere when none can have it.
     """
     store, partitions = chosen(kept, name, partition)
     point = point_of_key(key)
-    holding = {p: held for p, held in partitions.items() if any(r.first <= point < r.end for r in held.ranges)}
+    holding = {
+        p: held
+        for p, held in partitions.items()
+        if any(r.first <= point < r.end for r in held.ranges) and may_answer(kept, store, p, point)
+    }
     if not holding:
         raise NotHere(f"no partition of {store.topic!r} here holds the state of this key: it is not restored")
     try:
@@ -253,7 +274,8 @@ def entries_of(
         raise SettingsError(
             f"partitions {error.partitions} of {store.topic!r} have this key; name one with --partition"
         ) from None
-    return [shown(store, entry, kept.where) for entry in entries]
+    markers = {p: held.markers.at(point) if held.markers is not None else None for p, held in holding.items()}
+    return [(shown(store, entry, kept.where), markers[entry.partition]) for entry in entries]
 
 
 def _map_key_bytes(store: StoreInfo, map_key: str | None) -> bytes | None:
@@ -325,7 +347,7 @@ Partition = Annotated[int | None, typer.Option(min=0, help="of the source topic;
 AppName = Annotated[str | None, typer.Option("--app", help="where a folder has the state of several applications")]
 
 
-@state.command(epilog=epilog(0, 2, 4, 8, code_1="there is no value"))
+@state.command(epilog=epilog(0, 2, 4, 6, 8, code_1="there is no value"))
 def get(
     folder: Folder,
     store: StoreName,
@@ -334,6 +356,12 @@ def get(
     partition: Partition = None,
     app: AppName = None,
     is_base64: Annotated[bool, typer.Option("--base64", help="KEY is given as base64")] = False,
+    broker: Annotated[
+        str | None, typer.Option(help="the broker's address: then the present owner's folder alone answers")
+    ] = None,
+    copy: Annotated[
+        bool, typer.Option("--copy", help="any folder answers, and each entry says how far its copy is")
+    ] = False,
 ) -> None:
     """Print the value of a key, or the entries of its map, as JSON; 1 is the exit code when there is none."""
     try:
@@ -342,15 +370,49 @@ def get(
         raise SettingsError(f"--base64: {key!r} is none: {error}") from None
     try:
         with opened(folder, app) as kept:
-            answers = of_each(kept, lambda one: entries_of(one, store, data, map_key, partition))
+            owners = None if broker is None else owners_of(kept[0].app if kept else app or "", broker, store)
+            may_answer = anywhere if owners is None or copy else _owners_folder(owners)
+            try:
+                answers = of_each(kept, lambda one: entries_of(one, store, data, map_key, partition, may_answer))
+            except NotHere:
+                if may_answer is anywhere:
+                    raise
+                answers = []
+            found = [entry for _, entries in answers for entry in entries]
+            births = {one.birth for one in kept}
     except RocksError as error:
         raise StoreError(str(error)) from error
-    found = [entry for _, entries in answers for entry in entries]
-    for entry in found:
-        _print(entry)
+    for entry, marker in found:
+        _print({**entry, **_how_far(entry, marker, owners)} if copy else entry)
     if not found:
+        missed = owners.elsewhere(partition, point_of_key(data), births) if owners is not None and not copy else []
+        if missed:
+            raise SettingsError(
+                f"store {store!r}: the state of this key is not in {folder}, or another partition may have it: "
+                f"{'; '.join(missed)}. --copy takes what others keep of it here"
+            )
         sys.stderr.write(f"keylanes: store {store!r} has nothing for this key\n")
         raise typer.Exit(EXIT_NOTHING)
+
+
+def _owners_folder(owners: Owners) -> MayAnswer:
+    """Whether a folder is the owner's own."""
+
+    def may_answer(kept: Kept, _: StoreInfo, partition: int, point: int) -> bool:
+        if isinstance(kept, KeptTopics):  # of all processes
+            return True
+        owner = owners.of(partition, point)
+        return owner is not None and owner.birth == kept.birth
+
+    return may_answer
+
+
+def _how_far(entry: dict[str, object], marker: Marker | None, owners: Owners | None) -> dict[str, object]:
+    """Up to which position of the changelog a copy has all; with the broker also where that ends."""
+    told: dict[str, object] = {} if marker is None else {"copied_to": marker.position}
+    if marker is not None and owners is not None:
+        told["changelog_ends"] = owners.ends.get(int(str(entry["partition"])))
+    return told
 
 
 @state.command(epilog=epilog(0, 2, 4, 8))

@@ -114,6 +114,7 @@ class MemberShown(NamedTuple):
     is_coordinator: bool
     held: tuple[Held, ...]
     share: float
+    endpoint: str = ""
 
 
 class GroupShown(NamedTuple):
@@ -287,6 +288,7 @@ def _member(control: Control, member: Member, held: Mapping[int, list[Held]]) ->
         member.birth == control.coordinator,
         own,
         points / (SPACE_END * max(1, len(control.started))),
+        member.joined.endpoint,
     )
 
 

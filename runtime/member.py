@@ -109,16 +109,18 @@ class Member:
         self.destinations = Destinations(broker, settings, reserved_topics(app, stateful), placed)
         self.key_places = KeyPlaces(stateful, partitioners)
         self.slots = Slots(self.destinations, settings, self.fail, cpu_s, now_s)
-        self.keeper = Keeper(app, broker, settings, handlers, wall_ms, open_copies or open_state_folder(app, settings))
+        opens = open_copies or open_state_folder(app, settings, birth)
+        self.keeper = Keeper(app, broker, settings, handlers, wall_ms, opens)
         self.stall = StallWatch(settings.stall_ms)
         self.telling = Telling(app, address or type(broker).__name__, settings, lambda: self.statistics(0.0))
         self.group = Group(self.standing, self.keeper.wanted, is_alone=broker.is_alone)
         self.group.on_rate = self.slots.turns.set_rate
+        self.keeper.group, self.keeper.partitioners = self.group.view(), placed
         by_topic = {handler.topic: handler for handler in handlers}
         self.holding = Holding(
             self.standing, self.group.taking_part, self.group.sources, by_topic, self.keeper, settings
         )
-        self.group.following.wall_ms = lambda: self.wall_ms()
+        self.group.following.wall_ms, self.group.following.now_s = lambda: self.wall_ms(), self.now_s
         self.group.following.listeners += [self.holding.wake, self._has_followed]
         self._is_lost = False
         self._work: Work | None = None
@@ -262,8 +264,7 @@ class Member:
     async def _start(self, *, until_level: bool) -> None:
         """Find the topics, join, and set up what works; ranges come after that, as they are granted."""
         topics = await self.patience.within(self._prepare())
-        capacity = self.settings.capacity
-        offer = offer_of(self.handlers, self.keeper.wanted, self.origin, capacity, until_level=until_level)
+        offer = offer_of(self.handlers, self.keeper.wanted, self.origin, self.settings, until_level=until_level)
         for task in self.group.tasks():
             self._spawn(task)
         # Who did not leave in order is waited for: the coordinator for a session, and then the member for another one.
@@ -429,9 +430,7 @@ class Member:
                 return
 
     def _look_whether_lost(self) -> None:
-        """Who can't read the control log for a session does not know what it may do: it begins no record, and answers
-        no question for state, until it can.
-        """
+        """Who can't read the control log for a session does not know what it may do, and begins no record."""
         is_lost = self.group.following.is_lost()
         if is_lost != self._is_lost:
             self._is_lost = is_lost
@@ -441,7 +440,6 @@ class Member:
                 "not begun until it can" if is_lost else "begun again",
             )
             self.slots.hold(is_held=is_lost)
-            self.keeper.withhold("whether this process still has it is not known" if is_lost else None)
 
     # --- stopping --------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,8 @@ OTHER_VARIABLES: Final = frozenset(
 INSTANCE_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """What Kafka allows as a ``group.instance.id``, but for "." and ".."."""
 
+ENDPOINT_MAX: Final = 512
+
 COMPRESSIONS: Final = ("gzip", "snappy", "lz4", "zstd")
 
 
@@ -103,9 +105,7 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     state_unwritten_bytes_max: Positive = 16 * 1024 * 1024  # or when so much waits, for the whole process
     restore_partitions_max: Annotated[int, Meta(ge=1, le=256)] = 4  # changelog partitions that are read at once
     endpoint: str = ""  # where others can ask this process for state; it is told to them, and nothing listens there
-    query_view_ms_max: Milliseconds = (
-        10_000  # who has not read the control log for so long answers no question for state
-    )
+    query_view_ms_max: Milliseconds = 10_000  # no question for state is answered by older knowledge of who has it
     # How the broker is reached
     security: Security = Security()
 
@@ -129,6 +129,7 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 "one machine may share, or leave it out where no handler keeps state"
             )
         self._check_group()
+        self._check_endpoint()
 
     def _check_times(self) -> None:
         """Each limit leaves room for those within it: a broker that hangs is given up before what asks it is."""
@@ -172,6 +173,20 @@ class Settings(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise SettingsError(
                 f"group_instance_id has 1 to 249 of a-z A-Z 0-9 . _ -, and is not . or ..; seen {name!r}: give each "
                 "process a name of its own, or leave it out"
+            )
+
+    def _check_endpoint(self) -> None:
+        """It is told to all who can read the control log, and stands in their logs and requests."""
+        endpoint = self.endpoint
+        if "@" in endpoint.partition("://")[2 if "://" in endpoint else 0].partition("/")[0]:
+            raise SettingsError(
+                "endpoint is told to all members as it is, so it holds no user and no password; seen one with @ (not "
+                "shown): leave out what stands before the @"
+            )
+        if len(endpoint) > ENDPOINT_MAX or " " in endpoint or not endpoint.isprintable():
+            raise SettingsError(
+                f"endpoint is host:port or a URL of at most {ENDPOINT_MAX} characters, without spaces and control "
+                f"characters; seen {endpoint[:ENDPOINT_MAX]!r} ({len(endpoint)} characters): give one, or leave it out"
             )
 
     @property

@@ -5,7 +5,8 @@
     shop/             those of an application
         0/, 1/, …     of processes without a name
         a/            of the process with this name
-            .lock     locked as long as the process has the subfolder, which ends with the process at the latest
+            .lock     locked as long as the process has the subfolder, which ends with the process at the latest; it
+                      says the birth of the process that had it last
             …         the copies: see copies.py
 
 Rules:
@@ -63,8 +64,11 @@ class NameInUse(RocksInUse):
     """A process of this machine has the subfolder of the name, and so the name itself."""
 
 
-def claim(parent: Path | str, app: str, name: str | None = None, *, cache_bytes: int = CACHE_BYTES) -> Claimed:
+def claim(
+    parent: Path | str, app: str, name: str | None = None, *, birth: str = "", cache_bytes: int = CACHE_BYTES
+) -> Claimed:
     """A subfolder for this process alone: that of its name, else of the lowest free number; made if there is none.
+    ``birth``: text that no other run of a process ever had.
 
     Blocks while another process looks for its own. Raises NameInUse, or RocksError: the state folder is no such
     folder, or an older version's copies are in use, damaged or another application's.
@@ -84,9 +88,18 @@ def claim(parent: Path | str, app: str, name: str | None = None, *, cache_bytes:
             parent.chmod(0o700)
             _make_private(folder)
             lock = _lowest_free(folder) if name is None else _of_name(folder, app, name)
+            lock.sign(birth)
             return Claimed(lock.folder, lock, was_adopted)
         finally:
             looking.close()
+
+
+def birth_in(subfolder: Path) -> str | None:
+    """The birth of the process that had a subfolder last; None: nobody has said it. Raises OSError."""
+    try:
+        return (subfolder / LOCK_FILE).read_text(encoding="utf-8") or None
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
 
 
 def folder_of(name: str) -> str:
@@ -257,6 +270,12 @@ class Lock:
     def wait(self) -> None:
         """Take it when it is free."""
         _flock(self._descriptor, blocks=True)
+
+    def sign(self, text: str) -> None:
+        """Write this into it, in place of what was there."""
+        assert self._descriptor is not None, "it was taken"
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, text.encode(), 0)
 
     def close(self) -> None:
         """Let go; a second call does nothing."""

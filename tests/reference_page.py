@@ -39,7 +39,7 @@ GROUPS: Final = {
     "Errors": ("KeylanesError", "SettingsError", "FatalError", "AccessRefused", "MachineError")
     + ("FencedError", "LogError", "HandlerFailed", "BrokerUnavailable", "SourceError", "StoreError")
     + ("EmbeddedInUse", "StateError", "InvariantBroken", "NotSimulated", "SendUnknown")
-    + ("StateNotReady", "HandlerError", "DecodeFailed", "OutputRefused", "NoKey", "StateValueTooLarge")
+    + ("StateNotReady", "Elsewhere", "HandlerError", "DecodeFailed", "OutputRefused", "NoKey", "StateValueTooLarge")
     + ("HandlerTimeout", "ContextClosed"),
 }
 ALIASES: Final = {

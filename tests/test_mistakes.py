@@ -343,6 +343,14 @@ MISTAKES: dict[str, Mistake] = {
     "Settings(threads=0)": Mistake(
         made(lambda: Settings(threads=0)), Parts("Settings.threads", "seen 0", "from 1 to 1024", "leave it out")
     ),
+    'Settings(endpoint="http://me:secret@host:80")': Mistake(
+        made(lambda: Settings(endpoint="http://me:secret@host:80")),
+        Parts("endpoint", "seen one with @", "no user and no password", "leave out what stands before"),
+    ),
+    'Settings(endpoint="host a:80")': Mistake(
+        made(lambda: Settings(endpoint="host a:80")),
+        Parts("endpoint", "seen 'host a:80'", "at most 512 characters", "or leave it out"),
+    ),
     "KEYLANES_THREADS=many": Mistake(
         environment(KEYLANES_THREADS="many"),
         Parts("KEYLANES_THREADS", "seen 'many'", "a whole number from 1 to 1024", "or correct it"),

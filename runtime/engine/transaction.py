@@ -37,6 +37,7 @@ from ...offsets.events import (
     WorkersMerged,
     WorkerSplit,
 )
+from ...offsets.ledger import Place
 from ..handlers.handler import DeadLetter, Stop
 from ..logs.office import Standing
 from ..logs.reader import offsets_topic
@@ -132,6 +133,8 @@ class Transactions:
         limit = self.settings.transaction_limit_ms
         failure: BrokerError | None = None
         positions: Mapping[TopicPartition, int] = {}
+        released = [change for change in generation.structure if isinstance(change, Released)]
+        self.keeper.part_with(_points(released))
         async with standing.sending:
             self._on_step("transact")
             try:
@@ -148,9 +151,9 @@ class Transactions:
             await self.close()
             await self._replace_producer(deadline, was_fenced=isinstance(failure, ProducerFenced))
             if not standing.has_committed(transaction):
+                self.keeper.keep(_points(released))
                 return failure
             logger.info("transaction %d had been committed after all", transaction)
-        released = [change for change in generation.structure if isinstance(change, Released)]
         for change in released:  # at once: others wait for it
             self.on_released(transaction, change)
         # What is given up may be written by others soon, and may come back: nothing of it may be written later.
@@ -192,10 +195,8 @@ class Transactions:
             logger.info("transactions are committed again; they were refused %d times", self._refusals)
             self._refusals = 0
         committed(generation)
-        for change in generation.structure:
-            if isinstance(change, Released):
-                for band in change.bands:
-                    self.keeper.release(change.dispatch.place, KeyRange(band.first, band.end))
+        for place, within in _points([change for change in generation.structure if isinstance(change, Released)]):
+            self.keeper.release(place, within)
         self.slots.committed(generation.size)
         self.commits += 1
         self.snapshots.committed(has_snapshot=has_snapshot)
@@ -282,6 +283,10 @@ def _partition_of(event: OffsetEvent) -> int:
             return event.log_partition
         case _:
             assert_never(event)
+
+
+def _points(released: Sequence[Released]) -> list[tuple[Place, KeyRange]]:
+    return [(change.dispatch.place, KeyRange(band.first, band.end)) for change in released for band in change.bands]
 
 
 def _nobody(_: int, __: Released) -> None:

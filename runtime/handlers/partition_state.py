@@ -37,15 +37,32 @@ class PartitionState:
         self.overlay = Overlay(ahead_bytes_max)
         self.ready: Steps[bool] = Steps()
         """Points whose state is here in full."""
+        self.parting: Steps[bool] = Steps()
+        """Those that a transaction under way gives up: from its commit on others change them."""
 
     def make_ready(self, ranges: Iterable[KeyRange]) -> None:
         """The state of these ranges is in the table in full; what was read of it before counts no more."""
         self.overlay.forget()  # records of a range that is being restored are read ahead, too
-        self.ready = self.ready.replace((within.first, within.end, True) for within in ranges)
+        held = list(ranges)
+        self.ready = self.ready.replace((within.first, within.end, True) for within in held)
+        self.parting = self.parting.replace((within.first, within.end, None) for within in held)
+
+    def part_with(self, within: KeyRange) -> None:
+        """A transaction that is being sent gives a range up."""
+        self.parting = self.parting.replace([(within.first, within.end, True)])
+
+    def keep(self, within: KeyRange) -> None:
+        """That transaction was not committed."""
+        self.parting = self.parting.replace([(within.first, within.end, None)])
+
+    def is_answered(self, point: int) -> bool:
+        """Whether readers outside are told what is committed of a point: nobody else can have changed it."""
+        return bool(self.ready.at(point)) and not self.parting.at(point)
 
     def release(self, within: KeyRange) -> None:
         """The state of a range is somebody else's from here on."""
         self.ready = self.ready.replace([(within.first, within.end, None)])
+        self.parting = self.parting.replace([(within.first, within.end, None)])
 
     # --- what handlers see -------------------------------------------------------------------------------------------
 
@@ -59,7 +76,7 @@ class PartitionState:
 
     def read_committed(self, key: bytes, point: int) -> bytes | None:
         """The newest value that is committed; raises StateNotReady."""
-        if not self.ready.at(point):
+        if not self.is_answered(point):
             raise StateNotReady(f"{self.label}: the state of point {point:08x} is not restored yet, or not held here")
         found = self.overlay.get_committed(key)
         return self.table.get(key) if isinstance(found, Absent) else found
@@ -70,7 +87,8 @@ class PartitionState:
 
     def span_committed(self, first: bytes, end: bytes | None, within: KeyRange) -> Iterator[tuple[bytes, bytes]]:
         """The committed entries of ``[first, end)``, which lies in a key range; raises StateNotReady."""
-        if not self.ready.is_constant(within.first, within.end, True):
+        is_whole = self.ready.is_constant(within.first, within.end, True)
+        if not is_whole or self.parting.pieces(within.first, within.end):
             raise StateNotReady(f"{self.label}: not all of {within} is restored, or held here")
         return walked(self.table, first, end, self.overlay.committed_within(first, end))
 

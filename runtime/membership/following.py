@@ -24,10 +24,14 @@ class Following:
         self.standing, self.settings, self.news = standing, settings, news
         self.listeners: list[Callable[[], None]] = []
         self.wall_ms: Callable[[], int] = lambda: 0
+        self.now_s: Callable[[], float] = lambda: asyncio.get_running_loop().time()
+        """The loop's time, also when another thread asks."""
         self.asked_ms = 0
         """When the read was begun that came to the end last, by ``wall_ms``: who was suspended in its midst knows only
         how it was then.
         """
+        self.seen_ms = 0
+        """All that stood in the log at that time, by ``wall_ms``, is known."""
         self.read_s = 0.0
         """When the log was read to its end last, or what was found of it was asked for, by the loop's time."""
         self._has_told = asyncio.Event()
@@ -35,6 +39,7 @@ class Following:
     def has_read(self, asked_ms: int) -> None:
         """The log was read to its end just now; that was begun at this time, by ``wall_ms``."""
         self.asked_ms = max(self.asked_ms, asked_ms)
+        self.seen_ms = max(self.seen_ms, asked_ms)
         self._tell(asyncio.get_running_loop().time())
 
     def _tell(self, read_s: float) -> None:
@@ -54,6 +59,12 @@ class Following:
             return False
         return True
 
+    def age_ms(self) -> int:
+        """How old what is known of the log may be. By both clocks: one stands still with the machine, the other can be
+        set back.
+        """
+        return max(self.wall_ms() - self.seen_ms, int((self.now_s() - self.read_s) * 1000))
+
     def is_lost(self) -> bool:
         """Whether the log could not be read for a session: what this process may do, it does not know."""
         return (asyncio.get_running_loop().time() - self.read_s) * 1000 >= self.settings.session_timeout_ms
@@ -65,15 +76,18 @@ class Following:
         refused = Patience(self.settings.broker_retry_ms, "reading the control log")
         reader: Reader | None = None
         position = 0
+        # Short enough, so that what is known is never too old for questions while the broker answers.
+        wait_ms = max(1, min(self.settings.heartbeat_interval_ms, self.settings.query_view_ms_max // 4))
+        asked_ms = 0
         is_told = False
         try:
             while True:
-                asked_ms, asked_s = self.wall_ms(), asyncio.get_running_loop().time()
+                before_ms, asked_ms = asked_ms, self.wall_ms()
+                asked_s = asyncio.get_running_loop().time()
                 try:
                     if reader is None:
                         position = standing.logs.positions[source]
                         reader = await broker.reader({source: position})
-                    wait_ms = self.settings.heartbeat_interval_ms
                     batches = await reader.fetch([source], records_max=FETCH_RECORDS_MAX, wait_ms=wait_ms)
                     for batch in batches:
                         await self._take(position, batch)
@@ -93,6 +107,8 @@ class Following:
                     refused.answered()
                     is_told = False
                     if batches:  # there may be more of it
+                        if sum(len(batch.records) for batch in batches) < FETCH_RECORDS_MAX:
+                            self.seen_ms = max(self.seen_ms, before_ms)  # the client may have had it since then
                         self._tell(asked_s)
                     else:
                         self.has_read(asked_ms)

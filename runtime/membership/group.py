@@ -13,6 +13,7 @@ from ...offsets.decide import StoreSpec
 from ...offsets.ledger import Place
 from ..handlers.start import Start
 from ..logs.office import Identity, Standing
+from ..stores.answers import GroupView
 from .coordinating import PROBES, Coordinating
 from .following import Following
 from .offer import Offer
@@ -86,6 +87,12 @@ class Group:
             limit = self.settings.call_limit_ms
             marks = await bounded(self.identity.broker.watermarks(asked), limit, "watermarks of sources")
             await trial.decide(control, marks)
+
+    def view(self) -> GroupView:
+        """What questions for state are answered by."""
+        standing, identity = self.standing, self.identity
+        limit_ms = identity.settings.query_view_ms_max
+        return GroupView(lambda: standing.ledger.control, lambda: identity.incarnation, self.following.age_ms, limit_ms)
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """What goes on from before it joins to its end."""

@@ -7,6 +7,7 @@ from ...offsets.decide import StoreSpec, stores_hash
 from ...offsets.event_values import Sourced
 from ..handlers.handler import Handler
 from ..logs.topics import destinations_of
+from ..settings import Settings
 
 
 class Origin(NamedTuple):
@@ -21,7 +22,7 @@ SOMEWHERE: Final = Origin()
 
 
 class Offer(NamedTuple):
-    """See ``member_joined``; ``endpoint``: none is asked for yet. ``expected``: see Origin."""
+    """See ``member_joined``. ``expected``: see Origin."""
 
     host: str = ""
     endpoint: str = ""
@@ -33,7 +34,7 @@ class Offer(NamedTuple):
 
 
 def offer_of(
-    handlers: Sequence[Handler], stores: Sequence[StoreSpec], origin: Origin, capacity: float, *, until_level: bool
+    handlers: Sequence[Handler], stores: Sequence[StoreSpec], origin: Origin, settings: Settings, *, until_level: bool
 ) -> Offer:
     """What a process with these handlers offers."""
     topics = tuple(
@@ -47,4 +48,4 @@ def offer_of(
         for handler in handlers
     )
     writes = tuple(destinations_of(handlers))
-    return Offer(origin.host, "", capacity, topics, writes, until_level, origin.expected)
+    return Offer(origin.host, settings.endpoint, settings.capacity, topics, writes, until_level, origin.expected)

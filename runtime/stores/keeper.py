@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from ...brokers.partitioner import PartitionOfKey, partition_of_key
 from ...brokers.protocol import Broker, Outgoing, Record, TopicDescription, TopicPartition
 from ...errors import FencedError, SettingsError, StateNotReady
 from ...keyrange.ranges import KeyRange
@@ -30,6 +31,7 @@ from ..handlers.store_declarations import codec_of
 from ..handlers.stores import Binding, Bindings, looked_up
 from ..settings import Settings
 from ..watch.statistics import Progress
+from .answers import Answering, Followed, GroupView
 from .follower import BrokerTable, CopyTable, Follower, StateThreads, Storage
 from .learner import Learner
 from .restore import Restore, Restoring
@@ -96,8 +98,13 @@ class Keeper:
         self._restores = 0
         """How many are going on."""
         self.learner = Learner(broker, settings, self.storages, wall_ms, self._threads)
+        self.group: GroupView | None = None
+        """By which questions from outside are answered."""
+        self.partitioners: Mapping[str, PartitionOfKey] = {}
+        """By topic; murmur2 for others."""
+        self.followed: Followed = self.learner
         self._withheld: str | None = None
-        """Why no question from outside is answered."""
+        """Why no question from outside is answered any more."""
 
     @property
     def wanted(self) -> list[StoreSpec]:
@@ -233,16 +240,24 @@ class Keeper:
         maximum = ledger.control.incarnation_max
         return Writers(changed, _newest(changed), living, maximum, own=own, succeeding=succeeding)
 
+    def part_with(self, points: Iterable[tuple[Place, KeyRange]]) -> None:
+        """A transaction gives points up that is being sent: others may change them before its outcome is known here."""
+        for place, within in points:
+            if (storage := self.storages.get(place)) is not None:
+                storage.state.part_with(within)
+
+    def keep(self, points: Iterable[tuple[Place, KeyRange]]) -> None:
+        """It was not committed."""
+        for place, within in points:
+            if (storage := self.storages.get(place)) is not None:
+                storage.state.keep(within)
+
     def release(self, place: Place, within: KeyRange) -> None:
         """A range was released: its state is somebody else's from here on."""
         storage = self.storages.get(place)
         if storage is not None:
             storage.state.release(within)
             self.learner.release(place, within)
-
-    def stale_ms(self, place: Place, point: int) -> int | None:
-        """How old the copy of a point is, at most, that is followed here; None: there is none that is whole."""
-        return self.learner.stale_ms(place, point)
 
     async def sampled_bytes(self, place: Place, within: KeyRange) -> int:
         """How large the state of a range is, about. Raises StoreError."""
@@ -272,20 +287,27 @@ class Keeper:
     def _hear(self, progress: Progress) -> None:
         self.restoring = progress
 
-    def withhold(self, why: str | None) -> None:
-        """Answer no question from outside, as others may have what this process had; None: answer again."""
+    def withhold(self, why: str) -> None:
+        """Answer no question from outside any more, as others may have what this process had."""
         self._withheld = why
 
     def find(self, name: str) -> Found:
-        """A store, and the states of all partitions; raises StateNotReady."""
-        info = self.infos.get(name)
+        """A store, and all partitions of its topic; raises StateNotReady."""
+        info, group = self.infos.get(name), self.group
         if self._withheld is not None:
             raise StateNotReady(f"store {name!r} can't be read: {self._withheld}")
-        if info is None:
+        if info is None or group is None:
             raise StateNotReady(f"store {name!r} can't be read yet: the application is starting")
         declared = next(d for d in self.handlers[info.topic].stores if d.name == name)
-        states = {place: storage.state for place, storage in self.storages.items()}
-        return Found(info, Binding(info.number, declared), states)
+        if (doubt := group.doubt()) is not None:
+            raise StateNotReady(f"store {name!r} can't be read: {doubt}")
+        partitions = {
+            place[1]: Answering(place, storage.state, group, self.followed)
+            for place, storage in self.storages.items()
+            if place[0] == info.topic
+        }
+        partition_of = self.partitioners.get(info.topic, partition_of_key)
+        return Found(info, Binding(info.number, declared), partitions, partition_of)
 
     # --- while it runs -----------------------------------------------------------------------------------------------
 
@@ -402,8 +424,10 @@ def _newest(changed: Iterable[int]) -> frozenset[int]:
 class StateFolder:
     """An ``OpenCopies`` of a subfolder of ``Settings.state_folder``, which this process has from the first call on."""
 
-    def __init__(self, app: str, folder: str, name: str | None, cache_bytes: int) -> None:
+    def __init__(self, app: str, folder: str, name: str | None, cache_bytes: int, birth: str = "") -> None:
         self.app, self.folder, self.name, self.cache_bytes = app, Path(folder), name, cache_bytes
+        self.birth = birth
+        """Of this process: the subfolder says it, so that others know whose it is."""
         self._claimed: Claimed | None = None
         self._closed = False
         self._guard = threading.Lock()
@@ -436,7 +460,7 @@ class StateFolder:
         if self._claimed is not None:
             return self._claimed.folder
         try:
-            claimed = claim(self.folder, self.app, self.name, cache_bytes=self.cache_bytes)
+            claimed = claim(self.folder, self.app, self.name, birth=self.birth, cache_bytes=self.cache_bytes)
         except NameInUse as error:
             raise FencedError(str(error)) from error
         if claimed.was_adopted:
@@ -450,9 +474,9 @@ class StateFolder:
         raise RocksError(f"{claimed.folder} is not wanted any more: the application stops")
 
 
-def open_state_folder(app: str, settings: Settings) -> StateFolder | None:
+def open_state_folder(app: str, settings: Settings, birth: str) -> StateFolder | None:
     """How the copies in ``Settings.state_folder`` are opened; None when none is named."""
     folder = settings.state_folder
     if folder is None:
         return None
-    return StateFolder(app, folder, settings.group_instance_id, settings.state_cache_bytes_max)
+    return StateFolder(app, folder, settings.group_instance_id, settings.state_cache_bytes_max, birth)

@@ -177,6 +177,10 @@ class Learner:
         level_s = self._levels.get(place, _NEVER).at(point)
         return None if level_s is None else int((asyncio.get_running_loop().time() - level_s) * 1000)
 
+    def followed(self, place: Place) -> list[KeyRange]:
+        """The ranges of which there are copies that are whole. One of them is of one age."""
+        return [KeyRange(first, end) for first, end, _ in self._levels.get(place, _NEVER).pieces()]
+
     def is_level(self, one: Pass) -> None:
         """A pass has read to the watermark that was asked for at ``asked_s``."""
         one.level_s = one.asked_s

@@ -2,21 +2,21 @@
 
 A read is one step on the event loop: as long as nothing is awaited between two of them, or while a scan is consumed,
 they see the same transactions. A table that the broker keeps is written by the broker, large transactions in a thread:
-there two reads, and two pages of a scan, may lie before and behind one. A range that is not restored yet, or that
-another process of the application holds, raises StateNotReady; the others answer.
+there two reads, and two pages of a scan, may lie before and behind one. A range that is not restored yet raises
+StateNotReady, one that another process of the application has Elsewhere; the others answer. ``stale_ms_max`` lets
+copies answer, which follow with the changelog: they may hold a part of a transaction. Who answers: answers.py.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
-from ...errors import StateNotReady
+from ...errors import OutputRefused, StateNotReady
 from ...keyrange.ranges import WHOLE, KeyRange
-from ...offsets.ledger import Place
 from ...state.keys import MapKey, encode_map_key
 from ...state.lookup import Entry, KeyInSeveral, entries_of_key, entries_of_store
 from ...state.tables import StoreInfo
-from ..handlers.partition_state import PartitionState
 from ..handlers.stores import Binding
+from .answers import Answering
 
 V = TypeVar("V")
 
@@ -32,11 +32,14 @@ class StoreEntry(NamedTuple, Generic[V]):
 
 
 class Found(NamedTuple):
-    """A store, as it is declared and bound, and the states of all partitions."""
+    """A store, as it is declared and bound, and all partitions of its topic. ``partition_of``: a key, by the topic's
+    partitioner; raises OutputRefused when that fails.
+    """
 
     info: StoreInfo
     binding: Binding
-    states: Mapping[Place, PartitionState]
+    partitions: Mapping[int, Answering]
+    partition_of: Callable[[bytes, int], int]
 
 
 class StoreView(Generic[V]):
@@ -46,55 +49,116 @@ class StoreView(Generic[V]):
         self.name = name
         self._find = find
 
-    def get(self, key: bytes | str, map_key: MapKey | None = None, *, partition: int | None = None) -> V | None:
+    def get(
+        self,
+        key: bytes | str,
+        map_key: MapKey | None = None,
+        *,
+        partition: int | None = None,
+        stale_ms_max: int | None = None,
+    ) -> V | None:
         """The value of a record's key (of a map: at ``map_key``); None when there is none.
 
-        Without ``partition`` all that this process holds are asked; raises StateNotReady when none of them has the key
-        and there are others: None says that no partition has it. Its time to live is not judged: there is no record
+        Without ``partition`` all that this process holds are asked; raises when none of them has the key and there are
+        others: None says that no partition has it. ``partition_of`` says which one to name. Raises Elsewhere when
+        another member has it, StateNotReady when nobody has it now. Its time to live is not judged: there is no record
         here whose timestamp could be. Raises ValueError when several partitions hold the key: then name one.
+
+        ``stale_ms_max``: where this process does not have it, its copy answers if that is at most so old.
         """
         found = self._find()
         if (found.info.kind == "map") is (map_key is None):
             raise ValueError(f"store {self.name!r} is a {found.info.kind}: map_key is {map_key!r}")
-        entries = self._entries(found, key, map_key, partition)
+        entries = self._entries(found, key, map_key, self._partitions(found, partition, stale_ms_max))
         return found.binding.decode(entries[0].payload) if entries else None
 
-    def items(self, key: bytes | str, *, partition: int | None = None) -> list[tuple[MapKey, V]]:
+    def items(
+        self, key: bytes | str, *, partition: int | None = None, stale_ms_max: int | None = None
+    ) -> list[tuple[MapKey, V]]:
         """The map of a record's key, in order of the map's keys. Raises as ``get`` does."""
         found = self._find()
         if found.info.kind != "map":
             raise ValueError(f"store {self.name!r} is a value; get() gives it")
         items = []
-        for entry in self._entries(found, key, None, partition):
+        for entry in self._entries(found, key, None, self._partitions(found, partition, stale_ms_max)):
             assert entry.map_key is not None, "it is a map"
             items.append((entry.map_key, found.binding.decode(entry.payload)))
         return items
 
-    def scan(self, *, partition: int | None = None, within: KeyRange = WHOLE) -> Iterator[StoreEntry[V]]:
+    def scan(
+        self, *, partition: int | None = None, within: KeyRange = WHOLE, stale_ms_max: int | None = None
+    ) -> Iterator[StoreEntry[V]]:
         """All entries, or those of one partition, of a key range; in order of partitions and points.
 
-        Await nothing while it is consumed, or take what it gives as a mixture of transactions. Raises StateNotReady.
+        Await nothing while it is consumed, or take what it gives as a mixture of transactions. Raises StateNotReady, or
+        Elsewhere, when something of it can't be answered here: ``held`` says what can.
         """
         found = self._find()
-        for number, state in self._partitions(found, partition):
-            for entry in entries_of_store(found.info, number, state.scan_committed(within)):
+        for number, asked in self._partitions(found, partition, stale_ms_max).items():
+            for entry in entries_of_store(found.info, number, asked.scan_committed(within)):
                 value = found.binding.decode(entry.payload)
                 yield StoreEntry(number, entry.key, entry.map_key, value, entry.deadline_ms)
 
-    def _entries(self, found: Found, key: bytes | str, map_key: MapKey | None, partition: int | None) -> list[Entry]:
-        data = key.encode() if isinstance(key, str) else key
+    def held(self, *, stale_ms_max: int | None = None) -> list[tuple[int, KeyRange]]:
+        """The partitions and key ranges that can be asked for here now: a scan of each of them answers."""
+        partitions = self._partitions(self._find(), None, stale_ms_max)
+        return [(number, within) for number, asked in partitions.items() for within in asked.answered()]
+
+    def partition_of(self, key: bytes | str) -> int:
+        """The partition that the topic's partitioner (``App(partitioners=…)``) gives a key. Raises StateNotReady;
+        OutputRefused when it is a function that fails.
+        """
+        found = self._find()
+        return found.partition_of(_bytes_of(key), len(found.partitions))
+
+    def _entries(
+        self, found: Found, key: bytes | str, map_key: MapKey | None, partitions: Mapping[int, Answering]
+    ) -> list[Entry]:
+        data = _bytes_of(key)
         at = None if map_key is None else encode_map_key(map_key, found.info.key_type)
         try:
-            return entries_of_key(found.info, data, at, self._partitions(found, partition))
+            return entries_of_key(found.info, data, at, partitions.items())
         except KeyInSeveral as error:
             raise ValueError(f"store {self.name!r} holds this key in partitions {error.partitions}; name one") from None
+        except StateNotReady as unread:
+            if len(partitions) == 1:
+                raise
+            return self._where_it_belongs(found, data, at, partitions, unread)
 
-    def _partitions(self, found: Found, partition: int | None) -> list[tuple[int, PartitionState]]:
+    def _where_it_belongs(
+        self, found: Found, key: bytes, at: bytes | None, partitions: Mapping[int, Answering], unread: StateNotReady
+    ) -> list[Entry]:
+        """Raises for a key that no partition has that is held here: whoever has the one that the partitioner gives it
+        is to be asked. That it has none there does not say that it has none: it may be placed by hand.
+        """
+        try:
+            number = found.partition_of(key, len(partitions))
+        except OutputRefused:
+            raise unread from None
+        if entries := entries_of_key(found.info, key, at, [(number, partitions[number])]):
+            return entries  # it has come here this moment
+        raise StateNotReady(
+            f"store {self.name!r} has nothing for this key in partition {number}, where its topic's partitioner puts "
+            f"it; if all writers of {found.info.topic!r} use that one, ask with partition={number}. Another partition "
+            f"may have it: {unread}"
+        ) from None
+
+    def _partitions(self, found: Found, partition: int | None, stale_ms_max: int | None) -> dict[int, Answering]:
         topic = found.info.topic
-        chosen = [(p, s) for (name, p), s in sorted(found.states.items()) if name == topic and partition in (None, p)]
+        if stale_ms_max is not None and (not isinstance(stale_ms_max, int) or stale_ms_max < 0):
+            raise ValueError(f"stale_ms_max is a whole number of ms, 0 or more, or None; seen {stale_ms_max!r}")
+        chosen = {
+            number: asked._replace(stale_ms_max=stale_ms_max)
+            for number, asked in sorted(found.partitions.items())
+            if partition in (None, number)
+        }
         if not chosen:
             what = "partitions" if partition is None else f"partition {partition}"
             raise StateNotReady(
                 f"store {self.name!r}: {what} of {topic!r} can't be read; the application is not that far"
             )
         return chosen
+
+
+def _bytes_of(key: bytes | str) -> bytes:
+    return key.encode() if isinstance(key, str) else key

@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
+from msgspec.structs import replace
 
 from keylanes import App, Context, MapState, State
 from keylanes.brokers.embedded import EmbeddedBroker
 from keylanes.brokers.protocol import Outgoing, TopicSpec
 from keylanes.cli.commands import run_command
-from keylanes.keyrange.hashing import SPACE_END, point_of_key
+from keylanes.keyrange.hashing import HASH_NAME, SPACE_END, point_of_key
 from keylanes.keyrange.ranges import WHOLE, KeyRange
+from keylanes.offsets.codec import encode
+from keylanes.offsets.control_events import AppCreated, ControlEvent
+from keylanes.offsets.event_values import Band
 from keylanes.runtime.handlers.store_declarations import Store
 from keylanes.runtime.handlers.values import MsgpackCodec
 from keylanes.state.changelog import encode_stored
@@ -24,6 +28,15 @@ from keylanes.state.subfolders import Claimed, claim
 from keylanes.state.tables import Marker, StoreInfo
 
 from ..stage.appending import append
+from ..stage.log_events import (
+    coordinator_elected,
+    in_turn,
+    member_expelled,
+    member_joined,
+    partition_started,
+    ranges_granted,
+    store_declared,
+)
 
 STORES = [
     StoreInfo(0, "seen", "orders", "value", "", "int", "json"),
@@ -183,9 +196,11 @@ def test_what_is_no_state_is_told(copies: Path, capsys: pytest.CaptureFixture[st
 # State folders with several subfolders
 
 
-def one_of(parent: Path, app: str, name: str | None, values: dict[str, int], within: KeyRange = WHOLE) -> Claimed:
+def one_of(
+    parent: Path, app: str, name: str | None, values: dict[str, int], within: KeyRange = WHOLE, birth: str = ""
+) -> Claimed:
     """A process's subfolder with values of the store ``seen`` and a marker for a range; it is held."""
-    claimed = claim(parent, app, name)
+    claimed = claim(parent, app, name, birth=birth)
     opened = open_copies(claimed.folder, app=app, birth="b")
     opened.declare(STORES[:1])
     stored = {key.encode(): encode_stored(b"%d" % value) for key, value in values.items()}
@@ -259,6 +274,76 @@ def test_one_of_several_applications_is_named(tmp_path: Path, capsys: pytest.Cap
     claim(tmp_path / "young", "shop").lock.close()
     answer = Answer(capsys, ("state", "scan", str(tmp_path / "young"), "seen"))
     assert (answer.code, "no application keeps state here" in answer.errors) == (2, True)
+
+
+# The present owner
+
+
+async def logs_of(folder: Path, owners: Sequence[tuple[int, KeyRange]], expelled: Sequence[int] = ()) -> str:
+    """The address of a broker with the logs of a group of three, and a changelog of nine records; who owns what."""
+    events: list[ControlEvent] = [
+        AppCreated("shop", HASH_NAME, 1),
+        coordinator_elected(1, "first"),
+        *(
+            replace(member_joined(1, i, birth, birth), host=f"host-{i}", endpoint=endpoint)
+            for i, birth, endpoint in ((1, "first", ""), (2, "second", "http://two:80"), (3, "third", ""))
+        ),
+        store_declared(1, 0, "seen", "orders", "value", "", "int", "json"),
+        partition_started(1, "orders", 0, 0, "earliest", 1),
+        *(
+            ranges_granted(1, incarnation, epoch, "orders", 0, (Band(within.first, within.end, 0),))
+            for epoch, (incarnation, within) in enumerate(owners, 1)
+        ),
+        *(member_expelled(1, incarnation) for incarnation in expelled),
+    ]
+    broker = EmbeddedBroker(folder)
+    await broker.open()
+    topics = ("shop.control", "shop.offsets", "shop.changelog.orders")
+    await broker.create([TopicSpec(topic, 1, {}) for topic in topics])
+    await append(broker, [Outgoing("shop.control", 0, None, encode(event)) for event in in_turn(events)])
+    await append(broker, [Outgoing("shop.changelog.orders", 0, b"k", b"v") for _ in range(9)])
+    await broker.close()
+    return f"embedded:{folder}"
+
+
+def test_the_folder_of_the_present_owner_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the control log, whatever else has the key here; of what another machine has, it is said where. ``--copy``
+    takes every folder, and says how far each is.
+    """
+    edge = point_of_key(b"both")
+    low, high = KeyRange(0, edge), KeyRange(edge, SPACE_END)
+    below, none = (f"k{i}" for i in [i for i in range(100) if point_of_key(b"k%d" % i) < edge][:2])
+    address = asyncio.run(logs_of(tmp_path / "data", [(3, WHOLE), (1, low), (2, high)]))
+    state = tmp_path / "state"
+    for name, birth, count in ((None, "first", 1), ("two", "an older one", 2), ("three", "third", 3)):
+        one_of(state, "shop", name, {below: count, "both": count}, birth=birth).lock.close()
+    get = ("state", "get", str(state), "seen")
+    owned = Answer(capsys, (*get, below, "--broker", address))
+    assert (owned.code, owned.entries) == (0, [{"folder": "0", "partition": 0, "key": below, "value": 1}]), owned.errors
+    assert Answer(capsys, (*get, none, "--broker", address)).code == 1
+    away = Answer(capsys, (*get, "both", "--broker", address))
+    assert (away.code, away.entries) == (2, [])
+    assert "orders[0]: incarnation 2 (second) on host-2 has it, ask it at http://two:80. --copy takes" in away.errors
+    copies = Answer(capsys, (*get, "both", "--broker", address, "--copy"))
+    far = {"partition": 0, "key": "both", "copied_to": 9}
+    assert copies.entries == [
+        {**far, "folder": folder, "value": value, "changelog_ends": 9}
+        for folder, value in (("0", 1), ("three", 3), ("two", 2))
+    ]
+    alone = Answer(capsys, ("state", "get", str(state / "shop" / "0"), "seen", "both", "--copy"))
+    assert alone.entries == [{**far, "value": 1}]
+
+
+def test_nobody_is_the_present_owner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who was expelled is none, though its folder is here; an application that has no logs there is told."""
+    address = asyncio.run(logs_of(tmp_path / "data", [(1, WHOLE)], [1]))
+    one_of(tmp_path / "state", "shop", None, {"anna": 1}, birth="first").lock.close()
+    get = ("state", "get", str(tmp_path / "state"), "seen", "anna", "--broker")
+    answer = Answer(capsys, (*get, address))
+    assert (answer.code, "orders[0]: nobody has it now" in answer.errors) == (2, True), answer.errors
+    one_of(tmp_path / "other", "other", None, {"anna": 1}).lock.close()
+    answer = Answer(capsys, ("state", "get", str(tmp_path / "other"), "seen", "anna", "--broker", address))
+    assert (answer.code, "there is no application 'other' on this broker" in answer.errors) == (2, True)
 
 
 # Embedded brokers

@@ -68,3 +68,27 @@ def test_a_capacity_that_none_can_have_is_refused(capacity: float | str) -> None
 def test_a_capacity_may_come_from_the_environment() -> None:
     """As text."""
     assert Settings.from_env({"KEYLANES_CAPACITY": "2.5"}).capacity == 2.5
+
+
+@pytest.mark.parametrize("endpoint", ["", "host:80", "http://[::1]:80/a@b", "https://orders-1.internal/state?x=1"])
+def test_an_endpoint_is_taken_as_it_is(endpoint: str) -> None:
+    """From the environment, too."""
+    assert Settings(endpoint=endpoint).endpoint == endpoint
+    assert Settings.from_env({"KEYLANES_ENDPOINT": endpoint}).endpoint == endpoint
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "says"),
+    [
+        ("me:secret@host:80", "no user and no password"),
+        ("http://me:secret@host:80/x", "no user and no password"),
+        ("host\n:80", "control characters; seen 'host"),
+        ("host :80", "without spaces"),
+        ("h" * 513, r"at most 512 characters.*\(513 characters\)"),
+    ],
+)
+def test_an_endpoint_that_others_can_not_be_told(endpoint: str, says: str) -> None:
+    """It is refused, and a password in it is not shown."""
+    with pytest.raises(SettingsError, match=says) as refused:
+        Settings(endpoint=endpoint)
+    assert "secret" not in str(refused.value)

@@ -131,7 +131,9 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
 
     def make_settings(self) -> Settings:
         """The application's."""
-        return Settings.of(**(GROUP | self.settings), compression_type=None)
+        settings = GROUP | self.settings
+        view_ms = settings["session_timeout_ms"]  # so that answers of who was expelled are few
+        return Settings.of(**settings, compression_type=None, query_view_ms_max=view_ms)
 
 
 class Item(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -17,7 +17,7 @@ import pytest
 
 from ..on_kafka.test_planted_kafka import TRAPPED, Trapped
 from ..stage.planting import Planting, Tripping
-from . import plants_fencing, plants_found, plants_lanes, plants_logs, plants_moves, plants_state
+from . import plants_fencing, plants_found, plants_lanes, plants_logs, plants_moves, plants_questions, plants_state
 from .plants import Plant, Test, label
 from .world import run_plan
 
@@ -70,6 +70,7 @@ CHAPTERS = {
     "A record's way": plants_lanes.PLANTS,
     "The logs": plants_logs.PLANTS,
     "State": plants_state.PLANTS,
+    "Questions for state": plants_questions.PLANTS,
 }
 ALL = [plant for plants in CHAPTERS.values() for plant in plants]
 BY_SEEDS = [plant for plant in ALL if not plant.found_by]

@@ -118,6 +118,8 @@ class Watch:
         self.lanes: dict[tuple[object, ...], tuple[int, int]] = {}
         self.twins: dict[TopicPartition, Twin] = {}
         self.points: dict[TopicPartition, list[int]] = defaultdict(list)
+        self.wrote: dict[TopicPartition, Writes] = {}
+        """What the records of the last transaction changed."""
         self.asks, self.copied = Asks(), Copied()
         self.factors: dict[str, int] = {}
         """How many workers each source has by declaration, where all say the same."""
@@ -267,6 +269,7 @@ class Watch:
     def decide(self, transaction: int, rows: Mapping[TopicPartition, Sequence[Row]]) -> list[Event]:
         """A transaction of the application is decided as committed; its rows by place. Returns its events."""
         self.steps += 1
+        self.wrote = {}
         placed = [(place, row) for place, found in sorted(rows.items()) for row in found]
         self.seen[transaction] = len(placed)
         events = [decode(row.value or b"") for place, row in placed if place.topic == self.offsets_topic]
@@ -298,7 +301,7 @@ class Watch:
             elif isinstance(event, SnapshotTaken):
                 birth = self.joined[event.incarnation].birth
                 assert birth in self.coordinators, f"{event} by {birth}, which never coordinated"
-        wrote = {place: self._check_records(place, mine, found) for place, mine in tiles.items()}
+        self.wrote = wrote = {place: self._check_records(place, mine, found) for place, mine in tiles.items()}
         assert not found, f"outputs of records that are in no tile of their transaction: {sorted(found)}"
         if self.stateful:
             changed = {(e.topic, e.partition): e for e in events if isinstance(e, StateChanged)}

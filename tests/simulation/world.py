@@ -39,6 +39,7 @@ from .key_order import KeyOrder
 from .loop import PausingLoop
 from .plan import Burst, Mix, Plan, draw_plan
 from .process import APP, FACTORS, Process
+from .questions import Questions
 from .rates import Rates
 from .state_checker import check_copies
 from .watch import UNKNOWN, Watch, Whereabouts
@@ -101,6 +102,7 @@ class World:
         self.factors = {topic: self.rng.choice(FACTORS) for topic in plan.mix.sources} | plan.mix.factors
         self.key_order = KeyOrder(lambda incarnation: incarnation in self.watch.expelled)
         self.rates = Rates(plan.mix.rate_per_s)
+        self.questions = Questions(self)
         self.folders = Folders()
         self.processes: list[Process] = []
         self.is_happening = False
@@ -145,6 +147,7 @@ class World:
             self.check(lambda: self.watch.hear(record.value for record in records))
             for event in self.watch.control[before:]:
                 if isinstance(event, MemberExpelled):
+                    self.questions.expelled(event.incarnation)
                     self.check(lambda event=event: self._judge_silence(event))  # type: ignore[misc]  # a default
                 self.happenings.step(type(event).__name__)
                 self.happenings.hand_overs.control(event)
@@ -162,7 +165,9 @@ class World:
             self.check(lambda: self.happenings.hand_overs.decided(self._decided(transaction)))
 
     def _decided(self, transaction: Transaction) -> list[Event]:
-        return self.watch.decide(id(transaction), self.cluster.rows_of(transaction))
+        events = self.watch.decide(id(transaction), self.cluster.rows_of(transaction))
+        self.questions.decided(events, self.watch.wrote)
+        return events
 
     def check(self, check: Callable[[], None]) -> None:
         """Whatever a check raises is a failure."""
@@ -442,6 +447,7 @@ class World:
         self.reached["steps"] += self.watch.steps
         self.reached.update(self.watch.reached)
         self.reached.update(self.watch.copied.reached)
+        self.reached.update(self.questions.reached)
         met = self.cluster.met
         self.faults.update({kind: met[kind] for kind in INJECTED})
         self.reached.update(met)

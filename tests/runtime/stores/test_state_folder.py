@@ -13,14 +13,14 @@ from keylanes.state.rocks import RocksError
 
 def of(folder: Path, name: str | None = None) -> StateFolder:
     """What a process with these settings has."""
-    found = open_state_folder("shop", Settings(state_folder=str(folder), group_instance_id=name))
+    found = open_state_folder("shop", Settings(state_folder=str(folder), group_instance_id=name), "born")
     assert found is not None
     return found
 
 
 def test_without_a_state_folder_there_is_none() -> None:
     """A name alone keeps no state."""
-    assert open_state_folder("shop", Settings(group_instance_id="a")) is None
+    assert open_state_folder("shop", Settings(group_instance_id="a"), "born") is None
 
 
 def test_what_was_checked_is_what_is_opened(tmp_path: Path) -> None:

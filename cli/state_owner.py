@@ -1,0 +1,74 @@
+"""Who has a key by the control log, and which folder is that process's own.
+
+A folder says the birth of the process that had it last (subfolders.py), and the control log whose birth a member has. A
+folder that an owner had before it was started anew elsewhere says another one.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ..brokers.protocol import TopicPartition
+from ..brokers.waiting import bounded
+from ..errors import SettingsError
+from ..offsets.control import Control, Member
+from ..offsets.ledger import Ledger
+from ..runtime.logs.reader import LogReader
+from ..state.changelog import changelog_topic
+from .application import Named, named
+from .group_logs import opened
+
+
+class Owners(NamedTuple):
+    """Of the points of one topic. ``ends``: where its changelog ends, by partition."""
+
+    control: Control
+    topic: str
+    ends: Mapping[int, int]
+
+    def of(self, partition: int, point: int) -> Member | None:
+        """Who has a point, and was not expelled; None: nobody has it now."""
+        owners = self.control.owners.get((self.topic, partition))
+        owner = None if owners is None else owners.at(point)
+        member = None if owner is None else self.control.members.get(owner.incarnation)
+        return None if member is None or member.expelled else member
+
+    def elsewhere(self, partition: int | None, point: int, births: set[str | None]) -> list[str]:
+        """Who has a point, of those whose folder is not here, in words; by partition, of which one may be meant."""
+        found = []
+        for number in sorted(number for topic, number in self.control.started if topic == self.topic):
+            if partition not in (None, number):
+                continue
+            member = self.of(number, point)
+            if member is None:
+                found.append(f"{self.topic}[{number}]: nobody has it now")
+            elif member.birth not in births:
+                joined = member.joined
+                who = f"incarnation {member.incarnation}" + (f" ({joined.instance})" if joined.instance else "")
+                endpoint = f", ask it at {joined.endpoint}" if joined.endpoint else ""
+                found.append(f"{self.topic}[{number}]: {who} on {joined.host or 'an unknown host'} has it{endpoint}")
+        return found
+
+
+def owners_of(app: str, address: str, store: str) -> Owners:
+    """By the logs of an application on its broker. Raises SettingsError, LogError, BrokerUnavailable."""
+    return asyncio.run(_owners_of(named("state get", None, app, address), store))
+
+
+async def _owners_of(application: Named, store: str) -> Owners:
+    async with opened(application) as group:
+        logs = LogReader(group.app, group.broker, group.settings, group.log_partitions)
+        try:
+            control = (await logs.read_control(Ledger())).control
+        finally:
+            await logs.close()
+        declared = control.stores.get(store)
+        if declared is None:
+            raise SettingsError(
+                f"application {group.app!r} has no store {store!r} on this broker; it has {sorted(control.stores)}"
+            )
+        partitions = [number for topic, number in control.started if topic == declared.topic]
+        changelog = changelog_topic(group.app, declared.topic)
+        asked = group.broker.watermarks([TopicPartition(changelog, number) for number in partitions])
+        marks = await bounded(asked, group.settings.call_limit_ms, f"watermarks of {changelog}")
+        return Owners(control, declared.topic, {source.partition: mark.high for source, mark in marks.items()})

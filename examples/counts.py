@@ -1,0 +1,87 @@
+"""Counts of records by key, which any process of the application can be asked for over HTTP.
+
+``BROKER=kafka://localhost:9092 python counts.py 8001``, with a topic ``words``, and beside it ``python counts.py 8002``
+in the same folder. ``curl -L localhost:8001/count/tea``: the process that has the key answers, the other one redirects
+to it.
+
+- 200: the count, as far as it is committed. 404: the key has none.
+- 307: another process has the key, at the address in ``Location``.
+- 503: nobody has it at this moment, or who has it does not say where it can be asked; ask again later.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from functools import partial
+from typing import Any, Final
+from urllib.parse import unquote
+
+from keylanes import App, Elsewhere, Settings, State, StateNotReady
+
+COUNT: Final = "/count/"
+
+
+def make(port: int) -> App:
+    """The application of a process that listens there."""
+    # Processes of one folder each take a subfolder of the state folder. The endpoint is what others are told.
+    given = {"KEYLANES_STATE_FOLDER": "./counts-state", "KEYLANES_ENDPOINT": f"http://127.0.0.1:{port}", **os.environ}
+    app = App("counts", broker=os.environ.get("BROKER"), settings=Settings.from_env(given))
+
+    @app.handler("words")
+    async def count(_: bytes, counted: State[int]) -> None:
+        """One more of the record's key."""
+        counted.put((counted.get() or 0) + 1)
+
+    return app
+
+
+def respond(app: App, path: str) -> tuple[str, dict[str, str], Any]:
+    """Status, headers and answer of a request."""
+    if not path.startswith(COUNT):
+        return "404 Not Found", {}, {"error": f"nothing is at {path}"}
+    key = unquote(path.removeprefix(COUNT))
+    counts = app.store("counted", int)
+    try:
+        # The writers of the topic use its partitioner: so a key is in that partition, or nowhere.
+        counted = counts.get(key, partition=counts.partition_of(key))
+    except Elsewhere as error:
+        if error.endpoint:
+            return "307 Temporary Redirect", {"Location": error.endpoint + path}, {"error": str(error)}
+        return "503 Service Unavailable", {"Retry-After": "1"}, {"error": str(error)}
+    except StateNotReady as error:
+        return "503 Service Unavailable", {"Retry-After": "1"}, {"error": str(error)}
+    if counted is None:
+        return "404 Not Found", {}, {"error": f"{key!r} was never counted"}
+    return "200 OK", {}, {"key": key, "count": counted}
+
+
+async def serve(app: App, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """One request of one connection."""
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        method, path, *_ = head.split(" ")
+        status, headers, answer = respond(app, path) if method == "GET" else ("405 Method Not Allowed", {}, {})
+        body = json.dumps(answer).encode()
+        headers |= {"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close"}
+        lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in headers.items())]
+        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+        await writer.drain()
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, ValueError):
+        pass  # who asked has gone, or speaks no HTTP
+    finally:
+        writer.close()
+
+
+async def main(port: int) -> None:
+    """Work and answer until SIGTERM or SIGINT."""
+    app, stopping = make(port), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    async with await asyncio.start_server(partial(serve, app), "127.0.0.1", port), app:
+        await stopping.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1])))
