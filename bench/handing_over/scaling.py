@@ -1,0 +1,135 @@
+"""Members join and go under load, 1, 2, 4, 2 and 1: how long until the work is even, and what was copied?
+
+The same for keylanes and for Kafka Streams, so everything is told by what the members write: notes of records and
+samples. The work is even from when each member has handled at least ``LEAST`` of a mean share in each ``LOOK_S``, for
+``CALM_S``. What is read of changelogs is counted in the readers; the least that has to be is the state of the points that
+another member works on afterwards than before.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from handing_over.carrying import FILL_PER_S, FILLED_S_MAX, once
+from handing_over.load import keys_of
+from handing_over.stage import Stage, Work, said, staged
+from handing_over.state_sizes import COPY_BYTES_PER_S, ENTRY_BYTES, STEPS, StateSize, entries_of
+from handing_over.stops import curve, ended_of, gap_of_all_ms, stood
+from keylanes.keyrange.hashing import SPACE_END
+from rig.child import run_coroutine
+from rig.ground import Ground
+from rig.notes import Notes
+from rig.witness import WrongRun
+
+FACTOR, KEYS, PARTITIONS = 16, 20_000, 8
+LOOK_S, CALM_S, EVEN_S_MAX = 2.0, 6.0, 300.0
+LEAST = 0.5
+"""Of a mean share: partitions are dealt out whole by Kafka Streams, and their keys are not quite even."""
+ALL_POINTS = (-1, 0, SPACE_END)
+
+
+def run(ground: Ground, command: tuple[str, ...], suffix: str, size: StateSize) -> dict[str, Any]:
+    """The figures of an arm. ``command``: what starts a member of it; (): ours. Raises WrongRun."""
+    seconds = len(STEPS) * (size.watch_s + EVEN_S_MAX)
+    work = Work(
+        partitions=PARTITIONS,
+        factor=FACTOR,
+        keys=KEYS,
+        records_max=KEYS + int(size.per_second * seconds),
+        entries=entries_of(size.other_gb, KEYS),
+        heavy=ALL_POINTS,
+        settings={"copy_bytes_per_s": COPY_BYTES_PER_S},
+        command=command,
+    )
+    with staged(ground, f"scaling-{suffix}", work) as stage:
+        return run_coroutine(_run(stage, size))
+
+
+async def _run(stage: Stage, size: StateSize) -> dict[str, Any]:
+    steps = list[dict[str, Any]]()
+    await stage.known()
+    stage.start("m1")
+    stage.begin_load(once(stage, FILL_PER_S / 2), stage.phase(size.per_second))
+    await handled(stage, stage.filled())
+    stage.next_phase()
+    await even(stage)
+    for before, count in zip(STEPS, STEPS[1:], strict=False):
+        began_s, copied = time.monotonic(), stage.total("changelog_bytes")
+        names = [f"m{number}" for number in range(1, count + 1)]
+        stage.start(*(name for name in names if name not in stage.running))
+        stage.stop(*(name for name in list(stage.running) if name not in names))
+        even_s = await even(stage) - began_s
+        await asyncio.sleep(max(size.watch_s - (time.monotonic() - began_s), 0.0))
+        ended_s = time.monotonic()
+        copied = stage.total("changelog_bytes") - copied
+        said(f"{before} to {count} members: even after {even_s:.1f} s, {copied / 1e6:,.0f} MB of changelogs read")
+        steps.append(
+            {"before": before, "after": count, "even_s": even_s, "copied_bytes": copied, "span": [began_s, ended_s]}
+        )
+    records = stage.end_load()
+    await handled(stage, records)
+    stage.stop(*stage.running)
+    notes, points = stage.proven_all_came(), stage.points()
+    state_bytes = stage.work.entries * KEYS * ENTRY_BYTES
+    ended = ended_of(notes, None, points)
+    for step in steps:
+        since_ns, until_ns = (int(at_s * 1e9) for at_s in step["span"])
+        step["least_bytes"] = changed_share(notes, since_ns, until_ns, KEYS) * state_bytes
+        step["stood"] = stood(ended, since_ns, until_ns)
+        step["gap_ms"] = gap_of_all_ms(notes, PARTITIONS, since_ns, until_ns)
+        step["late_ms_max"] = max((e.late_us / 1e3 for e in ended if since_ns <= e.at_ns < until_ns), default=0.0)
+    zero_ns = int(steps[0]["span"][0] * 1e9)
+    until_s = steps[-1]["span"][1] - steps[0]["span"][0]
+    return {
+        "records": records,
+        "state_bytes": state_bytes,
+        "steps": steps,
+        "curve": [list(late) for late in curve(ended, zero_ns, -LOOK_S, until_s)],
+    }
+
+
+async def handled(stage: Stage, records: int) -> None:
+    """Wait until so many records were handled. Raises WrongRun."""
+    until_s = time.monotonic() + FILLED_S_MAX
+    while stage.total("records") < records:
+        stage.look()
+        if time.monotonic() > until_s:
+            raise WrongRun(f"{records:,} records were not handled within {FILLED_S_MAX:g} s")
+        await asyncio.sleep(LOOK_S / 10)
+
+
+async def even(stage: Stage) -> float:
+    """Wait until the work of those that run is even; since when it is. Raises WrongRun."""
+    until_s, since_s, before = time.monotonic() + EVEN_S_MAX, 0.0, dict[str, float]()
+    while not since_s or time.monotonic() - since_s < CALM_S:
+        at_s = time.monotonic()
+        now = {name: stage.last(name)["records"] for name in stage.running}
+        rates = [now[name] - before.get(name, 0) for name in now]
+        since_s = (since_s or at_s) if before and is_even(rates) else 0.0
+        before = now
+        stage.look()
+        if time.monotonic() > until_s:
+            raise WrongRun(f"the work of {len(now)} members was not even within {EVEN_S_MAX:g} s: {rates}")
+        await asyncio.sleep(LOOK_S)
+    return since_s
+
+
+def is_even(rates: Sequence[float]) -> bool:
+    """Whether everybody has at least ``LEAST`` of a mean share."""
+    return min(rates) >= LEAST * sum(rates) / len(rates) > 0
+
+
+def changed_share(notes: Sequence[Notes], since_ns: int, until_ns: int, keys: int) -> float:
+    """The share of all keys whose last record before a time another member handled than their last one before another."""
+    return sum(a != b for a, b in zip(_owners(notes, since_ns, keys), _owners(notes, until_ns, keys), strict=True)) / keys
+
+
+def _owners(notes: Sequence[Notes], until_ns: int, keys: int) -> list[str]:
+    newest, owners = [0] * keys, [""] * keys
+    for of in notes:
+        for at in of.within(0, until_ns):
+            key = of.key[at]
+            if of.ended_ns[at] > newest[key]:
+                newest[key], owners[key] = of.ended_ns[at], of.who
+    return owners
