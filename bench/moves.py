@@ -4,14 +4,14 @@
                 state of 0.1, 0.3 and 1 GB, and once 4 GB
     curves      how late records are around a move of half of the state: all at once, in four steps, piece by piece, and
                 cold, as before copies: its owner stops and waits for nobody
-    scaling     1, 2, 4, 2 and 1 members under load: until the work is even, what was copied, what stood still; and Kafka
-                Streams at the best settings for this
+    scaling     1, 2, 4, 2 and 1 members under load: until the work is even, what was copied, what stood still; and
+                Kafka Streams at the best settings for this
     crash       a member with a name is killed and started again at once: until it works, and what it reads
     rollout     four members with names are started anew, one after the other: what they read
 
-Members are processes of their own. Each notes the begin and the end of every record, and by how much it ended behind its
-due time; a run has figures only when every record was handled. Every run is written down as it ends, and a second start
-goes on.
+Members are processes of their own. Each notes the begin and the end of every record, and by how much it ended behind
+its due time; a run has figures only when every record was handled. Every run is written down as it ends, and a second
+start goes on.
 
     --parts state crash …    some parts              --full    full sizes; else quick ones
     --rounds 5               another number          --tiny    the least that runs through: figures mean nothing

@@ -1,10 +1,11 @@
-"""A range with state goes to another member and back again, under load: how long does it stand still?
+"""A range with state goes to another member and back again, under load, and stands still meanwhile.
 
 Two members have half of one source partition each. A thirty-second part of its points holds the state, so that the
 members' loads stay even enough that nothing else is moved for them. It is filled beforehand. What its keys' records saw
 is told for each move; and how late the records of all points were, and what the ranges that stay saw.
 """
 
+import asyncio
 import time
 from typing import Any
 
@@ -55,9 +56,11 @@ def run(ground: Ground, arm: str, suffix: str, size: StateSize) -> dict[str, Any
 
 async def filled(stage: Stage, logs: Logs) -> None:
     """Have the load send each key once, and wait until that is handled."""
-    records = stage.filled()
+    sent = asyncio.create_task(asyncio.to_thread(stage.filled))
+    while not sent.done():
+        await logs.watch(SETTLE_S / 10)  # a reader that is not asked for long loses its broker
     began_s = time.monotonic()
-    await stage.handled(logs, records, FILLED_S_MAX)
+    await stage.handled(logs, await sent, FILLED_S_MAX)
     said(f"filled; {time.monotonic() - began_s:.0f} s behind the last record")
 
 

@@ -1,4 +1,4 @@
-"""Half of the state goes to another member, under load: how late are records around that moment?
+"""Half of the state goes to another member, under load, and records are late around that moment.
 
 Two members, two source partitions. All state is in the first partition, which one member owns; half of its points go to
 the other one, which owns the second partition: in one range, in four one after the other, or in sixteen. Cold is what

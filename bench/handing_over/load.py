@@ -2,8 +2,8 @@
 
 Each key belongs to one partition. A phase has a rate, and takes the keys of some partitions whose points lie in some
 range; with ``is_once`` each of them once, and then it waits. A value has the time at which it is due by the system's
-monotonic clock, in ns. SIGUSR1 begins the next phase, SIGTERM ends: then it tells how many records each key has. A record that comes
-late comes all the same: none is left out.
+monotonic clock, in ns. SIGUSR1 begins the next phase, SIGTERM ends: then it tells how many records each key has. A
+record that comes late comes all the same: none is left out.
 """
 
 import json

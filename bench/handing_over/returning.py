@@ -1,7 +1,8 @@
 """Members with names come back: one that is killed and started at once, and four that are started anew in turn.
 
 Their folders stay. What each process reads of changelogs is counted in its readers: a tail is what others, or its last
-transactions, have written since. Whoever was killed has handled records that it did not commit; these are handled again.
+transactions, have written since. Whoever was killed has handled records that it did not commit; these are handled
+again.
 """
 
 import time
@@ -68,7 +69,10 @@ async def _crash(stage: Stage, size: StateSize) -> dict[str, Any]:
     ended = ended_of(notes, None, points)
     for one in crashes:
         since_ns, until_ns = int(one["since_s"] * 1e9), int((one["since_s"] + one["steady_s"] + SETTLE_S) * 1e9)
-        one |= {"stood": stood(ended, since_ns, until_ns), "gap_ms": gap_of_all_ms(notes, PARTITIONS, since_ns, until_ns)}
+        one |= {
+            "stood": stood(ended, since_ns, until_ns),
+            "gap_ms": gap_of_all_ms(notes, PARTITIONS, since_ns, until_ns),
+        }
     return {"records": records, "crashes": crashes, "expelled": len(logs.expelled())}
 
 
@@ -96,7 +100,10 @@ async def _rollout(stage: Stage, size: StateSize) -> dict[str, Any]:
     ended = ended_of(notes, None, points)
     for one in restarts:
         since_ns, until_ns = int(one["since_s"] * 1e9), int((one["since_s"] + one["steady_s"] + SETTLE_S) * 1e9)
-        one |= {"stood": stood(ended, since_ns, until_ns), "gap_ms": gap_of_all_ms(notes, PARTITIONS, since_ns, until_ns)}
+        one |= {
+            "stood": stood(ended, since_ns, until_ns),
+            "gap_ms": gap_of_all_ms(notes, PARTITIONS, since_ns, until_ns),
+        }
     return {"records": records, "restarts": restarts, "state_bytes": size.other_gb * 1e9}
 
 

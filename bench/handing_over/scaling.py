@@ -1,18 +1,18 @@
-"""Members join and go under load, 1, 2, 4, 2 and 1: how long until the work is even, and what was copied?
+"""Members join and go under load: 1, 2, 4, 2 and 1. Told is when the work is even, and what was copied.
 
 The same for keylanes and for Kafka Streams, so everything is told by what the members write: notes of records and
 samples. The work is even from when each member has handled at least ``LEAST`` of a mean share in each ``LOOK_S``, for
-``CALM_S``. What is read of changelogs is counted in the readers; the least that has to be is the state of the points that
-another member works on afterwards than before.
+``CALM_S``. What is read of changelogs is counted in the readers; the least that has to be is the state of the keys that
+another member handles afterwards than before.
 """
 
 import asyncio
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from handing_over.carrying import FILL_PER_S, FILLED_S_MAX, once
-from handing_over.load import keys_of
 from handing_over.stage import Stage, Work, said, staged
 from handing_over.state_sizes import COPY_BYTES_PER_S, ENTRY_BYTES, STEPS, StateSize, entries_of
 from handing_over.stops import curve, ended_of, gap_of_all_ms, stood
@@ -54,7 +54,7 @@ async def _run(stage: Stage, size: StateSize) -> dict[str, Any]:
     await handled(stage, stage.filled())
     stage.next_phase()
     await even(stage)
-    for before, count in zip(STEPS, STEPS[1:], strict=False):
+    for before, count in pairwise(STEPS):
         began_s, copied = time.monotonic(), stage.total("changelog_bytes")
         names = [f"m{number}" for number in range(1, count + 1)]
         stage.start(*(name for name in names if name not in stage.running))
@@ -121,8 +121,9 @@ def is_even(rates: Sequence[float]) -> bool:
 
 
 def changed_share(notes: Sequence[Notes], since_ns: int, until_ns: int, keys: int) -> float:
-    """The share of all keys whose last record before a time another member handled than their last one before another."""
-    return sum(a != b for a, b in zip(_owners(notes, since_ns, keys), _owners(notes, until_ns, keys), strict=True)) / keys
+    """The share of all keys whose last records before the one time and before the other were different members'."""
+    owners = (_owners(notes, at_ns, keys) for at_ns in (since_ns, until_ns))
+    return sum(before != after for before, after in zip(*owners, strict=True)) / keys
 
 
 def _owners(notes: Sequence[Notes], until_ns: int, keys: int) -> list[str]:

@@ -214,13 +214,9 @@ class Stage:
 
     async def handled(self, logs: Logs, records: int, seconds_max: float = END_S_MAX) -> float:
         """Wait until all records were handled; the time then. Raises WrongRun."""
-        return await self.until(
-            logs, lambda: self.total("records") >= records, "all handled", seconds_max
-        )
+        return await self.until(logs, lambda: self.total("records") >= records, "all handled", seconds_max)
 
-    async def until(
-        self, logs: Logs, is_so: Callable[[], bool], what: str, seconds_max: float = END_S_MAX
-    ) -> float:
+    async def until(self, logs: Logs, is_so: Callable[[], bool], what: str, seconds_max: float = END_S_MAX) -> float:
         """Wait for something; the time then. Raises WrongRun."""
         until_s = time.monotonic() + seconds_max
         while not is_so():

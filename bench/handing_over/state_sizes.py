@@ -7,8 +7,8 @@ ENTRY_BYTES = 128
 """Of a value of 100 bytes, with its key, as the changelog has them."""
 COPY_BYTES_PER_S = 64 * 1024 * 1024
 WAYS = ("all at once", "batched", "fluid", "cold")
-"""How half of the state moves: in one range, in four, in sixteen; or all its ranges without a copy, as their owner stops
-and waits for nobody.
+"""How half of the state moves: in one range, in four, in sixteen; or without a copy, as its owner stops and waits for
+nobody.
 """
 PIECES = {"all at once": 1, "batched": 4, "fluid": 16}
 STEPS = (1, 2, 4, 2, 1)

@@ -4,7 +4,8 @@ Times are nanoseconds of the system's monotonic clock, as in ``rig/notes.py``.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from rig.gaps import percentile
@@ -26,14 +27,14 @@ class Late(NamedTuple):
     """The records that were due in ``[at_s, at_s + BIN_S)`` of a curve, and how late they ended."""
 
     at_s: float
-    count: int
+    records: int
     p50_ms: float
     p99_ms: float
     max_ms: float
 
 
-def ended_of(notes: Sequence[Notes], within: Points | None, points: Mapping[int, int]) -> list[Ended]:
-    """The records of some points (None: of all) in the order in which they ended. ``points``: of the keys."""
+def ended_of(notes: Sequence[Notes], within: Points | None, points: Sequence[int]) -> list[Ended]:
+    """The records of some points (None: of all) in the order in which they ended. ``points``: of all keys."""
     return sorted(
         Ended(at_ns, late_us)
         for of in notes
@@ -47,7 +48,7 @@ def longest_gap_ms(ended: Sequence[Ended], since_ns: int, until_ns: int) -> floa
     first = max(bisect_left(ended, Ended(since_ns, 0)) - 1, 0)
     last = bisect_left(ended, Ended(until_ns, 0)) + 1
     times = [one.at_ns for one in ended[first:last]]
-    return max((after - before for before, after in zip(times, times[1:], strict=False)), default=0) / 1e6
+    return max((after - before for before, after in pairwise(times)), default=0) / 1e6
 
 
 def gap_of_all_ms(notes: Sequence[Notes], partitions: int, since_ns: int, until_ns: int) -> float:
