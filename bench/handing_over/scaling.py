@@ -1,20 +1,20 @@
 """Members join and go under load: 1, 2, 4, 2 and 1. Told is when the work is even, and what was copied.
 
 The same for keylanes and for Kafka Streams, so everything is told by what the members write: notes of records and
-samples. The work is even from when each member has handled at least ``LEAST`` of a mean share in each ``LOOK_S``, for
-``CALM_S``. What is read of changelogs is counted in the readers; the least that has to be is the state of the keys that
-another member handles afterwards than before.
+samples. The work is even from when each member has handled at least ``LEAST`` of a mean share in each ``LOOK_S``, and
+all of them what was due ``BEHIND_S_MAX`` ago, for ``CALM_S``. What is read of changelogs is counted in the readers; the
+least that has to be is the state of the keys that another member handles afterwards than before.
 """
 
 import asyncio
 import time
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from handing_over.carrying import FILL_PER_S, FILLED_S_MAX, once
 from handing_over.stage import Stage, Work, said, staged
-from handing_over.state_sizes import COPY_BYTES_PER_S, ENTRY_BYTES, STEPS, StateSize, entries_of
+from handing_over.state_sizes import CHANGE_EVERY, COPY_BYTES_PER_S, ENTRY_BYTES, STEPS, StateSize, entries_of
 from handing_over.stops import curve, ended_of, gap_of_all_ms, stood
 from keylanes.keyrange.hashing import SPACE_END
 from rig.child import run_coroutine
@@ -22,11 +22,23 @@ from rig.ground import Ground
 from rig.notes import Notes
 from rig.witness import WrongRun
 
-FACTOR, KEYS, PARTITIONS = 16, 20_000, 8
+FACTOR, KEYS, PARTITIONS = 16, 2_000, 8
 LOOK_S, CALM_S, EVEN_S_MAX = 2.0, 6.0, 300.0
-LEAST = 0.5
-"""Of a mean share: partitions are dealt out whole by Kafka Streams, and their keys are not quite even."""
+LEAST, BEHIND_S_MAX = 0.7, 1.0
+"""Of a mean share, for partitions have not quite as many keys, and samples are told some times a second."""
 ALL_POINTS = (-1, 0, SPACE_END)
+
+
+class Due(NamedTuple):
+    """What a load has sent: ``before`` records, and ``per_second`` since then."""
+
+    before: int
+    since_s: float
+    per_second: float
+
+    def at(self, when_s: float) -> float:
+        """How many records by then."""
+        return self.before + max(when_s - self.since_s, 0.0) * self.per_second
 
 
 def run(ground: Ground, command: tuple[str, ...], suffix: str, size: StateSize) -> dict[str, Any]:
@@ -39,6 +51,7 @@ def run(ground: Ground, command: tuple[str, ...], suffix: str, size: StateSize) 
         records_max=KEYS + int(size.per_second * seconds),
         entries=entries_of(size.other_gb, KEYS),
         heavy=ALL_POINTS,
+        change_every=CHANGE_EVERY,
         settings={"copy_bytes_per_s": COPY_BYTES_PER_S},
         command=command,
     )
@@ -50,16 +63,16 @@ async def _run(stage: Stage, size: StateSize) -> dict[str, Any]:
     steps = list[dict[str, Any]]()
     await stage.known()
     stage.start("m1")
-    stage.begin_load(once(stage, FILL_PER_S / 2), stage.phase(size.per_second))
+    stage.begin_load(once(stage, FILL_PER_S / 10), stage.phase(size.per_second))
     await handled(stage, stage.filled())
-    stage.next_phase()
-    await even(stage)
+    due = Due(KEYS, stage.next_phase(), size.per_second)
+    await even(stage, due)
     for before, count in pairwise(STEPS):
         began_s, copied = time.monotonic(), stage.total("changelog_bytes")
         names = [f"m{number}" for number in range(1, count + 1)]
         stage.start(*(name for name in names if name not in stage.running))
         stage.stop(*(name for name in list(stage.running) if name not in names))
-        even_s = await even(stage) - began_s
+        even_s = await even(stage, due) - began_s
         await asyncio.sleep(max(size.watch_s - (time.monotonic() - began_s), 0.0))
         ended_s = time.monotonic()
         copied = stage.total("changelog_bytes") - copied
@@ -99,14 +112,15 @@ async def handled(stage: Stage, records: int) -> None:
         await asyncio.sleep(LOOK_S / 10)
 
 
-async def even(stage: Stage) -> float:
+async def even(stage: Stage, due: Due) -> float:
     """Wait until the work of those that run is even; since when it is. Raises WrongRun."""
     until_s, since_s, before = time.monotonic() + EVEN_S_MAX, 0.0, dict[str, float]()
     while not since_s or time.monotonic() - since_s < CALM_S:
         at_s = time.monotonic()
         now = {name: stage.last(name)["records"] for name in stage.running}
         rates = [now[name] - before.get(name, 0) for name in now]
-        since_s = (since_s or at_s) if before and is_even(rates) else 0.0
+        is_behind = stage.total("records") < due.at(at_s - BEHIND_S_MAX)
+        since_s = (since_s or at_s) if before and is_even(rates) and not is_behind else 0.0
         before = now
         stage.look()
         if time.monotonic() > until_s:
@@ -122,8 +136,8 @@ def is_even(rates: Sequence[float]) -> bool:
 
 def changed_share(notes: Sequence[Notes], since_ns: int, until_ns: int, keys: int) -> float:
     """The share of all keys whose last records before the one time and before the other were different members'."""
-    owners = (_owners(notes, at_ns, keys) for at_ns in (since_ns, until_ns))
-    return sum(before != after for before, after in zip(*owners, strict=True)) / keys
+    before, after = _owners(notes, since_ns, keys), _owners(notes, until_ns, keys)
+    return sum(old != new for old, new in zip(before, after, strict=True)) / keys
 
 
 def _owners(notes: Sequence[Notes], until_ns: int, keys: int) -> list[str]:

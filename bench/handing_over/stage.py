@@ -53,6 +53,8 @@ class Work:
     spin_us: float = 0.0
     records_max: int = 4_000_000
     entries: int = 0
+    change_every: int = 1
+    """One of so many records of a key changes its state."""
     heavy: tuple[int, int, int] = (0, 0, SPACE_END)
     """Source partition (-1: any) and points of the keys with so many entries; the others have one."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -98,6 +100,7 @@ class Stage:
                 "spin_us": work.spin_us,
                 "entries": work.entries,
                 "heavy": work.heavy,
+                "change_every": work.change_every,
                 "settings": {**work.settings, **({"state_folder": str(self.folder / "state")} if work.entries else {})},
                 "folder": str(self.folder / "state" / name),
             }

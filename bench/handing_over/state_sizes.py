@@ -5,6 +5,10 @@ from dataclasses import dataclass
 PARTS = ("state", "curves", "scaling", "crash", "rollout")
 ENTRY_BYTES = 128
 """Of a value of 100 bytes, with its key, as the changelog has them."""
+CHANGE_EVERY = 10
+"""One of so many records of a key changes its state, the others read it: else the changelog is mostly what was changed
+while the bench runs.
+"""
 COPY_BYTES_PER_S = 64 * 1024 * 1024
 WAYS = ("all at once", "batched", "fluid", "cold")
 """How half of the state moves: in one range, in four, in sixteen; or without a copy, as its owner stops and waits for

@@ -6,8 +6,8 @@ key, u32 its own number within the key, little-endian; notes lie in memory that 
 records ended, and a zero one ends them. Some times a second a sample is written: what this process has handled and read
 of the source so far, its processor time, and what it has read of changelogs. SIGTERM ends it in order.
 
-With ``entries`` the first record of a key fills a map, and each further one replaces one of its values. So many are
-those of a key in the ``heavy`` partition and points, one those of the others.
+With ``entries`` the first record of a key fills a map; of the others one in ``change_every`` replaces a value, and the
+rest read one. So many are those of a key in the ``heavy`` partition and points, one those of the others.
 """
 
 import asyncio
@@ -135,7 +135,7 @@ def run(order: dict[str, Any]) -> None:
     app = App(order["group"], broker=cast(Broker, counting), settings=settings)
     declared = app.handler(order["topic"], parallelising_factor=order["factor"])
     wait_s, spin_us, clock = order["wait_ms"] / 1e3, order["spin_us"], time.monotonic_ns
-    entries: int = order.get("entries", 0)
+    entries, change_every = order.get("entries", 0), order.get("change_every", 1)
     heavy: Sequence[int] = order.get("heavy", ())
 
     async def wait(value: bytes, ctx: Context) -> None:
@@ -154,8 +154,11 @@ def run(order: dict[str, Any]) -> None:
         entry, number, count = value[-VALUE_BYTES:], PLACE.unpack_from(value)[1], 1
         if heavy[0] in (ctx.partition, -1) and heavy[1] <= point_of_key(ctx.key or b"") < heavy[2]:
             count = entries
-        for place in [number % count] if number else range(count):
-            held.put(place, entry)
+        if number % change_every:
+            held.get(number % count)
+        else:
+            for place in [number // change_every % count] if number else range(count):
+                held.put(place, entry)
         notes.add(began_ns, ctx.partition, value)
 
     declared(keep if entries else wait if wait_s else work)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from handing_over.scaling import changed_share, is_even
+from handing_over.scaling import Due, changed_share, is_even
 from handing_over.state_sizes import ENTRY_BYTES, PARTS, SIZES, arms, entries_of
 from handing_over.state_tables import judge, page, tables
 from handing_over.stops import Ended, curve, ended_of, gap_of_all_ms, longest_gap_ms, stood
@@ -85,8 +85,8 @@ def test_all_records_came_though_some_were_handled_again() -> None:
 
 def test_work_is_even_if_nobody_has_much_less_than_the_others() -> None:
     """And if there is some."""
-    assert is_even([100.0, 60.0, 80.0])
-    assert not is_even([100.0, 100.0, 30.0])
+    assert is_even([100.0, 70.0, 100.0])
+    assert not is_even([100.0, 100.0, 50.0])
     assert not is_even([0.0, 0.0])
 
 
@@ -95,7 +95,15 @@ def test_the_state_of_keys_has_to_be_read_that_another_member_handles_afterwards
     before = (noted("a", *((key, 0, 0, key, 0) for key in range(1, 5))), noted("b", (9, 0, 0, 0, 0)))
     assert changed_share(before, 10 * MS, 99 * MS, 5) == 0
     moved = noted("b", (20, 0, 0, 1, 1), (21, 0, 0, 2, 1), (100, 0, 0, 3, 1))
+    back = noted("a", (30, 0, 0, 2, 2))
     assert changed_share([*before, moved], 10 * MS, 99 * MS, 5) == 0.4
+    assert changed_share([*before, back, moved], 10 * MS, 99 * MS, 5) == 0.2
+
+
+def test_so_much_is_due_as_the_rate_says() -> None:
+    """Before it begins, what was sent before."""
+    due = Due(50, 10.0, 20.0)
+    assert [due.at(when_s) for when_s in (0.0, 10.0, 12.5)] == [50, 50, 100]
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------

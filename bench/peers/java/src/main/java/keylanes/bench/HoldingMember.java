@@ -20,6 +20,7 @@ import org.apache.kafka.clients.consumer.ConsumerConfig;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.Serdes;
+import org.apache.kafka.streams.CloseOptions;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.Topology;
@@ -37,9 +38,9 @@ import org.apache.kafka.streams.state.Stores;
  * {@code HoldingMember ORDER.json}. Its settings are those that lose least when members come and go: a standby, warm-up
  * replicas, the shortest probing interval that is allowed, and a name.
  *
- * <p>The first record of a key fills {@code entries} entries of a store, each further one replaces one of them. Notes and
- * samples are those of handover_app.py; what was restored, and what standbys and warm-ups have taken in, is counted in
- * records of the changelog. SIGTERM ends it in order.
+ * <p>The first record of a key fills {@code entries} entries of a store; of the others one in {@code change_every} replaces
+ * one, and the rest read one. Notes and samples are those of handover_app.py; what was restored, and what standbys and
+ * warm-ups have taken in, is counted in records of the changelog. SIGTERM ends it in order, and it leaves the group at once.
  */
 public final class HoldingMember {
     private static final String STORE = "held";
@@ -48,7 +49,8 @@ public final class HoldingMember {
     private static final int ENTRY_BYTES = 128;
     private static final long SAMPLE_MS = 250;
     private static final long WARMED_UP_RECORDS = 10_000;
-    private static final Duration CLOSE_MAX = Duration.ofSeconds(60);
+    private static final CloseOptions LEAVE = CloseOptions.timeout(Duration.ofSeconds(60))
+            .withGroupMembershipOperation(CloseOptions.GroupMembershipOperation.LEAVE_GROUP);
 
     private final JsonNode order;
     private final MappedByteBuffer notes;
@@ -75,7 +77,7 @@ public final class HoldingMember {
         streams.setGlobalStateRestoreListener(new Restored());
         streams.setStandbyUpdateListener(new TakenIn());
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
-            boolean isClosed = streams.close(CLOSE_MAX);
+            boolean isClosed = streams.close(LEAVE);
             sample();
             Runtime.getRuntime().halt(isClosed ? 0 : 1); // the system's own code would be that of the signal
         }));
@@ -107,11 +109,10 @@ public final class HoldingMember {
     }
 
     private Topology topology() {
-        int entries = order.get("entries").asInt();
         Topology topology = new Topology();
         topology.addSource(
                 "source", new ByteArrayDeserializer(), new ByteArrayDeserializer(), order.get("topic").asText());
-        topology.addProcessor("hold", () -> new Hold(entries), "source");
+        topology.addProcessor("hold", Hold::new, "source");
         topology.addStateStore(
                 Stores.keyValueStoreBuilder(
                                 Stores.persistentKeyValueStore(STORE), Serdes.ByteArray(), Serdes.ByteArray())
@@ -123,13 +124,10 @@ public final class HoldingMember {
 
     /** What a record does. */
     private final class Hold implements Processor<byte[], byte[], Void, Void> {
-        private final int entries;
+        private final int entries = order.get("entries").asInt();
+        private final int changeEvery = order.get("change_every").asInt();
         private ProcessorContext<Void, Void> context;
         private KeyValueStore<byte[], byte[]> held;
-
-        Hold(int entries) {
-            this.entries = entries;
-        }
 
         @Override
         public void init(ProcessorContext<Void, Void> context) {
@@ -143,8 +141,14 @@ public final class HoldingMember {
             byte[] value = record.value();
             byte[] entry = Arrays.copyOfRange(value, Math.max(value.length - VALUE_BYTES, 0), value.length);
             int number = Value.number(value);
-            for (int i = number == 0 ? 0 : number % entries; i < (number == 0 ? entries : number % entries + 1); i++) {
-                held.put(keyOf(record.key(), i), entry);
+            if (number % changeEvery != 0) {
+                held.get(keyOf(record.key(), number % entries));
+            } else if (number != 0) {
+                held.put(keyOf(record.key(), number / changeEvery % entries), entry);
+            } else {
+                for (int i = 0; i < entries; i++) {
+                    held.put(keyOf(record.key(), i), entry);
+                }
             }
             note(began, context.recordMetadata().map(of -> of.partition()).orElse(-1), value);
         }
