@@ -83,7 +83,8 @@ async def _run(stage: Stage, arm: str, size: StateSize) -> dict[str, Any]:
         "late_ms_max": max((one.late_us / 1e3 for one in ended if one.at_ns >= asked_ns), default=0.0),
         "stood": stood(ended, asked_ns, until_ns),
         "records": records,
-        "copied_bytes": stage.total("changelog_bytes"),
+        "read_bytes": stage.total("changelog_bytes"),
+        "copied_bytes": stage.total("copied_bytes"),
         "curve": [list(late) for late in curve(ended, asked_ns, -BEFORE_S, until_s - asked_s)],
     }
 

@@ -2,8 +2,9 @@
 
 The same for keylanes and for Kafka Streams, so everything is told by what the members write: notes of records and
 samples. The work is even from when each member has handled at least ``LEAST`` of a mean share in each ``LOOK_S``, and
-all of them what was due ``BEHIND_S_MAX`` ago, for ``CALM_S``. What is read of changelogs is counted in the readers; the
-least that has to be is the state of the keys that another member handles afterwards than before.
+all of them what was due ``BEHIND_S_MAX`` ago, for ``CALM_S``. What is read of changelogs is counted in the readers, and
+what of it is copied before it is owned by the members. The least that has to be is the state of the keys that another
+member handles afterwards than before.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ FACTOR, KEYS, PARTITIONS = 16, 2_000, 8
 LOOK_S, CALM_S, EVEN_S_MAX = 2.0, 6.0, 300.0
 LEAST, BEHIND_S_MAX = 0.7, 1.0
 """Of a mean share, for partitions have not quite as many keys, and samples are told some times a second."""
+BYTES = ("changelog_bytes", "copied_bytes")
 ALL_POINTS = (-1, 0, SPACE_END)
 
 
@@ -68,18 +70,17 @@ async def _run(stage: Stage, size: StateSize) -> dict[str, Any]:
     due = Due(KEYS, stage.next_phase(), size.per_second)
     await even(stage, due)
     for before, count in pairwise(STEPS):
-        began_s, copied = time.monotonic(), stage.total("changelog_bytes")
+        began_s, before_bytes = time.monotonic(), [stage.total(what) for what in BYTES]
         names = [f"m{number}" for number in range(1, count + 1)]
         stage.start(*(name for name in names if name not in stage.running))
         stage.stop(*(name for name in list(stage.running) if name not in names))
         even_s = await even(stage, due) - began_s
         await asyncio.sleep(max(size.watch_s - (time.monotonic() - began_s), 0.0))
         ended_s = time.monotonic()
-        copied = stage.total("changelog_bytes") - copied
-        said(f"{before} to {count} members: even after {even_s:.1f} s, {copied / 1e6:,.0f} MB of changelogs read")
-        steps.append(
-            {"before": before, "after": count, "even_s": even_s, "copied_bytes": copied, "span": [began_s, ended_s]}
-        )
+        read, copied = (stage.total(what) - so_far for what, so_far in zip(BYTES, before_bytes, strict=True))
+        said(f"{before} to {count} members: even after {even_s:.1f} s, {read / 1e6:,.0f} MB of changelogs read")
+        step: dict[str, Any] = {"before": before, "after": count, "even_s": even_s, "span": [began_s, ended_s]}
+        steps.append({**step, "read_bytes": read, "copied_bytes": copied})
     records = stage.end_load()
     await handled(stage, records)
     stage.stop(*stage.running)

@@ -88,7 +88,7 @@ def _read(axis: Any, content: Content) -> None:
     for place, arm in enumerate(("keylanes", "Kafka Streams")):
         for run in figures(content, "scaling", arm)[:1]:
             xs = [number + place * 0.35 for number in range(len(run["steps"]))]
-            axis.bar(xs, [step["copied_bytes"] / MB for step in run["steps"]], 0.3, color=COLOURS[place], label=arm)
+            axis.bar(xs, [step["read_bytes"] / MB for step in run["steps"]], 0.3, color=COLOURS[place], label=arm)
             least = [step["least_bytes"] / MB for step in run["steps"]]
             axis.scatter(xs, least, color=BAR_COLOUR, zorder=3, marker="_")
             axis.set_xticks(range(len(xs)), [f"{step['before']} to {step['after']}" for step in run["steps"]])

@@ -4,13 +4,15 @@ Called as ``python handover_app.py ORDER.json``. A note is u64 nanoseconds of th
 record began and when it ended, u32 partition, u32 microseconds by which it ended behind its due time, u32 number of its
 key, u32 its own number within the key, little-endian; notes lie in memory that a file holds, in the order in which
 records ended, and a zero one ends them. Some times a second a sample is written: what this process has handled and read
-of the source so far, its processor time, and what it has read of changelogs. SIGTERM ends it in order.
+of the source so far, its processor time, and what it has read of changelogs and copied of ranges that it did not own.
+SIGTERM ends it in order.
 
 With ``entries`` the first record of a key fills a map; of the others one in ``change_every`` replaces a value, and the
 rest read one. So many are those of a key in the ``heavy`` partition and points, one those of the others.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import mmap
@@ -96,8 +98,9 @@ class CountingReader:
 class Samples:
     """Written in a thread, so that what blocks the loop delays none."""
 
-    def __init__(self, path: str, notes: Notes, counts: CountingBroker) -> None:
+    def __init__(self, path: str, notes: Notes, counts: CountingBroker, app: App) -> None:
         self._file, self._notes, self._counts = open(path, "a"), notes, counts  # noqa: SIM115  # as long as the process
+        self._app, self._copied_bytes = app, 0
         self._lock = threading.Lock()
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -110,6 +113,12 @@ class Samples:
 
     def write(self) -> None:
         """One more."""
+        with (
+            self._lock,
+            contextlib.suppress(RuntimeError),
+        ):  # the loop changes what is being counted: the next one has it
+            copying = getattr(self._app.statistics(), "copying", None)  # a version without copies is measured, too
+            self._copied_bytes = copying.bytes_learner + copying.bytes_standby if copying else 0
         with self._lock:
             sample = {
                 "at_s": time.monotonic(),
@@ -119,6 +128,7 @@ class Samples:
                 "records_read": self._counts.records_read,
                 "changelog_records": self._counts.changelog_records,
                 "changelog_bytes": self._counts.changelog_bytes,
+                "copied_bytes": self._copied_bytes,
             }
             self._file.write(json.dumps(sample) + "\n")
             self._file.flush()
@@ -162,7 +172,7 @@ def run(order: dict[str, Any]) -> None:
         notes.add(began_ns, ctx.partition, value)
 
     declared(keep if entries else wait if wait_s else work)
-    samples = Samples(order["samples"], notes, counting)
+    samples = Samples(order["samples"], notes, counting, app)
     app.run()
     samples.write()
 

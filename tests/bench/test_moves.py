@@ -139,9 +139,24 @@ def runs_of(**changed: Any) -> list[dict[str, Any]]:
         figures |= {"calm": late, "busy": late, "gaps_calm_s": [0.1], "gaps_busy_s": [0.1]}
         found.append(run("state", f"{gb:g} GB", **figures))
     curve_ = [[0.0, 10, 1.0, 2.0, 3.0], [0.25, 10, 1.0, 2.0, 3.0]]
-    way = {"took_s": 3.0, "gap_ms": 20.0, "late_ms_max": 90.0, "stood": 4, "copied_bytes": 3e8, "curve": curve_}
+    way = {
+        "took_s": 3.0,
+        "gap_ms": 20.0,
+        "late_ms_max": 90.0,
+        "stood": 4,
+        "read_bytes": 4e8,
+        "copied_bytes": 3e8,
+        "curve": curve_,
+    }
     found += [run("curves", arm, **way) for arm in arms("curves", SIZES["full"])]
-    step = {"even_s": 9.0, "copied_bytes": changed.get("copied", 1.2e8), "least_bytes": 1e8, "gap_ms": 9.0, "stood": 3}
+    step = {
+        "even_s": 9.0,
+        "read_bytes": 2e8,
+        "copied_bytes": changed.get("copied", 1.2e8),
+        "least_bytes": 1e8,
+        "gap_ms": 9.0,
+        "stood": 3,
+    }
     steps = [{**step, "before": 1, "after": 2, "span": [0.0, 9.0]}]
     found += [run("scaling", arm, steps=steps, curve=curve_) for arm in arms("scaling", SIZES["full"])]
     back = {"works_s": changed.get("works_s", 3.0), "steady_s": 4.0, "read_records": 9, "read_bytes": 900.0}
@@ -156,7 +171,9 @@ def test_a_book_within_all_bars_holds() -> None:
     assert judge(book()) == []
 
 
-@pytest.mark.parametrize("changed", [{"stood_ms": 51.0}, {"failed": 1}, {"copied": 1.31e8}, {"works_s": 5.0}])
+@pytest.mark.parametrize(
+    "changed", [{"stood_ms": 51.0}, {"failed": 1}, {"copied": 1.31e8}, {"copied": 0.69e8}, {"works_s": 5.0}]
+)
 def test_each_bar_can_be_missed(changed: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     """What is beyond it fails, and says so."""
     content = book(*runs_of(**changed))

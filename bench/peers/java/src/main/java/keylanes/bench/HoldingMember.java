@@ -55,7 +55,8 @@ public final class HoldingMember {
     private final JsonNode order;
     private final MappedByteBuffer notes;
     private final AtomicLong records = new AtomicLong();
-    private final AtomicLong changelogRecords = new AtomicLong();
+    private final AtomicLong restored = new AtomicLong();
+    private final AtomicLong takenIn = new AtomicLong();
 
     private HoldingMember(JsonNode order) throws IOException {
         this.order = order;
@@ -169,11 +170,12 @@ public final class HoldingMember {
     }
 
     private synchronized void sample() {
-        long read = changelogRecords.get();
+        long read = restored.get() + takenIn.get();
         String line = String.format(
                 "{\"at_s\": %.6f, \"cpu_s\": %.3f, \"records\": %d, \"busy_s\": 0, \"records_read\": %d,"
-                        + " \"changelog_records\": %d, \"changelog_bytes\": %d}%n",
-                System.nanoTime() / 1e9, processorSeconds(), records.get(), records.get(), read, read * ENTRY_BYTES);
+                        + " \"changelog_records\": %d, \"changelog_bytes\": %d, \"copied_bytes\": %d}%n",
+                System.nanoTime() / 1e9, processorSeconds(), records.get(), records.get(), read, read * ENTRY_BYTES,
+                takenIn.get() * ENTRY_BYTES);
         try {
             Files.writeString(
                     Path.of(order.get("samples").asText()), line, StandardOpenOption.CREATE, StandardOpenOption.APPEND);
@@ -195,7 +197,7 @@ public final class HoldingMember {
 
         @Override
         public void onBatchRestored(TopicPartition partition, String store, long end, long count) {
-            changelogRecords.addAndGet(count);
+            restored.addAndGet(count);
         }
 
         @Override
@@ -210,7 +212,7 @@ public final class HoldingMember {
         @Override
         public void onBatchLoaded(
                 TopicPartition partition, String store, TaskId task, long end, long count, long last) {
-            changelogRecords.addAndGet(count);
+            takenIn.addAndGet(count);
         }
 
         @Override
