@@ -1,8 +1,8 @@
 """Members join and go under load: 1, 2, 4, 2 and 1. Told is when the work is even, and what was copied.
 
 The same for keylanes and for Kafka Streams, so everything is told by what the members write: notes of records and
-samples. The work is even from when each member has handled at least ``LEAST`` of a mean share in each ``LOOK_S``, and
-all of them what was due ``BEHIND_S_MAX`` ago, for ``CALM_S``. What is read of changelogs is counted in the readers, and
+samples. The work is even from when each member has handled at least the ``even_share`` of a mean share in each
+``LOOK_S``, and all of them what was due ``BEHIND_S_MAX`` ago, for ``CALM_S``. What is read of changelogs is counted in the readers, and
 what of it is copied before it is owned by the members. The least that has to be is the state of the keys that another
 member handles afterwards than before.
 """
@@ -24,9 +24,8 @@ from rig.notes import Notes
 from rig.witness import WrongRun
 
 FACTOR, KEYS, PARTITIONS = 16, 2_000, 8
-LOOK_S, CALM_S, EVEN_S_MAX = 2.0, 6.0, 300.0
-LEAST, BEHIND_S_MAX = 0.7, 1.0
-"""Of a mean share, for partitions have not quite as many keys, and samples are told some times a second."""
+LOOK_S, CALM_S, EVEN_S_MAX = 2.0, 6.0, 180.0
+BEHIND_S_MAX = 1.0
 BYTES = ("changelog_bytes", "copied_bytes")
 ALL_POINTS = (-1, 0, SPACE_END)
 
@@ -68,13 +67,13 @@ async def _run(stage: Stage, size: StateSize) -> dict[str, Any]:
     stage.begin_load(once(stage, FILL_PER_S / 10), stage.phase(size.per_second))
     await handled(stage, stage.filled())
     due = Due(KEYS, stage.next_phase(), size.per_second)
-    await even(stage, due)
+    await even(stage, due, size.even_share)
     for before, count in pairwise(STEPS):
         began_s, before_bytes = time.monotonic(), [stage.total(what) for what in BYTES]
         names = [f"m{number}" for number in range(1, count + 1)]
         stage.start(*(name for name in names if name not in stage.running))
         stage.stop(*(name for name in list(stage.running) if name not in names))
-        even_s = await even(stage, due) - began_s
+        even_s = await even(stage, due, size.even_share) - began_s
         await asyncio.sleep(max(size.watch_s - (time.monotonic() - began_s), 0.0))
         ended_s = time.monotonic()
         read, copied = (stage.total(what) - so_far for what, so_far in zip(BYTES, before_bytes, strict=True))
@@ -113,7 +112,7 @@ async def handled(stage: Stage, records: int) -> None:
         await asyncio.sleep(LOOK_S / 10)
 
 
-async def even(stage: Stage, due: Due) -> float:
+async def even(stage: Stage, due: Due, share: float) -> float:
     """Wait until the work of those that run is even; since when it is. Raises WrongRun."""
     until_s, since_s, before = time.monotonic() + EVEN_S_MAX, 0.0, dict[str, float]()
     while not since_s or time.monotonic() - since_s < CALM_S:
@@ -121,7 +120,7 @@ async def even(stage: Stage, due: Due) -> float:
         now = {name: stage.last(name)["records"] for name in stage.running}
         rates = [now[name] - before.get(name, 0) for name in now]
         is_behind = stage.total("records") < due.at(at_s - BEHIND_S_MAX)
-        since_s = (since_s or at_s) if before and is_even(rates) and not is_behind else 0.0
+        since_s = (since_s or at_s) if before and is_even(rates, share) and not is_behind else 0.0
         before = now
         stage.look()
         if time.monotonic() > until_s:
@@ -130,9 +129,9 @@ async def even(stage: Stage, due: Due) -> float:
     return since_s
 
 
-def is_even(rates: Sequence[float]) -> bool:
-    """Whether everybody has at least ``LEAST`` of a mean share."""
-    return min(rates) >= LEAST * sum(rates) / len(rates) > 0
+def is_even(rates: Sequence[float], share: float) -> bool:
+    """Whether everybody has at least this share of a mean share, and there is some work."""
+    return min(rates) >= share * sum(rates) / len(rates) > 0
 
 
 def changed_share(notes: Sequence[Notes], since_ns: int, until_ns: int, keys: int) -> float:

@@ -85,9 +85,10 @@ def test_all_records_came_though_some_were_handled_again() -> None:
 
 def test_work_is_even_if_nobody_has_much_less_than_the_others() -> None:
     """And if there is some."""
-    assert is_even([100.0, 70.0, 100.0])
-    assert not is_even([100.0, 100.0, 50.0])
-    assert not is_even([0.0, 0.0])
+    assert is_even([100.0, 70.0, 100.0], 0.7)
+    assert not is_even([100.0, 100.0, 50.0], 0.7)
+    assert is_even([100.0, 100.0, 50.0], 0.6)
+    assert not is_even([0.0, 0.0], 0.7)
 
 
 def test_the_state_of_keys_has_to_be_read_that_another_member_handles_afterwards() -> None:
