@@ -121,8 +121,8 @@ async def _is_back(stage: Stage, logs: Logs, name: str, since_s: float) -> dict[
 
 
 async def _quiet(stage: Stage, logs: Logs, records: int) -> None:
-    """Wait until so many records were handled, and then no more are."""
-    await stage.handled(logs, records, FILLED_S_MAX)
-    before = -1.0
-    while before != (before := stage.total("records")):
+    """Wait until so many records were handled, and then no more are: some are handled again."""
+    await stage.until(logs, lambda: stage.noted() >= records, "all handled", FILLED_S_MAX)
+    before = -1
+    while before != (before := stage.noted()):
         await logs.watch(SETTLE_S)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import mmap
 import os
 import signal
 import sys
@@ -22,7 +23,7 @@ from rig.counts import read_counts
 from rig.drivers import Driver, run_module, run_peer
 from rig.ground import Ground
 from rig.logs import Logs, opened
-from rig.notes import NOTE_BYTES, Notes, Points, Unproven, notes_of, prove, prove_all_came
+from rig.notes import NOTE_BYTES, Notes, Points, Unproven, count_of, notes_of, prove, prove_all_came
 from rig.witness import WrongRun
 
 SESSION_MS = 10_000
@@ -251,6 +252,19 @@ class Stage:
         except Unproven as error:
             raise WrongRun(str(error)) from None
         return notes
+
+    def noted(self) -> int:
+        """How many records were handled so far, also by processes that were killed before they told."""
+        count = 0
+        for name, starts in self.all_started.items():
+            for start in range(1, starts + 1):
+                with (
+                    self._notes(name, start).open("rb") as file,
+                    mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as raw,
+                    memoryview(raw) as view,
+                ):
+                    count += count_of(view)
+        return count
 
     def all_notes(self) -> list[Notes]:
         """Those of all processes, one that was started anew beside the one before it."""

@@ -20,7 +20,7 @@ from handover_app import Notes as Written
 from keylanes.keyrange.hashing import SPACE_END
 from rig.book import Book
 from rig.logs import Commit
-from rig.notes import Notes, Points, Unproven, notes_of, prove, stood_still_ns
+from rig.notes import Notes, Points, Unproven, count_of, notes_of, prove, stood_still_ns
 
 from .books import book, run
 
@@ -48,6 +48,7 @@ def test_notes_are_read_as_a_member_writes_them(tmp_path: Any) -> None:
     assert [*found.ended_ns] == sorted(found.ended_ns)
     assert written.busy_ns == sum(found.ended_ns) - 15
     assert notes_of(b"", "a").ended_ns == array("Q")
+    assert count_of(memoryview((tmp_path / "notes").read_bytes())) == 3
 
 
 @pytest.mark.parametrize(
