@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from comparison.arms import Skipped, java_command
+from comparison.arms import java_command
 from failing_over.group import Members, loader
 from failing_over.notes import again, stops
 from keylanes import Settings
@@ -37,7 +37,7 @@ from rig.machine import Processors, surroundings
 from rig.places import BENCH, FOLDER, PEERS
 from rig.results import print_table, spread, verdict, write_result
 from rig.rounds import Figures, arguments, run_rounds
-from rig.witness import WrongRun
+from rig.witness import Skipped, WrongRun
 
 ARMS = ("keylanes", "aiokafka", "java")
 NAMES = ("a", "b", "c")

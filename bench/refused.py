@@ -18,7 +18,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from comparison.arms import JAVA_BUILD, Skipped, java_command, python_of
+from comparison.arms import JAVA_BUILD, java_command, python_of
 from refusing.run import run_arm
 from refusing.table import fate, loses, markdown, standing
 from rig.book import alone
@@ -28,7 +28,7 @@ from rig.machine import surroundings
 from rig.pages import write_between
 from rig.places import FOLDER, PEERS, ROOT
 from rig.results import verdict, write_result
-from rig.witness import WrongRun
+from rig.witness import Skipped, WrongRun
 
 NAME = "refused"
 BAR = "keylanes loses and doubles nothing, and its state is not ahead of its outputs"

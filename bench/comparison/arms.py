@@ -20,6 +20,7 @@ from keylanes.devkafka.java import java_home
 from keylanes.errors import KeylanesError
 from rig.drivers import Driver
 from rig.places import FOLDER, PEERS, ROOT
+from rig.witness import Skipped
 
 ENVIRONMENTS = FOLDER / "env"
 JAVA_BUILD = FOLDER / "java"
@@ -27,10 +28,6 @@ JAVA_OPTIONS = ("-Xmx2g", "-XX:+UseParallelGC")
 """The collector that every Java arm is fastest with on two cores."""
 SET_UP_SECONDS_MAX = 900
 STAMP = "keylanes-stamp"
-
-
-class Skipped(Exception):
-    """An arm cannot run here; the text says why."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Fills the source at a steady rate, in phases. Called as ``-m handing_over.load ORDER.json``.
 
 Each key belongs to one partition. A phase has a rate, and takes the keys of some partitions whose points lie in some
-range. SIGUSR1 begins the next phase, SIGTERM ends: then it tells how many records each key has. A record that comes
-late comes all the same: none is left out.
+range; with ``is_once`` each of them once, and then it waits. A value has the time at which it is due by the system's
+monotonic clock, in ns. SIGUSR1 begins the next phase, SIGTERM ends: then it tells how many records each key has. A
+record that comes late comes all the same: none is left out.
 """
 
 import json
@@ -78,20 +79,26 @@ class Load:
     def _run_phase(self, number: int) -> None:
         phase = self.order["phases"][number]
         keys, per_second = chosen(self.keys, phase), phase["per_second"]
+        is_once = phase.get("is_once", False)
         began_s, sent, before = time.monotonic(), 0, self.records
         say({"event": "phase", "number": number, "at_s": began_s})
         while self.phase == number and not self.is_over:
             due = min(int((time.monotonic() - began_s) * per_second), sent + AHEAD_MAX)
-            for _ in range(sent, due):
-                self._send(keys[int(self._draw() * len(keys))])
+            due = min(due, len(keys)) if is_once else due
+            for place in range(sent, due):
+                key = keys[place] if is_once else keys[int(self._draw() * len(keys))]
+                self._send(key, int((began_s + place / per_second) * 1e9))
+            if is_once and sent < due == len(keys):
+                self.producer.flush()
+                say({"event": "all once", "records": self.records})
             sent = due
             self.producer.poll(TICK_S)
         seconds = time.monotonic() - began_s
         say({"event": "phase ended", "number": number, "seconds": seconds, "records": self.records - before})
 
-    def _send(self, key: Key) -> None:
+    def _send(self, key: Key, due_ns: int) -> None:
         number = self.counts[key.number]
-        value = value_of(key.number, number, self.records, self.records)
+        value = value_of(key.number, number, due_ns, self.records)
         while True:
             try:
                 self.producer.produce(self.order["topic"], value, key.name, partition=key.partition)

@@ -64,7 +64,7 @@ async def _run(stage: Stage, group: Group, size: Size) -> dict[str, Any]:
         members = logs.names()
         stage.stop(*names)
         ahead = ahead_s()
-        done = [move for move in logs.moves() if _is_done(move, calm[0] + ahead)]
+        done = [move for move in logs.moves() if is_done(move, calm[0] + ahead)]
         moves = [move for move in done if move.cause == REQUEST]
         stays = {chunk: home.name for chunk, home in homes.items() if home.stays and not _moved(chunk, done)}
         found = stays_of(logs.commits, members, stays, ahead, calm, busy)
@@ -147,11 +147,11 @@ async def _move(logs: Logs, homes: dict[Points, Home], names: Sequence[str], siz
     return failed
 
 
-def _is_done(move: Move, since_s: float) -> bool:
+def is_done(move: Move, since_s: float) -> bool:
     """Whether it was asked for since then, and is another member's now."""
-    is_done = move.state is MoveState.MOVED and move.taken_up_ms is not None
+    is_moved = move.state is MoveState.MOVED and move.taken_up_ms is not None
     is_between = move.origin is not None and move.target is not None and move.origin != move.target
-    return is_done and is_between and move.asked is not None and move.asked.ms / 1e3 >= since_s
+    return is_moved and is_between and move.asked is not None and move.asked.ms / 1e3 >= since_s
 
 
 def _moved(chunk: Points, done: Sequence[Move]) -> bool:
@@ -176,7 +176,7 @@ def has_until_s(move: Move, done: Sequence[Move], ahead: float) -> float:
 
 def figures_of(move: Move, notes: Sequence[Notes], points: Any, ahead: float, until_s: float) -> dict[str, Any] | None:
     """The times of a move, in ms behind the last record of its old owner. None where a side had no record."""
-    assert move.asked is not None, "see _is_done"
+    assert move.asked is not None, "see is_done"
     assert move.origin is not None, "the same"
     assert move.target is not None, "the same"
     sides = {of.who: of for of in notes}

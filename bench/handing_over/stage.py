@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import mmap
 import os
 import signal
 import sys
@@ -22,11 +23,11 @@ from rig.counts import read_counts
 from rig.drivers import Driver, run_module, run_peer
 from rig.ground import Ground
 from rig.logs import Logs, opened
-from rig.notes import NOTE_BYTES, Notes, Points, Unproven, notes_of, prove
+from rig.notes import NOTE_BYTES, Notes, Points, Unproven, count_of, notes_of, prove, prove_all_came
 from rig.witness import WrongRun
 
 SESSION_MS = 10_000
-START_S_MAX, END_S_MAX, KNOWN_S_MAX = 120.0, 120.0, 30.0
+START_S_MAX, END_S_MAX, KNOWN_S_MAX, FILL_S_MAX = 120.0, 120.0, 30.0, 1_800.0
 LOOK_S = 0.1
 CALM_S = 1.5
 """For so long everything has an owner that works on it, and nothing is asked for, before a group is steady."""
@@ -42,7 +43,8 @@ NOTHING: Sample = {"at_s": 0.0, "cpu_s": 0.0, "records": 0, "busy_s": 0.0, "reco
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """What is to be handled, and how. ``wait_ms``: an asynchronous handler waits so long; ``spin_us``: it uses so much
-    processor time. ``records_max``: at most so many records come.
+    processor time. ``records_max``: at most so many records come of one process. ``entries``: of state, for each key;
+    ``settings``: of the members, beside those that all have.
     """
 
     partitions: int
@@ -51,6 +53,14 @@ class Work:
     wait_ms: float = 0.0
     spin_us: float = 0.0
     records_max: int = 4_000_000
+    entries: int = 0
+    change_every: int = 1
+    """One of so many records of a key changes its state."""
+    heavy: tuple[int, int, int] = (0, 0, SPACE_END)
+    """Source partition (-1: any) and points of the keys with so many entries; the others have one."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    """What starts a member that is none of ours, an order behind it."""
 
 
 @dataclass
@@ -65,16 +75,18 @@ class Stage:
     running: dict[str, Driver] = field(default_factory=dict)
     started_s: dict[str, float] = field(default_factory=dict)
     """When each was started last, by the monotonic clock."""
-    all_started: list[str] = field(default_factory=list)
+    all_started: dict[str, int] = field(default_factory=dict)
+    """How often each was started."""
     load: Driver | None = None
 
     # --- members -----------------------------------------------------------------------------------------------------
 
     def start(self, *names: str) -> None:
-        """Start members; no name comes twice."""
+        """Start members. One that ran before goes on with its state, and notes in a file of its own."""
         for name in names:
-            if name in self.all_started:
-                raise ValueError(f"each name is started once; seen {name!r} again")
+            if name in self.running:
+                raise ValueError(f"{name!r} runs already")
+            self.all_started[name] = self.all_started.get(name, 0) + 1
             work = self.work
             order: dict[str, Any] = {
                 **self._order(),
@@ -87,10 +99,17 @@ class Stage:
                 "factor": work.factor,
                 "wait_ms": work.wait_ms,
                 "spin_us": work.spin_us,
+                "entries": work.entries,
+                "heavy": work.heavy,
+                "change_every": work.change_every,
+                "settings": {**work.settings, **({"state_folder": str(self.folder / "state")} if work.entries else {})},
+                "folder": str(self.folder / "state" / name),
             }
             self.started_s[name] = time.monotonic()
-            self.running[name] = run_peer("handover_app.py", order, self.folder / name)
-            self.all_started.append(name)
+            if work.command:
+                self.running[name] = Driver(work.command, order, self.folder / name)
+            else:
+                self.running[name] = run_peer("handover_app.py", order, self.folder / name)
 
     def stop(self, *names: str) -> None:
         """Stop members in order, and wait for their end. Raises WrongRun."""
@@ -99,25 +118,36 @@ class Stage:
         for name in names:
             self.running.pop(name).end()
 
+    def kill(self, name: str) -> None:
+        """SIGKILL."""
+        self.running.pop(name).kill()
+
     def look(self) -> None:
         """Raises WrongRun when a process has ended by itself."""
         for name, driver in self.running.items():
             if (code := driver.process.poll()) is not None:
                 raise WrongRun(f"{name} ended with code {code}: {driver.last_words()}")
 
-    def samples(self, name: str) -> list[Sample]:
-        """What a member told so far."""
-        lines = self._samples(name).read_text().split("\n")[:-1] if self._samples(name).exists() else []
+    def samples(self, name: str, start: int = 0) -> list[Sample]:
+        """What a member told so far; ``start``: its which process, 0 for the newest."""
+        path = self._samples(name, start)
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
         return [json.loads(line) for line in lines]
 
-    def last(self, name: str) -> Sample:
+    def last(self, name: str, start: int = 0) -> Sample:
         """The newest of these."""
-        if not self._samples(name).exists():
+        path = self._samples(name, start)
+        if not path.exists():
             return NOTHING
-        with self._samples(name).open("rb") as file:
+        with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
             lines = file.read().split(b"\n")[1:-1]
         return json.loads(lines[-1]) if lines else NOTHING
+
+    def total(self, what: str) -> float:
+        """One figure of the newest samples of all processes, as a sum."""
+        starts = [(name, start) for name, count in self.all_started.items() for start in range(1, count + 1)]
+        return sum(self.last(name, start).get(what, 0) for name, start in starts)
 
     def notes(self, name: str) -> Notes:
         """All notes of a member so far."""
@@ -158,7 +188,18 @@ class Stage:
         chosen = list(partitions) or list(range(self.work.partitions))
         return {"per_second": per_second, "partitions": chosen, "points": [first, end]}
 
+    def filled(self) -> int:
+        """Wait until the phase that takes each key once has sent all; how many records there are."""
+        assert self.load is not None, "a load runs"
+        return int(self.load.event("all once", FILL_S_MAX)["records"])
+
     # --- the whole ---------------------------------------------------------------------------------------------------
+
+    async def known(self) -> None:
+        """Wait until the broker has heard of the topic."""
+        async with connected(self.address) as broker, asyncio.timeout(KNOWN_S_MAX):
+            while self.topic not in await broker.describe([self.topic]):  # noqa: ASYNC110  # nobody tells
+                await asyncio.sleep(LOOK_S)
 
     async def steady(self, logs: Logs, *, to_all: bool = False) -> None:
         """Wait until every member has joined, and everything has an owner that works on it. ``to_all``: and everybody
@@ -175,33 +216,63 @@ class Stage:
             if time.monotonic() > until_s:
                 raise WrongRun(f"no steady group within {START_S_MAX:g} s: {sorted(owners)} of {sorted(self.running)}")
 
-    async def handled(self, logs: Logs, records: int) -> float:
+    async def handled(self, logs: Logs, records: int, seconds_max: float = END_S_MAX) -> float:
         """Wait until all records were handled; the time then. Raises WrongRun."""
-        return await self.until(
-            logs, lambda: sum(int(self.last(name)["records"]) for name in self.all_started) >= records, "all handled"
-        )
+        return await self.until(logs, lambda: self.total("records") >= records, "all handled", seconds_max)
 
-    async def until(self, logs: Logs, is_so: Callable[[], bool], what: str) -> float:
+    async def until(self, logs: Logs, is_so: Callable[[], bool], what: str, seconds_max: float = END_S_MAX) -> float:
         """Wait for something; the time then. Raises WrongRun."""
-        until_s = time.monotonic() + END_S_MAX
+        until_s = time.monotonic() + seconds_max
         while not is_so():
             await logs.watch(LOOK_S)
             self.look()
             if time.monotonic() > until_s:
-                raise WrongRun(f"not within {END_S_MAX:g} s: {what}")
+                raise WrongRun(f"not within {seconds_max:g} s: {what}")
         return time.monotonic()
 
     def proven(self, logs: Logs) -> list[Notes]:
         """All notes, of a run that is over. Raises WrongRun unless every record was handled once and in order: whoever
         is expelled has not committed all, and others handle that again.
         """
-        notes = [self.notes(name) for name in self.all_started]
+        notes = self.all_notes()
         try:
             prove(notes, read_counts(self.folder / "counts"))
         except Unproven as error:
             expelled = [f"{change.party.instance} ({change.cause})" for change in logs.expelled() if change.party]
             raise WrongRun(f"{error}; expelled: {', '.join(expelled) or 'nobody'}") from None
         return notes
+
+    def proven_all_came(self) -> list[Notes]:
+        """All notes, of a run in which a process was killed, or is none of ours. Raises WrongRun unless every record
+        was handled, once or more.
+        """
+        notes = self.all_notes()
+        try:
+            prove_all_came(notes, read_counts(self.folder / "counts"))
+        except Unproven as error:
+            raise WrongRun(str(error)) from None
+        return notes
+
+    def noted(self) -> int:
+        """How many records were handled so far, also by processes that were killed before they told."""
+        count = 0
+        for name, starts in self.all_started.items():
+            for start in range(1, starts + 1):
+                with (
+                    self._notes(name, start).open("rb") as file,
+                    mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as raw,
+                    memoryview(raw) as view,
+                ):
+                    count += count_of(view)
+        return count
+
+    def all_notes(self) -> list[Notes]:
+        """Those of all processes, one that was started anew beside the one before it."""
+        return [
+            notes_of(self._notes(name, start).read_bytes(), name)
+            for name, starts in self.all_started.items()
+            for start in range(1, starts + 1)
+        ]
 
     def points(self) -> "array[int]":
         """Of each key, by its number."""
@@ -216,11 +287,11 @@ class Stage:
         bootstrap = self.address.removeprefix("kafka://")
         return {"bootstrap": bootstrap, "topic": self.topic, "partitions": self.work.partitions}
 
-    def _notes(self, name: str) -> Path:
-        return self.folder / f"notes-{name}"
+    def _notes(self, name: str, start: int = 0) -> Path:
+        return self.folder / f"notes-{name}-{start or self.all_started[name]}"
 
-    def _samples(self, name: str) -> Path:
-        return self.folder / f"samples-{name}"
+    def _samples(self, name: str, start: int = 0) -> Path:
+        return self.folder / f"samples-{name}-{start or self.all_started[name]}"
 
 
 @contextlib.contextmanager
@@ -239,9 +310,7 @@ def staged(ground: Ground, name: str, work: Work) -> Iterator[Stage]:
 @contextlib.asynccontextmanager
 async def begun(stage: Stage, *names: str) -> AsyncIterator[Logs]:
     """Its logs, once these members were started on a topic that the broker knows."""
-    async with connected(stage.address) as broker, asyncio.timeout(KNOWN_S_MAX):
-        while stage.topic not in await broker.describe([stage.topic]):  # noqa: ASYNC110  # nobody tells
-            await asyncio.sleep(LOOK_S)
+    await stage.known()
     stage.start(*names)
     async with opened(stage.address, stage.app, stage.topic) as logs:
         yield logs

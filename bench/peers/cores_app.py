@@ -39,7 +39,7 @@ def run(order: dict[str, Any]) -> None:
     """Until SIGTERM."""
     address, settings = f"kafka://{order['bootstrap']}", Settings(threads=order["threads"], group_instance_id=NAME)
     number = 1 if SIBLING is None else SIBLING.number
-    counting = CountingBroker(connect(address, settings, order["group"]), order["topic"])
+    counting = CountingBroker(connect(address, settings, order["group"]), order["topic"], "")
     is_parent = order["processes"] > 1 and SIBLING is None
     app = App(order["group"], broker=address if is_parent else cast(Broker, counting), settings=settings)
     notes, guard = Notes(f"{order['notes']}-{number}", order["notes_max"]), threading.Lock()
@@ -50,7 +50,7 @@ def run(order: dict[str, Any]) -> None:
         began_ns = clock()
         spin(spin_us)
         with guard:
-            notes.add(began_ns, 0, 0, value)
+            notes.add(began_ns, 0, value)
 
     if not is_parent:
         arguments = (f"{order['samples']}-{number}", notes, counting)

@@ -38,6 +38,8 @@ class Notes(NamedTuple):
     partition: "array[int]"
     key: "array[int]"
     number: "array[int]"
+    late_us: "array[int]"
+    """By how much each ended behind its due time."""
 
     def within(self, since_ns: int, until_ns: int) -> range:
         """The places of those that ended in ``[since, until)``."""
@@ -51,7 +53,12 @@ def notes_of(raw: bytes, who: str) -> Notes:
     count = _count(wide)
     wide, narrow = wide[: count * WORDS // 2], narrow[: count * WORDS]
     times = [array("Q", wide[n :: WORDS // 2].tolist()) for n in range(2)]
-    return Notes(who, times[0], times[1], *(array("I", narrow[n::WORDS].tolist()) for n in (4, 6, 7)))
+    return Notes(who, times[0], times[1], *(array("I", narrow[n::WORDS].tolist()) for n in (4, 6, 7, 5)))
+
+
+def count_of(raw: "memoryview[int]") -> int:
+    """How many notes there are in a file, without reading all of it."""
+    return _count(raw[: len(raw) - len(raw) % NOTE_BYTES].cast("B").cast("Q"))
 
 
 def _count(wide: "memoryview[int]") -> int:
@@ -91,6 +98,21 @@ def prove(notes: Collection[Notes], counts: Sequence[int]) -> int:
     if any(wrong.values()):
         raise Unproven(f"of {first[-1]:,} records: " + ", ".join(f"{n:,} {what}" for what, n in wrong.items() if n))
     return int(first[-1])
+
+
+def prove_all_came(notes: Collection[Notes], counts: Sequence[int]) -> int:
+    """Every record was handled, once or, where its process was killed before it committed, again; how many were handled
+    again. Raises Unproven.
+    """
+    seen = [bytearray(count) for count in counts]
+    again = 0
+    for of in notes:
+        for key, number in zip(of.key, of.number, strict=True):
+            again += seen[key][number]
+            seen[key][number] = 1
+    if missing := sum(one.count(0) for one in seen):
+        raise Unproven(f"of {sum(counts):,} records {missing:,} are missing")
+    return again
 
 
 def stood_still_ns(

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from rig.records import PLACE
 
 
+class Skipped(Exception):
+    """An arm cannot run here; the text says why."""
+
+
 class Witness:
     """Sees each record when its handler begins and ends, and keeps the clock: from the first one to the last.
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from comparison import arms
-from comparison.arms import ARMS, Skipped, command, find_python, java_command, ready, run_step
+from comparison.arms import ARMS, command, find_python, java_command, ready, run_step
 from comparison.workloads import WORKLOADS
 from keylanes.devkafka.jars import KafkaServerError
 from keylanes.devkafka.java import JavaHome
+from rig.witness import Skipped
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """What a hand-over costs: what notes prove, when a load is even, the bars, the tables, the logs of many moves."""
 
+import time
 from array import array
 from typing import Any
 
@@ -13,14 +14,13 @@ from handing_over.moving import bands_of, homes_of, stays_of
 from handing_over.sizes import GROUPS, PARTS, SIZES, arms
 from handing_over.tables import cell, page, tables
 from handing_over.verdicts import gaps_of, judge
-from handover import RUNS, missing, report
-from handover_app import NOTE
+from handover import BENCH
+from handover_app import NOTE, PLACE
 from handover_app import Notes as Written
 from keylanes.keyrange.hashing import SPACE_END
 from rig.book import Book
 from rig.logs import Commit
-from rig.notes import Notes, Points, Unproven, notes_of, prove, stood_still_ns
-from rig.records import PLACE
+from rig.notes import Notes, Points, Unproven, count_of, notes_of, prove, stood_still_ns
 
 from .books import book, run
 
@@ -40,13 +40,15 @@ def test_notes_are_read_as_a_member_writes_them(tmp_path: Any) -> None:
     """Up to the first that was not written."""
     written = Written(str(tmp_path / "notes"), 10)
     for number in range(3):
-        written.add(5, 2, 70 + number, PLACE.pack(4, number) + b"filler")
+        written.add(5, 2, PLACE.pack(4, number, time.monotonic_ns() - 70_000_000) + b"filler")
     found = notes_of((tmp_path / "notes").read_bytes(), "a")
     assert (found.who, [*found.key], [*found.number], [*found.partition]) == ("a", [4] * 3, [0, 1, 2], [2] * 3)
     assert [*found.began_ns] == [5] * 3
+    assert all(70_000 <= late < 10_000_000 for late in found.late_us)
     assert [*found.ended_ns] == sorted(found.ended_ns)
     assert written.busy_ns == sum(found.ended_ns) - 15
     assert notes_of(b"", "a").ended_ns == array("Q")
+    assert count_of(memoryview((tmp_path / "notes").read_bytes())) == 3
 
 
 @pytest.mark.parametrize(
@@ -257,7 +259,7 @@ def test_each_bar_can_be_missed(changed: dict[str, Any], fails: int, capsys: pyt
     """What is beyond it fails, and says so; a part that is not asked for is not judged."""
     content = book(*runs_of(**changed), size="quick")
     assert sum(not verdict.holds for verdict in judge(content)) == fails
-    assert not report(content, list(PARTS))
+    assert not BENCH.report(content, PARTS)
     assert "FAILS: " in capsys.readouterr().out
 
 
@@ -294,10 +296,10 @@ def test_nothing_is_judged_or_shown_of_an_empty_book() -> None:
 
 def test_all_arms_are_run_in_turn_and_not_again(tmp_path: Any) -> None:
     """Every other round begins with the last arm; what repeats by itself runs once; what failed is run again."""
-    assert set(RUNS) == set(PARTS)
+    assert set(BENCH.runs) == set(PARTS)
     kept = Book(tmp_path / "book.json")
     kept.open({"size": "full"})
-    wanted = missing(kept, ["skew", "join"], SIZES["full"], 2)
+    wanted = BENCH.missing(kept, ["skew", "join"], SIZES["full"], 2)
     assert wanted == [
         ("skew", "partition", 0),
         ("skew", "keys", 0),
@@ -307,6 +309,6 @@ def test_all_arms_are_run_in_turn_and_not_again(tmp_path: Any) -> None:
     ]
     kept.add("skew", "keys", 0, figures={})
     kept.add("join", "join", 0, failed="it ended")
-    assert missing(kept, ["skew", "join"], SIZES["full"], 2) == [*wanted[:1], *wanted[2:]]
+    assert BENCH.missing(kept, ["skew", "join"], SIZES["full"], 2) == [*wanted[:1], *wanted[2:]]
     assert "spin, 8" in arms("amplification", SIZES["full"])
     assert "spin, 8" not in arms("amplification", SIZES["quick"])

@@ -1,0 +1,128 @@
+"""Members with names come back: one that is killed and started at once, and four that are started anew in turn.
+
+Their folders stay. What each process reads of changelogs is counted in its readers: a tail is what others, or its last
+transactions, have written since. Whoever was killed has handled records that it did not commit; these are handled
+again.
+"""
+
+import time
+from typing import Any
+
+from handing_over.carrying import FILLED_S_MAX, filled, once
+from handing_over.stage import Stage, Work, begun, names_of, said, staged
+from handing_over.state_sizes import CHANGE_EVERY, COPY_BYTES_PER_S, StateSize, entries_of
+from handing_over.stops import ended_of, gap_of_all_ms, stood
+from keylanes.keyrange.hashing import SPACE_END
+from rig.child import run_coroutine
+from rig.ground import Ground
+from rig.logs import Logs
+
+FACTOR, KEYS, PARTITIONS = 16, 20_000, 4
+CRASH_MEMBERS, ROLLOUT_MEMBERS = 2, 4
+SETTLE_S, BACK_S = 3.0, 60.0
+
+
+def run_crash(ground: Ground, _arm: str, suffix: str, size: StateSize) -> dict[str, Any]:
+    """The figures of so many crashes. Raises WrongRun."""
+    with staged(ground, f"crash-{suffix}", work_of(size, size.crashes)) as stage:
+        return run_coroutine(_crash(stage, size))
+
+
+def run_rollout(ground: Ground, _arm: str, suffix: str, size: StateSize) -> dict[str, Any]:
+    """The figures of a rollout. Raises WrongRun."""
+    with staged(ground, f"rollout-{suffix}", work_of(size, ROLLOUT_MEMBERS)) as stage:
+        return run_coroutine(_rollout(stage, size))
+
+
+def work_of(size: StateSize, starts: int) -> Work:
+    """State in all keys."""
+    return Work(
+        partitions=PARTITIONS,
+        factor=FACTOR,
+        keys=KEYS,
+        records_max=KEYS + int(size.per_second * (SETTLE_S + size.watch_s + starts * BACK_S)),
+        entries=entries_of(size.other_gb, KEYS),
+        heavy=(-1, 0, SPACE_END),
+        change_every=CHANGE_EVERY,
+        settings={"copy_bytes_per_s": COPY_BYTES_PER_S},
+    )
+
+
+async def _crash(stage: Stage, size: StateSize) -> dict[str, Any]:
+    names, crashes = names_of(CRASH_MEMBERS), list[dict[str, Any]]()
+    async with begun(stage, *names) as logs:
+        await stage.steady(logs, to_all=True)
+        stage.begin_load(once(stage), stage.phase(size.per_second))
+        await filled(stage, logs)
+        stage.next_phase()
+        await logs.watch(SETTLE_S)
+        for number in range(size.crashes):
+            name = names[number % len(names)]
+            killed_s = time.monotonic()
+            stage.kill(name)
+            stage.start(name)
+            crashes.append(await _is_back(stage, logs, name, killed_s))
+            await logs.watch(SETTLE_S)
+        records = stage.end_load()
+        await _quiet(stage, logs, records)
+        stage.stop(*names)
+    notes, points = stage.proven_all_came(), stage.points()
+    ended = ended_of(notes, None, points)
+    for one in crashes:
+        since_ns, until_ns = int(one["since_s"] * 1e9), int((one["since_s"] + one["steady_s"] + SETTLE_S) * 1e9)
+        one |= {
+            "stood": stood(ended, since_ns, until_ns),
+            "gap_ms": gap_of_all_ms(notes, PARTITIONS, since_ns, until_ns),
+        }
+    return {"records": records, "crashes": crashes, "expelled": len(logs.expelled())}
+
+
+async def _rollout(stage: Stage, size: StateSize) -> dict[str, Any]:
+    names, restarts = names_of(ROLLOUT_MEMBERS), list[dict[str, Any]]()
+    async with begun(stage, *names) as logs:
+        await stage.steady(logs, to_all=True)
+        stage.begin_load(once(stage), stage.phase(size.per_second))
+        await filled(stage, logs)
+        stage.next_phase()
+        await logs.watch(SETTLE_S)
+        for name in names:
+            told_s, others = time.monotonic(), stage.total("changelog_bytes")
+            stage.stop(name)
+            stopped_s = time.monotonic() - told_s
+            stage.start(name)
+            found = await _is_back(stage, logs, name, told_s)
+            others_bytes = stage.total("changelog_bytes") - others - found["read_bytes"]
+            restarts.append({**found, "name": name, "stopped_s": stopped_s, "others_read_bytes": others_bytes})
+            await logs.watch(SETTLE_S)
+        records = stage.end_load()
+        await stage.handled(logs, records, FILLED_S_MAX)
+        stage.stop(*names)
+    notes, points = stage.proven(logs), stage.points()
+    ended = ended_of(notes, None, points)
+    for one in restarts:
+        since_ns, until_ns = int(one["since_s"] * 1e9), int((one["since_s"] + one["steady_s"] + SETTLE_S) * 1e9)
+        one |= {
+            "stood": stood(ended, since_ns, until_ns),
+            "gap_ms": gap_of_all_ms(notes, PARTITIONS, since_ns, until_ns),
+        }
+    return {"records": records, "restarts": restarts, "state_bytes": size.other_gb * 1e9}
+
+
+async def _is_back(stage: Stage, logs: Logs, name: str, since_s: float) -> dict[str, Any]:
+    """Until a member that was started works again, and the group is steady; what it has read by then."""
+    await stage.until(logs, lambda: stage.first_began_s(name) is not None, f"{name} works again")
+    works_s = (stage.first_began_s(name) or since_s) - since_s
+    await stage.steady(logs, to_all=True)
+    last = stage.last(name)
+    steady_s = time.monotonic() - since_s
+    said(f"{name}: works after {works_s:.2f} s, {last['changelog_records']:,.0f} records of changelogs read")
+    read = {"read_bytes": last["changelog_bytes"], "read_records": last["changelog_records"]}
+    return {"since_s": since_s, "works_s": works_s, "steady_s": steady_s, **read}
+
+
+async def _quiet(stage: Stage, logs: Logs, records: int) -> None:
+    """Wait until so many records were handled, and then no more are: some are handled again."""
+    await stage.until(logs, lambda: stage.noted() >= records, "all handled", FILLED_S_MAX)
+    before = -1
+    while before != (before := stage.noted()):
+        await logs.watch(SETTLE_S)
