@@ -36,21 +36,6 @@ class Followed(Protocol):
         """The ranges of which there are copies. One of them is of one age."""
 
 
-class _NoCopies:
-    """A ``Followed``."""
-
-    def stale_ms(self, place: Place, point: int) -> int | None:  # noqa: ARG002  # of none
-        """None."""
-        return None
-
-    def followed(self, place: Place) -> Iterable[KeyRange]:  # noqa: ARG002  # of none
-        """Nothing."""
-        return ()
-
-
-NO_COPIES: Final = _NoCopies()
-
-
 class GroupView:
     """The group as this process has followed it. ``age_ms``: how old that is; ``incarnation``: of this process."""
 

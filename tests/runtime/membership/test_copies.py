@@ -153,7 +153,7 @@ def test_a_range_moves_behind_its_copy(caplog: pytest.LogCaptureFixture) -> None
         standby = pair.owner.member.statistics(0.0).copying
         assert standby.bytes_standby < 10_000, "nothing was read that it had written itself"
         await asyncio.sleep(5.0)
-        stale_ms = pair.owner.member.keeper.stale_ms(PLACE, LOWER.first)
+        stale_ms = pair.owner.member.keeper.learner.stale_ms(PLACE, LOWER.first)
         assert stale_ms is not None
         assert stale_ms < 1_500
         await pair.released(pair.other, LOWER, back)
@@ -241,8 +241,8 @@ def test_a_part_of_what_is_copied_is_granted() -> None:
         pair.send(5 * KEYS)
         await asyncio.sleep(3.0)
         keeper = pair.other.member.keeper
-        assert keeper.stale_ms(PLACE, LOWER.first) is None
-        assert keeper.stale_ms(PLACE, UPPER.first) is not None
+        assert keeper.learner.stale_ms(PLACE, LOWER.first) is None
+        assert keeper.learner.stale_ms(PLACE, UPPER.first) is not None
         assert [points.pieces() for points in (one.points for one in keeper.learner._passes(PLACE))] == [
             [(UPPER.first, UPPER.end, True)]
         ]
