@@ -43,6 +43,8 @@ class Copied:
         """Those that are not over, by move."""
         self.gone: set[int] = set()
         """Who was expelled."""
+        self.withdrawn: set[int] = set()
+        """The moves that came to nothing: what was copied for one is kept as long as nobody works on it."""
         self.numbers: set[int] = set()
         self.changes: dict[tuple[TopicPartition, int], dict[bytes, Change]] = {}
         """By source partition and point, and by key."""
@@ -105,7 +107,8 @@ class Copied:
             if within.contains(point):
                 assert any(_covers(copy, place, point) for copy in own), f"{event}: {move.target} has no copy"
         for copy in self.copies.values():
-            if copy.role == LEARNER and copy.incarnation != move.target:
+            is_learning = copy.role == LEARNER and copy.move not in self.withdrawn
+            if is_learning and copy.incarnation != move.target:
                 met = _is_of(copy, place) and any(within.overlaps(KeyRange(b.first, b.end)) for b in copy.bands)
                 assert not met, f"{event} for {move.target}, and {copy} learns it"
         self.reached["released to who has a copy"] += 1

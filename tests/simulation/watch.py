@@ -181,6 +181,7 @@ class Watch:
                     self.copied.release(event, self.asks.planned[event.move])
             case ReleaseWithdrawn():
                 self.asks.withdraw(event, len(self.control))
+                self.copied.withdrawn.add(event.move)
                 self.reached[f"withdrawn: {event.reason}"] += 1
 
     def _member(self, event: MemberJoined | MemberRefused | MemberExpelled | MemberFenced) -> None:
