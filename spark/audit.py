@@ -23,7 +23,7 @@ from .judge_records import judge_records, read_places
 from .judge_state import ExpectedState, judge_state
 from .kafka import API_TIMEOUT_MS
 from .pins import Pins, pin
-from .report import OWNERSHIP, Report, TileRow
+from .report import COPYING, OWNERSHIP, Report, TileRow
 from .run import Run
 from .source import register
 
@@ -31,6 +31,7 @@ CHECKS = (
     "log-whole",
     "control",
     *OWNERSHIP,
+    *COPYING,
     "tile-shape",
     "stale-commit",
     "transaction-parts",
