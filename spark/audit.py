@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from .access import Access
 from .brokers import AuditError
 from .group_report import GroupFigures
+from .judge_copies import judge_copies
 from .judge_group import judge_group
 from .judge_logs import judge_logs
 from .judge_outputs import Expected, judge_outputs
@@ -52,6 +53,7 @@ CHECKS = (
     "state-partition",
     "state-beacon",
     "state",
+    "copy-state",
 )
 """The names of all statements, in the order of the report."""
 
@@ -68,6 +70,7 @@ class AuditSpec:
 
     ``dead_letters`` None: outputs and dead letters are counted together. ``level``: demand that no record waits.
     ``state``: computes the state that the sources give; it is compared key by key, while the application rests.
+    ``copies``: folders of copies of state on this machine, which are compared with the changelogs; also at work.
     ``tiles``: put the counted tiles into the report; ``group``: and what the group did. ``security``: client settings
     for Kafka. ``default_api_timeout_ms``: how long a question to Kafka is asked again, and how long a read may bring
     nothing.
@@ -82,6 +85,7 @@ class AuditSpec:
     dead_letters: Sequence[str] | None = None
     expected: Expected | None = None
     state: ExpectedState | None = None
+    copies: Sequence[str] = ()
     level: bool = False
     tiles: bool = False
     group: bool = False
@@ -152,6 +156,8 @@ def _report(run: Run, spec: AuditSpec) -> Report:
             outputs = judge_outputs(run, tiles, records, spec.dead_letters, spec.expected)
         with run.phase("state"):
             keys = judge_state(run, history, records, app=spec.app, expected=spec.state)
+        with run.phase("copies"):
+            copied = judge_copies(run, app=spec.app, folders=spec.copies) if spec.copies else 0
         plane = planned.result()
         group = owned.result()
     _check_heads(run, spec, outputs.destinations)
@@ -170,6 +176,8 @@ def _report(run: Run, spec: AuditSpec) -> Report:
         _note_others(run, outputs.of_others)
     if run.pins.grants.stores:
         figures["state_keys"] = keys
+    if spec.copies:
+        figures["keys_of_copies"] = copied
     return Report(
         app=spec.app,
         broker=spec.broker,
