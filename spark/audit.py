@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from .access import Access
 from .brokers import AuditError
+from .folders import copies_in
 from .group_report import GroupFigures
 from .judge_copies import judge_copies
 from .judge_group import judge_group
@@ -121,15 +122,19 @@ def _audited(spark: SparkSession, spec: AuditSpec, pins: Pins) -> Report:
 
 
 def pin_now(spec: AuditSpec) -> Pins:
-    """What there is to be audited; needs no Spark. Raises AuditError when there is nothing, or it can't be read."""
+    """What there is to be audited; needs no Spark. Raises AuditError when there is nothing, or it can't be read: also
+    when that is so of a folder of copies.
+    """
     outputs = spec.outputs
     if outputs is not None:
         outputs = tuple(dict.fromkeys([*outputs, *(spec.dead_letters or ())]))
     broker = spec.access.open()
     try:
-        return pin(broker, spec.app, outputs)
+        pins = pin(broker, spec.app, outputs)
     finally:
         broker.close()
+    copies_in(spec.copies, spec.app, pins.grants)
+    return pins
 
 
 def _report(run: Run, spec: AuditSpec) -> Report:

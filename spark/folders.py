@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from ..keyrange.ranges import KeyRange
 from .brokers import AuditError
+from .history import Grants
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,20 +34,22 @@ COPY_SCHEMA = (
 PAGE_ENTRIES = 8_192
 
 
-def copies_in(folders: Sequence[str], app: str, birth: str) -> list[Path]:
+def copies_in(folders: Sequence[str], app: str, grants: Grants) -> list[Path]:
     """The folders of copies that are meant: each of these, or those of the application in it. All of them can be read,
-    and are of these logs; raises AuditError.
+    and are of these logs; raises AuditError. Needs no Spark.
     """
     from ..state.copies import NoStateYet, open_copies
     from ..state.rocks import RocksError
 
+    if folders and not grants.stores:
+        raise AuditError(f"copies: the application {app!r} has declared no store")
     found: list[Path] = []
     for folder in folders:
         inside = _inside(Path(folder), app)
         filled = []
         for path in [Path(folder)] if inside is None else inside:
             try:
-                open_copies(path, app=app, birth=birth, mode="beside").close()
+                open_copies(path, app=app, birth=grants.app_birth, mode="beside").close()
             except NoStateYet as error:
                 if inside is None:
                     raise AuditError(f"copies: {error}") from None

@@ -41,9 +41,7 @@ _NEVER: Final = (1 << 63) - 1
 
 def judge_copies(run: Run, *, app: str, folders: Sequence[str]) -> int:
     """Judge the copies in folders; returns how many keys were compared. Raises AuditError."""
-    if not run.pins.grants.stores:
-        raise AuditError(f"copies: the application {app!r} has declared no store")
-    paths = copies_in(folders, app, run.pins.grants.app_birth)
+    paths = copies_in(folders, app, run.pins.grants)
     held = run.keep(read_copies(run.spark, paths))
     pieces = [tuple(row) for row in held.where("key is null").drop("key", "value").collect()]
     names = dict(enumerate(map(str, paths)))

@@ -48,11 +48,10 @@ def fill(
     age_ms: int = 0,
     birth: str = BIRTH,
     topic: str = SOURCE,
-    partition: int = 0,
 ) -> None:
-    """A copy of a partition at these markers, that holds ``ahead`` changes above each."""
+    """A copy of partition 0 at these markers, that holds ``ahead`` changes above each."""
     copies = open_copies(folder, app=APP, birth=birth)
-    copy = copies.copy(topic, partition)
+    copy = copies.copy(topic, 0)
     now_ms = int(time.time() * 1000) - age_ms
     for first, end, position in pieces:
         own = [(k, v) for _, k, v in changes[: position + ahead] if len(k) > 9 and first <= point_in(k) < end]
@@ -110,6 +109,8 @@ def test_every_fault_in_a_copy_is_found(compared: "Callable[..., Report]", tmp_p
     run, changes = planned()
     marker = 150
     folder = tmp_path / "copy"
+    early = next(key for _, key, _ in changes if key not in {change[1] for change in changes[marker - 1 :]})
+    changes.insert(marker - 1, (0, early, None))
     fill(folder, changes, [(0, SPACE_END, marker)])
     below = {key: value for _, key, value in changes[:marker] if len(key) > 9}
     above = {key for _, key, _ in changes[marker:]}
@@ -195,14 +196,16 @@ def test_what_is_no_copy_of_the_application_is_an_error(
     """A folder that is not there, that holds nothing, or of other logs; a partition or topic that it does not read; a
     changelog that is no log; an application without stores.
     """
+    from keylanes.spark.audit import AuditSpec, pin_now
+
     run, changes = planned()
     topics, copy = tmp_path / "topics", tmp_path / "copy"
 
-    def refused(folder: Path, words: str, run: Run = run, **spec: Any) -> None:
+    def refused(folder: Path, words: str) -> None:
         with pytest.raises(AuditError, match=words):
-            compared(run, changes, folder, **spec)
-        shutil.rmtree(topics)
+            pin_now(AuditSpec(app=APP, broker=url, copies=[str(folder)]))
 
+    url = run.store(topics)
     refused(tmp_path / "none", "does not exist")
     (tmp_path / "strange").mkdir()
     (tmp_path / "strange" / "file").touch()
@@ -215,14 +218,16 @@ def test_what_is_no_copy_of_the_application_is_an_error(
     refused(tmp_path / "older", "born another; this is application 'flights', born process 0")
     open_copies(tmp_path / "other", app="other", birth=BIRTH).close()
     refused(tmp_path / "other", "holds the state of application 'other'")
+    shutil.rmtree(topics)
+    url = planner(restarts=0, records=60).run().store(topics)
+    refused(copy, "declared no store")
+    shutil.rmtree(topics)
+    fill(copy, changes, [(0, SPACE_END, 5)], topic="gone")
+    with pytest.raises(AuditError, match=r"has a copy for gone\[0\], which 'flights' does not read"):
+        compared(run, changes, copy)
+    shutil.rmtree(topics)
+    shutil.rmtree(copy)
     fill(copy, changes, [(0, SPACE_END, 5)])
-    fill(tmp_path / "second", changes, [(0, SPACE_END, 5)], partition=1)
-    refused(tmp_path / "second", r"has a copy for flights\.in\[1\], which 'flights' does not read")
-    fill(tmp_path / "gone", changes, [(0, SPACE_END, 5)], topic="gone")
-    refused(tmp_path / "gone", r"has a copy for gone\[0\], which 'flights' does not read")
     write(topics, changes, by_key=True, partitions=1)
     with pytest.raises(AuditError, match=r"keeps the changelog of flights\.in by key"):
         audited(run, copies=[str(copy)])
-    shutil.rmtree(topics)
-    with pytest.raises(AuditError, match="declared no store"):
-        audited(planner(restarts=0, records=60).run(), copies=[str(copy)])
