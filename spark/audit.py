@@ -14,7 +14,9 @@ from pyspark.sql import SparkSession
 
 from .access import Access
 from .brokers import AuditError
+from .folders import copies_in
 from .group_report import GroupFigures
+from .judge_copies import judge_copies
 from .judge_group import judge_group
 from .judge_logs import judge_logs
 from .judge_outputs import Expected, judge_outputs
@@ -23,7 +25,7 @@ from .judge_records import judge_records, read_places
 from .judge_state import ExpectedState, judge_state
 from .kafka import API_TIMEOUT_MS
 from .pins import Pins, pin
-from .report import OWNERSHIP, Report, TileRow
+from .report import COPYING, OWNERSHIP, Report, TileRow
 from .run import Run
 from .source import register
 
@@ -31,6 +33,7 @@ CHECKS = (
     "log-whole",
     "control",
     *OWNERSHIP,
+    *COPYING,
     "tile-shape",
     "stale-commit",
     "transaction-parts",
@@ -51,6 +54,7 @@ CHECKS = (
     "state-partition",
     "state-beacon",
     "state",
+    "copy-state",
 )
 """The names of all statements, in the order of the report."""
 
@@ -67,6 +71,7 @@ class AuditSpec:
 
     ``dead_letters`` None: outputs and dead letters are counted together. ``level``: demand that no record waits.
     ``state``: computes the state that the sources give; it is compared key by key, while the application rests.
+    ``copies``: folders of copies of state on this machine, which are compared with the changelogs; also at work.
     ``tiles``: put the counted tiles into the report; ``group``: and what the group did. ``security``: client settings
     for Kafka. ``default_api_timeout_ms``: how long a question to Kafka is asked again, and how long a read may bring
     nothing.
@@ -81,6 +86,7 @@ class AuditSpec:
     dead_letters: Sequence[str] | None = None
     expected: Expected | None = None
     state: ExpectedState | None = None
+    copies: Sequence[str] = ()
     level: bool = False
     tiles: bool = False
     group: bool = False
@@ -116,15 +122,19 @@ def _audited(spark: SparkSession, spec: AuditSpec, pins: Pins) -> Report:
 
 
 def pin_now(spec: AuditSpec) -> Pins:
-    """What there is to be audited; needs no Spark. Raises AuditError when there is nothing, or it can't be read."""
+    """What there is to be audited; needs no Spark. Raises AuditError when there is nothing, or it can't be read: also
+    when that is so of a folder of copies.
+    """
     outputs = spec.outputs
     if outputs is not None:
         outputs = tuple(dict.fromkeys([*outputs, *(spec.dead_letters or ())]))
     broker = spec.access.open()
     try:
-        return pin(broker, spec.app, outputs)
+        pins = pin(broker, spec.app, outputs)
     finally:
         broker.close()
+    copies_in(spec.copies, spec.app, pins.grants)
+    return pins
 
 
 def _report(run: Run, spec: AuditSpec) -> Report:
@@ -151,6 +161,8 @@ def _report(run: Run, spec: AuditSpec) -> Report:
             outputs = judge_outputs(run, tiles, records, spec.dead_letters, spec.expected)
         with run.phase("state"):
             keys = judge_state(run, history, records, app=spec.app, expected=spec.state)
+        with run.phase("copies"):
+            copied = judge_copies(run, app=spec.app, folders=spec.copies) if spec.copies else 0
         plane = planned.result()
         group = owned.result()
     _check_heads(run, spec, outputs.destinations)
@@ -169,6 +181,8 @@ def _report(run: Run, spec: AuditSpec) -> Report:
         _note_others(run, outputs.of_others)
     if run.pins.grants.stores:
         figures["state_keys"] = keys
+    if spec.copies:
+        figures["keys_of_copies"] = copied
     return Report(
         app=spec.app,
         broker=spec.broker,

@@ -13,10 +13,14 @@ from typing import NamedTuple
 from ..keyrange.hashing import SPACE_END
 from ..keyrange.steps import Steps
 from ..offsets.control_events import CoordinatorElected, MemberJoined, PlanMade
-from .group_report import Durations, GroupFigures, MemberFigures, Reign, TermFigures, Unowned
+from ..offsets.event_values import NO_MOVE
+from .copying import ENDED, LEARNER, OWNED, STANDBY, Copying
+from .group_report import CopyFigures, Durations, GroupFigures, MemberFigures, Reign, TermFigures, Unowned
 from .history import Grants, Source
-from .ownership import NOBODY, Claim, Edges, Epoch, OffsetLog, Ownership, cuts_of
+from .ownership import NOBODY, Claim, Edges, Epoch, OffsetLog, Ownership, cuts_of, releases_of
 
+LEFT = "left"
+"""The cause of an expulsion: the member stopped in order."""
 UNPLANNED = "unplanned"
 """The cause of a move that no plan names: of when one process wrote at a time."""
 
@@ -30,13 +34,16 @@ class Times(NamedTuple):
     """When the last commit was written that is known."""
 
 
-def group_figures(grants: Grants, ownership: Ownership, log: OffsetLog, edges: Edges, times: Times) -> GroupFigures:
+def group_figures(
+    grants: Grants, ownership: Ownership, copying: Copying, log: OffsetLog, edges: Edges, times: Times
+) -> GroupFigures:
     """From what is derived of both logs."""
     until_ms = max([times.until_ms, *times.control.values(), *times.offsets.values()], default=0)
     ended = _Ended(ownership, log, edges, times)
     reigns = _reigns(ownership, ended, until_ms)
-    moves = _moves(grants, ownership, ended)
-    idle = [*ended.waits(until_ms), *ended.left_alone(until_ms)]
+    moves = _moves(grants, ownership, copying, ended)
+    there = _Presence(ownership, log, times, until_ms)
+    idle = [there.clipped(one) for one in (*ended.waits(until_ms), *ended.left_alone(until_ms))]
     from_ms = min((reign.from_ms for reign in reigns), default=0)
     return GroupFigures(
         members=_members(grants, ownership, times, reigns, until_ms),
@@ -49,7 +56,8 @@ def group_figures(grants: Grants, ownership: Ownership, log: OffsetLog, edges: E
         moves=_counted(move.cause for move in moves),
         released=_distribution(move.ms for move in moves if not move.was_expelled),
         expelled=_distribution(move.ms for move in moves if move.was_expelled),
-        unowned_longest=max(idle, key=lambda one: one.ms, default=None),
+        copies=_copies(ownership, copying, moves, times),
+        unowned_longest=max((one for one in idle if one.ms), key=lambda one: one.ms, default=None),
         from_ms=from_ms,
         until_ms=until_ms,
         reigns=reigns,
@@ -126,13 +134,52 @@ def _meet(cut: tuple[int, int, int], claim: Claim) -> bool:
     return cut[0] < claim.end and claim.first < cut[1]
 
 
+class _Presence:
+    """When there was somebody who could own: a member is there from its joining until it is expelled. One that left is
+    there until it began to give up, unasked, what it was granted last.
+    """
+
+    def __init__(self, ownership: Ownership, log: OffsetLog, times: Times, until_ms: int) -> None:
+        members = ownership.members
+        granted: dict[int, int] = {}
+        for claim in ownership.claims:
+            at_ms = times.control.get(claim.position, 0)
+            granted[claim.incarnation] = max(granted.get(claim.incarnation, 0), at_ms)
+        leaving: dict[int, int] = {}
+        for number, position, event in releases_of(log):
+            at_ms = times.offsets.get((number, position), until_ms)
+            if event.move == NO_MOVE and at_ms >= granted.get(event.incarnation, 0):
+                leaving[event.incarnation] = min(at_ms, leaving.get(event.incarnation, at_ms))
+        spans: list[tuple[int, int]] = []
+        for incarnation, position in members.joined.items():
+            gone = members.expelled.get(incarnation)
+            to_ms = until_ms if gone is None else times.control.get(gone, until_ms)
+            if members.causes.get(incarnation) == LEFT:
+                to_ms = min(to_ms, leaving.get(incarnation, to_ms))
+            spans.append((times.control.get(position, 0), to_ms))
+        self._spans: list[tuple[int, int]] = []
+        for from_ms, to_ms in sorted(spans):
+            if self._spans and from_ms <= self._spans[-1][1]:
+                from_ms, to_ms = self._spans[-1][0], max(to_ms, self._spans.pop()[1])
+            self._spans.append((from_ms, to_ms))
+
+    def clipped(self, unowned: Unowned) -> Unowned:
+        """Without the time in which nobody could have owned it."""
+        first, end = unowned.from_ms, unowned.from_ms + unowned.ms
+        ms = sum(max(0, min(end, to_ms) - max(first, from_ms)) for from_ms, to_ms in self._spans)
+        return unowned._replace(ms=ms)
+
+
 class _Move(NamedTuple):
+    """``has_copy``: its target had a copy of all of it when it was granted."""
+
     cause: str
     was_expelled: bool
     ms: int | None
+    has_copy: bool
 
 
-def _moves(grants: Grants, ownership: Ownership, ended: _Ended) -> list[_Move]:
+def _moves(grants: Grants, ownership: Ownership, copying: Copying, ended: _Ended) -> list[_Move]:
     """What went from one member to another: the points of one grant that were of one member, as one."""
     planned = {
         move.move: event.cause for _, event in grants.counted if isinstance(event, PlanMade) for move in event.moves
@@ -154,8 +201,35 @@ def _moves(grants: Grants, ownership: Ownership, ended: _Ended) -> list[_Move]:
         ms = max(begins) - max(ends) if ends and begins else None
         is_gone = ownership.members.expelled.get(before, position) < position
         cause = ended.cause(before, was_expelled=True) if is_gone else planned.get(claims[0].move, UNPLANNED)
-        moves.append(_Move(cause, was_expelled, ms))
+        moves.append(_Move(cause, was_expelled, ms, all(copying.covers(claim) for claim in claims)))
     return moves
+
+
+def _copies(ownership: Ownership, copying: Copying, moves: Sequence[_Move], times: Times) -> CopyFigures:
+    learned: list[int | None] = []
+    for copy in copying.copies:
+        asked_ms, position = times.control.get(copy.position), copying.released.get(copy.asked.move)
+        released_ms = None if position is None else times.control.get(position)
+        if copy.asked.role == LEARNER and asked_ms is not None and released_ms is not None:
+            learned.append(released_ms - asked_ms)
+    moved = {
+        claim.move
+        for claim in ownership.claims
+        if claim.incarnation_before != claim.incarnation
+        and (planned := copying.planned.get(claim.move)) is not None
+        and planned.target == claim.incarnation
+    }
+    released = [move for move in moves if not move.was_expelled]
+    return CopyFigures(
+        asked=_counted(copy.asked.role for copy in copying.copies),
+        ended=_counted(copy.reason for copy in copying.copies if copy.how == ENDED),
+        promoted=_counted(copy.asked.role for copy in copying.copies if copy.how == OWNED),
+        standbys=sum(copy.asked.role == STANDBY and copy.over_at is None for copy in copying.copies),
+        state_bytes=sum(copying.planned[number].state_bytes for number in moved),
+        learned=_distribution(learned),
+        with_copy=_distribution(move.ms for move in released if move.has_copy),
+        without_copy=_distribution(move.ms for move in released if not move.has_copy),
+    )
 
 
 def _reigns(ownership: Ownership, ended: _Ended, until_ms: int) -> tuple[Reign, ...]:

@@ -41,6 +41,49 @@ class Unowned(NamedTuple):
     is_over: bool
 
 
+class CopyFigures(NamedTuple):
+    """Copies of state: ``asked`` by role, ``ended`` by reason, ``promoted`` (their members own all of it) by role, and
+    ``standbys`` that are there at the end.
+
+    ``state_bytes``: what the plans said of the moves that were granted, each once. ``learned``: from when a learner was
+    asked for to when the release was. From the release to when it was taken up: ``with_copy`` and ``without_copy``.
+    """
+
+    asked: dict[str, int]
+    ended: dict[str, int]
+    promoted: dict[str, int]
+    standbys: int
+    state_bytes: int
+    learned: Durations
+    with_copy: Durations
+    without_copy: Durations
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON knows it."""
+        return {
+            "asked": self.asked,
+            "ended": self.ended,
+            "promoted": self.promoted,
+            "standbys": self.standbys,
+            "state_bytes_moved": self.state_bytes,
+            "asked_to_release_asked_ms": self.learned._asdict(),
+            "released_to_taken_up_with_copy_ms": self.with_copy._asdict(),
+            "released_to_taken_up_without_copy_ms": self.without_copy._asdict(),
+        }
+
+    def to_lines(self) -> list[str]:
+        """For people; none where no copy was asked for."""
+        if not self.asked:
+            return []
+        counts = f"copies {_by_cause(self.asked)}, ended {_by_cause(self.ended)}, promoted {_by_cause(self.promoted)}"
+        with_copy, without_copy = _durations(self.with_copy), _durations(self.without_copy)
+        return [
+            f"  {counts}, standbys at the end {self.standbys:,}; state moved {self.state_bytes:,} bytes",
+            f"  copy asked to release asked: {_durations(self.learned)}",
+            f"  released to taken up with a copy: {with_copy}; without: {without_copy}",
+        ]
+
+
 class MemberFigures(NamedTuple):
     """A member. ``share``: of all points over the time; ``ended``: why it was expelled, or "" if it was not."""
 
@@ -66,6 +109,7 @@ class GroupFigures:
     """All of it. ``expulsions`` and ``moves`` by cause; ``from_ms``, ``until_ms``: the first grant and the last event.
 
     ``released``: from when a range was released to when it was taken up; ``expelled``: from when its owner was.
+    ``unowned_longest``: without the time in which no member was there.
     """
 
     members: tuple[MemberFigures, ...]
@@ -74,6 +118,7 @@ class GroupFigures:
     moves: dict[str, int]
     released: Durations
     expelled: Durations
+    copies: CopyFigures
     unowned_longest: Unowned | None
     from_ms: int
     until_ms: int
@@ -89,6 +134,7 @@ class GroupFigures:
             "moves": self.moves,
             "released_to_taken_up_ms": self.released._asdict(),
             "expelled_to_taken_up_ms": self.expelled._asdict(),
+            "copies": self.copies.to_dict(),
             "unowned_longest": longest and longest._asdict(),
             "from_ms": self.from_ms,
             "until_ms": self.until_ms,
@@ -101,6 +147,7 @@ class GroupFigures:
             f"  expulsions {_by_cause(self.expulsions)}, moves {_by_cause(self.moves)}",
             f"  released to taken up: {_durations(self.released)}; expelled to taken up: {_durations(self.expelled)}",
         ]
+        lines += self.copies.to_lines()
         if (one := self.unowned_longest) is not None:
             points = "" if one.end - one.first == SPACE_END else f" {one.first:08x}-{one.end:08x}"
             still = "" if one.is_over else ", and has none yet"

@@ -170,6 +170,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dead-letters", action="append", metavar="TOPIC", help="a dead-letter topic (repeat)")
     parser.add_argument("--expected", metavar="MODULE:FUNCTION", help="computes the expected outputs from the sources")
     parser.add_argument("--state", metavar="MODULE:FUNCTION", help="computes the expected state from the sources")
+    parser.add_argument(
+        "--copies",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="compare the copies of state in a state folder, or in a subfolder of it (repeat), with the changelogs",
+    )
     parser.add_argument("--client-settings", metavar="FILE", help="settings of the Kafka client: JSON or name=value")
     parser.add_argument(
         "--default-api-timeout-ms",
@@ -206,6 +213,7 @@ def _spec(args: argparse.Namespace, security: Mapping[str, str]) -> "AuditSpec":
         dead_letters=args.dead_letters,
         expected=_hook("expected", args.expected) if args.expected else None,
         state=_hook("state", args.state) if args.state else None,
+        copies=args.copies,
         level=args.level,
         group=args.group or bool(args.group_plot),
         examples_max=args.examples,

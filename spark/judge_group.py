@@ -1,8 +1,11 @@
-"""Stage beside the records: who owned what, and whether it might. The statements are in ownership_checks.py."""
+"""Stage beside the records: who owned what and had copies of what, and whether it might. The statements are in
+ownership_checks.py and copying.py.
+"""
 
 from pyspark.sql import functions as F
 
 from . import brokers, checks
+from .copying import fold_copying, judge_copying
 from .group_figures import Times, group_figures
 from .group_report import GroupFigures
 from .judge_logs import History
@@ -16,16 +19,17 @@ TAIL = 200
 
 
 def judge_group(run: Run, history: History, tiles: Tiles, *, has_figures: bool) -> GroupFigures | None:
-    """Judge all statements about who owns what; returns what the group did, if it is wanted."""
+    """Judge all statements about who owns what and on copies; returns what the group did, if it is wanted."""
     ownership = fold_ownership(run.pins.grants.counted)
+    copying = fold_copying(run.pins.grants.counted, ownership)
     log = _offset_log(run, history, tiles)
     edges = Edges(ownership, log)
-    for verdict in judge_ownership(run.pins.grants, ownership, log, edges):
+    for verdict in (*judge_ownership(run.pins.grants, ownership, log, edges), *judge_copying(copying)):
         run.judge(verdict.name, verdict.statement, verdict.checked, len(verdict.problems), verdict.problems)
     if not has_figures:
         return None
     times = Times(run.pins.control_ms, history.rare_ms, _last_ms(run))
-    return group_figures(run.pins.grants, ownership, log, edges, times)
+    return group_figures(run.pins.grants, ownership, copying, log, edges, times)
 
 
 def _offset_log(run: Run, history: History, tiles: Tiles) -> OffsetLog:

@@ -27,6 +27,14 @@ OWNERSHIP = {
     "fence-last": "expulsions",
 }
 """The statements on who owned what, and what each has looked at."""
+COPYING = {
+    "copy-asked": "copies",
+    "copy-first": "releases behind a copy",
+    "copy-once": "learners",
+    "copy-ended": "copies that were ended",
+}
+"""The same of copies of state. Where these alone fail, each record was processed once: copies only make moves short."""
+_LOOKED_AT = OWNERSHIP | COPYING
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +133,8 @@ class Report:
         }
 
     def _proved(self) -> dict[str, int]:
-        """What was looked at for each statement on who owned what that holds."""
-        return {c.name: c.checked for c in self.checks if c.name in OWNERSHIP and c.holds}
+        """What was looked at for each statement on the group that holds."""
+        return {c.name: c.checked for c in self.checks if c.name in _LOOKED_AT and c.holds}
 
     def to_json(self) -> str:
         """One JSON object."""
@@ -151,7 +159,7 @@ class Report:
             )
         lines.append("  " + ", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in self.figures.items()))
         if self.group is not None:
-            proved = ", ".join(f"{OWNERSHIP[name]} {n:,}" for name, n in self._proved().items())
+            proved = ", ".join(f"{_LOOKED_AT[name]} {n:,}" for name, n in self._proved().items())
             lines += ["", *(f"  {line}" for line in self.group.to_lines()), f"    proved: {proved or 'nothing'}"]
         lines += [f"  note: {note}" for note in self.notes]
         total = len(self.checks)
@@ -162,6 +170,8 @@ class Report:
                 "exactly once, but STATE IS SPLIT: keys have state in several partitions, because their records lie "
                 "there. The topic has writers with different partitioners, or got more partitions: docs/partitioners.md"
             )
+        elif failed and set(self.violated()) <= COPYING.keys():
+            verdict = f"exactly once, but COPIES ARE WRONGLY ASKED FOR: {failed} of {total} statements fail"
         return "\n".join([*lines, "", verdict])
 
 

@@ -28,7 +28,7 @@ class Run:
         self.seconds: dict[str, float] = {}
         self.sources = sorted(pins.sources)
         self.numbers = {source: number for number, source in enumerate(self.sources)}
-        self._examples_max = examples_max
+        self.examples_max = examples_max
         self._kept: list[DataFrame] = []
 
     @contextmanager
@@ -69,13 +69,13 @@ class Run:
 
     def judge(self, name: str, statement: str, checked: int, bad: int, examples: Iterable[Example] = ()) -> None:
         """Add a verdict."""
-        shown = tuple(self._named(example) for example in list(examples)[: self._examples_max])
+        shown = tuple(self._named(example) for example in list(examples)[: self.examples_max])
         self.found.append(Check(name, statement, checked, bad, shown))
 
     def judge_rows(self, name: str, statement: str, checked: int, bad: DataFrame, columns: Sequence[str]) -> int:
         """Judge by the rows of a frame, which contradict the statement; returns how many there are."""
-        rows = bad.select(*columns).limit(self._examples_max + 1).collect()
-        count = len(rows) if len(rows) <= self._examples_max else bad.count()
+        rows = bad.select(*columns).limit(self.examples_max + 1).collect()
+        count = len(rows) if len(rows) <= self.examples_max else bad.count()
         self.judge(name, statement, checked, count, [row.asDict() for row in rows])
         return count
 
@@ -83,7 +83,7 @@ class Run:
         self, name: str, statement: str, checked: int, count: int, bad: DataFrame, columns: Sequence[str]
     ) -> None:
         """Judge by a count that is known; the rows are fetched as examples only if there are any."""
-        rows = bad.select(*columns).limit(self._examples_max).collect() if count else []
+        rows = bad.select(*columns).limit(self.examples_max).collect() if count else []
         self.judge(name, statement, checked, count, [row.asDict() for row in rows])
 
     def _named(self, example: Example) -> Example:

@@ -114,6 +114,11 @@ def entries(read: DataFrame) -> DataFrame:
     return read.where(~_is_beacon(key)).select("partition", F.inline(F.array(parts)))
 
 
+def point_in(key: str) -> Column:
+    """The point of a state key."""
+    return _number(F.col(key), 1, 4)
+
+
 def overview(read: DataFrame) -> DataFrame:
     """partition, keys, beacons: how many keys there are beside these, and incarnation and transaction of each beacon.
 

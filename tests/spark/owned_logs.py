@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from keylanes.offsets.events import Committed, Event, SnapshotTaken
+from keylanes.spark.copying import Copying, fold_copying, judge_copying
 from keylanes.spark.history import Grants, Source, fold_control, oldest_snapshot
 from keylanes.spark.ownership import Edges, OffsetLog, Ownership, Span, TileRun, fold_ownership
 from keylanes.spark.ownership_checks import Verdict, judge_ownership
@@ -17,12 +18,14 @@ class Owned(NamedTuple):
 
     grants: Grants
     ownership: Ownership
+    copying: Copying
     log: OffsetLog
     edges: Edges
 
     def verdicts(self) -> dict[str, Verdict]:
         """By name."""
-        return {v.name: v for v in judge_ownership(*self)}
+        ownership = judge_ownership(self.grants, self.ownership, self.log, self.edges)
+        return {v.name: v for v in (*ownership, *judge_copying(self.copying))}
 
     def violated(self) -> list[str]:
         """The names of those that do not hold."""
@@ -34,7 +37,7 @@ def owned(control: Sequence[Event], logs: Logs, starts: Mapping[int, int] | None
     grants = fold_control(enumerate(control))
     ownership = fold_ownership(grants.counted)
     log = offset_log(logs, starts or {})
-    return Owned(grants, ownership, log, Edges(ownership, log))
+    return Owned(grants, ownership, fold_copying(grants.counted, ownership), log, Edges(ownership, log))
 
 
 def offset_log(logs: Logs, starts: Mapping[int, int]) -> OffsetLog:

@@ -1,14 +1,21 @@
 """The audit of a group: proven, with its figures; and each statement on who owned what finds its planted fault."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from keylanes.spark.report import COPYING
+
+from .copy_plants import planted_copy
 from .group_plants import PLANTS, planted
+from .honest import Run
+from .honest_copies import CopyPlanner
 from .honest_group import GroupPlanner
 from .honest_ranges import RangePlanner
 from .range_plants import RANGE_PLANTS, planted_range
+from .test_state import write
 
 if TYPE_CHECKING:
     from keylanes.spark.report import Report
@@ -82,3 +89,31 @@ def test_members_that_share_a_partition_are_proven(audited: Audited) -> None:
 def test_a_planted_fault_in_a_part_of_a_partition_is_found(audited: Audited, name: str) -> None:
     """See test_ownership.py."""
     assert RANGE_PLANTS[name].check in audited(planted_range(name)).violated()
+
+
+def stored_empty(folder: Path, run: Run) -> Run:
+    """The run, whose changelog is there and holds nothing: its handlers have not kept anything."""
+    write(folder / "topics", [], partitions=run.partitions)
+    return run
+
+
+def test_copies_are_proven_and_shown(audited: Audited, tmp_path: Path) -> None:
+    """All statements hold, those on copies too, and the figures are those of the plan."""
+    report = audited(stored_empty(tmp_path, CopyPlanner().run()), group=True)
+    assert report.violated() == []
+    group = report.to_dict()["group"]
+    assert {name: group["proved"][name] for name in COPYING} == {
+        "copy-asked": 5,
+        "copy-first": 1,
+        "copy-once": 2,
+        "copy-ended": 2,
+    }
+    assert group["copies"]["promoted"] == {"learner": 1, "standby": 1}
+    assert group["copies"]["released_to_taken_up_with_copy_ms"]["longest"] == 25
+
+
+def test_a_range_that_moves_without_its_state_is_found(audited: Audited, tmp_path: Path) -> None:
+    """See test_copying.py."""
+    report = audited(stored_empty(tmp_path, planted_copy("released without a copy")))
+    assert report.violated() == ["copy-first"]
+    assert "exactly once, but COPIES ARE WRONGLY ASKED FOR" in report.to_text()

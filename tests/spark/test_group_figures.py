@@ -1,11 +1,18 @@
 """What a group did, in figures, from the plan of an honest run. No Spark."""
 
+from msgspec.structs import replace
+
+from keylanes.offsets.control_events import CopyAsked, MemberJoined, RangesGranted
+from keylanes.offsets.event_values import NUMBERLESS, Band
+from keylanes.offsets.events import WorkersCut
 from keylanes.spark.group_figures import Times, group_figures
 from keylanes.spark.group_report import GroupFigures
 from keylanes.spark.report import Check, Report
 
-from .group_plants import granted_again
+from ..stage.log_events import coordinator_elected
+from .group_plants import find, granted_again
 from .honest import SOURCE, Run
+from .honest_copies import MOVED, STATE_BYTES, CopyPlanner
 from .honest_group import FIRST, SECOND, WHOLE, GroupPlanner
 from .owned_logs import owned
 
@@ -59,12 +66,52 @@ def test_what_comes_back_to_its_owner_has_not_moved() -> None:
 
 
 def test_what_nobody_takes_up_has_no_owner_to_the_end() -> None:
-    """The last member is expelled long before the last event."""
-    run = GroupPlanner().run()
+    """The last owner leaves long before the last event, and a member is there."""
+    run = CopyPlanner().run()
     run.control_ms[-2:] = [run.control_ms[-1] + 5_000] * 2
     longest = figures_of(run).unowned_longest
     assert longest is not None
     assert (longest.ms, longest.cause, longest.is_over) == (5_000 + 10, "released", False)
+
+
+def test_what_nobody_could_own_is_left_out() -> None:
+    """When all members have left, nothing lacks an owner: not at the end, and not until the application is started
+    again. From then on what was released before does.
+    """
+    run = GroupPlanner().run()
+    run.control_ms[-2:] = [run.control_ms[-1] + 5_000] * 2
+    longest = figures_of(run).unowned_longest
+    assert longest is not None
+    assert (longest.ms, longest.cause) == (75, "silent")
+    joined = run.control[find(run.control, MemberJoined, incarnation=SECOND)]
+    run.control += [
+        coordinator_elected(3, "process 2"),
+        replace(joined, term=3, incarnation=3, birth="process 2"),
+        RangesGranted(3, NUMBERLESS, 0, 3, 3, SOURCE, 0, (Band(0, WHOLE, 300),), (), ()),
+    ]
+    later = run.control_ms[-1] + 60_000_000
+    run.control_ms += [later, later, later + 5]
+    run.events[0].append(WorkersCut(3, 1, 3, SOURCE, 0, 0, (0, WHOLE)))
+    run.events_ms[0].append(later + 200)
+    longest = figures_of(run).unowned_longest
+    assert longest is not None
+    assert (longest.partition, longest.ms, longest.cause, longest.is_over) == (0, 200, "released", True)
+
+
+def test_figures_of_copies_are_those_of_the_plan() -> None:
+    """How many were asked for, what became of them, what moved, and what that took with a copy and without."""
+    copies = figures_of(CopyPlanner().run()).copies
+    assert copies.asked == {"learner": 2, "standby": 3}
+    assert copies.ended == {"its move was withdrawn": 1, "its next owner is at work": 1}
+    assert copies.promoted == {"learner": 1, "standby": 1}
+    assert copies.standbys == 1
+    assert copies.state_bytes == 2 * STATE_BYTES, "of what was granted, also to who had a copy of an orphan"
+    assert copies.learned == (1, 40, 40, 40), "a commit, and 30 ms more"
+    assert (copies.with_copy, copies.without_copy.moves) == ((1, 25, 25, 25), 0)
+    run = CopyPlanner().run()
+    del run.control[(at := find(run.control, CopyAsked, move=MOVED))], run.control_ms[at]
+    copies = figures_of(run).copies
+    assert (copies.with_copy.moves, copies.without_copy, copies.learned.moves) == (0, (1, 25, 25, 25), 0)
 
 
 def test_the_report_shows_them_beside_the_verdict() -> None:
@@ -79,4 +126,22 @@ def test_the_report_shows_them_beside_the_verdict() -> None:
     group = report.to_dict()["group"]
     assert group["proved"] == {"grant-edge": 4}
     assert group["released_to_taken_up_ms"] == {"moves": 1, "p50": 25, "p99": 25, "longest": 25}
+    assert "copies" not in text, "none was asked for"
     assert "group" not in Report("flights", "embedded:x", checks, (), {}, {}).to_dict()
+
+
+def test_the_report_shows_copies() -> None:
+    """Beside the moves, and its verdict tells their statements from those on what is processed once."""
+    checks = [Check("copy-first", "behind a copy", 2, 0), Check("copy-once", "it moves once", 1, 1)]
+    report = Report("flights", "embedded:x", tuple(checks), (), {}, {}, group=figures_of(CopyPlanner().run()))
+    text = report.to_text()
+    assert "copies 5 (learner 2, standby 3), ended 2 (its move was withdrawn 1, its next owner is at work 1)" in text
+    assert "promoted 2 (learner 1, standby 1), standbys at the end 1; state moved 10,000,000 bytes" in text
+    assert "copy asked to release asked: p50 40 ms" in text
+    assert "released to taken up with a copy: p50 25 ms, p99 25 ms, max 25 ms (1); without: no move" in text
+    assert "proved: releases behind a copy 2" in text
+    assert text.endswith("exactly once, but COPIES ARE WRONGLY ASKED FOR: 1 of 2 statements fail")
+    assert report.exit_code == 1
+    assert report.to_dict()["group"]["copies"]["state_bytes_moved"] == 10_000_000
+    checks.append(Check("tile-cover", "all of it is covered", 5, 1))
+    assert "NOT exactly once" in Report("flights", "embedded:x", tuple(checks), (), {}, {}).to_text()

@@ -49,6 +49,8 @@ def test_what_can_not_be_audited_ends_with_2_before_spark_starts(
     assert "expected: module:function" in capsys.readouterr().err
     assert main(["--broker", url, "--app", APP, "--state", "nowhere:nothing"]) == 2
     assert "state: module:function" in capsys.readouterr().err
+    assert main(["--broker", url, "--app", APP, "--copies", str(tmp_path)]) == 2
+    assert "copies: the application 'flights' has declared no store" in capsys.readouterr().err
 
 
 def test_the_page_lists_all_statements() -> None:

@@ -1,0 +1,300 @@
+"""PURE. The copies of state that members were asked for, and the statements on them: derived anew from the control log.
+
+A copy is asked of a member, for bands of a source partition: it is a *learner* that shall own them, or a *standby*. It
+is over when its member owns all of its bands, was expelled, or it was ended. Whether a copy was ready when a release
+was asked for, only signals tell, which are no facts. So what is judged here is the order of the decisions.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..keyrange.hashing import SPACE_END
+from ..keyrange.steps import Steps
+from ..offsets.control_events import (
+    CopyAsked,
+    CopyEnded,
+    MemberExpelled,
+    PlanMade,
+    RangesGranted,
+    ReleaseAsked,
+    ReleaseWithdrawn,
+    StoreDeclared,
+)
+from ..offsets.event_values import PlannedMove
+from ..offsets.events import Event
+from .history import Source
+from .ownership import Claim, Ownership
+from .ownership_checks import Verdict
+from .report import Example
+
+LEARNER: Final = "learner"
+STANDBY: Final = "standby"
+OWNED: Final = "owned"
+EXPELLED: Final = "expelled"
+ENDED: Final = "ended"
+"""How a copy was over."""
+
+STATEMENTS: Final = {
+    "copy-asked": "a copy is asked of a member that takes part, of what it does not own, under a number of its own",
+    "copy-first": "in a topic with stores a release for another member is asked for behind a copy that this one has",
+    "copy-once": "while a member learns a range, no other one learns it, and nobody is asked to release it for another",
+    "copy-ended": "a copy that is ended was asked for, and is not over",
+}
+
+
+@dataclass(slots=True)
+class CopyLife:
+    """A copy. ``position``: where it was asked for; ``over_at``: where it was over, None: it is there at the end;
+    ``how``: of OWNED, EXPELLED, ENDED; ``reason``: why it was ended.
+    """
+
+    asked: CopyAsked
+    position: int
+    over_at: int | None = None
+    how: str = ""
+    reason: str = ""
+
+    @property
+    def source(self) -> Source:
+        """The source partition whose state it is of."""
+        return self.asked.topic, self.asked.partition
+
+    def pieces(self, first: int = 0, end: int = SPACE_END) -> Iterator[tuple[int, int]]:
+        """Its bands inside ``[first, end)``."""
+        for band in self.asked.bands:
+            if (low := max(first, band.first)) < (high := min(end, band.end)):
+                yield low, high
+
+    def is_there(self, position: int) -> bool:
+        """Whether it was asked for in front of a position, and not over."""
+        return self.position < position and (self.over_at is None or position <= self.over_at)
+
+
+@dataclass(slots=True)
+class Copying:
+    """All copies, in the order in which they were asked for. ``planned``: the moves of whole plans, by number;
+    ``released``: where the first release for each move was asked for; ``stateful``: the topics with stores.
+    """
+
+    copies: list[CopyLife] = field(default_factory=list)
+    planned: dict[int, PlannedMove] = field(default_factory=dict)
+    released: dict[int, int] = field(default_factory=dict)
+    stateful: set[str] = field(default_factory=set)
+    checked: Counter[str] = field(default_factory=Counter)
+    problems: dict[str, list[Example]] = field(default_factory=lambda: defaultdict(list))
+    """By statement."""
+
+    def covers(self, claim: Claim) -> bool:
+        """Whether the new owner had copies of all that a grant gave it."""
+        copied: Steps[bool] = Steps()
+        for copy in self.copies:
+            is_its = (copy.source, copy.asked.incarnation) == (claim.source, claim.incarnation)
+            for first, end in copy.pieces() if is_its and copy.is_there(claim.position) else ():
+                copied.put(first, end, True)
+        return copied.is_constant(claim.first, claim.end, True)
+
+
+def judge_copying(copying: Copying) -> list[Verdict]:
+    """All statements on copies; none where no topic has stores and no copy was asked for."""
+    if not copying.stateful and not copying.copies:
+        return []
+    return [
+        Verdict(name, statement, copying.checked[name], copying.problems[name])
+        for name, statement in STATEMENTS.items()
+    ]
+
+
+def fold_copying(counted: Iterable[tuple[int, Event]], ownership: Ownership) -> Copying:
+    """From the ``(position, event)`` of the control log that count, in order, and who owned what by it."""
+    fold = _Fold(ownership)
+    for position, event in counted:
+        match event:
+            case StoreDeclared():
+                fold.found.stateful.add(event.topic)
+            case PlanMade():
+                fold.plan(position, event)
+            case CopyAsked():
+                fold.ask(position, event)
+            case CopyEnded():
+                fold.end(position, event)
+            case ReleaseAsked():
+                fold.release(position, event)
+            case ReleaseWithdrawn():
+                fold.planned.pop(event.move, None)
+            case RangesGranted():
+                fold.grant(position, event)
+            case MemberExpelled():
+                fold.expel(position, event)
+    return fold.found
+
+
+class _Fold:
+    """``planned``: the moves that hold; ``begun``: those of them that a later plan leaves; ``there``: the copies that
+    are, by number.
+    """
+
+    def __init__(self, ownership: Ownership) -> None:
+        self.found = Copying()
+        self.planned: dict[int, PlannedMove] = {}
+        self._begun: set[int] = set()
+        self._there: dict[int, CopyLife] = {}
+        self._parts: list[PlanMade] = []
+        self._numbers: set[int] = set()
+        """Of moves and copies."""
+        self._of_copies: dict[int, CopyLife] = {}
+        self._members = ownership.members
+        self._claims: dict[int, list[Claim]] = defaultdict(list)
+        for claim in ownership.claims:
+            self._claims[claim.position].append(claim)
+        self._owners: dict[Source, Steps[Claim]] = defaultdict(Steps)
+
+    # --- what holds --------------------------------------------------------------------------------------------------
+
+    def plan(self, position: int, event: PlanMade) -> None:
+        """A plan counts when all its parts are there, in turn."""
+        for move in event.moves:
+            if (copy := self._of_copies.get(move.move)) is not None:
+                problem = f"a move is planned under the number of the copy at position {copy.position}"
+                self._object("copy-asked", {"position": position, "move": move.move}, problem)
+        self._numbers |= {move.move for move in event.moves}
+        is_next = bool(self._parts) and (self._parts[0].plan, len(self._parts)) == (event.plan, event.part)
+        self._parts = [*self._parts, event] if is_next else [event] if event.part == 0 else []
+        if len(self._parts) != event.parts:
+            return
+        kept = {number: move for number, move in self.planned.items() if number in self._begun}
+        moves = {move.move: move for part in self._parts for move in part.moves}
+        self.planned, self._parts = {**kept, **moves}, []
+        self.found.planned |= moves
+
+    def grant(self, position: int, event: RangesGranted) -> None:
+        """The copies of who owns all of their bands now are over."""
+        for claim in self._claims.get(position, ()):
+            self._owners[claim.source].put(claim.first, claim.end, claim)
+        source = (event.topic, event.partition)
+        own = [c for c in self._there.values() if c.source == source and c.asked.incarnation == event.incarnation]
+        for copy in own:
+            if all(self._is_own(copy, first, end) for first, end in copy.pieces()):
+                self._over(copy, position, OWNED)
+
+    def expel(self, position: int, event: MemberExpelled) -> None:
+        """The member's copies are over."""
+        for copy in [c for c in self._there.values() if c.asked.incarnation == event.incarnation]:
+            self._over(copy, position, EXPELLED)
+
+    # --- what is judged ----------------------------------------------------------------------------------------------
+
+    def ask(self, position: int, event: CopyAsked) -> None:
+        """A copy is asked for."""
+        copy = CopyLife(event, position)
+        self.found.checked["copy-asked"] += 1
+        shown = _shown(copy)
+        for problem in self._unfit(copy):
+            self._object("copy-asked", shown, problem)
+        for first, end in copy.pieces():
+            for a, b, owner in self._owners[copy.source].pieces(first, end):
+                if owner.incarnation == event.incarnation:
+                    self._object("copy-asked", {**shown, "first": a, "end": b}, "its member owns these points")
+        if event.role == LEARNER:
+            self.found.checked["copy-once"] += 1
+            for first, end in copy.pieces():
+                self._once(copy.source, first, end, event.incarnation, shown, "a learner is asked for")
+        self._numbers.add(event.move)
+        self._begun.add(event.move)
+        self._there[event.move] = copy
+        self._of_copies.setdefault(event.move, copy)
+        self.found.copies.append(copy)
+
+    def end(self, position: int, event: CopyEnded) -> None:
+        """A copy is ended."""
+        self.found.checked["copy-ended"] += 1
+        copy = self._there.get(event.move)
+        if copy is not None:
+            self._over(copy, position, ENDED, event.reason)
+            return
+        before = self._of_copies.get(event.move)
+        problem = "no copy has this number" if before is None else f"over at position {before.over_at}: {before.how}"
+        self._object("copy-ended", {"position": position, "move": event.move}, problem)
+
+    def release(self, position: int, event: ReleaseAsked) -> None:
+        """A release is asked for; what its owner does not hold at that epoch is no part of it."""
+        self.found.released.setdefault(event.move, position)
+        self._begun.add(event.move)
+        move, source = self.planned.get(event.move), (event.topic, event.partition)
+        shown: Example = {"topic": event.topic, "partition": event.partition, "position": position, "move": event.move}
+        if event.topic not in self.found.stateful:
+            return
+        if move is None:
+            self.found.checked["copy-first"] += 1
+            self._object("copy-first", shown, "a release is asked for, for no planned move")
+            return
+        if move.target == event.incarnation:
+            return
+        self.found.checked["copy-first"] += 1
+        copied: Steps[bool] = Steps()
+        for copy in self._there.values():
+            if copy.source == source and copy.asked.incarnation == move.target:
+                for first, end in copy.pieces():
+                    copied.put(first, end, True)
+        owner = (event.incarnation, event.epoch)
+        for first, end, claim in self._owners[source].pieces(event.first, event.end):
+            if (claim.incarnation, claim.epoch) != owner:
+                continue
+            self._once(source, first, end, move.target, shown, f"a release for incarnation {move.target} is asked for")
+            for a, b, has in copied.all_pieces(first, end):
+                if has is None:
+                    problem = f"a release is asked for, and incarnation {move.target} has no copy"
+                    self._object("copy-first", {**shown, "first": a, "end": b}, problem)
+
+    def _unfit(self, copy: CopyLife) -> Iterator[str]:
+        asked = copy.asked
+        joined = self._members.joined.get(asked.incarnation, copy.position)
+        gone = self._members.expelled.get(asked.incarnation, copy.position)
+        if joined >= copy.position or gone < copy.position:
+            yield "its member does not take part"
+        if asked.topic not in self.found.stateful:
+            yield "its topic has no stores"
+        if not asked.bands or any(not 0 <= band.first < band.end <= SPACE_END for band in asked.bands):
+            yield "no range of points"
+        if asked.move in self._of_copies or (asked.role != LEARNER and asked.move in self._numbers):
+            yield "its number was used before"
+        move = self.planned.get(asked.move)
+        if asked.role not in (LEARNER, STANDBY):
+            yield f"no role: {asked.role!r}"
+        elif asked.role == LEARNER and move is None:
+            yield "a learner of no planned move"
+        elif asked.role == LEARNER and move is not None:
+            if move.target != asked.incarnation:
+                yield f"its move is to incarnation {move.target}"
+            is_within = all(move.first <= band.first and band.end <= move.end for band in asked.bands)
+            if copy.source != (move.topic, move.partition) or not is_within:
+                yield "its move is of other points"
+
+    def _once(self, source: Source, first: int, end: int, target: int, shown: Example, what: str) -> None:
+        """Whether another member learns points; no more those of them that it owns by now."""
+        for copy in self._there.values():
+            if copy.asked.role != LEARNER or copy.source != source or copy.asked.incarnation == target:
+                continue
+            for low, high in copy.pieces(first, end):
+                if not self._is_own(copy, low, high):
+                    problem = f"{what}, and incarnation {copy.asked.incarnation} learns it under move {copy.asked.move}"
+                    self._object("copy-once", {**shown, "first": low, "end": high}, problem)
+
+    def _is_own(self, copy: CopyLife, first: int, end: int) -> bool:
+        """Whether its member owns all of these points."""
+        owners = self._owners[copy.source].all_pieces(first, end)
+        return all(claim is not None and claim.incarnation == copy.asked.incarnation for _, _, claim in owners)
+
+    def _over(self, copy: CopyLife, position: int, how: str, reason: str = "") -> None:
+        copy.over_at, copy.how, copy.reason = position, how, reason
+        del self._there[copy.asked.move]
+
+    def _object(self, name: str, shown: Example, problem: str) -> None:
+        self.found.problems[name].append({**shown, "problem": problem})
+
+
+def _shown(copy: CopyLife) -> Example:
+    topic, partition = copy.source
+    number = {"move": copy.asked.move, "incarnation": copy.asked.incarnation, "role": copy.asked.role}
+    return {"topic": topic, "partition": partition, "position": copy.position, **number}
