@@ -272,8 +272,8 @@ class _Fold:
                 yield "its move is of other points"
 
     def _once(self, source: Source, first: int, end: int, target: int, shown: Example, what: str) -> None:
-        """Whether another member learns points; no more those of them that it owns by now."""
-        for copy in self._there.values():
+        """Whether another member learns points: none whose move was withdrawn, and no more those that it owns by now."""
+        for copy in [copy for copy in self._there.values() if copy.asked.move in self.planned]:
             if copy.asked.role != LEARNER or copy.source != source or copy.asked.incarnation == target:
                 continue
             for low, high in copy.pieces(first, end):
