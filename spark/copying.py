@@ -273,8 +273,9 @@ class _Fold:
 
     def _once(self, source: Source, first: int, end: int, target: int, shown: Example, what: str) -> None:
         """Whether another member learns points: none whose move was withdrawn, and no more those that it owns by now."""
-        for copy in [copy for copy in self._there.values() if copy.asked.move in self.planned]:
-            if copy.asked.role != LEARNER or copy.source != source or copy.asked.incarnation == target:
+        for copy in self._there.values():
+            is_learner = copy.asked.role == LEARNER and copy.asked.move in self.planned
+            if not is_learner or copy.source != source or copy.asked.incarnation == target:
                 continue
             for low, high in copy.pieces(first, end):
                 if not self._is_own(copy, low, high):
