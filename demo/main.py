@@ -35,7 +35,7 @@ from .course import NAME, Course, Told, course_of, is_quiet
 from .figures import Collected, collect, counts_expected
 from .flights import FLIGHTS, PARTITIONS, data_file
 from .loader import KEEP, SOURCE, Loader
-from .logbook import Logbook, read_history, read_logbook
+from .logbook import Logbook, read_at_rest, read_history, read_logbook
 from .members import Members
 from .place import DemoPlace
 from .processing import CUTS, Processing
@@ -208,11 +208,16 @@ class _Demo:
                 steps=self._steps,
                 max_in_flight=self.course.max_in_flight(self.options.handler_ms),
                 processes=self.course.members if self.course.is_kept else 1,
+                may_return=not self.course.is_scaled,
             )
 
         async def coordinator() -> str:
             found: str = await _with_broker(address, self.settings, _coordinator)
             return found
+
+        async def at_rest() -> frozenset[str]:
+            names: frozenset[str] = await _with_broker(address, self.settings, lambda broker: read_at_rest(broker, APP))
+            return names
 
         async def ask(number: int, wish: Wish) -> None:
             await _with_broker(address, self.settings, lambda broker: _asked(broker, number, wish))
@@ -226,6 +231,7 @@ class _Demo:
             before=before,
             expected=expected,
             coordinator=coordinator,
+            at_rest=at_rest,
             ask=ask,
             on_progress=moved,
             on_course=self.place.went,
@@ -371,9 +377,8 @@ def _announce(options: DemoOptions, course: Course, tell: Say) -> None:
     proof = ", then a proof by Spark" if options.with_audit else ""
     tell(f"The demo: {options.rows:,} flights of 2013 on {kind}, {PARALLELISING_FACTOR} workers a partition{proof}.")
     if course.members > 1:
-        tell(
-            f"{course.members} processes share the work. On the way: {', '.join(step.label for step in course.steps)}."
-        )
+        share = "A process begins with" if course.is_scaled else f"{course.members} processes share"
+        tell(f"{share} the work. On the way: {', '.join(step.label for step in course.steps)}.")
         if course.is_kept:
             tell(f"A service keeps them with app.run(processes={course.members}): it starts again who was killed.")
 

@@ -8,6 +8,7 @@ import msgspec
 from .application import PARALLELISING_FACTOR
 from .figures import Collected, Counts, GroupFigures, JoinFigures, KillFigures, PauseFigures
 from .flights import PARTITIONS
+from .scaling import ScalingFigures
 
 
 def differences(seen: Counts, expected: Counts, audited: Mapping[str, int] | None) -> list[str]:
@@ -99,12 +100,40 @@ def _group_lines(group: GroupFigures, audit: Mapping[str, Any] | None) -> list[t
     lines += [("killed", _kill_line(one)) for one in group.killed]
     lines += [("paused", _pause_line(one)) for one in group.paused]
     lines += [("added", _join_line(one)) for one in group.joined]
+    lines += [("scaled", _scaling_line(one)) for one in group.scaled]
+    if group.scaled:
+        lines.append(("who is no member any more, and why", _counted(group.expelled) or "nobody"))
     if group.missed:
         lines.append(("not reached, the run was too short", ", ".join(group.missed)))
-    causes = {} if audit is None else (audit.get("group") or {}).get("moves", {})
-    told = f" ({', '.join(f'{cause} {count:,}' for cause, count in causes.items())})" if causes else ""
+    moved = {} if audit is None else (audit.get("group") or {}).get("moves", {})
+    told = f" ({_counted(moved)})" if moved else ""
     lines.append(("ranges that changed hands", f"{group.moves:,}{told}, in {group.elections:,} terms of coordinators"))
     return lines
+
+
+def _counted(causes: Mapping[str, int]) -> str:
+    return ", ".join(f"{cause} {count:,}" for cause, count in causes.items())
+
+
+def _scaling_line(scaled: ScalingFigures) -> str:
+    """To how many processes, how long it took, what moved, and what that cost."""
+    said = f"{scaled.sign} to {scaled.processes} ({', '.join(scaled.names)}) at {scaled.share:.0%}"
+    if scaled.settled_s is None:
+        said += ", was not balanced before the end or the next step"
+    else:
+        said += f", balanced after {scaled.settled_s:.1f} s"
+    said += f"; {scaled.moves:,} ranges with {scaled.state_bytes / 1000:,.0f} kB of state moved"
+    if scaled.copied_s is not None:
+        said += f", {scaled.copies:,} copied before, each within {scaled.copied_s:.1f} s"
+    stops = [
+        f"{what} {seconds:.2f} s"
+        for what, seconds in (
+            ("without an owner for", scaled.unowned_s),
+            ("the next commit came after", scaled.still_s),
+        )
+        if seconds is not None
+    ]
+    return f"{said}; at most, {', '.join(stops)}" if stops else said
 
 
 def _join_line(joined: JoinFigures) -> str:

@@ -53,13 +53,16 @@ def members(
     async def nobody() -> str:
         return ""
 
+    async def never() -> frozenset[str]:
+        raise AssertionError("of few processes nobody asks whether they are at rest")
+
     async def unasked(_number: int, _wish: object) -> None:
         raise AssertionError("of few processes nobody asks for moves")
 
     places = [("flights", number) for number in range(8)]
     return Members(
         Course(count), spec_of, descriptors=(), loud=loud, places=places, before=0, expected=2 * ROWS,
-        coordinator=nobody, ask=unasked,
+        coordinator=nobody, at_rest=never, ask=unasked,
         on_progress=told, on_course=lambda _: None, say=lambda _: None,
     )  # fmt: skip
 

@@ -77,7 +77,7 @@ def test_otherwise_it_starts_afresh(tmp_path: Path, why: str) -> None:
     data = used(first)
     first.reached("finished" if why == "finished" else "audit")
     if why == "a state that can't be read":
-        (tmp_path / "state.json").write_text('{"version": 4}')
+        (tmp_path / "state.json").write_text('{"version": 5}')
     second, goes_on = opened(tmp_path, 11 if why == "another size" else 10, reset=why == "reset")
     assert not goes_on
     assert second.state.phase == "load"
