@@ -29,7 +29,9 @@ SCALED: Final = 4
 MANY = 5
 """From so many processes on there is no rest."""
 FLIGHTS_PER_S_OF_MANY: Final = 1_200
-"""So many flights each process handles in a second at most then: else all would be done before all has happened."""
+"""So many flights each process handles in a second at most then, and where it is scaled: else all would be done before
+all has happened.
+"""
 SESSION_S = 10.0
 PAUSED_BELOW_S, PAUSED_BEYOND_S = 3.0, 14.0
 """Well below a session; and until it was expelled, and some seconds more."""
@@ -200,10 +202,12 @@ class Course(msgspec.Struct, frozen=True):
         """What the demo starts itself: each process, or the service that keeps them."""
         return [NAME] if self.is_kept else self.names()
 
-    def max_in_flight(self, handler_ms: float) -> int | None:
-        """How many flights each process has at work at once; None: as many as it has workers."""
+    def max_in_flight(self, handler_ms: float, flights_per_s: int = FLIGHTS_PER_S_OF_MANY) -> int | None:
+        """How many flights each process has at work at once, to handle at most so many in a second; None: as many as it
+        has workers.
+        """
         is_slowed = self.is_restless or self.is_scaled
-        return max(1, round(FLIGHTS_PER_S_OF_MANY * handler_ms / 1_000)) if is_slowed else None
+        return max(1, round(flights_per_s * handler_ms / 1_000)) if is_slowed else None
 
 
 class Told(msgspec.Struct, frozen=True):

@@ -31,7 +31,7 @@ from ..runtime.settings import Settings
 from ..runtime.watch.progress import ProgressShown
 from .application import APP, ARRIVALS, DEAD_TOPIC, LATE_TOPIC, PARALLELISING_FACTOR, make_app
 from .child import NO_STEPS, ChildSpec
-from .course import NAME, Course, Told, course_of, is_quiet
+from .course import FLIGHTS_PER_S_OF_MANY, NAME, Course, Told, course_of, is_quiet
 from .figures import Collected, collect, counts_expected
 from .flights import FLIGHTS, PARTITIONS, data_file
 from .loader import KEEP, SOURCE, Loader
@@ -57,6 +57,8 @@ class DemoOptions:
     ``members``: how many processes share the work, each started by the demo; ``processes``: or so many, which one
     service keeps, ``app.run(processes=…)``. More than one need a Kafka, and some are killed (course.py).
 
+    ``flights_per_s``: what each process handles at most, where the course slows them.
+
     ``steps``: a file that the steps of loading and committing are appended to as they are taken, for tests that kill;
     those of ``processes`` are not.
     """
@@ -68,6 +70,7 @@ class DemoOptions:
     reset: bool = False
     rows: int = FLIGHTS
     handler_ms: float = HANDLER_MS
+    flights_per_s: int = FLIGHTS_PER_S_OF_MANY
     with_audit: bool = True
     steps: Path | None = None
     as_json: bool = False
@@ -206,7 +209,7 @@ class _Demo:
                 handler_ms=self.options.handler_ms,
                 seed=str(before),
                 steps=self._steps,
-                max_in_flight=self.course.max_in_flight(self.options.handler_ms),
+                max_in_flight=self.course.max_in_flight(self.options.handler_ms, self.options.flights_per_s),
                 processes=self.course.members if self.course.is_kept else 1,
                 may_return=not self.course.is_scaled,
             )

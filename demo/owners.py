@@ -136,13 +136,14 @@ class Span(NamedTuple):
 
 class Mark(NamedTuple):
     """A moment to be marked, in seconds of the run's work. ``is_loss``: of a process, not of one that came.
-    ``is_step``: it was meant so, and the text has its own sign.
+    ``is_step``: of a course that scales, with a sign in its text; ``until_s``: when all was balanced then.
     """
 
     at_s: float
     text: str
     is_loss: bool
     is_step: bool = False
+    until_s: float | None = None
 
 
 class Ownership(NamedTuple):

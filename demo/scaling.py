@@ -96,9 +96,10 @@ class ScalingFigures(msgspec.Struct, frozen=True):
     """A step up or down, at ``at_s`` seconds of the run's work, to ``processes``. ``settled_s``: so long after it the
     group was at rest, and all that had moved was taken up; None: it was not.
 
-    ``moves``: ranges that went from one process to another until then, with ``state_bytes`` of state; ``copies``: so
-    many were copied before they were owned, each within ``copied_s``. ``unowned_s``, ``still_s``: of each range that
-    moved, from its release until it was taken up, and to the first commit of its successor; the most of each.
+    ``moves``: ranges that were granted from one process to another until then, with ``state_bytes`` of state by the
+    plan; ``copies``: so many were copied before they were owned, each within ``copied_s``. ``unowned_s``, ``still_s``:
+    of each part that moved, from its release until it was taken up, and to the first commit of its successor; the most
+    of each.
     """
 
     names: list[str]
@@ -143,7 +144,14 @@ def scaling_figures(course: Course, log: Log) -> list[ScalingFigures]:
 def scaling_marks(figures: Sequence[ScalingFigures]) -> list[Mark]:
     """A mark for each step."""
     return [
-        Mark(one.at_s, f"{one.sign}: {', '.join(one.names)}", is_loss=not one.is_up, is_step=True) for one in figures
+        Mark(
+            one.at_s,
+            f"{one.sign}: {', '.join(one.names)}",
+            is_loss=not one.is_up,
+            is_step=True,
+            until_s=None if one.settled_s is None else round(one.at_s + one.settled_s, 2),
+        )
+        for one in figures
     ]
 
 
@@ -187,7 +195,7 @@ def _figures(
         share=round(act.share, 4),
         at_s=round(running.at(act.at_ms), 2),
         settled_s=None if settled_ms is None else round(running.at(settled_ms) - running.at(act.at_ms), 2),
-        moves=len(moves),
+        moves=len({(move.move, *move[2:4], move.epoch) for move in moves}),
         state_bytes=sum(log.motion.state_bytes.get(number, 0) for number in {move.move for move in moves}),
         copies=len(copies),
         copied_s=max((round(running.at(one.to_ms) - running.at(one.from_ms), 3) for one in copies), default=None),

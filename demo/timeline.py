@@ -15,6 +15,9 @@ INK, NOBODY = "#1d2733", "#dfe2e7"
 WORDS_SHARE = 0.17
 """Of the width: marks that are nearer to each other have their words on different heights."""
 HEIGHTS = 6
+BAR = 0.12
+AT_WORK: dict[str, Any] = {"fc": INK, "lw": 0, "clip_on": False}
+"""Above the rows, from a step of a course that scales until all is balanced."""
 
 
 def draw_timeline(figure: Any, ownership: Ownership) -> None:
@@ -55,9 +58,10 @@ def _marks(axes: Any, marks: Sequence[Mark], end_s: float, top: int) -> None:
         y = top + 0.1 + 0.5 * height
         is_right = mark.at_s > (1 - WORDS_SHARE) * end_s
         style: dict[str, Any] = {"lw": 1.6, "ls": "-"} if mark.is_loss else {"lw": 1.1, "ls": (0, (4, 2))}
-        axes.plot([mark.at_s, mark.at_s], [0, y], color=INK, clip_on=False, **style)
         if mark.is_step:
-            style = {"lw": 0.9, "ls": "-"}
+            style = {"lw": 0.8, "ls": "-"}
+            axes.add_patch(Rectangle((mark.at_s, top), (mark.until_s or mark.at_s) - mark.at_s, BAR, **AT_WORK))
+        axes.plot([mark.at_s, mark.at_s], [0, y], color=INK, clip_on=False, **style)
         sign = "" if mark.is_step else "✕ " if mark.is_loss else "+ "
         words = f" {sign}{mark.text}, {mark.at_s:.1f} s "
         side = "right" if is_right else "left"
@@ -77,7 +81,9 @@ def _legend(figure: Any, ownership: Ownership) -> None:
     others = [Patch(fc=NOBODY, label="nobody")]
     if ownership.copies:
         others.append(Patch(label="copied by who shall own it", **_hatched(INK)))
+    if any(mark.is_step for mark in ownership.marks):
+        others.append(Patch(label="until balanced", **AT_WORK))
     figure.legend(
         handles=[*handles, *others], loc="upper left", bbox_to_anchor=(0.04, 0.93),
-        frameon=False, fontsize=10, ncols=6, handlelength=1.2, columnspacing=1.6,
+        frameon=False, fontsize=10, ncols=5, handlelength=1.2, columnspacing=1.6,
     )  # fmt: skip

@@ -257,3 +257,4 @@ def test_only_many_processes_are_slowed() -> None:
     assert Course(6, is_kept=True).max_in_flight(5.0) is None
     assert Course(5).max_in_flight(5.0) == Course(4).max_in_flight(5.0) == 5 * FLIGHTS_PER_S_OF_MANY // 1_000
     assert Course(4).max_in_flight(0.0) == 1
+    assert Course(4).max_in_flight(20.0, 100) == 2

@@ -175,7 +175,7 @@ OWNERSHIP = Ownership(
     marks=[
         Mark(1.0, "demo-1 is killed", True),
         Mark(1.1, "demo-2 coordinates", False),
-        Mark(2.0, "−1: demo-1", is_loss=True, is_step=True),
+        Mark(2.0, "−1: demo-1", is_loss=True, is_step=True, until_s=3.0),
         Mark(3.9, "late", False),
     ],
 )
@@ -207,6 +207,7 @@ def test_a_copy_lies_over_the_owner_of_its_range() -> None:
         figure = Figure(figsize=(15, 5.4))
         canvas = FigureCanvasAgg(figure)
         draw_timeline(figure, OWNERSHIP._replace(copies=copies))
+        canvas.draw()
         return np.asarray(canvas.buffer_rgba())[:, :, :3] / 255
 
     without, with_copy = drawn(), drawn(Span("t", 0, 0, 1 << 31, "demo-2", 0.0, 1.0))

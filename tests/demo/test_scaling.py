@@ -183,6 +183,22 @@ def test_each_step_has_its_figures() -> None:
     ]
 
 
+def test_parts_that_are_released_one_by_one_are_one_range() -> None:
+    """What stands still is told by the part that did for longest."""
+    quarter = 3 * SPACE_END // 4
+    parts = [Edge(HALF, quarter, 10), Edge(quarter, SPACE_END, 10)]
+    offsets: list[tuple[int, Event]] = [
+        (1_300, OFFSETS[0][1]),
+        (4_650, RangesReleased(1, 4, 1, "t", 0, NO_MOVE, (parts[0],), ())),
+        (4_800, RangesReleased(1, 5, 1, "t", 0, NO_MOVE, (parts[1],), ())),
+        OFFSETS[2],
+    ]
+    log = log_of(UP)._replace(moves=moves_of(UP, offsets))
+    assert len(log.moves) == 3
+    (up,) = scaling_figures(Course(4, COURSE.acts[:1]), log)
+    assert (up.moves, up.state_bytes, up.unowned_s, up.still_s) == (1, 1_000, 0.55, 0.8)
+
+
 def test_a_step_that_never_comes_to_rest_says_so() -> None:
     """It has what moved before the next one."""
     up, down = scaling_figures(COURSE, log_of([*UP, *DOWN[:-1]]))
@@ -196,8 +212,8 @@ def test_a_step_that_never_comes_to_rest_says_so() -> None:
 def test_each_step_is_marked() -> None:
     """By how many more or fewer, and who they are."""
     assert scaling_marks(scaling_figures(COURSE, log_of([*UP, *DOWN]))) == [
-        Mark(2.5, "+1: demo-2", False, True),
-        Mark(8.0, "−1: demo-2", True, True),
+        Mark(2.5, "+1: demo-2", is_loss=False, is_step=True, until_s=5.2),
+        Mark(8.0, "−1: demo-2", is_loss=True, is_step=True, until_s=10.5),
     ]
 
 

@@ -17,7 +17,8 @@ HANDLER_MS = 1_600
 UNOWNED_S_MAX = 60.0
 MOVES_MIN = 10
 RUN_SECONDS_MAX = 300
-HANDLER_MS_OF_SCALED = 1_200
+HANDLER_MS_OF_SCALED, FLIGHTS_PER_S_OF_SCALED = 20, 100
+"""One process has 8 % of them in 10 s, and the last one 22 % in 26 s: so each step has time to be settled."""
 HANDLER_MS_OF_A_SERVICE = 600
 SCRIPT = """
 import json, sys
@@ -71,7 +72,8 @@ def test_scaling_up_and_down(tmp_path: Path, record_property: Callable[[str, obj
     """From one process to four and back to one. After each step the group comes to rest, ranges have moved to who came
     and from who left, with their state, and nobody went but those who were told to.
     """
-    group = proven(tmp_path / "demo", members=4, handler_ms=HANDLER_MS_OF_SCALED)["group"]
+    slowed = {"handler_ms": HANDLER_MS_OF_SCALED, "flights_per_s": FLIGHTS_PER_S_OF_SCALED}
+    group = proven(tmp_path / "demo", members=4, **slowed)["group"]
     record_property("group", group)
     assert [one["processes"] for one in group["scaled"]] == [2, 4, 2, 1]
     for one in group["scaled"]:
