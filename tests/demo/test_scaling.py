@@ -145,10 +145,11 @@ def test_a_group_comes_to_rest() -> None:
 
 
 def test_a_move_that_was_not_asked_for_yet_is_on_its_way() -> None:
-    """It is planned, and waits for its turn; a plan of nothing is rest."""
+    """It is planned, and waits for its turn; a plan of nothing is rest, points without an owner are none."""
     assert motion_of(UP).at_rest
     assert not motion_of([*UP, (6_000, planned(3, 3, move(3, (0, 9), 1, 2)))]).at_rest
     assert motion_of([*UP, (6_000, planned(3, 3))]).at_rest
+    assert not motion_of([*UP[:5], (1_200, granted(1, 1, 1, (0, HALF)))]).at_rest
 
 
 def test_standbys_are_no_move() -> None:
