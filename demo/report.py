@@ -51,7 +51,7 @@ def text_of(collected: Collected, audit: Mapping[str, Any] | None, handler_ms: f
         ("tiles", f"{figures.tiles:,} in {figures.commits:,} commits"),
         ("ranges, while it ran", ", ".join(f"{n} {kind}s" for kind, n in figures.changes.items())),
         ("offset log", f"{figures.log_bytes_per_record:.1f} bytes a record"),
-        *(_group_lines(collected.group, audit) if collected.group is not None else []),
+        *(group_lines(collected.group, audit) if collected.group is not None else []),
         ("the plane", picture),
     ]
     if audit is not None:
@@ -94,7 +94,8 @@ def document_of(
     return msgspec.json.format(msgspec.json.encode(document), indent=1)
 
 
-def _group_lines(group: GroupFigures, audit: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+def group_lines(group: GroupFigures, audit: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """What several processes did, each line with its label."""
     shares = ", ".join(f"{member.name} {member.records:,} ({member.share:.0%})" for member in group.members)
     lines = [("members, records (about)", shares)]
     lines += [("killed", _kill_line(one)) for one in group.killed]
@@ -125,15 +126,12 @@ def _scaling_line(scaled: ScalingFigures) -> str:
     said += f"; {scaled.moves:,} ranges with {scaled.state_bytes / 1000:,.0f} kB of state moved"
     if scaled.copied_s is not None:
         said += f", {scaled.copies:,} copied before, each within {scaled.copied_s:.1f} s"
-    stops = [
-        f"{what} {seconds:.2f} s"
-        for what, seconds in (
-            ("without an owner for", scaled.unowned_s),
-            ("the next commit came after", scaled.still_s),
-        )
-        if seconds is not None
-    ]
-    return f"{said}; at most, {', '.join(stops)}" if stops else said
+    if scaled.unowned_s is None:
+        return said
+    said += f"; a range had no owner for {scaled.unowned_s:.2f} s at most"
+    if scaled.still_s is None:
+        return said
+    return f"{said}, and the next commit in it came after {scaled.still_s:.2f} s at most"
 
 
 def _join_line(joined: JoinFigures) -> str:

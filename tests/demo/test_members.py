@@ -56,9 +56,9 @@ def members(
     """
 
     def spec_of(name: str) -> ChildSpec:
-        paths = [str(folder / part) for part in ("copies", "demo.log", "loud")]
+        copies, log, loud = (str(folder / part) for part in ("copies", "demo.log", "loud"))
         at_once = 1 if Course(count).is_scaled else None
-        return ChildSpec(name, address, *paths, handler_ms, "0", max_in_flight=at_once)
+        return ChildSpec(name, address, copies, log, loud, handler_ms, "0", max_in_flight=at_once)
 
     async def nobody() -> str:
         return ""
