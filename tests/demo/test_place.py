@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keylanes.demo.course import Course, Killed
+from keylanes.demo.course import Course, Killed, Scaled
 from keylanes.demo.place import DemoPlace
 from keylanes.errors import StoreError
 
@@ -68,6 +68,20 @@ def test_an_interrupted_demo_knows_its_course(tmp_path: Path, other: Course) -> 
     with third.held():
         assert not third.open(10, reset=False, course=other)
         assert third.state.course == other
+
+
+def test_an_interrupted_demo_knows_who_was_told_to_stop(tmp_path: Path) -> None:
+    """They do not come again."""
+    course = Course(4, (Scaled(("demo-2",), True, 0.08, 7), Scaled(("demo-2",), False, 0.78, 9)))
+    first = DemoPlace(tmp_path)
+    with first.held():
+        first.open(10, reset=False, course=Course(4))
+        first.went(course)
+    second = DemoPlace(tmp_path)
+    with second.held():
+        assert second.open(10, reset=False, course=Course(4))
+    assert second.state.course == course
+    assert second.state.course.started() == ["demo-1"]
 
 
 @pytest.mark.parametrize("why", ["finished", "reset", "another size", "a state that can't be read"])
