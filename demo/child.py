@@ -40,7 +40,7 @@ class ChildSpec(msgspec.Struct, frozen=True):
     things in, ``loud``: a file that is there while the unrest may go on, ``seed`` of the unrest.
 
     ``steps``: a descriptor to note steps at, or NO_STEPS. ``max_in_flight``: see ``make_app``. ``processes``: how many
-    a service keeps; 1: it is none.
+    a service keeps; 1: it is none. ``may_return``: its ranges wait for its name when it has left.
     """
 
     name: str
@@ -53,6 +53,7 @@ class ChildSpec(msgspec.Struct, frozen=True):
     steps: int = NO_STEPS
     max_in_flight: int | None = None
     processes: int = 1
+    may_return: bool = True
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -74,6 +75,8 @@ class Child:
             group_instance_id=spec.name,
             session_timeout_ms=int(SESSION_S * 1000),
         )
+        if not spec.may_return:
+            self.settings = msgspec.structs.replace(self.settings, return_ms=0)
         if SIBLING is not None:
             self.name = SIBLING.settings(self.settings).group_instance_id or spec.name
         self.is_service = spec.processes > 1 and SIBLING is None

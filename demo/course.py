@@ -9,7 +9,10 @@ Two or three members: about a third of the way the one that coordinates is kille
 name stays away. About half way another process joins. From shortly before the one until the other, until all have
 something to do, and near the end, the unrest lets things be: what is seen then has one cause.
 
-Four and more members: there is no rest until near the end. One process is paused for less than a session, who
+Four members: the run begins with one process, and goes on with two and with four, then with two and with one. There is
+no unrest and no kill. A step waits until the group is at rest, so what is seen has one cause, too.
+
+Five and more members: there is no rest until near the end. One process is paused for less than a session, who
 coordinates is killed, one joins, one is paused for longer than a session, another one is killed, and one more joins.
 """
 
@@ -21,10 +24,14 @@ import msgspec
 from ..errors import SettingsError
 
 MEMBERS_MAX = 16
-MANY = 4
+SCALED: Final = 4
+"""With so many members the demo scales up to them, and down again."""
+MANY = 5
 """From so many processes on there is no rest."""
 FLIGHTS_PER_S_OF_MANY: Final = 1_200
-"""So many flights each process handles in a second at most then: else all would be done before all has happened."""
+"""So many flights each process handles in a second at most then, and where it is scaled: else all would be done before
+all has happened.
+"""
 SESSION_S = 10.0
 PAUSED_BELOW_S, PAUSED_BEYOND_S = 3.0, 14.0
 """Well below a session; and until it was expelled, and some seconds more."""
@@ -66,16 +73,26 @@ class Paused(msgspec.Struct, frozen=True, tag="paused"):
     at_ms: int = 0
 
 
-Act: TypeAlias = Killed | Joined | Paused
+class Scaled(msgspec.Struct, frozen=True, tag="scaled"):
+    """``names`` were started (``is_up``) or told to stop at ``share`` of the way; ``at_ms``: since the epoch."""
+
+    names: tuple[str, ...]
+    is_up: bool
+    share: float
+    at_ms: int = 0
+
+
+Act: TypeAlias = Killed | Joined | Paused | Scaled
 
 
 class Step(NamedTuple):
-    """What is to happen from a share of the way on, to whom."""
+    """What is to happen from a share of the way on, to whom. ``by``: how many processes more or fewer."""
 
-    deed: Literal["kill", "pause", "join"]
+    deed: Literal["kill", "pause", "join", "scale"]
     from_share: float
     role: Role = "member"
     seconds: float = 0.0
+    by: int = 0
 
     @property
     def label(self) -> str:
@@ -84,10 +101,17 @@ class Step(NamedTuple):
             "kill": f"kill -9 of the {self.role}" if self.role == "coordinator" else "kill -9 of a member",
             "pause": f"pause of a member for {self.seconds:.0f} s",
             "join": "a process that joins",
+            "scale": f"{_processes(self.by)} {'more' if self.by > 0 else 'fewer'}",
         }[self.deed]
 
 
 OF_FEW: Final = (Step("kill", KILLED_FROM, "coordinator"), Step("join", JOINED_FROM))
+OF_SCALED: Final = (
+    Step("scale", 0.08, by=1),
+    Step("scale", 0.24, by=2),
+    Step("scale", 0.55, by=-2),
+    Step("scale", 0.78, by=-1),
+)
 OF_KEPT: Final = (Step("kill", KILLED_FROM, "coordinator"),)
 OF_MANY: Final = (
     Step("pause", 0.06, seconds=PAUSED_BELOW_S),
@@ -110,6 +134,11 @@ class Course(msgspec.Struct, frozen=True):
     is_kept: bool = False
 
     @property
+    def is_scaled(self) -> bool:
+        """Whether it begins with one process, goes up to ``members``, and down again."""
+        return self.members == SCALED and not self.is_kept
+
+    @property
     def is_restless(self) -> bool:
         """Whether something happens all the time."""
         return self.members >= MANY and not self.is_kept
@@ -121,6 +150,8 @@ class Course(msgspec.Struct, frozen=True):
             return ()
         if self.is_kept:
             return OF_KEPT
+        if self.is_scaled:
+            return OF_SCALED
         return OF_MANY if self.is_restless else OF_FEW
 
     @property
@@ -143,23 +174,40 @@ class Course(msgspec.Struct, frozen=True):
         """In order."""
         return [act for act in self.acts if isinstance(act, Paused)]
 
+    @property
+    def scaled(self) -> list[Scaled]:
+        """In order."""
+        return [act for act in self.acts if isinstance(act, Scaled)]
+
     def names(self) -> list[str]:
         """Who is at work, after a restart of the demo too."""
         if self.members == 1:
             return [NAME]
+        if self.is_scaled:
+            return self.names_after(len(self.acts))
         names = [name_of(number) for number in range(1, self.members + 1)]
         if self.is_kept:
             return names
         gone = {act.name for act in self.killed}
         return [name for name in [*names, *(act.name for act in self.joined)] if name not in gone]
 
+    def names_after(self, scalings: int) -> list[str]:
+        """Who is at work behind so many scalings."""
+        names = [name_of(1)]
+        for act in self.scaled[:scalings]:
+            names = [*names, *act.names] if act.is_up else [name for name in names if name not in act.names]
+        return names
+
     def started(self) -> list[str]:
         """What the demo starts itself: each process, or the service that keeps them."""
         return [NAME] if self.is_kept else self.names()
 
-    def max_in_flight(self, handler_ms: float) -> int | None:
-        """How many flights each process has at work at once; None: as many as it has workers."""
-        return max(1, round(FLIGHTS_PER_S_OF_MANY * handler_ms / 1_000)) if self.is_restless else None
+    def max_in_flight(self, handler_ms: float, flights_per_s: int = FLIGHTS_PER_S_OF_MANY) -> int | None:
+        """How many flights each process has at work at once, to handle at most so many in a second; None: as many as it
+        has workers.
+        """
+        is_slowed = self.is_restless or self.is_scaled
+        return max(1, round(flights_per_s * handler_ms / 1_000)) if is_slowed else None
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -174,13 +222,15 @@ class Told(msgspec.Struct, frozen=True):
 
 class Looked(NamedTuple):
     """What is known when an act is decided: the ``share`` of the way, what those at work have ``told``, the name of
-    who coordinates, "" where it is not known, and whether somebody is paused.
+    who coordinates, "" where it is not known, whether somebody is paused, and the names of a group ``at_rest``: of
+    nobody while something is on its way.
     """
 
     share: float
     told: Mapping[str, Told]
     coordinator: str
     is_paused: bool = False
+    at_rest: frozenset[str] = frozenset()
 
 
 def course_of(members: int, processes: int, broker: str) -> Course:
@@ -204,6 +254,10 @@ def course_of(members: int, processes: int, broker: str) -> Course:
     return Course(max(members, processes), is_kept=processes > 1)
 
 
+def _processes(by: int) -> str:
+    return "a process" if abs(by) == 1 else f"{abs(by)} processes"
+
+
 def name_of(number: int) -> str:
     """Of one of several processes."""
     return f"{NAME}-{number}"
@@ -216,7 +270,7 @@ def is_near_end(share: float) -> bool:
 
 def is_quiet(share: float, course: Course) -> bool:
     """Whether the unrest lets things be at ``share`` of the way."""
-    if is_near_end(share):
+    if is_near_end(share) or course.is_scaled:
         return True
     if course.members == 1 or course.is_restless:
         return False
@@ -232,7 +286,7 @@ def do_all_work(told: Mapping[str, Told], course: Course, *, places: int) -> boo
 
 def due(looked: Looked, course: Course, *, places: int) -> Step | None:
     """What is to happen now, if anything: all that can have one of so many ``places`` work, nobody is paused, and of
-    few processes nothing moves, unless it is late.
+    few processes nothing moves, unless it is late. Whether it ``may_be`` is to be asked, too.
     """
     step = course.missed[0] if course.missed else None
     if step is None or looked.share < step.from_share or looked.is_paused:
@@ -240,14 +294,23 @@ def due(looked: Looked, course: Course, *, places: int) -> Step | None:
     if step.deed == "join":
         return step
     moves = any(told.is_moving for told in looked.told.values())
-    is_still = course.is_restless or looked.share > KILLED_AT_LAST or not moves
+    is_still = course.is_restless or course.is_scaled or looked.share > KILLED_AT_LAST or not moves
     return step if is_still and do_all_work(looked.told, course, places=places) else None
 
 
+def may_be(step: Step, looked: Looked, course: Course) -> bool:
+    """Whether nothing is on its way of a group that is to be scaled: those that are to be at work, and nobody else."""
+    return step.deed != "scale" or looked.at_rest == frozenset(course.names())
+
+
 def act_of(step: Step, looked: Looked, course: Course, at_ms: int) -> Act:
-    """Whom it meets."""
+    """Whom it meets. Who came last leaves first."""
     if step.deed == "join":
         return Joined(name_of(course.members + len(course.joined) + 1), looked.share)
+    if step.deed == "scale":
+        names = course.names()
+        new = [name_of(len(names) + number) for number in range(1, step.by + 1)]
+        return Scaled(tuple(new or names[step.by :]), step.by > 0, looked.share, at_ms)
     name = victim(step, looked)
     role: Role = "coordinator" if name == looked.coordinator else "member"
     if step.deed == "kill":

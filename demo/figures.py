@@ -1,6 +1,7 @@
 """The demo's figures, counted from the topics and the logs, and what they must be."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -13,6 +14,7 @@ from .flights import CANCELLED, FLIGHTS, LATE, LATE_MINUTES, WITHOUT_ARRIVAL, Fl
 from .loader import SOURCE
 from .logbook import Logbook, read_logbook, read_topic
 from .owners import Ownership, marks_of, moves, place_of_the_kill, shares, spans_of, still_s, unowned_s
+from .scaling import Log, ScalingFigures, place_of_a_move, scaling_figures, scaling_marks
 from .tiles import CHANGES, Stretch, choose_stretch
 
 
@@ -104,7 +106,7 @@ class JoinFigures(msgspec.Struct, frozen=True):
 
 class GroupFigures(msgspec.Struct, frozen=True):
     """What several processes did, and what became of them. ``moves``: how often a range went from one to another;
-    ``missed``: what was to happen, and was not reached.
+    ``expelled``: how often, by cause ("left": in order); ``missed``: what was to happen, and was not reached.
     """
 
     members: list[MemberFigures]
@@ -113,6 +115,8 @@ class GroupFigures(msgspec.Struct, frozen=True):
     killed: list[KillFigures]
     paused: list[PauseFigures]
     joined: list[JoinFigures]
+    scaled: list[ScalingFigures]
+    expelled: dict[str, int]
     missed: list[str]
 
 
@@ -147,6 +151,8 @@ async def collect(broker: Broker, course: Course) -> Collected:
     book = await read_logbook(broker, APP)
     killed = _incarnation_of(book, course.killed[0]) if course.killed else None
     near = None if killed is None else place_of_the_kill(killed, SOURCE, book.holds, book.tiles)
+    if course.is_scaled:
+        near = place_of_a_move(SOURCE, _log_of(book))
     stretch = choose_stretch(book.tiles, near)
     is_cancelled = msgspec.json.Decoder(Flight).decode
     ends: dict[TopicPartition, int] = {}
@@ -187,14 +193,22 @@ def ownership_of(book: Logbook, course: Course) -> Ownership:
         names=book.history.names,
         shares={name: area / whole for name, area in sorted(areas.items())},
         spans=spans_of(book.holds, book.history.names, book.running),
-        marks=marks_of(
-            book.history,
-            {act.name: _last_commit(book, _incarnation_of(book, act)) or 0 for act in course.killed},
-            [act.name for act in course.joined],
-            [(act.name, act.at_ms) for act in course.paused],
-            book.running,
-        ),
+        marks=[
+            *marks_of(
+                book.history,
+                {act.name: _last_commit(book, _incarnation_of(book, act)) or 0 for act in course.killed},
+                [act.name for act in course.joined],
+                [(act.name, act.at_ms) for act in course.paused],
+                book.running,
+            ),
+            *scaling_marks(scaling_figures(course, _log_of(book))),
+        ],
+        copies=spans_of(book.motion.copied(), book.history.names, book.running),
     )
+
+
+def _log_of(book: Logbook) -> Log:
+    return Log(book.motion, book.moves, book.tiles, book.times, book.running)
 
 
 def group_figures(book: Logbook, course: Course, records: int) -> GroupFigures:
@@ -214,6 +228,8 @@ def group_figures(book: Logbook, course: Course, records: int) -> GroupFigures:
         killed=[figures for figures in killed if figures is not None],
         paused=[_pause_figures(book, act) for act in course.paused],
         joined=[JoinFigures(act.name, round(act.share, 4), _moment(book, "joined", act.name)) for act in course.joined],
+        scaled=scaling_figures(course, _log_of(book)),
+        expelled=dict(Counter(each.cause for each in happened if each.kind == "expelled")),
         missed=[step.label for step in course.missed],
     )
 

@@ -9,12 +9,15 @@ from typing import NamedTuple, TypeAlias
 
 from ..brokers.protocol import Batch, Broker, TopicPartition, UnknownTopic
 from ..errors import LogError
+from ..group.happened import Move
+from ..group.history import History as GroupHistory
 from ..keyrange.hashing import SPACE_END
 from ..offsets.codec import EventError, decode
 from ..offsets.control_events import ControlEvent
 from ..offsets.events import Committed, Event, RangesReleased, WorkersCut, WorkersMerged, WorkerSplit
 from ..runtime.logs.reader import control_topic, offsets_topic
 from .owners import Commit, History, Hold, Holding, RunningTime, history_of
+from .scaling import Motion
 from .tiles import Change, PlaneTile, WorkerName, offset_of
 
 FETCH_RECORDS_MAX = 5_000
@@ -41,6 +44,9 @@ class Logbook:
     times: dict[Commit, int] = field(default_factory=dict)
     """When each commit was made, in ms."""
     history: History = field(default_factory=lambda: History({}, []))
+    motion: Motion = field(default_factory=Motion)
+    moves: list[Move] = field(default_factory=list)
+    """Of ranges, each with its times."""
 
     def areas(self) -> dict[TopicPartition, int]:
         """The area of the tiles of each source partition, in offsets times points.
@@ -62,9 +68,10 @@ async def read_logbook(broker: Broker, app: str) -> Logbook:
     offsets, control = offsets_topic(app), control_topic(app)
     if not {offsets, control} <= (await broker.describe([offsets, control])).keys():
         return book
-    structure, holding, cuts = Structure(), Holding(), WholeCuts()
+    structure, holding, cuts, group = Structure(), Holding(), WholeCuts(), GroupHistory()
     async for read in _read_events(broker, offsets):
         book.log_bytes += read.size
+        group.hear_offsets(read.partition, read.position, read.ms, read.event)
         structure.take(read.event, len(book.tiles))
         holding.take(read.event, read.ms)
         if isinstance(read.event, WorkersCut):
@@ -75,17 +82,38 @@ async def read_logbook(broker: Broker, app: str) -> Logbook:
     book.changes = [(change, offset_of(change, book.tiles, near)) for change, near in structure.changes]
     book.times, book.holds, book.running = holding.times, holding.holds(), holding.running()
     book.commits = len(book.times)
-    book.history = await read_history(broker, app)
+    events = await _read_control(broker, app)
+    for position, (ms, event) in enumerate(events):
+        group.hear_control(position, ms, event)
+        book.motion.take(ms, event)
+    book.history = history_of(events)
+    book.moves = [entry for entry in group.entries() if isinstance(entry, Move)]
     return book
 
 
 async def read_history(broker: Broker, app: str) -> History:
     """Who took part in an application whose logs exist. Raises LogError."""
-    events = [(read.ms, read.event) async for read in _read_events(broker, control_topic(app))]
-    return history_of((ms, event) for ms, event in events if isinstance(event, ControlEvent))
+    return history_of(await _read_control(broker, app))
+
+
+async def read_at_rest(broker: Broker, app: str) -> frozenset[str]:
+    """The names of a group that is at rest now; empty: it is not, or has no logs yet. Raises LogError."""
+    motion = Motion()
+    if control_topic(app) in await broker.describe([control_topic(app)]):
+        for ms, event in await _read_control(broker, app):
+            motion.take(ms, event)
+    return motion.at_rest
+
+
+async def _read_control(broker: Broker, app: str) -> list[tuple[int, ControlEvent]]:
+    """All events of the control log with their times, in order."""
+    found = [(read.ms, read.event) async for read in _read_events(broker, control_topic(app))]
+    return [(ms, event) for ms, event in found if isinstance(event, ControlEvent)]
 
 
 class _Read(NamedTuple):
+    partition: int
+    position: int
     ms: int
     size: int
     event: Event
@@ -99,7 +127,7 @@ async def _read_events(broker: Broker, topic: str) -> AsyncIterator[_Read]:
                 event = decode(value)
             except EventError as error:
                 raise LogError(f"{topic}[{batch.source.partition}] at position {record.offset}: {error}") from None
-            yield _Read(record.timestamp, len(value), event)
+            yield _Read(batch.source.partition, record.offset, record.timestamp, len(value), event)
 
 
 class WholeCuts:

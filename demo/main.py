@@ -31,11 +31,11 @@ from ..runtime.settings import Settings
 from ..runtime.watch.progress import ProgressShown
 from .application import APP, ARRIVALS, DEAD_TOPIC, LATE_TOPIC, PARALLELISING_FACTOR, make_app
 from .child import NO_STEPS, ChildSpec
-from .course import NAME, Course, Told, course_of, is_quiet
+from .course import FLIGHTS_PER_S_OF_MANY, NAME, Course, Told, course_of, is_quiet
 from .figures import Collected, collect, counts_expected
 from .flights import FLIGHTS, PARTITIONS, data_file
 from .loader import KEEP, SOURCE, Loader
-from .logbook import Logbook, read_history, read_logbook
+from .logbook import Logbook, read_at_rest, read_history, read_logbook
 from .members import Members
 from .place import DemoPlace
 from .processing import CUTS, Processing
@@ -57,6 +57,8 @@ class DemoOptions:
     ``members``: how many processes share the work, each started by the demo; ``processes``: or so many, which one
     service keeps, ``app.run(processes=…)``. More than one need a Kafka, and some are killed (course.py).
 
+    ``flights_per_s``: what each process handles at most, where the course slows them.
+
     ``steps``: a file that the steps of loading and committing are appended to as they are taken, for tests that kill;
     those of ``processes`` are not.
     """
@@ -68,6 +70,7 @@ class DemoOptions:
     reset: bool = False
     rows: int = FLIGHTS
     handler_ms: float = HANDLER_MS
+    flights_per_s: int = FLIGHTS_PER_S_OF_MANY
     with_audit: bool = True
     steps: Path | None = None
     as_json: bool = False
@@ -206,13 +209,18 @@ class _Demo:
                 handler_ms=self.options.handler_ms,
                 seed=str(before),
                 steps=self._steps,
-                max_in_flight=self.course.max_in_flight(self.options.handler_ms),
+                max_in_flight=self.course.max_in_flight(self.options.handler_ms, self.options.flights_per_s),
                 processes=self.course.members if self.course.is_kept else 1,
+                may_return=not self.course.is_scaled,
             )
 
         async def coordinator() -> str:
             found: str = await _with_broker(address, self.settings, _coordinator)
             return found
+
+        async def at_rest() -> frozenset[str]:
+            names: frozenset[str] = await _with_broker(address, self.settings, lambda broker: read_at_rest(broker, APP))
+            return names
 
         async def ask(number: int, wish: Wish) -> None:
             await _with_broker(address, self.settings, lambda broker: _asked(broker, number, wish))
@@ -226,6 +234,7 @@ class _Demo:
             before=before,
             expected=expected,
             coordinator=coordinator,
+            at_rest=at_rest,
             ask=ask,
             on_progress=moved,
             on_course=self.place.went,
@@ -371,9 +380,8 @@ def _announce(options: DemoOptions, course: Course, tell: Say) -> None:
     proof = ", then a proof by Spark" if options.with_audit else ""
     tell(f"The demo: {options.rows:,} flights of 2013 on {kind}, {PARALLELISING_FACTOR} workers a partition{proof}.")
     if course.members > 1:
-        tell(
-            f"{course.members} processes share the work. On the way: {', '.join(step.label for step in course.steps)}."
-        )
+        share = "A process begins with" if course.is_scaled else f"{course.members} processes share"
+        tell(f"{share} the work. On the way: {', '.join(step.label for step in course.steps)}.")
         if course.is_kept:
             tell(f"A service keeps them with app.run(processes={course.members}): it starts again who was killed.")
 

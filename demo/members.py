@@ -27,12 +27,15 @@ from .course import (
     Killed,
     Looked,
     Paused,
+    Scaled,
+    Step,
     Told,
     act_of,
     do_all_work,
     due,
     is_near_end,
     is_quiet,
+    may_be,
 )
 from .saying import Say
 from .wishes import ASKED_EVERY_S, Wish, wish_of
@@ -41,6 +44,8 @@ MODULE: Final = "keylanes.demo.child"
 STOP_S: Final = 40.0
 """From SIGTERM to SIGKILL; a process that stops in order ends its records, and has time limits of its own."""
 LINE_BYTES_MAX: Final = 65_536
+REST_ASKED_EVERY_S: Final = 0.5
+"""Whether a group is at rest stands in its log, which is read anew each time."""
 
 
 class _Started:
@@ -112,7 +117,8 @@ class Members:
     records were done earlier, of ``expected``.
 
     ``on_progress`` hears how many records are done, ``on_course`` what is about to happen, before it happens.
-    ``coordinator``: finds out who that is. ``ask``: asks for the n-th move, of many processes.
+    ``coordinator``: finds out who that is; ``at_rest``: the names of a group at rest. ``ask``: asks for the n-th move,
+    of many processes.
     """
 
     def __init__(
@@ -126,6 +132,7 @@ class Members:
         before: int,
         expected: int,
         coordinator: Callable[[], Awaitable[str]],
+        at_rest: Callable[[], Awaitable[frozenset[str]]],
         ask: Callable[[int, Wish], Awaitable[None]],
         on_progress: Callable[[int], None],
         on_course: Callable[[Course], None],
@@ -133,7 +140,7 @@ class Members:
     ) -> None:
         self.course, self.spec_of, self.descriptors, self.places = course, spec_of, descriptors, places
         self.loud, self.before, self.expected = loud, before, expected
-        self.coordinator, self.ask = coordinator, ask
+        self.coordinator, self.at_rest, self.ask = coordinator, at_rest, ask
         self.on_progress, self.on_course, self.say = on_progress, on_course, say
         self.failure: str | None = None
         """The first of what was started that ended as it should not, in words."""
@@ -144,6 +151,7 @@ class Members:
         self._gone = 0
         """Records that were done by those that are not at work any more."""
         self._are_named = False
+        self._rest_asked_s = 0.0
         self._signals = 0
         self._ending: asyncio.Task[None] | None = None
         self._is_to_end = asyncio.Event()
@@ -230,14 +238,29 @@ class Members:
         self._hush(is_quiet=is_early or is_quiet(looked.share, self.course))
         if (step := due(looked, self.course, places=len(self.places))) is None:
             return
-        if step.deed != "join":
-            try:
-                looked = looked._replace(coordinator=await self.coordinator())
-            except BrokerError:  # it is asked again at the next look
-                return
+        try:
+            looked = await self._looked_at_logs(step, looked)
+        except BrokerError:  # it is asked again at the next look
+            return
+        if not may_be(step, looked, self.course):
+            return
         act = act_of(step, looked, self.course, int(time.time() * 1000))
-        if isinstance(act, Joined) or act.name in self._members():
+        if isinstance(act, Joined | Scaled) or act.name in self._members():
             await self._do(act, group)
+
+    async def _looked_at_logs(self, step: Step, looked: Looked) -> Looked:
+        """With what a step has to know of the group. Raises BrokerError."""
+        match step.deed:
+            case "join":
+                return looked
+            case "scale":
+                now_s = asyncio.get_running_loop().time()
+                if now_s - self._rest_asked_s < REST_ASKED_EVERY_S:
+                    return looked
+                self._rest_asked_s = now_s
+                return looked._replace(at_rest=await self.at_rest())
+            case _:
+                return looked._replace(coordinator=await self.coordinator())
 
     def _hush(self, *, is_quiet: bool) -> None:
         """Tell the unrest of all processes."""
@@ -278,6 +301,21 @@ class Members:
             case Joined():
                 await self._begin(act.name, group)
                 self.say(f"added {act.name} at {act.share:.0%}")
+            case Scaled():
+                await self._scale(act, group)
+
+    async def _scale(self, act: Scaled, group: asyncio.TaskGroup) -> None:
+        """Start processes, or tell them to stop: these work on until others have their state."""
+        count, names = len(self.course.names()), ", ".join(act.names)
+        if act.is_up:
+            for name in act.names:
+                await self._begin(name, group)
+            self.say(f"added {names} at {act.share:.0%}: {count} processes")
+            return
+        for started in self._started:
+            if started.name in act.names:
+                started.process.terminate()
+        self.say(f"told {names} to stop at {act.share:.0%}; the processes that stay: {count}")
 
     async def _pause(self, member: _Member, seconds: float) -> None:
         """Suspend a process for so long, or until all are to end."""

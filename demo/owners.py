@@ -44,6 +44,18 @@ class Hold(NamedTuple):
     is_released: bool
 
 
+class Copied(NamedTuple):
+    """A range of which an incarnation had a copy of the state, before it owned it, in ``[from_ms, to_ms)``."""
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+    incarnation: int
+    from_ms: int
+    to_ms: int
+
+
 class Happening(NamedTuple):
     """``kind``: joined, expelled or elected. ``cause`` of an expulsion. Times are the broker's."""
 
@@ -123,20 +135,27 @@ class Span(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A moment to be marked, in seconds of the run's work. ``is_loss``: of a process, not of one that came."""
+    """A moment to be marked, in seconds of the run's work. ``is_loss``: of a process, not of one that came.
+    ``is_step``: of a course that scales, with a sign in its text; ``until_s``: when all was balanced then.
+    """
 
     at_s: float
     text: str
     is_loss: bool
+    is_step: bool = False
+    until_s: float | None = None
 
 
 class Ownership(NamedTuple):
-    """What a picture shows of several processes. ``names`` by incarnation; ``shares`` of the plane by name."""
+    """What a picture shows of several processes. ``names`` by incarnation; ``shares`` of the plane by name; ``copies``
+    of state that a process had before it owned them.
+    """
 
     names: Mapping[int, str]
     shares: Mapping[str, float]
     spans: Sequence[Span]
     marks: Sequence[Mark]
+    copies: Sequence[Span] = ()
 
 
 class History(NamedTuple):
@@ -240,16 +259,19 @@ def shares(tiles: Iterable[PlaneTile], names: Mapping[int, str]) -> dict[str, fl
 def place_of_the_kill(incarnation: int, topic: str, holds: Sequence[Hold], tiles: Sequence[PlaneTile]) -> Place | None:
     """Where a killed incarnation came to its end in a topic: in the middle of the largest range that it lost."""
     lost = [hold for hold in holds if hold.incarnation == incarnation and not hold.is_released and hold.topic == topic]
-    if not lost:
-        return None
-    hold = max(lost, key=lambda hold: (hold.end - hold.first, -hold.partition))
+    hold = max(lost, key=lambda hold: (hold.end - hold.first, -hold.partition), default=None)
+    return None if hold is None else place_of_the_end(hold, tiles)
+
+
+def place_of_the_end(hold: Hold, tiles: Sequence[PlaneTile]) -> Place | None:
+    """Where an incarnation came to the end of a range: in the middle of it; None: it had committed nothing there."""
     middle = (hold.first + hold.end) // 2
     ends: dict[int, int] = {}
     for tile in tiles:
         is_there = tile[:2] == hold[:2] and hold.first <= tile.first < hold.end
-        if is_there and tile.incarnation == incarnation:
+        if is_there and tile.incarnation == hold.incarnation:
             ends[tile.first] = max(tile.offset_to, ends.get(tile.first, 0))
-    return Place(topic, hold.partition, middle, median_low(ends.values())) if ends else None
+    return Place(hold.topic, hold.partition, middle, median_low(ends.values())) if ends else None
 
 
 def marks_of(
@@ -286,8 +308,8 @@ def marks_of(
     return [Mark(running.at(ms), text, is_loss) for ms, text, is_loss in sorted(found)]
 
 
-def spans_of(holds: Iterable[Hold], names: Mapping[int, str], running: "RunningTime") -> list[Span]:
-    """The holds by name, and in seconds of the run's work."""
+def spans_of(holds: Iterable[Hold | Copied], names: Mapping[int, str], running: "RunningTime") -> list[Span]:
+    """Holds or copies by name, and in seconds of the run's work."""
     return [
         Span(*hold[:4], names.get(hold.incarnation, "?"), running.at(hold.from_ms), running.at(hold.to_ms))
         for hold in holds

@@ -35,7 +35,7 @@ class DemoState(msgspec.Struct, frozen=True):
     rows: int
     phase: Phase
     course: Course = Course()
-    version: Literal[3] = 3
+    version: Literal[4] = 4
 
 
 class DemoPlace:

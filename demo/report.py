@@ -8,6 +8,7 @@ import msgspec
 from .application import PARALLELISING_FACTOR
 from .figures import Collected, Counts, GroupFigures, JoinFigures, KillFigures, PauseFigures
 from .flights import PARTITIONS
+from .scaling import ScalingFigures
 
 
 def differences(seen: Counts, expected: Counts, audited: Mapping[str, int] | None) -> list[str]:
@@ -50,7 +51,7 @@ def text_of(collected: Collected, audit: Mapping[str, Any] | None, handler_ms: f
         ("tiles", f"{figures.tiles:,} in {figures.commits:,} commits"),
         ("ranges, while it ran", ", ".join(f"{n} {kind}s" for kind, n in figures.changes.items())),
         ("offset log", f"{figures.log_bytes_per_record:.1f} bytes a record"),
-        *(_group_lines(collected.group, audit) if collected.group is not None else []),
+        *(group_lines(collected.group, audit) if collected.group is not None else []),
         ("the plane", picture),
     ]
     if audit is not None:
@@ -93,18 +94,44 @@ def document_of(
     return msgspec.json.format(msgspec.json.encode(document), indent=1)
 
 
-def _group_lines(group: GroupFigures, audit: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+def group_lines(group: GroupFigures, audit: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """What several processes did, each line with its label."""
     shares = ", ".join(f"{member.name} {member.records:,} ({member.share:.0%})" for member in group.members)
     lines = [("members, records (about)", shares)]
     lines += [("killed", _kill_line(one)) for one in group.killed]
     lines += [("paused", _pause_line(one)) for one in group.paused]
     lines += [("added", _join_line(one)) for one in group.joined]
+    lines += [("scaled", _scaling_line(one)) for one in group.scaled]
+    if group.scaled:
+        lines.append(("who is no member any more, and why", _counted(group.expelled) or "nobody"))
     if group.missed:
         lines.append(("not reached, the run was too short", ", ".join(group.missed)))
-    causes = {} if audit is None else (audit.get("group") or {}).get("moves", {})
-    told = f" ({', '.join(f'{cause} {count:,}' for cause, count in causes.items())})" if causes else ""
+    moved = {} if audit is None else (audit.get("group") or {}).get("moves", {})
+    told = f" ({_counted(moved)})" if moved else ""
     lines.append(("ranges that changed hands", f"{group.moves:,}{told}, in {group.elections:,} terms of coordinators"))
     return lines
+
+
+def _counted(causes: Mapping[str, int]) -> str:
+    return ", ".join(f"{cause} {count:,}" for cause, count in causes.items())
+
+
+def _scaling_line(scaled: ScalingFigures) -> str:
+    """To how many processes, how long it took, what moved, and what that cost."""
+    said = f"{scaled.sign} to {scaled.processes} ({', '.join(scaled.names)}) at {scaled.share:.0%}"
+    if scaled.settled_s is None:
+        said += ", was not balanced before the end or the next step"
+    else:
+        said += f", balanced after {scaled.settled_s:.1f} s"
+    said += f"; {scaled.moves:,} ranges with {scaled.state_bytes / 1000:,.0f} kB of state moved"
+    if scaled.copied_s is not None:
+        said += f", {scaled.copies:,} copied before, each within {scaled.copied_s:.1f} s"
+    if scaled.unowned_s is None:
+        return said
+    said += f"; a range had no owner for {scaled.unowned_s:.2f} s at most"
+    if scaled.still_s is None:
+        return said
+    return f"{said}, and the next commit in it came after {scaled.still_s:.2f} s at most"
 
 
 def _join_line(joined: JoinFigures) -> str:

@@ -6,6 +6,7 @@ from keylanes.demo.course import (
     FLIGHTS_PER_S_OF_MANY,
     MEMBERS_MAX,
     OF_MANY,
+    OF_SCALED,
     PAUSED_BELOW_S,
     PAUSED_BEYOND_S,
     SESSION_S,
@@ -15,12 +16,14 @@ from keylanes.demo.course import (
     Killed,
     Looked,
     Paused,
+    Scaled,
     Told,
     act_of,
     course_of,
     do_all_work,
     due,
     is_quiet,
+    may_be,
 )
 from keylanes.errors import SettingsError
 
@@ -163,6 +166,7 @@ def test_another_process_joins_at_half() -> None:
         (0.32, KEPT, True),
         (0.35, KEPT_KILLED, False),
         (0.81, KEPT_KILLED, True),
+        (0.1, Course(4), True),
         (0.34, Course(6), False),
         (0.81, Course(6), True),
     ],
@@ -195,6 +199,43 @@ def test_many_are_paused_killed_and_joined_in_turn() -> None:
     assert next_act(paused, Course(6), places=PLACES) is None
 
 
+def test_four_are_scaled_up_and_down() -> None:
+    """From one process to four and back, who came last first; each step when the one before has come to rest."""
+    course, seen = Course(4), list[Act]()
+    sizes = [len(course.names())]
+    for percent in range(101):
+        told = dict.fromkeys(course.names(), WORKING)
+        act = next_act(looked(percent / 100, told), course, places=PLACES)
+        if act is not None:
+            seen.append(act)
+            course = Course(4, tuple(seen))
+            sizes.append(len(course.names()))
+    assert seen == [
+        Scaled(("demo-2",), True, 0.08, 7),
+        Scaled(("demo-3", "demo-4"), True, 0.24, 7),
+        Scaled(("demo-3", "demo-4"), False, 0.55, 7),
+        Scaled(("demo-2",), False, 0.78, 7),
+    ]
+    assert sizes == [1, 2, 4, 2, 1]
+    assert not course.missed
+    assert [step.label for step in Course(4, tuple(seen[:2])).missed] == ["2 processes fewer", "a process fewer"]
+    assert [course.names_after(number) for number in (0, 2)] == [["demo-1"], ["demo-1", "demo-2", "demo-3", "demo-4"]]
+    assert Course(4, tuple(seen[:3])).started() == ["demo-1", "demo-2"]
+    assert Course(4, is_kept=True).names() == ["demo-1", "demo-2", "demo-3", "demo-4"]
+
+
+def test_a_group_is_scaled_at_rest() -> None:
+    """Not while something is on its way, or somebody is still there who is to go, or not there yet."""
+    up = Course(4, (Scaled(("demo-2",), True, 0.08),))
+    there = looked(0.3, dict.fromkeys(up.names(), WORKING))
+    step = due(there, up, places=PLACES)
+    assert step == OF_SCALED[1]
+    for names, may in (((), False), (("demo-1",), False), (("demo-1", "demo-2", "demo-3"), False), (up.names(), True)):
+        assert may_be(step, there._replace(at_rest=frozenset(names)), up) is may
+    assert due(looked(0.3, {"demo-1": WORKING, "demo-2": Told(0, 500)}), up, places=PLACES) is None
+    assert may_be(OF_MANY[0], there, Course(6))
+
+
 def test_one_pause_is_shorter_than_a_session_and_one_longer() -> None:
     """So one of them expels, with room for a slow machine."""
     assert PAUSED_BELOW_S <= SESSION_S / 2
@@ -214,5 +255,6 @@ def test_only_many_processes_are_slowed() -> None:
     """Few are as fast as they can be, and so are those of a service."""
     assert Course(3).max_in_flight(5.0) is None
     assert Course(6, is_kept=True).max_in_flight(5.0) is None
-    assert Course(4).max_in_flight(5.0) == 5 * FLIGHTS_PER_S_OF_MANY // 1_000
+    assert Course(5).max_in_flight(5.0) == Course(4).max_in_flight(5.0) == 5 * FLIGHTS_PER_S_OF_MANY // 1_000
     assert Course(4).max_in_flight(0.0) == 1
+    assert Course(4).max_in_flight(20.0, 100) == 2

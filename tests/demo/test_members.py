@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,8 @@ pytestmark = pytest.mark.slow
 ROWS = 400
 SLOW_MS = 2_000.0
 """A flight keeps its handler for longer than a test needs to look, and not for long when all is to stop."""
+STEADY_MS = 100.0
+"""A flight after the other, all of them take 40 s: longer than a process takes to start."""
 FOR_EVER_MS = 3_600_000.0
 
 
@@ -42,24 +44,37 @@ async def loaded(folder: Path) -> str:
 
 
 def members(
-    folder: Path, address: str, count: int, handler_ms: float, told: Callable[[int], None] = lambda _: None
+    folder: Path,
+    address: str,
+    count: int,
+    handler_ms: float,
+    told: Callable[[int], None] = lambda _: None,
+    resting: Sequence[frozenset[str]] = (),
 ) -> Members:
-    """So many processes on that broker."""
-    loud = folder / "loud"
+    """So many processes on that broker; ``resting``: what is answered to whoever asks who is at rest, in turn. Where
+    they are scaled, each handles one flight at once.
+    """
 
     def spec_of(name: str) -> ChildSpec:
-        return ChildSpec(name, address, str(folder / "copies"), str(folder / "demo.log"), str(loud), handler_ms, "0")
+        copies, log, loud = (str(folder / part) for part in ("copies", "demo.log", "loud"))
+        at_once = 1 if Course(count).is_scaled else None
+        return ChildSpec(name, address, copies, log, loud, handler_ms, "0", max_in_flight=at_once)
 
     async def nobody() -> str:
         return ""
+
+    answers = iter(resting)
+
+    async def at_rest() -> frozenset[str]:
+        return next(answers)
 
     async def unasked(_number: int, _wish: object) -> None:
         raise AssertionError("of few processes nobody asks for moves")
 
     places = [("flights", number) for number in range(8)]
     return Members(
-        Course(count), spec_of, descriptors=(), loud=loud, places=places, before=0, expected=2 * ROWS,
-        coordinator=nobody, ask=unasked,
+        Course(count), spec_of, descriptors=(), loud=folder / "loud", places=places, before=0, expected=2 * ROWS,
+        coordinator=nobody, at_rest=at_rest, ask=unasked,
         on_progress=told, on_course=lambda _: None, say=lambda _: None,
     )  # fmt: skip
 
@@ -77,6 +92,17 @@ async def test_a_process_that_fails_ends_the_others_in_order(tmp_path: Path) -> 
     assert f" {other} INFO " in log
     assert f" {other} INFO SIGTERM: stopping in order" in log
     assert "stopped in order" in log.splitlines()[-1]
+
+
+async def test_a_process_is_added_when_the_group_is_at_rest(tmp_path: Path) -> None:
+    """Four begin with one; the second one is asked for until nothing is on its way. It fails, on a broker for one."""
+    asked: list[frozenset[str]] = [frozenset(), frozenset({"demo-1", "demo-9"}), frozenset({"demo-1"})]
+    run = members(tmp_path, await loaded(tmp_path), 4, STEADY_MS, resting=asked)
+    await run.run()
+    assert run.failure == "demo-2 ended with exit code 2"
+    (step,) = run.course.scaled
+    assert (step.names, step.is_up) == (("demo-2",), True)
+    assert step.share >= 0.08
 
 
 async def test_all_end_at_the_level(tmp_path: Path) -> None:

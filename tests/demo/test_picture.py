@@ -1,11 +1,12 @@
 """The picture of the plane, and what it is made of."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from keylanes.demo.logbook import Structure, WholeCuts
-from keylanes.demo.owners import Mark, Ownership, Span
+from keylanes.demo.owners import Mark, Ownership, Span, colour_of
 from keylanes.demo.tiles import Change, Place, PlaneTile, Stretch, choose_stretch, offset_of, workers_of
 from keylanes.keyrange.ranges import even_bounds
 from keylanes.offsets.events import OffsetEvent, WorkersCut, WorkersMerged, WorkerSplit
@@ -171,7 +172,12 @@ OWNERSHIP = Ownership(
     names={1: "demo-1", 2: "demo-2"},
     shares={"demo-1": 0.5, "demo-2": 0.5},
     spans=[Span("t", 0, 0, 1 << 32, "demo-1", 0.0, 1.0), Span("t", 0, 0, 1 << 32, "demo-2", 3.0, 4.0)],
-    marks=[Mark(1.0, "demo-1 is killed", True), Mark(1.1, "demo-2 coordinates", False), Mark(3.9, "late", False)],
+    marks=[
+        Mark(1.0, "demo-1 is killed", True),
+        Mark(1.1, "demo-2 coordinates", False),
+        Mark(2.0, "−1: demo-1", is_loss=True, is_step=True, until_s=3.0),
+        Mark(3.9, "late", False),
+    ],
 )
 
 
@@ -189,11 +195,38 @@ def test_the_picture_of_several_processes_has_a_second_part(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+def test_a_copy_lies_over_the_owner_of_its_range() -> None:
+    """In stripes: something of both is seen there, and nothing is changed elsewhere."""
+    import numpy as np
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from keylanes.demo.timeline import draw_timeline
+
+    def drawn(*copies: Span) -> np.ndarray[Any, Any]:
+        figure = Figure(figsize=(15, 5.4))
+        canvas = FigureCanvasAgg(figure)
+        draw_timeline(figure, OWNERSHIP._replace(copies=copies))
+        canvas.draw()
+        return np.asarray(canvas.buffer_rgba())[:, :, :3] / 255
+
+    without, with_copy = drawn(), drawn(Span("t", 0, 0, 1 << 31, "demo-2", 0.0, 1.0))
+    below = slice(without.shape[0] // 3, None)  # without the legend
+    rows, columns = (without[below] != with_copy[below]).any(axis=2).nonzero()
+    assert len(rows) > 1_000
+    assert columns.max() < without.shape[1] / 2
+    middle = (rows.min() + rows.max()) // 2
+    owner = np.asarray(colour_of("demo-1"))
+    stripe = with_copy[below][middle, columns.min() : columns.max()]
+    assert np.isclose(stripe, owner, atol=0.01).all(axis=1).any()
+    assert np.isclose(stripe, colour_of("demo-2"), atol=0.05).all(axis=1).any()
+
+
+@pytest.mark.slow
 def test_a_line_shows_where_a_range_changed_hands() -> None:
     """Tiles have the colour of their process, so those of one commit of one process are alike; between two processes
     there is a dark line, between two commits of one there is none.
     """
-    from keylanes.demo.owners import colour_of
     from keylanes.demo.picture import PANEL_PIXELS, paint_owners
 
     whole = 1 << 32

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keylanes.demo.course import Course, Killed
+from keylanes.demo.course import Course, Killed, Scaled
 from keylanes.demo.place import DemoPlace
 from keylanes.errors import StoreError
 
@@ -70,6 +70,20 @@ def test_an_interrupted_demo_knows_its_course(tmp_path: Path, other: Course) -> 
         assert third.state.course == other
 
 
+def test_an_interrupted_demo_knows_who_was_told_to_stop(tmp_path: Path) -> None:
+    """They do not come again."""
+    course = Course(4, (Scaled(("demo-2",), True, 0.08, 7), Scaled(("demo-2",), False, 0.78, 9)))
+    first = DemoPlace(tmp_path)
+    with first.held():
+        first.open(10, reset=False, course=Course(4))
+        first.went(course)
+    second = DemoPlace(tmp_path)
+    with second.held():
+        assert second.open(10, reset=False, course=Course(4))
+    assert second.state.course == course
+    assert second.state.course.started() == ["demo-1"]
+
+
 @pytest.mark.parametrize("why", ["finished", "reset", "another size", "a state that can't be read"])
 def test_otherwise_it_starts_afresh(tmp_path: Path, why: str) -> None:
     """A finished demo, RESET, another size or an unreadable state: old data and results go, the new data lie apart."""
@@ -77,7 +91,7 @@ def test_otherwise_it_starts_afresh(tmp_path: Path, why: str) -> None:
     data = used(first)
     first.reached("finished" if why == "finished" else "audit")
     if why == "a state that can't be read":
-        (tmp_path / "state.json").write_text('{"version": 4}')
+        (tmp_path / "state.json").write_text('{"version": 5}')
     second, goes_on = opened(tmp_path, 11 if why == "another size" else 10, reset=why == "reset")
     assert not goes_on
     assert second.state.phase == "load"

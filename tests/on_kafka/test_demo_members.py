@@ -17,6 +17,8 @@ HANDLER_MS = 1_600
 UNOWNED_S_MAX = 60.0
 MOVES_MIN = 10
 RUN_SECONDS_MAX = 300
+HANDLER_MS_OF_SCALED, FLIGHTS_PER_S_OF_SCALED = 25, 120
+"""One process has 8 % of them in 8 s, and the last one 22 % in 22 s: so each step has time to be settled."""
 HANDLER_MS_OF_A_SERVICE = 600
 SCRIPT = """
 import json, sys
@@ -64,6 +66,23 @@ def test_kills_pauses_joins_and_moves(tmp_path: Path, record_property: Callable[
     assert group["elections"] >= 2
     log = (folder / "demo.log").read_text()
     assert log.count(f" {coordinator['name']} INFO flights-demo: joined") == 1
+
+
+def test_scaling_up_and_down(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    """From one process to four and back to one. After each step the group comes to rest, ranges have moved to who came
+    and from who left, with their state, and nobody went but those who were told to.
+    """
+    slowed = {"handler_ms": HANDLER_MS_OF_SCALED, "flights_per_s": FLIGHTS_PER_S_OF_SCALED}
+    group = proven(tmp_path / "demo", members=4, **slowed)["group"]
+    record_property("group", group)
+    assert [one["processes"] for one in group["scaled"]] == [2, 4, 2, 1]
+    for one in group["scaled"]:
+        assert one["settled_s"] is not None
+        assert one["moves"] > 0
+        assert one["unowned_s"] < UNOWNED_S_MAX
+    assert group["expelled"].keys() == {"left"}
+    assert [one["name"] for one in group["members"]] == ["demo-1", "demo-2", "demo-3", "demo-4"]
+    assert group["killed"] == group["paused"] == group["joined"] == []
 
 
 def test_a_killed_process_of_a_service_comes_again(
