@@ -345,7 +345,7 @@ class Member:
         committing = self._spawn(work.cycle.run())
         await self._works()
         if not self._ended.is_set():
-            await self.stopping.leave(until_level=until_level)
+            await self.stopping.leave()
         self._ended.set()
         if self.error is None:
             self.telling.stops(self._why_it_stops(), self.slots.running())

@@ -113,12 +113,10 @@ class Stopping:
 
     # --- 1: leaving --------------------------------------------------------------------------------------------------
 
-    async def leave(self, *, until_level: bool) -> None:
-        """Say that this process stops, and work on until others have what they need of it. ``until_level``: so do all
-        others soon.
-        """
+    async def leave(self) -> None:
+        """Say that this process stops, and work on until others have what they need of it."""
         self.group.taking_part.leave()
-        if until_level or not self._is_needed() or self._may_go():
+        if not self._is_needed() or self._may_go():
             return
         leave_ms, loop = self.settings.leave_ms, asyncio.get_running_loop()
         self.telling.leaves(leave_ms)

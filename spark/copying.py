@@ -272,7 +272,7 @@ class _Fold:
                 yield "its move is of other points"
 
     def _once(self, source: Source, first: int, end: int, target: int, shown: Example, what: str) -> None:
-        """Whether another member learns points: none whose move was withdrawn, and no more those that it owns by now."""
+        """Whether another member learns points: none whose move was withdrawn, and no more those that it owns."""
         for copy in self._there.values():
             is_learner = copy.asked.role == LEARNER and copy.asked.move in self.planned
             if not is_learner or copy.source != source or copy.asked.incarnation == target:

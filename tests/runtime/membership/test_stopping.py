@@ -136,6 +136,26 @@ def test_a_leaver_that_nobody_dismisses_stops_when_its_time_is_over(caplog: pyte
     assert "others had not copied all of its state within 6 s (leave_ms)" in caplog.text
 
 
+def test_a_run_to_the_level_works_on_too_when_it_is_told_to_stop_before() -> None:
+    """Then the others go on without it."""
+
+    async def story() -> None:
+        group = Group(partitions=2)
+        group.send(400)
+        first, second = (group.process(name, counting(work_s=0.5), is_named=False) for name in "ab")
+        for engine in (first, second):
+            await engine.start(until_level=True)
+        await until(share(first, second))
+        cut_off(first)
+        second.member.stop()
+        await asyncio.sleep(LEAVE_S - 1)
+        assert not second.member.stopping.budget.has_begun
+        assert await seconds(second) <= 1 + DRAIN_S + CLOSE_S
+        await first.crash()
+
+    virtual(story)
+
+
 async def of_one(group: Group) -> Engine:
     """Nobody else is there."""
     engine = group.process("a", counting(), is_named=False)
