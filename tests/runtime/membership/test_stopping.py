@@ -39,9 +39,9 @@ def counting(handled: list[int] | None = None, *, work_s: float = 0.0, **setting
     return app
 
 
-async def pair(group: Group, app: App, *, is_named: bool = False) -> tuple[Engine, Engine]:
-    """Two processes that share all; the first one coordinates."""
-    first = group.process("a", counting(leave_ms=60_000), is_named=False)
+async def pair(group: Group, app: App, *, is_named: bool = False, dismisses: bool = True) -> tuple[Engine, Engine]:
+    """Two processes that share all; the first one coordinates, and lets nobody wait, or waits for long itself."""
+    first = group.process("a", counting(leave_ms=0 if dismisses else 60_000), is_named=False)
     second = group.process("b", app, is_named=is_named)
     for engine in (first, second):
         await engine.start()
@@ -242,7 +242,8 @@ def test_told_again_it_releases_at_once(when: str, caplog: pytest.LogCaptureFixt
 
     async def story() -> None:
         group, handled = Group(partitions=2), list[int]()
-        first, second = await pair(group, counting(handled, work_s=3.0, leave_ms=0 if when == "it drains" else 60_000))
+        app = counting(handled, work_s=3.0, leave_ms=0 if when == "it drains" else 60_000)
+        first, second = await pair(group, app, dismisses=False)
         group.send(2)
         await asyncio.sleep(0.5)
         second.member.stop()
