@@ -141,8 +141,9 @@ class Signals:
                 await self._close(reader)
 
     async def _find_positions(self, wanted: list[TopicPartition]) -> None:
-        for source in self._positions.keys() - {*wanted}:  # what is said meanwhile is not heard
+        for source in self._positions.keys() - {*wanted}:  # what is said meanwhile is not heard: nobody is silent there
             del self._positions[source]
+            self.heard.begin_anew(source.partition)
         if missing := [source for source in wanted if source not in self._positions]:
             limit = self.settings.call_limit_ms
             marks = await bounded(self.broker.watermarks(missing), limit, f"watermarks of {self.topic}")

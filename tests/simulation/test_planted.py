@@ -17,7 +17,16 @@ import pytest
 
 from ..on_kafka.test_planted_kafka import TRAPPED, Trapped
 from ..stage.planting import Planting, Tripping
-from . import plants_fencing, plants_found, plants_lanes, plants_logs, plants_moves, plants_questions, plants_state
+from . import (
+    plants_copies,
+    plants_fencing,
+    plants_found,
+    plants_lanes,
+    plants_logs,
+    plants_moves,
+    plants_questions,
+    plants_state,
+)
 from .plants import Plant, Test, label
 from .world import run_plan
 
@@ -70,6 +79,7 @@ CHAPTERS = {
     "A record's way": plants_lanes.PLANTS,
     "The logs": plants_logs.PLANTS,
     "State": plants_state.PLANTS,
+    "Copies of state": plants_copies.PLANTS,
     "Questions for state": plants_questions.PLANTS,
 }
 ALL = [plant for plants in CHAPTERS.values() for plant in plants]
