@@ -448,6 +448,32 @@ def test_beats_that_could_not_be_told_are_not_told_later() -> None:
     virtual(story)
 
 
+def test_who_coordinates_next_expels_nobody_that_it_did_not_listen_to() -> None:
+    """It listened for longer than a session before it joined, and not since; somebody has joined meanwhile, and the
+    coordinator stops.
+    """
+
+    async def story() -> None:
+        group = Group()
+        first, *others = (group.process(name, is_named=False) for name in "abc")
+        await first.start()
+        await first.crash()
+        await asyncio.gather(*(engine.start() for engine in others))
+        (second,) = coordinators(*others)
+        (third,) = [engine for engine in others if engine is not second]
+        new = group.process("d", is_named=False)
+        await new.start()
+        await until(share(second, third, new))
+        await second.stop()
+        await until(share(third, new))
+        await asyncio.sleep(SESSION_S)
+        assert third.member.state == new.member.state == "running"
+        await third.stop()
+        await new.stop()
+
+    virtual(story)
+
+
 @pytest.mark.parametrize("joins", ["with ranges", "without"])
 def test_a_member_is_ready_when_it_has_joined_and_holds_what_is_its_own(joins: str) -> None:
     """On an empty topic, too; nobody waits for a record."""
