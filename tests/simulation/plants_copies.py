@@ -3,25 +3,17 @@
 from keylanes.group import learning
 from keylanes.runtime.stores import copying
 from keylanes.runtime.stores.follower import Follower
-from keylanes.runtime.stores.keeper import Keeper
 from keylanes.runtime.stores.learner import Learner
 
+from ..runtime.stores import test_learner
 from ..stage.planting import changed
-from .plants import Plant
+from .plants import Plant, awaited
 
 MOVES = ("move", "deal", "move")
 STALE = r"the copy has|led to \[|records wrote|is the state that|at Marker"
 """A value of before is seen, or lies in a copy."""
 
 PLANTS = [
-    Plant(
-        "released for somebody who has no copy",
-        "a range stands still for as long as its state is copied",
-        changed(learning, "wanting", ("or move.move in control.moves.copies:", "or True:")),
-        kinds=MOVES,
-        stateful=True,
-        finding=r"has no copy|not level after",
-    ),
     Plant(
         "plans pay no heed to who learns",
         "state is copied to one member, and asked for another: it moves twice",
@@ -31,20 +23,33 @@ PLANTS = [
         finding=r"learns it",
     ),
     Plant(
-        "what learns writes on to what is owned",
-        "older values come to lie over those of the new owner",
-        changed(Learner, "owns", ("self._drop(place, points)", "pass")),
-        kinds=MOVES,
-        stateful=True,
-        finding=STALE,
+        "who takes up a range does not wait for its learner",
+        "an older value comes to lie over one of the new owner",
+        changed(Learner, "let_go", ("await self.writes.is_through(place)", "pass")),
+        found_by=(awaited(test_learner.test_a_write_that_is_under_way_is_waited_for),),
+        finding="it is still being written",
     ),
     Plant(
-        "a copy that was followed is taken back as it was released",
+        "what is owned is followed, too",
+        "the same, whenever a part of what a standby has is granted to it",
+        changed(
+            Learner,
+            "_match",
+            ("wanted = without(asked, self._owned.get(place, Steps()))", "wanted = without(asked, Steps())"),
+        ),
+        found_by=(test_learner.test_what_is_owned_is_not_followed_until_it_is_released,),
+        finding="what is owned is written by its owner alone",
+    ),
+    Plant(
+        "a copy that was followed is taken for as it was released",
         "who gets a range back begins with values of before, where its copy was being read again",
-        changed(Keeper, "is_as_released", ("return not self.learner.has_touched(place, within)", "return True")),
-        kinds=MOVES,
-        stateful=True,
-        finding=STALE,
+        changed(
+            Learner,
+            "has_touched",
+            ("return bool(self._touched.get(place, Steps()).pieces(within.first, within.end))", "return False"),
+        ),
+        found_by=(test_learner.test_what_is_owned_is_not_followed_until_it_is_released,),
+        finding="values of before may lie there",
     ),
     Plant(
         "own commits mark all copies",

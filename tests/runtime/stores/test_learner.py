@@ -474,13 +474,13 @@ def test_what_is_owned_is_not_followed_until_it_is_released() -> None:
         world.learner.owns(PLACE, [LOWER])
         world.ask(1)
         await world.wait_ready(1)
-        assert world.entries() == truth_of(world, UPPER)
+        assert world.entries() == truth_of(world, UPPER), "what is owned is written by its owner alone"
         world.copy().write([], [(LOWER.first, LOWER.end, Marker(world.high, world.now_ms))])
         assert not world.learner.has_touched(PLACE, LOWER)
         world.learner.release(PLACE, LOWER)
         before = world.copied_bytes
         world.learner.follow(world.asked.values())
-        assert world.learner.has_touched(PLACE, LOWER)
+        assert world.learner.has_touched(PLACE, LOWER), "values of before may lie there"
         assert not world.is_ready(1)
         await world.wait_ready(1)
         assert world.copied_bytes == before, "it was whole at its marker"
@@ -520,7 +520,7 @@ async def test_a_write_that_is_under_way_is_waited_for() -> None:
     await asyncio.to_thread(copy.begun.wait, 30)
     letting_go = asyncio.ensure_future(world.learner.let_go(PLACE, [WHOLE]))
     done, _ = await asyncio.wait([letting_go], timeout=0.05)
-    assert not done
+    assert not done, "it is still being written"
     copy.released.set()
     await letting_go
     copy.write([(key_of(0), b"the owner's")])
