@@ -58,7 +58,8 @@ def expelled(view: View, turn: Turn) -> Batch:
 def _hold_ms(view: View, member: Member, cause: str) -> int:
     """So long its ranges with state wait for its name: as long as that may be back."""
     is_away = member.incarnation in view.heard.leaving and member.incarnation not in view.heard.returns
-    if not member.joined.instance or cause == OPERATOR or is_away or view.seat.is_alone:
+    is_named = bool(member.joined.instance) and member.joined.level > 0  # before, each process had one of its own
+    if not is_named or cause == OPERATOR or is_away or view.seat.is_alone:
         return 0
     return view.rules.return_ms
 

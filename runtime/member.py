@@ -162,6 +162,9 @@ class Member:
             if await self._has_started(until_level=until_level):
                 self.state = "stopping" if self.stopping.asked.is_set() else "running"
                 await self._carry_on(self.work, until_level=until_level)
+        except Expelled:
+            if not self.holding.has_left():  # else what it still sent was of nothing that it holds
+                raise
         except (LogError, SourceError, StateError) as error:
             if self.identity.incarnation is not None and not self.holding.has_left():
                 await self._end_tasks()  # or records would be begun and committed while it asks

@@ -14,6 +14,7 @@ from typing import Final
 
 from ...brokers.protocol import Appender, Batch, Broker, BrokerError, OffsetOutOfRange, Outgoing, Reader, TopicPartition
 from ...brokers.waiting import bounded, closed_within
+from ...errors import FatalError
 from ...group.heard import COORDINATORS, PARTITIONS, Heard
 from ...offsets.codec import SignalError, decode_signal, encode
 from ...offsets.signals import Beat, CoordinatorBeat, Copies, JoinAsked, LeaveAsked, Signal
@@ -95,7 +96,7 @@ class Signals:
         try:
             records = [Outgoing(self.topic, partition, None, encode(signal)) for signal in signals]
             await bounded(self._appenders[partition].append(records), self.settings.call_limit_ms, "telling")
-        except BrokerError as error:
+        except (BrokerError, FatalError) as error:  # what ends the run is said by whoever works with that
             if not self._mute:
                 logger.warning("%s[%d] can't be written to, until it can: %s", self.topic, partition, error)
             self._mute.add(partition)

@@ -417,7 +417,7 @@ print("level", app.health().state)
 from keylanes.cli.state import opened, entries_of
 with opened(disk / "state", None) as kept:
     keys = [b"k%d" % i for i in range(1000)]
-    sizes = [len(e["value_base64"]) for key in keys for e in entries_of(kept[0], "kept", key, None, None)]
+    sizes = [len(e["value_base64"]) for key in keys for e, _ in entries_of(kept[0], "kept", key, None, None)]
 print(sizes == [4 * ((40_000 + i + 2) // 3) for i in range(1000)])
 """
 

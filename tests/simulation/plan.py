@@ -85,6 +85,8 @@ GROUP: Final = {
     "heartbeat_interval_ms": 330,
     "transaction_timeout_ms": 2_000,
     "request_timeout_ms": 1_000,
+    "leave_ms": 2_000,
+    "return_ms": 2_000,
 }
 """Of plans that do not say it."""
 

@@ -127,7 +127,7 @@ def test_nobody_is_named_who_was_expelled() -> None:
 
     async def story() -> None:
         group = Group(partitions=2)
-        first, second = await two(group)
+        first, second = await two(group, return_ms=0)
         group.send(2)
         await group.done()
         (foreign,) = held(second)
