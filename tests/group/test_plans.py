@@ -17,8 +17,8 @@ LARGE = Rules(inline_max=0, measure_ms=0)
 """Every plan is worked out elsewhere."""
 
 
-OTHERWISE = ("names",)
-"""A process joins before the plan is made: it answers more."""
+OTHERWISE = ("names", "standbys")
+"""A process joins before the plan is made: it answers more; a standby is asked for before it, under another number."""
 
 
 @pytest.mark.parametrize(
