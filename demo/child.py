@@ -40,7 +40,7 @@ class ChildSpec(msgspec.Struct, frozen=True):
     things in, ``loud``: a file that is there while the unrest may go on, ``seed`` of the unrest.
 
     ``steps``: a descriptor to note steps at, or NO_STEPS. ``max_in_flight``: see ``make_app``. ``processes``: how many
-    a service keeps; 1: it is none. ``may_return``: its ranges wait for its name when it has left.
+    a service keeps; 1: it is none. ``may_return``: its ranges wait for its name when it is gone.
     """
 
     name: str

@@ -211,7 +211,7 @@ class _Demo:
                 steps=self._steps,
                 max_in_flight=self.course.max_in_flight(self.options.handler_ms, self.options.flights_per_s),
                 processes=self.course.members if self.course.is_kept else 1,
-                may_return=not self.course.is_scaled,
+                may_return=self.course.is_kept,
             )
 
         async def coordinator() -> str:

@@ -29,6 +29,7 @@ SETTINGS = {
     "session_timeout_ms": int(SESSION_S * 1000),
     "heartbeat_interval_ms": int(BEAT_S * 1000),
     "transaction_timeout_ms": 5_000,
+    "return_ms": 4_000,
 }
 
 
