@@ -257,7 +257,8 @@ class _Fold:
             yield "its topic has no stores"
         if not asked.bands or any(not 0 <= band.first < band.end <= SPACE_END for band in asked.bands):
             yield "no range of points"
-        if asked.move in self._of_copies or (asked.role != LEARNER and asked.move in self._numbers):
+        # Who coordinates next may not know yet that a learner was of no use any more: it asks for it again.
+        if asked.move in (self._there if asked.role == LEARNER else self._of_copies.keys() | self._numbers):
             yield "its number was used before"
         move = self.planned.get(asked.move)
         if asked.role not in (LEARNER, STANDBY):
