@@ -239,6 +239,8 @@ def made(seed: int, kinds: Sequence[str]) -> Plan:
         dying=False,
         release_ms=rng.choice((2_000, 30_000)),
         join_ms=rng.choice((500, 10_000)),
+        # Who is to have something has no copy of it yet, and makes one in good time.
+        settings=plan.mix.settings | {"standbys": 0, "copy_bytes_per_s": rng.choice((5_000, 1 << 24))},
     )
     bursts = tuple(
         msgspec.structs.replace(burst, partition=burst.partition % mix.sources[burst.topic])
