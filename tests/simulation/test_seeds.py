@@ -29,9 +29,9 @@ from .world import run_plan, run_seed
 
 GROUP_SEEDS, SINGLE_SEEDS, STEP_PLANS = 250, 240, 60
 """Of the many: with several members from the beginning, with one, and with nothing but what befalls coordinators."""
-STRIKE_ROUNDS, STRIKES_A_PLAN = 7, 9
-"""So often each strike at a hand-over is planned, and twice as often one that not each plan can meet; so many one after
-the other."""
+STRIKE_ROUNDS, SOME_ROUNDS, STRIKES_A_PLAN = 8, 11, 9
+"""So often each strike at a hand-over is planned, and so often one that not each plan can meet; so many one after the
+other."""
 FAULTS_MIN = 8_000
 STEPS_MIN = 5
 """So often each fault meets the coordinator at each of its steps."""
@@ -205,18 +205,19 @@ def many_tasks() -> Iterator[Task]:
 
 
 def struck() -> list[Plan]:
-    """Plans in which hand-overs are struck, each strike in some."""
-    rng, plans = random.Random("struck"), list[Plan]()
-    some = [n for n, strike in STRIKES.items() if not all(can_meet(strike, stateful=s) for s in (False, True))]
-    waiting: list[str] = []
-    for _ in range(STRIKE_ROUNDS):
-        waiting += rng.sample([*STRIKES, *some], len(STRIKES) + len(some))
-    while waiting:
-        plan = made(len(plans), waiting[:STRIKES_A_PLAN])
-        stateful = plan.mix.stateful
-        kept = [name for name in waiting[:STRIKES_A_PLAN] if not can_meet(STRIKES[name], stateful=stateful)]
-        waiting = [*waiting[STRIKES_A_PLAN:], *(kept if len(waiting) > STRIKES_A_PLAN else ())]
-        plans.append(plan)
+    """Plans in which hand-overs are struck, each strike in some where it can meet one: with state, or without."""
+    rng, plans, seeds = random.Random("struck"), list[Plan](), count()
+    for wanted, rounds in ((None, STRIKE_ROUNDS), (True, SOME_ROUNDS), (False, SOME_ROUNDS)):
+        met = {stateful for stateful in (False, True) if wanted in (None, stateful)}
+        names = [
+            n for n, strike in STRIKES.items() if {s for s in (False, True) if can_meet(strike, stateful=s)} == met
+        ]
+        waiting = [name for _ in range(rounds) for name in rng.sample(names, len(names))]
+        while waiting:
+            plan = made(next(seeds), waiting[:STRIKES_A_PLAN])
+            if plan.mix.stateful in met:
+                plans.append(plan)
+                del waiting[:STRIKES_A_PLAN]
     return plans
 
 
