@@ -132,7 +132,9 @@ class Log(NamedTuple):
 
 
 def scaling_figures(course: Course, log: Log) -> list[ScalingFigures]:
-    """Of each step of a course."""
+    """Of each step of a course; none of one that does not scale."""
+    if not course.scaled:
+        return []
     changed = [move for move in log.moves if _changed_hands(move)]
     ends = [*(act.at_ms for act in course.scaled[1:]), None]
     return [

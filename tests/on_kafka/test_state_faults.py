@@ -191,7 +191,7 @@ def test_a_state_folder_that_is_not_ours(kafka: Ground, tmp_path: Path) -> None:
 def test_a_state_folder_in_use(kafka: Ground) -> None:
     """The subfolder of a name that another process has is refused, naming both; one without a name has another one."""
     fill(kafka)
-    counting(kafka, group_instance_id="a").run(until="level")
+    counting(kafka, group_instance_id="a", return_ms=0).run(until="level")
     code = (
         "import sys; from keylanes.state.subfolders import claim\n"
         "claimed = claim(*sys.argv[1:]); print('mine', flush=True); sys.stdin.read()"
@@ -256,7 +256,8 @@ async def test_a_second_process_takes_over_the_state(
     half_way = asyncio.Event()
 
     def declared(name: str | None, *, is_gated: bool = False) -> App:
-        app = kafka.app(None, group_instance_id=name, commit_interval_ms=10, commit_lead_ms=1, drain_timeout_ms=500)
+        times = {"commit_interval_ms": 10, "commit_lead_ms": 1, "drain_timeout_ms": 500, "return_ms": 0}
+        app = kafka.app(None, group_instance_id=name, **times)
 
         @app.handler(kafka.source, to=kafka.late, parallelising_factor=4)
         async def count(value: int, seen: State[int]) -> int:

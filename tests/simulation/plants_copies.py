@@ -10,7 +10,7 @@ from ..stage.planting import changed
 from .plants import Plant, awaited
 
 MOVES = ("move", "deal", "move")
-STALE = r"the copy has|led to \[|records wrote|is the state that|at Marker"
+STALE = r"the copy has|at Marker\("
 """A value of before is seen, or lies in a copy."""
 
 PLANTS = [

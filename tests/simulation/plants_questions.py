@@ -26,17 +26,6 @@ PLANTS = [
         finding=WRONG,
     ),
     Plant(
-        "what was released is answered",
-        "who had a range answers with what was, after the next owner has changed it",
-        changed(
-            PartitionState,
-            "release",
-            ("self.ready = self.ready.replace([(within.first, within.end, None)])", "pass"),
-        ),
-        found_by=(questions.test_an_answer_is_never_older_than_what_another_member_has_committed,),
-        finding=WRONG,
-    ),
-    Plant(
         "a release under way is answered",
         "the same, while who releases waits for the answer to its transaction",
         changed(Keeper, "part_with", ("storage.state.part_with(within)", "pass")),
