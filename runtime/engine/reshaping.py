@@ -120,6 +120,8 @@ class Reshaping:
             self._asked_s.pop(wish, None)
             if not settled.done():
                 settled.set_result(None)
+            # What was held for it, and was cut off from it, goes on: nobody else may come to hand it a record.
+            self._activate(wish.dispatch, wish.dispatch.runnable())
         if has_released:
             self.on_released()
 

@@ -90,7 +90,7 @@ async def test_a_process_that_fails_ends_the_others_in_order(tmp_path: Path) -> 
     (other,) = {"demo-1", "demo-2"} - {failed}
     assert f" {failed} CRITICAL " in log
     assert f" {other} INFO " in log
-    assert f" {other} INFO SIGTERM: stopping in order" in log
+    assert f" {other} INFO flights-demo: SIGTERM: stopping in order" in log
     assert "stopped in order" in log.splitlines()[-1]
 
 
