@@ -5,7 +5,6 @@
 - State moves once: as long as a learner is there, nobody is asked to release for anybody else what it copies.
 - What nobody owns keeps its last copy.
 - No record is handled before the copy has all that others have changed of its points.
-- For each copy that a member is asked for it writes each change once at most.
 """
 
 from collections import Counter
@@ -49,9 +48,6 @@ class Copied:
         self.numbers: set[int] = set()
         self.changes: dict[tuple[TopicPartition, int], dict[bytes, Change]] = {}
         """By source partition and point, and by key."""
-        self.asked: list[CopyAsked] = []
-        self.sizes: dict[TopicPartition, list[tuple[int, int]]] = {}
-        """The point and the bytes of each committed change, by source partition."""
         self.owners: dict[TopicPartition, list[tuple[KeyRange, int]]] = {}
         """To whom points were granted, the newest last."""
         self.looked: set[tuple[TopicPartition, int, int]] = set()
@@ -76,7 +72,6 @@ class Copied:
                 assert holder.incarnation != event.incarnation, f"{event}: {cells.bounds[i]:08x} is its own already"
         self.numbers.add(event.move)
         self.copies[event.move] = event
-        self.asked.append(event)
         self.reached[f"copy asked: {event.role}"] += 1
 
     def end(self, event: CopyEnded, cells: Mapping[TopicPartition, Cells]) -> None:
@@ -136,21 +131,6 @@ class Copied:
             key = row.key or b""
             if not is_beacon_key(key):
                 self.changes.setdefault((place, point_in(key)), {})[key] = Change(row.value, incarnation)
-                self.sizes.setdefault(place, []).append((point_in(key), len(key) + len(row.value or b"")))
-
-    def judge_bytes(self, incarnation: int, size: int) -> None:
-        """``size``: what a member has written to copies that it did not own."""
-        allowed = sum(
-            bytes_
-            for copy in self.asked
-            if copy.incarnation == incarnation
-            for point, bytes_ in self.sizes.get(TopicPartition(copy.topic, copy.partition), ())
-            if _covers(copy, TopicPartition(copy.topic, copy.partition), point)
-        )
-        assert size <= allowed, (
-            f"incarnation {incarnation} has copied {size} bytes: what it was asked for has {allowed}"
-        )
-        self.reached["bytes copied"] += size
 
     def begins(self, copy: Copy, place: TopicPartition, epoch: int, point: int, incarnation: int) -> None:
         """A record begins: looked at for the first one of its point at an epoch. What its owner has committed itself
