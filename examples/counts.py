@@ -61,14 +61,15 @@ async def serve(app: App, reader: asyncio.StreamReader, writer: asyncio.StreamWr
     """One request of one connection."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        method, path, *_ = head.split(" ")
+        method, _, rest = head.partition(" ")
+        path = rest.partition(" ")[0]
         status, headers, answer = respond(app, path) if method == "GET" else ("405 Method Not Allowed", {}, {})
         body = json.dumps(answer).encode()
         headers |= {"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close"}
         lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in headers.items())]
         writer.write("\r\n".join([*lines, "", ""]).encode() + body)
         await writer.drain()
-    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, ValueError):
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
         pass  # who asked has gone, or speaks no HTTP
     finally:
         writer.close()

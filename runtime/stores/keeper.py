@@ -139,7 +139,7 @@ class Keeper:
             return
         numbered = ledger.control.stores
         infos = [StoreInfo(numbered[w.name].store, *w) for w in self.wanted]
-        self.infos = {info.name: info for info in infos}
+        storages: dict[Place, Storage] = {}
         for topic in self.handlers:
             changelog = topics[changelog_topic(self.app, topic)]
             limit = destination_of(changelog, None).bytes_max - RECORD_FRAME_BYTES
@@ -154,7 +154,9 @@ class Keeper:
                 else:
                     copy = await self._copy(ledger, infos, topic, partition)
                     storage = Follower(source, state(CopyTable(copy)), copy, self._threads)
-                self.storages[topic, partition] = storage
+                storages[topic, partition] = storage
+        self.storages.update(storages)  # all at once: who asks meanwhile would take those so far for all there are
+        self.infos = {info.name: info for info in infos}
 
     async def _copy(self, ledger: Ledger, infos: Sequence[StoreInfo], topic: str, partition: int) -> Copy:
         if self._copies is None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from keylanes.offsets.codec import encode
 from keylanes.offsets.ledger import Place
 from keylanes.state.changelog import decode_stored, encode_stored
 from keylanes.state.keys import parse_key, state_key
-from keylanes.state.memory import MemoryCopies
+from keylanes.state.memory import MemoryCopies, MemoryCopy
 
 from ...stage.cluster import Cluster
 from ...stage.engine import OUT, SOURCE, Engine, application
@@ -117,6 +117,36 @@ def test_a_key_whose_partition_is_not_named_leads_to_where_the_partitioner_puts_
         await group.done()
         assert seen.get(keys[foreign]) == 1
         await second.stop()
+        await first.stop()
+
+    virtual(story)
+
+
+class Asked(MemoryCopies):
+    """Calls ``ask`` each time when it opens the copy of a partition."""
+
+    ask: Callable[[], object]
+
+    def copy(self, topic: str, partition: int) -> MemoryCopy:
+        self.ask()
+        return super().copy(topic, partition)
+
+
+def test_who_is_asked_while_it_opens_its_copies_is_not_ready() -> None:
+    """It knows a part of the partitions then: the partitioner would give each key another one."""
+
+    async def story() -> None:
+        group = Group(partitions=2)
+        first, copies, told = group.process("a", counting()), Asked(), []
+
+        def ask() -> None:
+            with pytest.raises(StateNotReady, match="the application is starting") as error:
+                first.view("seen").partition_of(b"k0")
+            told.append(error.value)
+
+        first.copies, copies.ask = copies, ask
+        await first.start()
+        assert len(told) == 2
         await first.stop()
 
     virtual(story)
