@@ -28,7 +28,7 @@ from ..offsets.decide import Turn
 from ..offsets.event_values import PlannedMove, Span
 from ..offsets.ledger import Place
 from .cells import Cell, Standing, is_taken_up
-from .copies import Fixed, Kept, able, counts_for_budget, heir, kept_of, passes, spans_of, uncovered
+from .copies import Fixed, Kept, able, counts_for_budget, heir, held_for, kept_of, passes, spans_of, uncovered
 from .moves import cut_by, newest, pending, unasked
 from .shares import NOBODY
 from .view import Batch, View
@@ -271,6 +271,18 @@ def _unheld(view: View) -> set[Place]:
     return {
         place for place in view.control.started if any(cell.standing is not Standing.HELD for cell in view.cells(place))
     }
+
+
+def awaited(view: View) -> set[str]:
+    """The names that state waits for, or goes back to."""
+    owners = {
+        cell.owner
+        for place in _unheld(view)
+        if place[0] in view.stateful
+        for cell in view.cells(place)
+        if cell.standing is not Standing.HELD
+    }
+    return {name for owner in owners if (name := held_for(view, owner))}
 
 
 def _target(view: View, place: Place, cell: Cell, move: PlannedMove | None, own: Sequence[Kept]) -> int | None:

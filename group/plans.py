@@ -13,6 +13,10 @@ copies or a name say whose it is to be (learning.py); what waits for a name is n
 | load | all is at rest, and a member would be relieved by enough, by two looks at the loads | what makes them level |
 | join bands | all is at rest, and a member has held bands that touch for long enough | these, back to it as one |
 
+A name that is away for a while, and comes back, is no reason to move state: as long as state waits for it or goes back
+to it, and nobody else is new, state stays where it is, and loads are not looked at. So processes that are restarted
+copy none.
+
 Nothing that is the coordinator's own wish happens in its first two load intervals: it has not heard the loads yet.
 
 One plan parts partitions before any load was measured: the first one of members that were started together, when they
@@ -41,7 +45,7 @@ from ..offsets.ledger import Place
 from ..offsets.signals import MoveAsked
 from .cells import Cell, Standing
 from .copies import Fixed, kept_of, spans_of
-from .learning import fixed, is_orphan
+from .learning import awaited, fixed, is_orphan
 from .loads import Loads
 from .members import dismissed
 from .moves import cut_by, newest, on_their_way, overlaps, pending
@@ -66,7 +70,7 @@ class Question(NamedTuple):
     are on their way, by place; ``asked``: the moves that stand whatever a plan says; ``fixed``: what goes to nobody
     else, by place; ``stateful``: topics with stores; ``factors``: into how many parts each topic's partitions may be
     cut; ``number``: the highest of a move so far; ``halves``: partitions that were never granted may be halved for
-    those who would have nothing.
+    those who would have nothing; ``state_stays``: of what has an owner, only that moves which has no state.
     """
 
     key: Hashable
@@ -84,6 +88,7 @@ class Question(NamedTuple):
     factors: dict[str, int]
     loads: Loads
     halves: bool = False
+    state_stays: bool = False
 
     @property
     def size(self) -> int:
@@ -238,11 +243,15 @@ def _is_at_rest(view: View) -> bool:
     since_ms = max(ms for ms in (seat.began_ms, seat.planned_ms, seat.moved_ms) if ms is not None)
     if view.control.moves.asked or view.now_ms - since_ms < settle_ms:
         return False
-    return not _waits(view) and not any(
-        cell.standing is Standing.FREE and newest(moves, cell) is not None
-        for place, moves in (pending(view).items() if view.standings.free else ())
-        if place in view.standings.free
-        for cell in view.cells(place)
+    return (
+        not _waits(view)
+        and not awaited(view)
+        and not any(
+            cell.standing is Standing.FREE and newest(moves, cell) is not None
+            for place, moves in (pending(view).items() if view.standings.free else ())
+            if place in view.standings.free
+            for cell in view.cells(place)
+        )
     )
 
 
@@ -274,7 +283,8 @@ def _question(view: View, cause: str, requests: tuple[MoveAsked, ...], *, levels
     control = view.control
     takers = tuple(_taker(member) for member in view.staying)
     names = tuple(request.request for request in requests)
-    key = (cause, levels, view.position, tuple(taker.incarnation for taker in takers), names)
+    state_stays = _comes_back(view)
+    key = (cause, levels, state_stays, view.position, tuple(taker.incarnation for taker in takers), names)
     factors: dict[str, int] = {}
     for member in view.staying:
         for source in member.joined.topics:
@@ -296,6 +306,15 @@ def _question(view: View, cause: str, requests: tuple[MoveAsked, ...], *, levels
         factors,
         view.heard.loads,
         levels and _starts_together(view),
+        state_stays,
+    )
+
+
+def _comes_back(view: View) -> bool:
+    """Whether state waits for names or goes back to them, and everybody else has something."""
+    names = awaited(view)
+    return bool(names) and all(
+        member.incarnation in view.control.held or member.joined.instance in names for member in view.staying
     )
 
 
@@ -345,9 +364,11 @@ def _moves(question: Question) -> list[PlannedMove]:
     staying = {taker.incarnation for taker in question.takers}
     parts = {share: [(share.first, share.end, share.owner, 0.0, share.cost_us)] for share in shares}
     if question.levels:
+        stays = {share for share in shares if question.state_stays and share.has_state and share.owner in staying}
+        known = {share._replace(is_fixed=share.is_fixed or share in stays): share for share in shares}
         floor_us = GAIN_US if question.cause == LOAD else 0
-        for shift in solve(question.takers, list(shares), floor_us=floor_us):
-            rest = parts[shift.share]
+        for shift in solve(question.takers, list(known), floor_us=floor_us):
+            rest = parts[known[shift.share]]
             first, end, owner, *_ = rest.pop()
             rest += [(first, shift.first, owner, 0.0, 0)] if first < shift.first else []
             rest.append((shift.first, shift.end, shift.target, shift.gain, shift.cost_us))

@@ -50,7 +50,7 @@ def run(ground: Ground, arm: str, suffix: str, size: StateSize) -> dict[str, Any
         settings={"copy_bytes_per_s": COPY_BYTES_PER_S},
     )
     if is_cold:
-        work = replace(work, settings={**work.settings, "leave_ms": 0})
+        work = replace(work, settings={**work.settings, "leave_ms": 0, "return_ms": 0})
     with staged(ground, f"curves-{suffix}", work) as stage:
         return run_coroutine(_run(stage, arm, size))
 

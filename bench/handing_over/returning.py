@@ -10,7 +10,7 @@ from typing import Any
 
 from handing_over.carrying import FILLED_S_MAX, filled, once
 from handing_over.stage import Stage, Work, begun, names_of, said, staged
-from handing_over.state_sizes import CHANGE_EVERY, COPY_BYTES_PER_S, StateSize, entries_of
+from handing_over.state_sizes import CHANGE_EVERY, COPY_BYTES_PER_S, ENTRY_BYTES, StateSize, entries_of
 from handing_over.stops import ended_of, gap_of_all_ms, stood
 from keylanes.keyrange.hashing import SPACE_END
 from rig.child import run_coroutine
@@ -105,7 +105,12 @@ async def _rollout(stage: Stage, size: StateSize) -> dict[str, Any]:
             "stood": stood(ended, since_ns, until_ns),
             "gap_ms": gap_of_all_ms(notes, PARTITIONS, since_ns, until_ns),
         }
-    return {"records": records, "restarts": restarts, "state_bytes": size.other_gb * 1e9}
+    return {
+        "records": records,
+        "restarts": restarts,
+        "state_bytes": size.other_gb * 1e9,
+        "changed_bytes_per_s": size.per_second / CHANGE_EVERY * ENTRY_BYTES,
+    }
 
 
 async def _is_back(stage: Stage, logs: Logs, name: str, since_s: float) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 The same for keylanes and for Kafka Streams, so everything is told by what the members write: notes of records and
 samples. The work is even from when each member has handled at least the ``even_share`` of a mean share in each
-``LOOK_S``, and all of them what was due ``BEHIND_S_MAX`` ago, for ``CALM_S``. What is read of changelogs is counted in
-the readers, and what of it is copied before it is owned by the members. The least that has to be is the state of the
+``LOOK_S``, and all of them what was due ``BEHIND_S_MAX`` ago, for ``CALM_S``. What is read of changelogs
+is counted in the readers, and what of it is copied before it is owned by the members. What moved is the state of the
 keys that another member handles afterwards than before.
 """
 
@@ -53,7 +53,7 @@ def run(ground: Ground, command: tuple[str, ...], suffix: str, size: StateSize) 
         entries=entries_of(size.other_gb, KEYS),
         heavy=ALL_POINTS,
         change_every=CHANGE_EVERY,
-        settings={"copy_bytes_per_s": COPY_BYTES_PER_S},
+        settings={"copy_bytes_per_s": COPY_BYTES_PER_S, "return_ms": 0},  # who goes does not come back
         command=command,
     )
     with staged(ground, f"scaling-{suffix}", work) as stage:
@@ -88,7 +88,7 @@ async def _run(stage: Stage, size: StateSize) -> dict[str, Any]:
     ended = ended_of(notes, None, points)
     for step in steps:
         since_ns, until_ns = (int(at_s * 1e9) for at_s in step["span"])
-        step["least_bytes"] = changed_share(notes, since_ns, until_ns, KEYS) * state_bytes
+        step["moved_bytes"] = changed_share(notes, since_ns, until_ns, KEYS) * state_bytes
         step["stood"] = stood(ended, since_ns, until_ns)
         step["gap_ms"] = gap_of_all_ms(notes, PARTITIONS, since_ns, until_ns)
         step["late_ms_max"] = max((e.late_us / 1e3 for e in ended if since_ns <= e.at_ns < until_ns), default=0.0)

@@ -6,7 +6,7 @@ from typing import Any
 
 from handing_over.plot import BAR_COLOUR, COLOURS, PANEL_INCHES
 from handing_over.state_sizes import WAYS
-from handing_over.state_tables import MB, sizes_of, stood_ms
+from handing_over.state_tables import MB, least_bytes, sizes_of, stood_ms
 from handing_over.verdicts import figures
 from rig.figures import Content
 from rig.panels import panels_of, plain, saved
@@ -35,7 +35,7 @@ def _stood(axis: Any, content: Content) -> None:
         stood = sorted(stood_ms(content, arm))
         shares = [(n + 1) / len(stood) for n in range(len(stood))]
         axis.step(stood, shares, where="post", color=colour, label=f"{arm}, {len(stood)} moves")
-    axis.set_xscale("log")
+    axis.set_xlim(0, None)
     axis.set_xlabel("ms", fontsize=8)
     axis.set_title("share of moves that stood still no longer", fontsize=9, loc="left")
     axis.legend(fontsize=7)
@@ -47,6 +47,7 @@ def _asked(axis: Any, content: Content) -> None:
         took = [one["took_s"] for run in figures(content, "state", arm) for one in run["asked"]]
         axis.plot(range(1, len(took) + 1), took, color=colour, marker="o", markersize=4, label=arm)
     axis.set_yscale("log")
+    axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_xlabel("moves, in order", fontsize=8)
     axis.set_title("s from the request to the new owner's work", fontsize=9, loc="left")
     axis.legend(fontsize=7)
@@ -89,7 +90,7 @@ def _read(axis: Any, content: Content) -> None:
         for run in figures(content, "scaling", arm)[:1]:
             xs = [number + place * 0.35 for number in range(len(run["steps"]))]
             axis.bar(xs, [step["read_bytes"] / MB for step in run["steps"]], 0.3, color=COLOURS[place], label=arm)
-            least = [step["least_bytes"] / MB for step in run["steps"]]
+            least = [least_bytes(run, step) / MB for step in run["steps"]]
             axis.scatter(xs, least, color=BAR_COLOUR, zorder=3, marker="_")
             axis.set_xticks(range(len(xs)), [f"{step['before']} to {step['after']}" for step in run["steps"]])
     axis.set_title("MB read of changelogs; marks: the least", fontsize=9, loc="left")

@@ -117,8 +117,8 @@ class Samples:
             self._lock,
             contextlib.suppress(RuntimeError),
         ):  # the loop changes what is being counted: the next one has it
-            copying = getattr(self._app.statistics(), "copying", None)  # a version without copies is measured, too
-            self._copied_bytes = copying.bytes_learner + copying.bytes_standby if copying else 0
+            copying = self._app.statistics().copying
+            self._copied_bytes = copying.bytes_learner + copying.bytes_standby
         with self._lock:
             sample = {
                 "at_s": time.monotonic(),

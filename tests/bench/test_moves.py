@@ -133,7 +133,7 @@ def runs_of(**changed: Any) -> list[dict[str, Any]]:
     """A run of every part."""
     late = {"p50_ms": 1.0, "p99_ms": 9.0, "max_ms": 30.0}
     found = []
-    for gb, stood_ms in ((0.1, 30.0), (1.0, changed.get("stood_ms", 50.0))):
+    for gb, stood_ms in ((0.1, 30.0), (1.0, changed.get("stood_ms", 45.0))):
         moves = [{"stood_ms": stood_ms} for _ in range(20)]
         asked = [{"took_s": 2.0, "gap_ms": stood_ms, "late_ms_max": 80.0}] * 20
         figures = {"gb": gb, "moves": moves, "asked": asked, "failed": changed.get("failed", 0)}
@@ -154,26 +154,27 @@ def runs_of(**changed: Any) -> list[dict[str, Any]]:
         "even_s": 9.0,
         "read_bytes": 2e8,
         "copied_bytes": changed.get("copied", 1.2e8),
-        "least_bytes": 1e8,
+        "moved_bytes": 1e8,
         "gap_ms": 9.0,
         "stood": 3,
     }
     steps = [{**step, "before": 1, "after": 2, "span": [0.0, 9.0]}]
-    found += [run("scaling", arm, steps=steps, curve=curve_) for arm in arms("scaling", SIZES["full"])]
+    found += [run("scaling", arm, steps=steps, state_bytes=2e8, curve=curve_) for arm in arms("scaling", SIZES["full"])]
     back = {"works_s": changed.get("works_s", 3.0), "steady_s": 4.0, "read_records": 9, "read_bytes": 900.0}
     back |= {"gap_ms": 40.0, "stopped_s": 1.0, "name": "m1", "others_read_bytes": 0.0}
-    return [*found, run("crash", "crash", crashes=[back]), run("rollout", "rollout", restarts=[back])]
+    rollout = {"restarts": [back], "state_bytes": 3e8, "changed_bytes_per_s": changed.get("per_s", 225.0)}
+    return [*found, run("crash", "crash", crashes=[back]), run("rollout", "rollout", **rollout)]
 
 
 def test_a_book_within_all_bars_holds() -> None:
     """Of one size of state alone there is nothing to compare."""
-    assert [verdict.holds for verdict in judge(book(*runs_of()))] == [True] * 4
+    assert [verdict.holds for verdict in judge(book(*runs_of()))] == [True] * 5
     assert len(judge(book(runs_of()[0]))) == 1
     assert judge(book()) == []
 
 
 @pytest.mark.parametrize(
-    "changed", [{"stood_ms": 51.0}, {"failed": 1}, {"copied": 1.31e8}, {"copied": 0.69e8}, {"works_s": 5.0}]
+    "changed", [{"stood_ms": 45.1}, {"failed": 1}, {"copied": 1.21e8}, {"works_s": 4.1}, {"per_s": 220.0}]
 )
 def test_each_bar_can_be_missed(changed: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     """What is beyond it fails, and says so."""
