@@ -17,7 +17,7 @@ start goes on.
     --rounds 5               another number          --tiny    the least that runs through: figures mean nothing
     --again                  begin afresh; the book before it is kept
     --report                 no run: the tables and pictures of what was written down
-    --docs                   the same, and the part of docs/benchmarks.md
+    --docs                   the same, and the part of docs/benchmarks.md and of the README
 """
 
 import sys
@@ -26,7 +26,7 @@ from typing import Any
 from comparison.arms import java_command
 from handing_over import carrying, halving, returning, scaling
 from handing_over.state_sizes import SIZES, StateSize, arms, rounds_of
-from handing_over.state_tables import judge, page, tables
+from handing_over.state_tables import judge, page, peers, tables
 from rig.figures import Content
 from rig.ground import Ground
 from rig.pages import write_between
@@ -37,8 +37,9 @@ NAME = "moves"
 
 
 def write(content: Content) -> None:
-    """Fill the page."""
+    """Fill the page, and the row of the README's table of peers."""
     write_between(ROOT / "docs" / "benchmarks.md", NAME, page(content))
+    write_between(ROOT / "README.md", NAME, peers(content), is_inline=True)
 
 
 def scaled(ground: Ground, arm: str, suffix: str, size: StateSize) -> dict[str, Any]:

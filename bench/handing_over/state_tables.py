@@ -13,6 +13,11 @@ from rig.gaps import percentile
 MB = 1e6
 BYTES = ("read_bytes", "copied_bytes")
 WINDOWS = ("calm", "busy")
+STREAMS = (
+    "by partition: warm-up replicas, two at a time by default, looked at every 10 minutes "
+    "(`probing.rebalance.interval.ms`)"
+)
+"""How Kafka Streams moves state."""
 STOOD_TIMES, STOOD_MS_AIM = 1.5, 150.0
 """A range with the largest state stands still so many times as long as one with the smallest, in the median, at most;
 and what is aimed at. One that is moved a few times only is told of.
@@ -201,6 +206,25 @@ def page(content: Content) -> str:
         lines += [f"{table.title}:", "", *_markdown(table.columns, table.rows), ""]
     lines += [f"- {'holds' if one.holds else '**Missed**'}: {one.text}." for one in judge(content)]
     return "\n".join(lines)
+
+
+def peers(content: Content) -> str:
+    """For the README's table of peers: the cells from keylanes' to that of Kafka Streams of how state moves."""
+    return f"{_evened(content, 'keylanes')} | no state | {STREAMS}{_evened(content, 'Kafka Streams')}"
+
+
+def _evened(content: Content, arm: str) -> str:
+    """How long it took until the work was even, while members joined and while they went."""
+    runs = figures(content, "scaling", arm)
+    if not runs:
+        return ""
+    steps = runs[0]["steps"]
+    grows, shrinks = (
+        [step["even_s"] for step in steps if (step["before"] < step["after"]) is up] for up in (True, False)
+    )
+    copied = sum(step["read_bytes"] for step in steps) / MB
+    rises, falls = (" and ".join(f"{even_s:.0f}" for even_s in found) for found in (grows, shrinks))
+    return f"; 1, 2, 4, 2, 1 members with 0.3 GB: even after {rises} s, and {falls} s; {copied:,.0f} MB read"
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from handing_over.scaling import Due, changed_share, is_even
 from handing_over.state_sizes import ENTRY_BYTES, PARTS, SIZES, arms, entries_of
-from handing_over.state_tables import judge, page, tables
+from handing_over.state_tables import judge, page, peers, tables
 from handing_over.stops import Ended, curve, ended_of, gap_of_all_ms, longest_gap_ms, stood
 from handover_app import NOTE
 from keylanes.keyrange.hashing import SPACE_END
@@ -158,7 +158,7 @@ def runs_of(**changed: Any) -> list[dict[str, Any]]:
         "gap_ms": 9.0,
         "stood": 3,
     }
-    steps = [{**step, "before": 1, "after": 2, "span": [0.0, 9.0]}]
+    steps = [{**step, "before": before, "after": 3 - before, "span": [0.0, 9.0]} for before in (1, 2)]
     found += [run("scaling", arm, steps=steps, state_bytes=2e8, curve=curve_) for arm in arms("scaling", SIZES["full"])]
     back = {"works_s": changed.get("works_s", 3.0), "steady_s": 4.0, "read_records": 9, "read_bytes": 900.0}
     back |= {"gap_ms": 40.0, "stopped_s": 1.0, "name": "m1", "others_read_bytes": 0.0}
@@ -201,3 +201,11 @@ def test_every_part_has_its_picture(tmp_path: Any) -> None:
     draw = pytest.importorskip("handing_over.state_plot", exc_type=ImportError).draw
     draw(book(*runs_of()), tmp_path / "moves.png")
     assert {path.name for path in tmp_path.iterdir()} == {f"moves-{part}.png" for part in PARTS}
+
+
+def test_the_table_of_peers_says_how_soon_work_is_even() -> None:
+    """Of both; before anything was measured only how it is done."""
+    assert [cell.strip() for cell in peers(book()).split("|")[:2]] == ["", "no state"]
+    ours, _, theirs = peers(book(*runs_of())).split(" | ")
+    assert ours == "; 1, 2, 4, 2, 1 members with 0.3 GB: even after 9 s, and 9 s; 400 MB read"
+    assert theirs.endswith(ours)
