@@ -31,6 +31,7 @@ SETTINGS = {
     "commit_lead_ms": 10,
     "transaction_timeout_ms": TRANSACTION_MS,
     "session_timeout_ms": TRANSACTION_MS,
+    "return_ms": 4_000,
     "heartbeat_interval_ms": 300,
     "exit_on_expulsion": True,
     "request_timeout_ms": 1_500,
