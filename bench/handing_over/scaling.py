@@ -2,9 +2,9 @@
 
 The same for keylanes and for Kafka Streams, so everything is told by what the members write: notes of records and
 samples. The work is even from when each member has handled at least the ``even_share`` of a mean share in each
-``LOOK_S``, and all of them what was due ``BEHIND_S_MAX`` ago, for ``CALM_S``. What is read of changelogs
-is counted in the readers, and what of it is copied before it is owned by the members. What moved is the state of the
-keys that another member handles afterwards than before.
+``LOOK_S``, and all of them what was due ``BEHIND_S_MAX`` ago, for ``CALM_S``. What is read of changelogs is counted in
+the readers, and what of it is copied before it is owned by the members. What moved is the state of the keys that
+another member handles afterwards than before.
 """
 
 import asyncio

@@ -174,7 +174,8 @@ def test_a_book_within_all_bars_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    "changed", [{"stood_ms": 45.1}, {"failed": 1}, {"copied": 1.21e8}, {"works_s": 4.1}, {"per_s": 220.0}]
+    "changed",
+    [{"stood_ms": 45.1}, {"failed": 1}, {"copied": 1.21e8}, {"copied": 0.69e8}, {"works_s": 4.1}, {"per_s": 220.0}],
 )
 def test_each_bar_can_be_missed(changed: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     """What is beyond it fails, and says so."""
