@@ -71,7 +71,7 @@ async def ask_changelogs(
     topics = {source.topic for source in changelogs}
 
     async def asked() -> tuple[dict[str, TopicDescription], dict[TopicPartition, Watermarks]]:
-        return await broker.describe(topics), await broker.watermarks(changelogs)
+        return await asyncio.gather(broker.describe(topics), broker.watermarks(changelogs))
 
     try:
         described, marks = await until_answered(asked, patience)
@@ -96,7 +96,20 @@ class Fetches:
         self.opened_s = 0.0
         """When its reader was made, by the loop's time."""
         self._reader: Reader | None = None
+        self._opening: asyncio.Future[None] | None = None
         self._patience = Patience(settings.broker_retry_ms, what)
+
+    def open(self) -> None:
+        """Have the reader made meanwhile: it fetches ahead, and an error of it is told by ``fetch``."""
+        if self._reader is None and self._opening is None:
+            self._opening = asyncio.ensure_future(self._open())
+
+    async def _open(self) -> None:
+        self.opened_s = asyncio.get_running_loop().time()
+        positions = self.positions
+        self._reader = await self.broker.reader(positions)
+        if self.positions is not positions:
+            self._reader.assign(self.positions)
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Go on with these from there, and with no others."""
@@ -110,9 +123,12 @@ class Fetches:
 
         async def fetched() -> Sequence[Batch]:
             """With a new reader after the broker did not answer."""
+            opening, self._opening = self._opening, None
+            if opening is not None:
+                await opening
             if self._reader is None:
-                self.opened_s = asyncio.get_running_loop().time()
-                self._reader = await self.broker.reader(self.positions)
+                await self._open()
+            assert self._reader is not None, "that is what opening does"
             try:
                 return await self._reader.fetch(self.positions, records_max=records_max, wait_ms=FETCH_WAIT_MS)
             except BrokerTimeout:
@@ -125,7 +141,13 @@ class Fetches:
         return batches
 
     async def close(self) -> None:
-        """Let go of the reader; bounded in time."""
+        """Let go of the reader, also of one that is being made; bounded in time."""
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            opening.cancel()
+            await asyncio.wait([opening], timeout=self.settings.close_timeout_ms / 1000)
+            if opening.done() and not opening.cancelled():
+                opening.exception()  # nobody waits for what it has to say
         reader, self._reader = self._reader, None
         if reader is not None:
             await closed_within(self.settings.close_timeout_ms, reader.close(), "closing a reader of changelogs")

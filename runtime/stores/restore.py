@@ -82,13 +82,18 @@ class Restore:
             self._threads.shutdown()
 
     async def _run(self, sources: Sequence[Restoring]) -> None:
-        planned = await self._plan(sources)
-        await check_beacons_of(self.broker, self.settings, planned)
-        plans = deque(sorted(planned, key=lambda pair: pair[1].offsets))
-        progress = _Progress([plan for _, plan in plans])
-        at_once = min(len(plans), self.settings.restore_partitions_max)
-        lanes = [asyncio.ensure_future(self._work(plans, progress)) for _ in range(at_once)]
+        planned = sorted(await self._plan(sources), key=lambda pair: pair[1].offsets)
+        passes = [_Pass(source, plan, self._fetches(source, plan)) for source, plan in planned]
+        at_once = min(len(passes), self.settings.restore_partitions_max)
+        progress = _Progress([one.plan for one in passes])
+        lanes: list[asyncio.Future[None]] = []
         try:
+            for one in passes[:at_once]:
+                if one.plan.offsets:
+                    one.fetches.open()  # what was written since a copy was near is there when the beacons were read
+            await check_beacons_of(self.broker, self.settings, planned)
+            left = deque(passes)
+            lanes += [asyncio.ensure_future(self._work(left, progress)) for _ in range(at_once)]
             await asyncio.wait(lanes, return_when=asyncio.FIRST_EXCEPTION)
             for lane in lanes:
                 if lane.done():
@@ -97,7 +102,12 @@ class Restore:
             for lane in lanes:
                 lane.cancel()
             await asyncio.gather(*lanes, return_exceptions=True)
+            await asyncio.gather(*[one.fetches.close() for one in passes], return_exceptions=True)
         progress.say_end()
+
+    def _fetches(self, source: Restoring, plan: Plan) -> Fetches:
+        positions = {source.changelog: plan.position}
+        return Fetches(self.broker, self.settings, positions, f"restoring from {label_of(source.changelog)}")
 
     async def _plan(self, sources: Sequence[Restoring]) -> list[tuple[Restoring, Plan]]:
         """What each copy lacks. The clock is read before the watermarks: what is above them is younger."""
@@ -112,32 +122,33 @@ class Restore:
             plans.append((source, plan))
         return plans
 
-    async def _work(self, plans: deque[tuple[Restoring, Plan]], progress: "_Progress") -> None:
+    async def _work(self, left: "deque[_Pass]", progress: "_Progress") -> None:
         """Restore one partition after the other, as long as there are some."""
-        while plans:
-            source, plan = plans.popleft()
-            with errors_of(source.changelog):
-                await self._clear(source, plan)
-                await self._restore(source, plan, progress)
+        while left:
+            one = left.popleft()
+            with errors_of(one.source.changelog):
+                await self._clear(one.source, one.plan)
+                await self._restore(one, progress)
             progress.partitions_done += 1
             self._tell(progress)
-            source.on_ready()
+            one.source.on_ready()
 
     async def _clear(self, source: Restoring, plan: Plan) -> None:
         say_cleared(source.changelog, plan)
         for within, _ in plan.cleared:
             await self._threads.run(source.copy.clear, within)
 
-    async def _restore(self, source: Restoring, plan: Plan, progress: "_Progress") -> None:
+    async def _restore(self, one: "_Pass", progress: "_Progress") -> None:
         """The reading pass. A batch is fetched while the one before it is written."""
+        source, plan, fetches = one
         if plan.position >= plan.high:
             await self._threads.run(source.copy.write, (), plan.marks(plan.high))
             return
         position = plan.position
-        span = {source.changelog: (position, plan.high)}
+        ends = {source.changelog: plan.high}
         writing: asyncio.Future[int] | None = None
         try:
-            async with contextlib.aclosing(_read(self.broker, self.settings, span)) as batches:
+            async with contextlib.aclosing(_read(fetches, ends)) as batches:
                 async for batch in batches:
                     if writing is not None:
                         progress.bytes += await self._threads.settled(writing)
@@ -157,6 +168,14 @@ class Restore:
         progress.say()
         if self.on_progress is not None:
             self.on_progress(progress.told())
+
+
+class _Pass(NamedTuple):
+    """How a copy becomes whole, and by which reader."""
+
+    source: Restoring
+    plan: Plan
+    fetches: Fetches
 
 
 async def check_beacons_of(broker: Broker, settings: Settings, planned: Sequence[tuple[Restoring, Plan]]) -> None:
@@ -179,7 +198,10 @@ async def check_beacons_of(broker: Broker, settings: Settings, planned: Sequence
                 search.check()
             source.on_found(search.beacons)
             del left[changelog]
-        async with contextlib.aclosing(_read(broker, settings, to_read)) as batches:
+        positions = {changelog: first for changelog, (first, _) in to_read.items()}
+        fetches = Fetches(broker, settings, positions, f"reading the beacons of {labels_of(positions)}")
+        ends = {changelog: end for changelog, (_, end) in to_read.items()}
+        async with contextlib.aclosing(_read(fetches, ends)) as batches:
             async for batch in batches:
                 left[batch.source][1].read(batch.records)
 
@@ -192,16 +214,12 @@ def say_cleared(changelog: TopicPartition, plan: Plan) -> None:
             logger.warning("%s: the local copy of %s is thrown away and made anew: %s", label, within, reason)
 
 
-async def _read(
-    broker: Broker, settings: Settings, spans: Mapping[TopicPartition, tuple[int, int]]
-) -> AsyncGenerator[Batch, None]:
-    """Batches of these changelogs, each from the first position of its span until its position has reached the second;
-    the last may go beyond it. A broker that is away is waited for.
+async def _read(fetches: Fetches, ends: Mapping[TopicPartition, int]) -> AsyncGenerator[Batch, None]:
+    """Batches of these changelogs, until the position of each has reached its end; the last may go beyond it. A broker
+    that is away is waited for.
     """
-    loop = asyncio.get_running_loop()
+    loop, settings = asyncio.get_running_loop(), fetches.settings
     limit_ms = settings.call_limit_ms + settings.transaction_timeout_ms
-    positions = {source: first for source, (first, end) in spans.items() if first < end}
-    fetches = Fetches(broker, settings, positions, f"restoring from {labels_of(spans)}")
     moved_s = loop.time()
     try:
         while fetches.positions:
@@ -211,11 +229,11 @@ async def _read(
             if not batches and (loop.time() - moved_s) * 1000 > limit_ms:
                 source, position = next(iter(fetches.positions.items()))
                 raise BrokerTimeout(
-                    f"reading {label_of(source)} to {spans[source][1]} has stood at {position} for {limit_ms} ms"
+                    f"reading {label_of(source)} to {ends[source]} has stood at {position} for {limit_ms} ms"
                 )
             for batch in batches:
                 moved_s = loop.time()
-                if batch.offset_next >= spans[batch.source][1]:
+                if batch.offset_next >= ends[batch.source]:
                     fetches.positions.pop(batch.source, None)
                 yield batch
     finally:

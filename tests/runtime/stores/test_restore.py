@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from keylanes import Settings
-from keylanes.brokers.protocol import BrokerTimeout, Outgoing, TopicPartition
+from keylanes.brokers.protocol import BrokerError, BrokerTimeout, Outgoing, Reader, TopicPartition
 from keylanes.brokers.simulated.broker import SimulatedBroker, SimulatedConnection
 from keylanes.brokers.simulated.virtual_loop import run_virtual
 from keylanes.errors import StateError, StoreError
@@ -128,6 +128,21 @@ class SlowCopy(MemoryCopy):
         self.released.wait(30)
         super().write(changes, marks)
         self.written = True
+
+
+class Readers(SimulatedConnection):
+    """A connection that remembers which readers were made, and when that began."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.cluster.cluster, "reader")
+        self.made: list[Reader] = []
+        self.begun_s: list[float] = []
+
+    async def reader(self, positions: Mapping[TopicPartition, int]) -> Reader:
+        """A new reader."""
+        self.begun_s.append(asyncio.get_running_loop().time())
+        self.made.append(reader := await super().reader(positions))
+        return reader
 
 
 def wrote(changed: dict[int, int]) -> Writers:
@@ -252,6 +267,44 @@ def test_broker_away_in_the_middle() -> None:
         world.cluster.faults.away = False
         assert await reading == 400 * 51
         assert world.entries() == world.truth[0]
+
+    virtual(story)
+
+
+def test_the_tail_is_fetched_while_beacons_are_read() -> None:
+    """Who takes over a copy that is near waits for one reader's connection, not for two, one after the other."""
+
+    async def story(world: World) -> None:
+        await world.fill()
+        await world.restore(world.source())
+        await world.commit([(1, b"new")])
+        connection = Readers(world)
+        assert await world.restore(world.source(), connection=connection) == 2
+        assert len(connection.begun_s) == 2
+        assert len(set(connection.begun_s)) == 1
+        assert world.entries() == world.truth[0]
+
+    virtual(story)
+
+
+def test_no_reader_is_left_open() -> None:
+    """Whenever a restore is cancelled, and at its own end, all its readers are closed."""
+
+    async def story(world: World) -> None:
+        await world.fill()
+        ended, after_ms = False, 0.0
+        while not ended:
+            connection = Readers(world)
+            reading = asyncio.ensure_future(world.restore(world.source(copy=MemoryCopy()), connection=connection))
+            ended = bool((await asyncio.wait([reading], timeout=after_ms / 1000))[0])
+            reading.cancel()
+            await asyncio.wait([reading])
+            await asyncio.sleep(1)  # what was forgotten while it was being made would be there by then
+            for reader in connection.made:
+                with pytest.raises(BrokerError):
+                    await reader.fetch([], records_max=1, wait_ms=0)
+            after_ms += 0.1
+        assert len(connection.made) == 2
 
     virtual(story)
 
