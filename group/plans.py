@@ -10,7 +10,7 @@ copies or a name say whose it is to be (learning.py); what waits for a name is n
 | request | somebody asks for a move | what is asked for; all, when a change is due, too |
 | change | who takes part has changed and loads are told, or there is an orphan | what has no owner, and what levels |
 | leave | a member that leaves works on, and has something that no move takes away | the same |
-| load | all is at rest, and a member would be relieved by enough, by two looks at the loads | what makes them level |
+| load | all is at rest, and a member would be relieved by enough, by two looks since it is | what makes them level |
 | join bands | all is at rest, and a member has held bands that touch for long enough | these, back to it as one |
 
 A name that is away for a while, and comes back, is no reason to move state: as long as state waits for it or goes back

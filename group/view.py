@@ -18,6 +18,8 @@ JOIN: Final = "join bands"
 MINUTE_MS: Final = 60_000
 HALVED_MS: Final = 600_000
 """So long only half as many moves with state may begin, after a plan for load that came soon after another one."""
+NEVER: Final = -1
+"""No version of the loads: they are to be looked at whatever it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,9 @@ class Seat:
     weighed: int = 0
     """When loads were looked at last for a plan, and their version."""
     is_skewed: bool = False
-    """Whether there was a skew then. Members tell their loads one after the other: one look may see what never was."""
+    """Whether there was a skew then, and nothing has moved since. Members tell their loads one after the other, and who
+    takes over works off what has waited: one look may see what never was.
+    """
     joins: set[int] = field(default_factory=set)
     """The moves of the last plan that makes bands one."""
     joined_ms: dict[Place, int] = field(default_factory=dict)
@@ -135,6 +139,7 @@ class Seat:
             match decision:
                 case PlanMade():
                     self.planned_ms, self.answer = now_ms, None
+                    self._looks_anew()
                     if decision.cause == LOAD and not decision.part:
                         is_soon = self.levelled_ms is not None and now_ms - self.levelled_ms < MINUTE_MS
                         self.halved_ms = now_ms if is_soon else self.halved_ms
@@ -150,6 +155,12 @@ class Seat:
                     self.gone_ms[decision.incarnation] = now_ms
                 case RangesGranted():
                     self.moved_ms = now_ms
+                    self._looks_anew()
+
+    def _looks_anew(self) -> None:
+        """What was seen of the loads was before something moved."""
+        if self.is_skewed:
+            self.is_skewed, self.weighed = False, NEVER
 
     def left_of_budget(self, moves_per_minute: int, now_ms: int) -> int:
         """How many moves with much state may begin now."""

@@ -32,6 +32,31 @@ def test_a_plan_that_is_worked_out_elsewhere_is_the_same(path: Path) -> None:
     ]
 
 
+SEEN_BEFORE = """
+load orders 3 500 1000
+pass 2s
+silent b
+ask b orders as two
+pass 2s
+load orders 3 300 1000
+load orders 0 500 1000
+pass 4s
+load orders 0 300 1000
+pass 30s
+"""
+"""Behind back.txt: one member has more to do for one look, then a process comes back, and another one has more to do for
+one look.
+"""
+
+
+def test_what_was_seen_before_something_moved_is_no_first_look() -> None:
+    """Who takes over works off what has waited: it looks as if it had more to do, and has soon what it had before."""
+    script = (FOLDER / "back.txt").read_text().partition("# Where it has more")[0]
+    said = played(script + SEEN_BEFORE).splitlines()
+    assert "GRANT orders[1] to b#6 at epoch 3 from 0" in said
+    assert not [line for line in said if "by load" in line]
+
+
 def asking() -> Group:
     """A group that waits for its first plan to be worked out."""
     group = Group(LARGE)
