@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from handing_over.carrying import FILLED_S_MAX, filled, once
-from handing_over.stage import Stage, Work, begun, names_of, said, staged
+from handing_over.stage import START_S_MAX, Stage, Work, begun, names_of, said, staged
 from handing_over.state_sizes import CHANGE_EVERY, COPY_BYTES_PER_S, ENTRY_BYTES, StateSize, entries_of
 from handing_over.stops import ended_of, gap_of_all_ms, stood
 from keylanes.keyrange.hashing import SPACE_END
@@ -20,6 +20,8 @@ from rig.logs import Logs
 FACTOR, KEYS, PARTITIONS = 16, 20_000, 4
 CRASH_MEMBERS, ROLLOUT_MEMBERS = 2, 4
 SETTLE_S, BACK_S = 3.0, 60.0
+RESTS = 2.5
+"""So many rests between two moves behind the filling it was seen that loads are level (10 s at full size)."""
 
 
 def run_crash(ground: Ground, _arm: str, suffix: str, size: StateSize) -> dict[str, Any]:
@@ -40,7 +42,7 @@ def work_of(size: StateSize, starts: int) -> Work:
         partitions=PARTITIONS,
         factor=FACTOR,
         keys=KEYS,
-        records_max=KEYS + int(size.per_second * (SETTLE_S + size.watch_s + starts * BACK_S)),
+        records_max=KEYS + int(size.per_second * (START_S_MAX + size.watch_s + starts * BACK_S)),
         entries=entries_of(size.other_gb, KEYS),
         heavy=(-1, 0, SPACE_END),
         change_every=CHANGE_EVERY,
@@ -55,7 +57,7 @@ async def _crash(stage: Stage, size: StateSize) -> dict[str, Any]:
         stage.begin_load(once(stage), stage.phase(size.per_second))
         await filled(stage, logs)
         stage.next_phase()
-        await logs.watch(SETTLE_S)
+        await stage.rested(logs, RESTS * size.rest_s)
         for number in range(size.crashes):
             name = names[number % len(names)]
             killed_s = time.monotonic()
@@ -84,7 +86,7 @@ async def _rollout(stage: Stage, size: StateSize) -> dict[str, Any]:
         stage.begin_load(once(stage), stage.phase(size.per_second))
         await filled(stage, logs)
         stage.next_phase()
-        await logs.watch(SETTLE_S)
+        await stage.rested(logs, RESTS * size.rest_s)
         for name in names:
             told_s, others = time.monotonic(), stage.total("changelog_bytes")
             stage.stop(name)

@@ -216,6 +216,18 @@ class Stage:
             if time.monotonic() > until_s:
                 raise WrongRun(f"no steady group within {START_S_MAX:g} s: {sorted(owners)} of {sorted(self.running)}")
 
+    async def rested(self, logs: Logs, seconds: float) -> None:
+        """Wait until nothing was asked for and no state was copied for so long. Raises WrongRun."""
+        until_s, since_s = time.monotonic() + START_S_MAX, time.monotonic()
+        while time.monotonic() - since_s < seconds:
+            await logs.watch(LOOK_S)
+            self.look()
+            moves = logs.ledger.control.moves
+            if moves.asked or moves.copies:
+                since_s = time.monotonic()
+            if time.monotonic() > until_s:
+                raise WrongRun(f"no rest within {START_S_MAX:g} s: {sorted(moves.asked)}, {sorted(moves.copies)}")
+
     async def handled(self, logs: Logs, records: int, seconds_max: float = END_S_MAX) -> float:
         """Wait until all records were handled; the time then. Raises WrongRun."""
         return await self.until(logs, lambda: self.total("records") >= records, "all handled", seconds_max)
