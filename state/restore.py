@@ -28,6 +28,8 @@ from .tables import Change, Mark, Marker, Table
 
 BEACON_STEP: Final = 64
 BEACON_STEP_GROWTH: Final = 16
+BEACON_NEAR: Final = 16_384
+"""A copy is near that lacks no more than so many records."""
 _MS_PER_HOUR: Final = 3_600_000
 _PAGE_ENTRIES: Final = 1_000
 
@@ -236,12 +238,17 @@ class Beacons:
 
 
 class BeaconSearch:
-    """The search for the beacons of one changelog, from its end backwards, until all that are required were found."""
+    """The search for the beacons of one changelog, from its end backwards, until all that are required were found.
 
-    def __init__(self, writers: Writers, high: int) -> None:
+    ``position``: from where on its copy is read. If that is near, so is the beacon of whoever made the copy, and the
+    first span has both.
+    """
+
+    def __init__(self, writers: Writers, high: int, position: int) -> None:
         self.beacons = Beacons()
         self._writers, self._high = writers, high
-        self._spans = spans_from_end(high)
+        tail = high - position + BEACON_STEP
+        self._spans = spans_from_end(high, tail if BEACON_STEP <= tail <= BEACON_NEAR else BEACON_STEP)
         self._keys: set[bytes] = set()
         self._newest: dict[bytes, ChangelogRecord] = {}
         """Of the span that is being read."""
@@ -271,9 +278,9 @@ class BeaconSearch:
         check_beacons(self.beacons.found, self._writers)
 
 
-def spans_from_end(high: int) -> Iterator[tuple[int, int]]:
+def spans_from_end(high: int, step: int = BEACON_STEP) -> Iterator[tuple[int, int]]:
     """``[first, end)`` of positions, from the end of a changelog back to its start, growing."""
-    end, step = high, BEACON_STEP
+    end = high
     while end > 0:
         first = max(0, high - step)
         yield first, end

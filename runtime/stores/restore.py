@@ -183,7 +183,7 @@ async def check_beacons_of(broker: Broker, settings: Settings, planned: Sequence
     StateError, BrokerError.
     """
     left = {
-        source.changelog: (source, BeaconSearch(source.writers, plan.high))
+        source.changelog: (source, BeaconSearch(source.writers, plan.high, plan.position))
         for source, plan in planned
         if source.writers is not None
     }

@@ -12,6 +12,7 @@ from keylanes.state.changelog import OLD_BEACON_KEY, Beacon, beacon_key, encode_
 from keylanes.state.keys import state_key
 from keylanes.state.memory import MemoryCopy
 from keylanes.state.restore import (
+    BEACON_NEAR,
     BEACON_STEP,
     BeaconSearch,
     ChangelogUnfit,
@@ -48,7 +49,7 @@ def old_beacon(offset: int, incarnation: int, transaction: int) -> Entry:
 
 def searched(records: Sequence[Entry], expected: Writers, high: int, batch: int = 1_000) -> BeaconSearch:
     """Search as a reader does: span by span from the end, each in batches, of which the last may go beyond it."""
-    search = BeaconSearch(expected, high)
+    search = BeaconSearch(expected, high, 0)
     while (span := search.span()) is not None:
         there = [record for record in records if record.offset >= span[0]]
         for at in range(0, len(there), batch):
@@ -61,10 +62,10 @@ def searched(records: Sequence[Entry], expected: Writers, high: int, batch: int 
 # --- the search ----------------------------------------------------------------------------------------------------
 
 
-@given(st.integers(0, 1 << 40))
-def test_spans_cover_the_changelog(high: int) -> None:
+@given(st.integers(0, 1 << 40), st.integers(1, BEACON_NEAR))
+def test_spans_cover_the_changelog(high: int, step: int) -> None:
     """They meet from the end to 0, and are few."""
-    spans = list(spans_from_end(high))
+    spans = list(spans_from_end(high, step))
     assert len(spans) < 12
     ends = [high, *(first for first, _ in spans)]
     assert [end for _, end in spans] == ends[:-1]
@@ -92,18 +93,30 @@ def test_the_newest_of_each_writer(batch: int) -> None:
 def test_no_more_is_read_than_is_needed() -> None:
     """With all that are required in the last records these are enough; a writer that was silent is looked for."""
     records = [beacon(i, 1 if i else 2, i) for i in range(1_000)]
-    search = BeaconSearch(writers({1: 999}), 1_000)
+    search = BeaconSearch(writers({1: 999}), 1_000, 1_000)
     assert search.span() == (1_000 - BEACON_STEP, 1_000)
     search.read(records[1_000 - BEACON_STEP :])
     assert search.span() is None
     assert searched(records, writers({1: 999, 2: 0}), 1_000).beacons.found == {1: 999, 2: 0}
 
 
+@given(st.integers(0, 1 << 40), st.data())
+def test_a_near_copy_is_looked_at_as_a_whole(high: int, data: st.DataObject) -> None:
+    """Whoever made it left its beacon not far below: that and the tail are one span. One that is far is no reason to
+    read much.
+    """
+    position = data.draw(st.integers(0, high))
+    span = BeaconSearch(writers({1: 1}), high, position).span()
+    lacks = high - position
+    reach = lacks + BEACON_STEP if lacks + BEACON_STEP <= BEACON_NEAR else BEACON_STEP
+    assert span == ((max(0, high - reach), high) if high else None)
+
+
 def test_nobody_is_required() -> None:
     """A changelog is read until a beacon is found, or to its start: there should be none."""
     assert searched([beacon(3, 1, 2)], writers({}), 1_000).beacons.found == {1: 2}
     assert searched([beacon(3, 1, None)], writers({}), 1_000).beacons.found == {1: None}
-    assert BeaconSearch(writers({}), 0).span() is None
+    assert BeaconSearch(writers({}), 0, 0).span() is None
 
 
 def test_the_beacon_of_before() -> None:
