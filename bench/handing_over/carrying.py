@@ -12,15 +12,7 @@ from typing import Any
 from handing_over.load import keys_of
 from handing_over.moving import figures_of, has_until_s, is_done, stays_of
 from handing_over.stage import Stage, Work, begun, cut, said, staged
-from handing_over.state_sizes import (
-    BY_REQUEST_ONLY,
-    CHANGE_EVERY,
-    COPY_BYTES_PER_S,
-    LARGE_MOVES,
-    StateSize,
-    arm_of,
-    entries_of,
-)
+from handing_over.state_sizes import CHANGE_EVERY, COPY_BYTES_PER_S, LARGE_MOVES, StateSize, arm_of, entries_of
 from handing_over.stops import ended_of, longest_gap_ms
 from keylanes.group.plans import REQUEST
 from keylanes.keyrange.hashing import SPACE_END
@@ -57,7 +49,7 @@ def run(ground: Ground, arm: str, suffix: str, size: StateSize) -> dict[str, Any
         entries=entries_of(gb, heavy),
         heavy=MOVER,
         change_every=CHANGE_EVERY,
-        settings={"copy_bytes_per_s": COPY_BYTES_PER_S, **BY_REQUEST_ONLY},
+        settings={"copy_bytes_per_s": COPY_BYTES_PER_S},
     )
     with staged(ground, f"state-{suffix}", work) as stage:
         return run_coroutine(_run(stage, gb, moves, size))

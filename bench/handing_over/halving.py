@@ -13,7 +13,7 @@ from typing import Any
 from handing_over.carrying import FILLED_S_MAX, MOVE_S_MAX, MOVE_S_PER_GB, SETTLE_S, filled, once
 from handing_over.load import keys_of
 from handing_over.stage import Stage, Work, begun, cut, said, staged
-from handing_over.state_sizes import BY_REQUEST_ONLY, CHANGE_EVERY, COPY_BYTES_PER_S, PIECES, StateSize, entries_of
+from handing_over.state_sizes import CHANGE_EVERY, COPY_BYTES_PER_S, FEW_LOOKS, PIECES, StateSize, entries_of
 from handing_over.stops import curve, ended_of, longest_gap_ms, stood
 from keylanes.keyrange.hashing import SPACE_END
 from rig.child import run_coroutine
@@ -47,7 +47,7 @@ def run(ground: Ground, arm: str, suffix: str, size: StateSize) -> dict[str, Any
         entries=entries_of(size.other_gb, heavy),
         heavy=(0, 0, SPACE_END),
         change_every=CHANGE_EVERY,
-        settings={"copy_bytes_per_s": COPY_BYTES_PER_S, **BY_REQUEST_ONLY},
+        settings={"copy_bytes_per_s": COPY_BYTES_PER_S, **FEW_LOOKS},
     )
     if is_cold:
         work = replace(work, settings={**work.settings, "leave_ms": 0, "return_ms": 0})

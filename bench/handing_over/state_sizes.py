@@ -10,8 +10,10 @@ CHANGE_EVERY = 10
 while the bench runs.
 """
 COPY_BYTES_PER_S = 64 * 1024 * 1024
-BY_REQUEST_ONLY = {"load_interval_ms": 3_600_000}
-"""Settings by which members say nothing of their loads: no move for load is beside those that are measured."""
+FEW_LOOKS = {"load_interval_ms": 20_000}
+"""Settings by which no move for load comes within a minute behind one that is asked for: it would take what is to be
+measured.
+"""
 WAYS = ("all at once", "batched", "fluid", "cold")
 """How half of the state moves: in one range, in four, in sixteen; or without a copy, as its owner stops and waits for
 nobody.
