@@ -168,7 +168,7 @@ def runs_of(**changed: Any) -> list[dict[str, Any]]:
 
 def test_a_book_within_all_bars_holds() -> None:
     """Of one size of state alone there is nothing to compare."""
-    assert [verdict.holds for verdict in judge(book(*runs_of()))] == [True] * 5
+    assert [verdict.holds for verdict in judge(book(*runs_of()))] == [True] * 6
     assert len(judge(book(runs_of()[0]))) == 1
     assert judge(book()) == []
 

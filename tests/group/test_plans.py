@@ -44,8 +44,8 @@ pass 4s
 load orders 0 300 1000
 pass 30s
 """
-"""Behind back.txt: one member has more to do for one look, then a process comes back, and another one has more to do for
-one look.
+"""Behind back.txt: one member has more to do for one look, then a process comes back, and another one has more to do
+for one look.
 """
 
 

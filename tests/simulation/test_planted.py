@@ -30,7 +30,7 @@ from . import (
 from .plants import Plant, Test, label
 from .world import run_plan
 
-PLANS_TRIPPED = 5
+PLANS_TRIPPED = 3
 """As many show what comes of a defect that trips: mostly that no process starts, or that all are dead letters."""
 ACCIDENTS = (
     "",

@@ -27,7 +27,7 @@ from .soak_worker import Answer, Task, encode
 from .steps import STRIKES, can_meet
 from .world import run_plan, run_seed
 
-GROUP_SEEDS, SINGLE_SEEDS, STEP_PLANS = 250, 240, 60
+GROUP_SEEDS, SINGLE_SEEDS, STEP_PLANS = 250, 120, 60
 """Of the many: with several members from the beginning, with one, and with nothing but what befalls coordinators."""
 STRIKE_ROUNDS, SOME_ROUNDS, STRIKES_A_PLAN = 8, 18, 9
 """So often each strike at a hand-over is planned, and so often one that not each plan can meet; so many one after the
