@@ -26,7 +26,7 @@ that a release names are not judged here: they are there for who reads less than
 right could not be told any more of an epoch that was closed before its release was read.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -61,7 +61,7 @@ class EpochPart:
 
     ``edges`` is defined where ``froms`` is. ``bounds``: where hot bands that were released had been cut, in rising
     order. ``granted_bounds``: the same of those that came with the grant; no snapshot keeps them, for whoever takes the
-    grant up reads it.
+    grant up has read it (``keep_granted_bounds``).
     """
 
     __slots__ = ("bounds", "edges", "epoch", "froms", "granted_bounds", "incarnation", "released", "untils", "workers")
@@ -268,6 +268,15 @@ def _evolve_control(ledger: Ledger, event: ControlEvent) -> Ledger:
 def fold_grant(ledger: Ledger, grant: RangesGranted) -> None:
     """A grant that counts, and that the fold of the control log has already, goes into that of its source partition."""
     _grant(_partition(ledger, grant.topic, grant.partition), grant)
+
+
+def keep_granted_bounds(folds: Mapping[Place, PartitionLedger], before: Mapping[Place, PartitionLedger]) -> None:
+    """The bounds that came with grants, which no snapshot keeps, go on from the folds of before."""
+    for place, fold in folds.items():
+        known = before[place].parts if place in before else {}
+        for epoch, part in fold.parts.items():
+            if epoch in known and known[epoch].incarnation == part.incarnation:
+                part.granted_bounds = tuple(sorted({*part.granted_bounds, *known[epoch].granted_bounds}))
 
 
 def _grant(partition: PartitionLedger, grant: RangesGranted) -> None:

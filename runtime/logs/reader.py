@@ -21,7 +21,7 @@ from ...offsets.control import event_counts, take
 from ...offsets.control_events import AppCreated, ControlEvent, RangesGranted
 from ...offsets.event_values import LEVEL
 from ...offsets.events import Committed, Event, LogOpened, OffsetEvent, SnapshotTaken
-from ...offsets.ledger import Ledger, PartitionLedger, Place, evolve, fold_grant
+from ...offsets.ledger import Ledger, PartitionLedger, Place, evolve, fold_grant, keep_granted_bounds
 from ...offsets.snapshots import newest_snapshot, restore_snapshot, search_starts, transactions_in
 from ..settings import Settings
 from .grants import Granted
@@ -251,6 +251,7 @@ class LogReader:
                 raise
         for grant in self._granted_meanwhile:  # what is there already stays as it is
             fold_grant(begun, grant)
+        keep_granted_bounds(begun.partitions, ledger.partitions)
         ledger.partitions, ledger.opened, ledger.transactions = begun.partitions, begun.opened, begun.transactions
         self._has_begun, self._is_beginning, self._granted_meanwhile = True, False, []
         return ledger

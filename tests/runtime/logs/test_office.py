@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from keylanes.brokers.protocol import Batch, BrokerTimeout, Outgoing, Producer, Reader, TopicPartition
@@ -110,8 +111,8 @@ class Group:
         await member.read()
         return other.incarnation
 
-    async def admit(self, standing: Standing, name: str, within: KeyRange) -> Standing:
-        """A process joins, makes its producer, and is granted this."""
+    async def admit(self, standing: Standing, name: str, within: KeyRange, bounds: tuple[int, ...] = ()) -> Standing:
+        """A process joins, makes its producer, and is granted this, with bounds of hot ranges."""
         incarnation = (await standing.logs.read_control(standing.ledger)).control.incarnation_next
         ids, turn = (f"x.{name}",), self.turn.next()
         await self.decide(MemberJoined(*turn, incarnation, name, name, ids, "", "", 1.0, 1, (), (), until_level=False))
@@ -123,7 +124,8 @@ class Group:
             opening = decide_opening("x", 1, 0, incarnation, 0)
             await producer.transact([Outgoing(LOG.topic, 0, None, encode(opening))])
             await standing.read()
-        await self.decide(*decide_grant(standing.ledger, self.turn, PLACE, incarnation, within))
+        grants = decide_grant(standing.ledger, self.turn, PLACE, incarnation, within)
+        await self.decide(*(msgspec.structs.replace(grant, bounds=bounds) for grant in grants))
         await standing.read()
         return standing
 
@@ -172,6 +174,26 @@ def test_what_others_committed_beside_a_member_is_known_to_it() -> None:
         await member.read()
         edges = member.ledger.partition(PLACE).edges(0)
         assert (edges.at(0), edges.at(HALF)) == (4, 5)
+
+    run_virtual(story(), seed=1)
+
+
+def test_the_bounds_of_a_grant_outlive_a_trim() -> None:
+    """They stand in no snapshot. Who was granted them, and takes them up when others were granted something since, cuts
+    there all the same.
+    """
+
+    async def story() -> None:
+        group, bounds = Group(), (HALF + 5, HALF + 6)
+        await group.begin()
+        member = await group.admit(Standing(group.identity("Q")), "Q", KeyRange(HALF, SPACE_END), bounds)
+        other = await group.admit(Standing(group.identity("R")), "R", KeyRange(0, HALF))
+        await group.transact(CommitKey(other.incarnation, 1, 3, *PLACE), Move(0, 0, HALF, 0, 4))
+        await group.snapshot()
+        await member.read()
+        assert member.ledger.frontier(PLACE) == 0
+        assert member.ledger.partition(PLACE).edges(0).at(0) == 4
+        assert member.ledger.partition(PLACE).parts[2].granted_bounds == bounds
 
     run_virtual(story(), seed=1)
 
