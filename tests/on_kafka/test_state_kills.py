@@ -170,11 +170,16 @@ def first_offsets(ground: Ground, counting: Counting) -> dict[int, int]:
 
 
 def check_goes_on(ground: Ground, counting: Counting, markers: dict[int, int]) -> None:
-    """What was in the folder was not read again, but for the beacon, which is looked for in what is lacking, and just
-    below it.
+    """What was in the folder was not read again: a reader begins at the marker. Another one looks for the beacon, in
+    what is lacking and just below it.
     """
-    for partition, first in first_offsets(ground, counting).items():
-        assert first >= max(1, markers[partition] - BEACON_STEP)
+    changelog = changelog_topic(ground.name, ground.source)
+    for partition, marker in markers.items():
+        source = TopicPartition(changelog, partition)
+        end = max(end for at, _, end in counting.spans if at == source)
+        begun = {position for at, position in counting.began if at == source}
+        assert marker in begun or marker >= end
+        assert min(begun) >= max(0, marker - BEACON_STEP)
 
 
 async def check_end(ground: Ground) -> None:
