@@ -296,8 +296,8 @@ PLANTS = [
             restore,
             "_read",
             (
-                "if batch.offset_next >= spans[batch.source][1]:",
-                "if batch.records and batch.records[-1].offset + 1 >= spans[batch.source][1]:",
+                "if batch.offset_next >= ends[batch.source]:",
+                "if batch.records and batch.records[-1].offset + 1 >= ends[batch.source]:",
             ),
         ),
         stateful=True,
