@@ -40,6 +40,8 @@ ABSENT: Final = "nothing there"
 STEP_SECONDS_MAX: Final = 60.0
 READ_SECONDS_MAX: Final = 30.0
 CHANGE_SECONDS_MAX: Final = 10.0
+REQUEST_TIMEOUT_MS: Final = 6_000
+"""Of a real Kafka: longer than a request is held while Kafka ends a transaction by its time limit."""
 ARRIVAL_SECONDS: Final = 0.15
 """Of virtual time: in the simulation a request that is let go arrives within 2 ms (``Latency.request_ms``)."""
 READ_COMMITTED: Final = 1
@@ -448,7 +450,9 @@ class KafkaRun(Run):
         self._bootstrap, self._proxy = bootstrap, proxy
 
     async def _connect(self, name: str) -> Broker:
-        broker = KafkaBroker(self._bootstrap, client_id=name, compression_type=None)
+        broker = KafkaBroker(
+            self._bootstrap, client_id=name, compression_type=None, request_timeout_ms=REQUEST_TIMEOUT_MS
+        )
         await broker.open()
         return broker
 

@@ -16,7 +16,7 @@ from keylanes.keyrange.ranges import WHOLE
 from keylanes.offsets.codec import decode
 from keylanes.offsets.events import Event
 from keylanes.state.changelog import OLD_BEACON_KEY, beacon_key
-from keylanes.state.restore import BEACON_STEP
+from keylanes.state.restore import BEACON_NEAR
 
 from ...stage.appending import append
 from ...stage.writers import Carried, Group, Member, changed_by, halves, read_all
@@ -254,7 +254,7 @@ def test_long_silent_writer_is_looked_for() -> None:
         lower, upper = [await group.join(half) for half in halves()]
         await world.transact(lower, upper)
         first = [row.offset for row in world.cluster.committed(group.changelog) if row.key == beacon_key(1)]
-        for _ in range(BEACON_STEP):
+        while world.cluster.stable(world.changelog) <= BEACON_NEAR:
             await world.transact(upper)
         group.fence(lower, upper)
         third = await group.join(WHOLE)
