@@ -3,11 +3,12 @@
 Those are ``[tool.keylanes] compiled`` in ``pyproject.toml``; ``setup.py`` compiles them.
 """
 
+from importlib.util import find_spec
 from typing import Final
-
-from .engine import slots
 
 VERSION: Final = "0.1.0"
 
-IS_COMPILED: Final = not slots.__file__.endswith(".py")
+_HOT = find_spec(f"{__package__}.engine.slots")
+
+IS_COMPILED: Final = _HOT is not None and not (_HOT.origin or "").endswith(".py")
 """False: as Python, which does the same and takes about twice as long for a record. So runs a linked checkout."""

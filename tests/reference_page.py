@@ -82,7 +82,7 @@ class Described(NamedTuple):
 def sources() -> dict[str, Path]:
     """Where each name comes from, as ``keylanes`` imports it."""
     found: dict[str, Path] = {}
-    for node in ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8")).body:
+    for node in ast.walk(ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= {name.asname or name.name: ROOT / f"{node.module.replace('.', '/')}.py" for name in node.names}
     return found

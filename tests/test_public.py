@@ -3,6 +3,8 @@ checkers know what calls return.
 """
 
 import inspect
+import subprocess
+import sys
 import typing
 from collections.abc import Iterator
 from typing import Any, assert_type
@@ -105,6 +107,19 @@ def test_what_is_not_exported_is_noticed(name: str) -> None:
     """Whether it is taken, given, or a part of what is given."""
     left = {key: thing for key, thing in exported().items() if key != name}
     assert any(complaint.endswith(f": {name}") for complaint in missing(left))
+
+
+def test_a_name_is_imported_when_it_is_used() -> None:
+    """Who needs one part of the package does not load the others; a name that nothing has is refused as ever."""
+    code = """if True:
+    import sys, keylanes
+    assert "keylanes.runtime.app" not in sys.modules
+    assert {*keylanes.__all__} <= {*dir(keylanes)}
+    assert keylanes.App is keylanes.App and "keylanes.runtime.app" in sys.modules
+    keylanes.app
+    """
+    answer = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    assert answer.stderr.splitlines()[-1].startswith("AttributeError: module 'keylanes' has no attribute 'app'")
 
 
 @pytest.mark.interpreted  # the compiler keeps neither annotations nor docstrings
