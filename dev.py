@@ -26,6 +26,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +91,14 @@ def test(rest: list[str]) -> int:
     env = java_environment(python)
     left_out = [f"--ignore-glob=tests/{name}" for name in NOT_COMPILED]
     _, on_compiled = pytest(python, "-m", ON_COMPILED, *SIDE_BY_SIDE, "--durations=10", *left_out, *rest)
-    first = steps([("compiled", on_compiled)], compiled(python, env))
     tests = pytest(python, "-m", "not compiled", *SIDE_BY_SIDE, "--durations=20", *rest)
-    return steps([*checks(python), tests], env) or first
+    with ThreadPoolExecutor(1) as beside:  # a compiler uses one core
+        checked = {name: beside.submit(subprocess.call, words, cwd=ROOT, env=env) for name, words in checks(python)}
+        compiled_env = compiled(python, env)
+    codes = steps([("compiled", on_compiled)], compiled_env), steps([tests], env)
+    if wrong := [name for name, ended in checked.items() if ended.result()]:
+        print(f"failed: {', '.join(wrong)}", flush=True)
+    return codes[0] or codes[1] or len(wrong)
 
 
 def check(rest: list[str]) -> int:
@@ -349,7 +355,7 @@ def compiled(python: str, env: dict[str, str]) -> dict[str, str]:
 
 def new_venv(folder: Path) -> list[str]:
     """Make an environment by the first way that works here; the command that installs into it."""
-    uv = uv_or_none()
+    uv = shutil.which("uv")
     if uv:
         execute([uv, "venv", "--quiet", "--python", sys.executable, str(folder)])
         return installer(folder)
@@ -365,7 +371,7 @@ def new_venv(folder: Path) -> list[str]:
 
 def installer(folder: Path) -> list[str]:
     """The command that installs into an environment that has pip (it is in the small set)."""
-    uv, python = uv_or_none(), str(python_of(folder))
+    uv, python = shutil.which("uv"), str(python_of(folder))
     if uv:
         return [uv, "pip", "install", "--quiet", "--python", python]
     return [python, "-m", "pip", "install", *quiet()]
@@ -387,8 +393,7 @@ def rewrite_paths(partial: Path) -> None:
 
 def modules() -> str:
     """A digest of what the installed links depend on: the list of package files, and how the package is described."""
-    names = "\n".join(map(str, package_files()))
-    return digest(described() + (ROOT / "__init__.py").read_bytes() + names.encode())
+    return digest(described() + (ROOT / "__init__.py").read_bytes() + "\n".join(map(str, package_files())).encode())
 
 
 def described() -> bytes:
@@ -436,11 +441,6 @@ def script(folder: Path, name: str) -> Path:
     return folder / "Scripts" / f"{name}.exe" if WINDOWS else folder / "bin" / name
 
 
-def uv_or_none() -> str | None:
-    """The uv on the path."""
-    return shutil.which("uv")
-
-
 # Java
 
 
@@ -476,7 +476,7 @@ def require_python(arguments: list[str]) -> None:
         newer = shutil.which(name)
         if newer and subprocess.run([newer, "-c", ""], capture_output=True, check=False).returncode == 0:
             raise SystemExit(subprocess.call([newer, __file__, *arguments]))
-    uv = uv_or_none()
+    uv = shutil.which("uv")
     if uv:
         raise SystemExit(subprocess.call([uv, "run", "--no-project", "--python", ">=3.11", __file__, *arguments]))
     seen = ".".join(str(part) for part in sys.version_info[:3])
