@@ -1,17 +1,22 @@
-"""What all tests share: how Hypothesis searches, and one real Kafka. Marks, time limits and warnings are set in
-``pyproject.toml``.
+"""What all tests share: how Hypothesis searches, one real Kafka, one Spark session. Marks, time limits and warnings are
+set in ``pyproject.toml``.
 """
 
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from keylanes import IS_COMPILED
 from keylanes.devkafka.server import KafkaServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # A busy machine is no reason to fail: time is bounded per test, not per example. `check` finds the same every time;
 # KEYLANES_HYPOTHESIS=search looks further, for an evening.
@@ -54,3 +59,19 @@ def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServ
         proxied_port = probe.getsockname()[1]
     with KafkaServer(tmp_path_factory.mktemp("kafka"), proxied_port=proxied_port) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """A local session, or a loud skip where there is no Java."""
+    pytest.importorskip("pyspark")
+    if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
+        pytest.skip("no Java: set JAVA_HOME")
+    from keylanes.spark.job import session
+
+    running = session("local[2]", shuffle_partitions=1)
+    # Plans of some hundred rows: compiling code for each costs more than it saves. test_job.py runs with the defaults.
+    running.conf.set("spark.sql.codegen.wholeStage", "false")
+    running.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    yield running
+    running.stop()

@@ -1,5 +1,6 @@
 """What a round of chaos was, in figures, and what Spark says about it."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -19,6 +20,8 @@ from ..stage.ground import Ground
 from .chaos_process import ChaosError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from .chaos_world import World
 
 AUDIT_S = 400.0
@@ -99,9 +102,8 @@ def judge(world: "World", *, is_level: bool) -> None:
     figures.faults = {fault.name.lower(): count for fault, count in sorted(world.proxy.met.items(), key=str)}
     figures.changes = changes_of(Ground(world.address), NAME, PARTITIONS)
     world.say("the audit")
-    command = ["--app", NAME, "--broker", world.address, "--json", "--dead-letters", DEAD, "--outputs", LATE]
-    command += ["--expected", "chaos_expectation:expected_outputs", "--state", "chaos_expectation:expected_state"]
-    report = audit(world.folder, [*command, *(["--level"] if is_level else [])])
+    asked = Asked(NAME, world.address, outputs=(LATE,), dead=DEAD, expectation="chaos_expectation", level=is_level)
+    report = audit(world.folder, asked)
     world.say(f"the audit took {report['seconds']}")
     figures.take(report)
     if not is_level:
@@ -110,11 +112,53 @@ def judge(world: "World", *, is_level: bool) -> None:
         raise ChaosError(f"the loader wrote {world.written} records, the source has {figures.records}")
 
 
-def audit(folder: Path, arguments: list[str]) -> dict[str, Any]:
-    """Run the audit in a process of its own; its report."""
+class Asked(msgspec.Struct, frozen=True):
+    """What is audited. ``expectation``: the module beside this one that computes the expected outputs and state."""
+
+    app: str
+    broker: str
+    outputs: tuple[str, ...]
+    dead: str
+    expectation: str
+    level: bool = True
+    group: bool = False
+
+
+def audit(folder: Path, asked: Asked) -> dict[str, Any]:
+    """The report of an audit: in the Spark session of this process if one runs, else by the command of its own, which
+    starts one.
+    """
+    spark = sys.modules.get("pyspark.sql")
+    running = spark.SparkSession.getActiveSession() if spark is not None else None
+    return _by_command(folder, asked) if running is None else _within(running, asked)
+
+
+def _within(running: "SparkSession", asked: Asked) -> dict[str, Any]:
+    from keylanes.spark.audit import AuditSpec, audit  # here: `make check` has no Spark
+
+    expectation = importlib.import_module(f".{asked.expectation}", __package__)
+    spec = AuditSpec(
+        app=asked.app,
+        broker=asked.broker,
+        outputs=asked.outputs,
+        dead_letters=[asked.dead],
+        expected=expectation.expected_outputs,
+        state=expectation.expected_state,
+        level=asked.level,
+        group=asked.group,
+    )
+    report: dict[str, Any] = json.loads(audit(running, spec).to_json())
+    return report
+
+
+def _by_command(folder: Path, asked: Asked) -> dict[str, Any]:
+    command = ["--app", asked.app, "--broker", asked.broker, "--json", "--dead-letters", asked.dead]
+    command += [word for topic in asked.outputs for word in ("--outputs", topic)]
+    command += ["--expected", f"{asked.expectation}:expected_outputs", "--state", f"{asked.expectation}:expected_state"]
+    command += [f"--{option}" for option in ("level", "group") if getattr(asked, option)]
     here = str(Path(__file__).parent)
     done = subprocess.run(
-        [sys.executable, "-m", "keylanes.cli.entry", "audit", *arguments],
+        [sys.executable, "-m", "keylanes.cli.entry", "audit", *command],
         env={**java_home().environment(os.environ), "PYTHONPATH": here},
         cwd=folder,
         capture_output=True,

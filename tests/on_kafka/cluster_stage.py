@@ -18,7 +18,7 @@ from keylanes.devkafka.node import SMALL
 from ..stage.leaders import Leaders
 from . import cluster_chaos_app
 from .chaos_app import PARTITIONS, Told
-from .chaos_audit import Audited, audit
+from .chaos_audit import Asked, Audited, audit
 from .chaos_loader import Loader
 from .chaos_process import ChaosError, Process
 from .cluster_check import DEAD, FIN, MID, SOURCE
@@ -131,9 +131,9 @@ class ClusterStage:
         self.cluster.kill()
         shutil.rmtree(self.folder / "kafka", ignore_errors=True)
 
-    def judged(self, figures: Judged, *more: str) -> dict[str, Any]:
-        """Fill in what the check and the audit find; the audit's report. ``more``: of its options. Raises ChaosError
-        when something does not hold.
+    def judged(self, figures: Judged, *, group: bool = False) -> dict[str, Any]:
+        """Fill in what the check and the audit find; the audit's report, also of the ``group``. Raises ChaosError when
+        something does not hold.
         """
         self.say("the check")
         answer = self._checked()
@@ -142,11 +142,9 @@ class ClusterStage:
         # so must what came of it, which the check compares.
         held = self.written + figures.checked.pop("source doubled", 0)
         self.say("the audit")
-        expectation = "cluster_chaos_expectation"
-        command = ["--app", NAME, "--broker", f"kafka://{self.cluster.bootstrap}", "--json", "--dead-letters", DEAD]
-        command += ["--outputs", MID, "--outputs", FIN, "--level", *more]
-        command += ["--expected", f"{expectation}:expected_outputs", "--state", f"{expectation}:expected_state"]
-        report = audit(self.folder, command)
+        address, expectation = f"kafka://{self.cluster.bootstrap}", "cluster_chaos_expectation"
+        asked = Asked(NAME, address, outputs=(MID, FIN), dead=DEAD, expectation=expectation, group=group)
+        report = audit(self.folder, asked)
         self.say(f"the audit took {report['seconds']}")
         figures.take(report)
         if figures.checked:

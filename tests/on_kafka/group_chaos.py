@@ -89,7 +89,7 @@ def judge(world: GroupWorld, figures: GroupFigures) -> None:
         within = [one.began, *(at for at in times if one.began < at < one.ended), one.ended]
         one.stopped_s = max(after - before for before, after in itertools.pairwise(within))
     figures.stops = [(one.fault.name, one.stopped_s) for one in world.befallen]
-    figures.moves = world.judged(figures, "--group")["group"]["moves"]
+    figures.moves = world.judged(figures, group=True)["group"]["moves"]
     if wrong := [what for one in world.befallen for what in unfounded(control, one)]:
         raise ChaosError(f"in the control log: {'; '.join(wrong)}")
 

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 SESSION_S = 8.0
-BEAT_S = 0.5
+BEAT_S = 1.0
 BELOW_S = SESSION_S / 2
 """So long a pause expels nobody."""
 BEYOND_S = SESSION_S + 2.0

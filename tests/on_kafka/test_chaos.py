@@ -24,6 +24,7 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_round(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """At least 20 SIGKILLs and 10 SIGSTOPs over 100,000 records: 0 lost, doubled, out of order or torn, state right."""
     figures = run_round(Round(seed=7), tmp_path / "round", say)
@@ -45,6 +46,7 @@ def test_a_round(tmp_path: Path, record_property: Callable[[str, object], None])
     assert not (tmp_path / "round").exists(), "nothing stays on the disk"
 
 
+@pytest.mark.usefixtures("spark")
 def test_planted_defects_are_caught(tmp_path: Path) -> None:
     """Commits that are sent again unread, an output that is not written, changes of state that are not: the audit names
     what each of them breaks.

@@ -21,6 +21,7 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_round_on_a_cluster(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """Leaders, coordinator, quorum and network fail under load: both judges find nothing, and each stop is short."""
     figures = run_cluster_round(ClusterRound(seed=3), tmp_path / "round", say)

@@ -27,6 +27,7 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("round_", ROUNDS, ids=lambda round_: f"{round_.members} on {round_.partitions}")
 def test_a_round_in_a_group(round_: GroupRound, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """Ranges of the partitions move all the time; of each fault the control log shows what it should, and no more."""

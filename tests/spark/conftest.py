@@ -1,8 +1,6 @@
-"""One Spark session for all tests of a run."""
+"""What a run of an application left is audited."""
 
-import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,22 +12,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from keylanes.spark.report import Report
-
-
-@pytest.fixture(scope="session")
-def spark() -> "Iterator[SparkSession]":
-    """A local session, or a loud skip where there is no Java."""
-    pytest.importorskip("pyspark")
-    if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
-        pytest.skip("no Java: set JAVA_HOME")
-    from keylanes.spark.job import session
-
-    running = session("local[2]", shuffle_partitions=1)
-    # Plans of some hundred rows: compiling code for each costs more than it saves. test_job.py runs with the defaults.
-    running.conf.set("spark.sql.codegen.wholeStage", "false")
-    running.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-    yield running
-    running.stop()
 
 
 @pytest.fixture
