@@ -40,6 +40,8 @@ class GroupFigures(Judged, kw_only=True):
     elections: int = 0
     expelled: dict[str, int] = msgspec.field(default_factory=dict)
     """Members, by cause."""
+    late: int = 0
+    """Processes that were killed and came back only when their session was over."""
     stops: list[tuple[str, float]] = msgspec.field(default_factory=list)
     """Each fault, and the longest time without a commit of anybody, in their order."""
     moves: dict[str, int] = msgspec.field(default_factory=dict)
@@ -89,6 +91,7 @@ def judge(world: GroupWorld, figures: GroupFigures) -> None:
         within = [one.began, *(at for at in times if one.began < at < one.ended), one.ended]
         one.stopped_s = max(after - before for before, after in itertools.pairwise(within))
     figures.stops = [(one.fault.name, one.stopped_s) for one in world.befallen]
+    figures.late = sum(one.may_be_late and "silent" in causes_within(control, one) for one in world.befallen)
     figures.moves = world.judged(figures, group=True)["group"]["moves"]
     if wrong := [what for one in world.befallen for what in unfounded(control, one)]:
         raise ChaosError(f"in the control log: {'; '.join(wrong)}")
@@ -100,12 +103,22 @@ def _count(control: list[Row], figures: GroupFigures) -> None:
     figures.expelled = dict(Counter(event.cause for event in events if isinstance(event, MemberExpelled)))
 
 
+def _within(control: list[Row], one: Befallen) -> list[object]:
+    """The events of the control log from when a fault began until all worked again."""
+    return [decode(row.value) for row in control if one.began <= row.timestamp / 1000 <= one.ended]
+
+
+def causes_within(control: list[Row], one: Befallen) -> list[str]:
+    """Why members were expelled while a fault lasted."""
+    return sorted(event.cause for event in _within(control, one) if isinstance(event, MemberExpelled))
+
+
 def unfounded(control: list[Row], one: Befallen) -> list[str]:
     """What the control log shows of a fault that it does not account for."""
-    within = [decode(row.value) for row in control if one.began <= row.timestamp / 1000 <= one.ended]
-    wrong = []
+    within, wrong = _within(control, one), []
     expelled = [event for event in within if isinstance(event, MemberExpelled)]
-    if sorted(event.cause for event in expelled) != sorted(one.fault.causes):
+    causes = causes_within(control, one)
+    if causes != sorted(one.fault.causes) and not (one.may_be_late and causes == ["silent"]):
         told = ", ".join(f"incarnation {event.incarnation}: {event.cause}" for event in expelled) or "nobody"
         wrong.append(f"{one.fault.name}: expelled: {told}; it should be {', '.join(one.fault.causes) or 'nobody'}")
     if strangers := sorted({event.incarnation for event in expelled} - {*one.met}):

@@ -44,6 +44,11 @@ class Befallen(msgspec.Struct):
     met: list[int]
     stopped_s: float = 0.0
 
+    @property
+    def may_be_late(self) -> bool:
+        """Whether who was killed may have come back behind its session: on a busy machine a start takes that long."""
+        return self.fault.deed == "killed" and self.ended - self.began >= SESSION_S
+
 
 class GroupWorld(ClusterStage):
     """Everything of one round. ``members``: the processes that are in it, by name."""
