@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,7 +36,9 @@ class Process:
         self.told = msgspec.structs.replace(told, notes=str(self._notes))
         self._read = self._notes.open("rb")
         self._rest = b""
-        self.steps: list[str] = []
+        self.last = ""
+        """The step that was noted last, as of the last look."""
+        self._counts: Counter[str] = Counter()
         with self.output.open("wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, script, msgspec.json.encode(self.told).decode()],
@@ -45,22 +48,26 @@ class Process:
                 cwd=folder,
             )
 
-    def look(self) -> list[str]:
-        """The steps that were noted so far."""
+    def look(self) -> None:
+        """Read the steps that were noted since the last look."""
         *lines, self._rest = (self._rest + self._read.read()).split(b"\n")
-        self.steps += [line.decode() for line in lines]
-        return self.steps
+        if lines:
+            steps = [line.decode() for line in lines]
+            self._counts.update(steps)
+            self.last = steps[-1]
 
     def count(self, step: str) -> int:
-        """How often a step was noted."""
-        return self.look().count(step)
+        """How often a step was noted by now."""
+        self.look()
+        return self._counts[step]
 
-    def wait(self, is_so: Callable[[list[str]], bool], what: str, seconds: float = LIMIT_S) -> bool:
-        """Wait until it is so by the steps; False when the process ended instead. Raises ChaosError in the end."""
+    def wait(self, is_so: Callable[[], bool], what: str, seconds: float = LIMIT_S) -> bool:
+        """Wait until it is so, having looked; False when the process ended instead. Raises ChaosError in the end."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             has_ended = self.code is not None  # looked at before the notes: those are complete then
-            if is_so(self.look()):
+            self.look()
+            if is_so():
                 return True
             if has_ended:
                 return False
@@ -70,7 +77,7 @@ class Process:
     def wait_more(self, step: str, times: int = 1) -> bool:
         """Wait until a step was noted so many times more than by now."""
         wanted = self.count(step) + times
-        return self.wait(lambda steps: steps.count(step) >= wanted, f"{times} more {step}")
+        return self.wait(lambda: self._counts[step] >= wanted, f"{times} more {step}")
 
     @property
     def code(self) -> int | None:
@@ -79,7 +86,7 @@ class Process:
 
     def ended(self, seconds: float = LIMIT_S) -> int:
         """Wait for its end; the exit code."""
-        self.wait(lambda _: False, "end", seconds)
+        self.wait(lambda: False, "end", seconds)
         assert self.code is not None
         return self.code
 

@@ -251,7 +251,7 @@ class World:
 
     def at(self, step: str) -> None:
         """Wait until the current process has just noted a step."""
-        while not self.current.wait(lambda steps: steps[-1:] == [step], step):
+        while not self.current.wait(lambda: self.current.last == step, step):
             self.succeed()
 
     def succeed(self, **told: object) -> None:
@@ -274,7 +274,7 @@ class World:
         if (code := process.ended()) != -signal.SIGKILL:
             raise ChaosError(f"process {process.number} was killed and ended with exit code {code}")
         self.figures.kills += 1
-        self.figures.kills_in_transaction += process.steps[-1:] == ["transact"]
+        self.figures.kills_in_transaction += process.last == "transact"
 
     def dies(self, point: str, count: int) -> None:
         """A process that kills itself at a point of the code."""
@@ -288,7 +288,7 @@ class World:
         self.kill(self.current)
         before = self.proxy.seen[INIT_PRODUCER_ID]
         starting = self.start()
-        while not starting.wait(lambda _: self.proxy.seen[INIT_PRODUCER_ID] > before, "producer"):
+        while not starting.wait(lambda: self.proxy.seen[INIT_PRODUCER_ID] > before, "producer"):
             self.succeed()
             starting = self.current
         self.kill(starting)

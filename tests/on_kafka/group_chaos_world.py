@@ -19,7 +19,7 @@ from .group_chaos_moves import Mover
 from .group_chaos_plan import AWAY_S, BEAT_S, BELOW_S, BEYOND_S, SESSION_S, GroupFault, GroupRound, Role, draw
 
 NODE_SESSION_S = 6.0
-LOOK_S = 0.3
+LOOK_S = 0.7
 MOVE_S = 1.0
 """So often a move is asked for."""
 COMMITS_PER_S = 12

@@ -41,6 +41,7 @@ class Demo:
     def __init__(self, folder: Path) -> None:
         self.folder, self.steps_file = folder / "demo", folder / "steps"
         self.steps_file.touch()
+        self._read, self._rest, self._steps = self.steps_file.open(), "", list[str]()
         self.process: subprocess.Popen[bytes] | None = None
         self.output = (folder / "output").open("ab")
 
@@ -53,7 +54,9 @@ class Demo:
 
     def steps(self) -> list[str]:
         """The steps that were noted so far."""
-        return [line.partition(" ")[2] for line in self.steps_file.read_text().splitlines()]
+        *lines, self._rest = (self._rest + self._read.read()).split("\n")
+        self._steps += [line.partition(" ")[2] for line in lines]
+        return self._steps
 
     def wait_for(self, step: str, seen: int, seconds: float) -> None:
         """Wait until ``step`` is the last that was noted, some time after the first one behind those ``seen``."""
@@ -88,6 +91,11 @@ class Demo:
         assert self.process is not None
         return self.process.wait(END_SECONDS)
 
+    def close(self) -> None:
+        """Its files."""
+        self._read.close()
+        self.output.close()
+
     def tail(self) -> str:
         """The end of what it said."""
         self.output.flush()
@@ -111,7 +119,7 @@ def test_kills(tmp_path: Path, record_property: Callable[[str, object], None]) -
     finally:
         if demo.process is not None and demo.process.poll() is None:
             demo.process.kill()
-        demo.output.close()
+        demo.close()
     report = json.loads((demo.folder / "report.json").read_text())
     assert report["is_right"] is True, report
     assert report["figures"]["seconds"] >= RUN_SECONDS_MIN

@@ -11,7 +11,7 @@ from .plants import focused
 from .test_seeds import seeds_with
 from .world import run_plan
 
-SEEDS, SEEDS_MORE = 12, 60
+SEEDS, SEEDS_MORE = 6, 36
 FAULTS = (
     "crash",
     "rival",
