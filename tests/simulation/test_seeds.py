@@ -33,7 +33,7 @@ STEPS_MIN = 5
 """So often each fault meets the coordinator at each of its steps, and each strike a hand-over."""
 STRIKES_A_PLAN, STRIKE_ROUNDS_MAX = 9, 8
 """So many strikes one after the other; so often those that are still missing are planned again."""
-FAULTS_MIN = 4_500
+FAULTS_MIN = 6_000
 OUTAGES = 4
 """Plans in which nothing but the signals is away."""
 REPEATED = 3
