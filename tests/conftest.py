@@ -70,7 +70,7 @@ def spark() -> "Iterator[SparkSession]":
     from keylanes.spark.job import session
 
     running = session("local[2]", shuffle_partitions=1)
-    # Plans of some hundred rows: compiling code for each costs more than it saves. test_job.py runs with the defaults.
+    # Most plans have some hundred rows: compiling code for them costs more than it saves. test_job.py has the defaults.
     running.conf.set("spark.sql.codegen.wholeStage", "false")
     running.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     yield running

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-512")
 RECORDS = 200
-LIMIT_S, LOOK_S = 300.0, 1.0
+LIMIT_S, LOOK_S = 300.0, 0.2
 APPLICATION = """
     from keylanes import App, DeadLetter, Settings, State
 

@@ -161,18 +161,20 @@ def test_many_seeds_over_all_cores(capsys: pytest.CaptureFixture[str]) -> None:
         came_across.update(answer.reached)
         failed.extend([answer] if answer.failure else [])
 
+    def is_over() -> bool:
+        return len(failed) >= STORIES_MAX
+
     async def run() -> tuple[int, str]:
         seeds = GROUP_SEEDS + SINGLE_SEEDS + STEP_PLANS
         async with Pool(os.cpu_count() or 1) as pool:
-            await pool.run(many_tasks(), hear, lambda: len(failed) >= STORIES_MAX)
+            await pool.run(many_tasks(), hear, is_over)
             strikes = Strikes()
             for _ in range(STRIKE_ROUNDS_MAX):
                 # All are through before it is counted what is missing, so the same plans run each time.
                 if failed or not (plans := strikes.plans({name: STEPS_MIN - came_across[name] for name in STRIKES})):
                     break
                 seeds += len(plans)
-                tasks = [Task(plan.seed, plan=encode(plan)) for plan in plans]
-                await pool.run(tasks, hear, lambda: len(failed) >= STORIES_MAX)
+                await pool.run([Task(plan.seed, plan=encode(plan)) for plan in plans], hear, is_over)
             return seeds, await told_of(pool, failed)
 
     seeds, told = asyncio.run(run())
