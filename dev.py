@@ -53,18 +53,13 @@ PEERS = {
 """Libraries that the bench compares with, each in an environment of its own, and the Python that they need."""
 BESIDE = ("bench", "examples", "tests", "dev.py")
 """What has types beside the package."""
-SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
-"""Two files at a time, in the order of ``tests/conftest.py``: brokers and Spark run beside them on two cores."""
-NOT_FAST = "not broker and not spark and not slow"
-ON_COMPILED = f"({NOT_FAST}) or compiled"
-"""What runs on the compiled package. Kills and many seeds run only there, on what users run."""
-NOT_COMPILED = (
-    *("bench", "cli", "demo", "devkafka", "examples", "group", "spark", "offsets/test_[!p]*.py"),
-    *("simulation/test_soak.py", "test_architecture.py", "test_house.py", "test_pages.py"),
-)
-"""Tests that reach no compiled module, or only through what other tests look at: they run on the sources alone.
-``test_provenance.py`` is the one of offsets/ that does.
-"""
+BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
+"""In the order of ``tests/conftest.py``."""
+TWO, THREE = ("-n", "2", *BY_FILE), ("-n", "3", *BY_FILE)
+"""So many files at a time, on two cores: tests with brokers wait a third of their time."""
+FAST = "not broker and not spark and not slow"
+ON_COMPILED = f"compiled or ({FAST} and not interpreted and not sources)"
+"""What runs on the compiled package, as users have it. `check` runs the fast ones on the sources."""
 
 
 def main(arguments: list[str]) -> int:
@@ -89,9 +84,8 @@ def test(rest: list[str]) -> int:
     """Everything. The last line is pytest's own."""
     python = environment([SMALL, FULL, JAVA])  # the wheel's Java is tested, also where there is another
     env = java_environment(python)
-    left_out = [f"--ignore-glob=tests/{name}" for name in NOT_COMPILED]
-    _, on_compiled = pytest(python, "-m", ON_COMPILED, *SIDE_BY_SIDE, "--durations=10", *left_out, *rest)
-    tests = pytest(python, "-m", "not compiled", *SIDE_BY_SIDE, "--durations=20", *rest)
+    _, on_compiled = pytest(python, "-m", ON_COMPILED, *TWO, "--durations=10", *rest)
+    tests = pytest(python, "-m", f"not ({ON_COMPILED})", *THREE, "--durations=20", *rest)
     with ThreadPoolExecutor(1) as beside:  # a compiler uses one core
         checked = {name: beside.submit(subprocess.call, words, cwd=ROOT, env=env) for name, words in checks(python)}
         compiled_env = compiled(python, env)
@@ -106,7 +100,7 @@ def check(rest: list[str]) -> int:
     if any(word.partition("=")[0] == "--python" for word in rest):
         return run([sys.executable, PYTHONS_SCRIPT, *rest], dict(os.environ))
     python = environment([SMALL])
-    tests = pytest(python, "-m", NOT_FAST, *SIDE_BY_SIDE, *rest)
+    tests = pytest(python, "-m", FAST, *TWO, *rest)
     return steps([*checks(python), tests], dict(os.environ))
 
 

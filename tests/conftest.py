@@ -5,7 +5,9 @@ set in ``pyproject.toml``.
 import os
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,26 +28,51 @@ settings.register_profile("search", deadline=None, max_examples=5_000, suppress_
 settings.load_profile(os.environ.get("KEYLANES_HYPOTHESIS", "check"))
 
 
+TESTS = Path(__file__).parent
+ROUND_S, APART = 900.0, 5
+"""A file with a test that may take so long is a round: nodes, processes, faults and an audit. Two of them side by side
+would stand in each other's way, so that many other files come between them.
+"""
 MARK_OF = {"spark": "spark", "kafka_server": "broker", "guarded": "broker", "mutual": "broker"}
 """What a test that uses a fixture must be marked with, or `check` would start a JVM for it."""
 
+SOURCES = (
+    *("bench/*", "cli/*", "demo/*", "devkafka/*", "examples/*", "group/*", "spark/*", "offsets/test_[!p]*.py"),
+    *("simulation/test_soak.py", "test_architecture.py", "test_house.py", "test_pages.py"),
+)
+"""Tests that reach no compiled module, or only through what other tests look at. ``test_provenance.py`` is the one of
+offsets/ that does.
+"""
 
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a test that uses a JVM and does not say so; leave out what the compiled package can't do; begin with the
-    files that may take longest, or one would be left over when all others are through.
+    """Refuse a test that uses a JVM and does not say so; mark what runs on the sources; leave out what the compiled
+    package can't do; and put the files in their turn.
     """
     longest: dict[Path, tuple[float, int]] = {}
     for item in items:
         for fixture, mark in MARK_OF.items():
             if fixture in getattr(item, "fixturenames", ()) and not item.get_closest_marker(mark):
                 raise pytest.UsageError(f"{item.nodeid} uses {fixture}: mark it with pytest.mark.{mark}")
+        if any(fnmatch(str(item.path.relative_to(TESTS)), pattern) for pattern in SOURCES):
+            item.add_marker("sources")
         if IS_COMPILED and item.get_closest_marker("interpreted"):
             item.add_marker(pytest.mark.skip(reason="it changes the source, which does not run here"))
         seconds, marks = longest.get(item.path, (0.0, 0))
         limit = item.get_closest_marker("timeout")
         waits = any(item.get_closest_marker(mark) for mark in ("broker", "spark", "slow"))
         longest[item.path] = max(seconds, limit.args[0] if limit else 0.0), marks + waits
-    items.sort(key=lambda item: longest[item.path], reverse=True)
+    turn = {path: number for number, path in enumerate(in_turn(longest))}
+    items.sort(key=lambda item: turn[item.path])
+
+
+def in_turn(longest: Mapping[Path, tuple[float, int]]) -> list[Path]:
+    """First the files that may take longest, or one would be left over when all others are through; rounds apart."""
+    files = sorted(longest, key=longest.__getitem__, reverse=True)
+    rounds = [path for path in files if longest[path][0] >= ROUND_S]
+    others = (path for path in files if longest[path][0] < ROUND_S)
+    return [*chain.from_iterable((path, *islice(others, APART)) for path in rounds), *others]
 
 
 @pytest.fixture(scope="session")

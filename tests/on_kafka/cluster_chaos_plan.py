@@ -76,7 +76,7 @@ def draw(round_: ClusterRound, partitions: int) -> list[Fault]:
         chosen = targets if round_.is_whole else (chance.choice(targets),)
         return [Fault(deed, target, chance.randrange(partitions), seconds) for target in chosen]
 
-    found = [*on("kill", LEADERS), *on("kill", ("coordinator",))]
+    found = on("kill")
     found += on("hang", seconds=round_.hang_s) if round_.has_hangs else []
     found += [*on("stop"), *on("cut", LEADERS, round_.cut_s), Fault("quorum"), Fault("move")]
     found += on("application and leader", LEADERS)

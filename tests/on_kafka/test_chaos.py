@@ -15,7 +15,9 @@ from .chaos import ChaosError, Round, run_round
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_200)]
 
 QUIET = Round(seed=1, kills=0, stops=0, pairs=0, broker_kills=0, broker_stops=0, restarts=0, fault_rate=0.0)
-RECORDS_MIN, KILLS_MIN, STOPS_MIN = 100_000, 20, 10
+SHORT = Round(seed=7, records=50_000, kills=10, stops=5, broker_kills=1, broker_stops=1, faults=6)
+"""Half of one that the soak runs."""
+RECORDS_MIN, KILLS_MIN, STOPS_MIN = 50_000, 10, 5
 
 
 def say(line: str) -> None:
@@ -26,17 +28,17 @@ def say(line: str) -> None:
 
 @pytest.mark.usefixtures("spark")
 def test_a_round(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    """At least 20 SIGKILLs and 10 SIGSTOPs over 100,000 records: 0 lost, doubled, out of order or torn, state right."""
-    figures = run_round(Round(seed=7), tmp_path / "round", say)
+    """At least 10 SIGKILLs and 5 SIGSTOPs over 50,000 records: 0 lost, doubled, out of order or torn, state right."""
+    figures = run_round(SHORT, tmp_path / "round", say)
     record_property("figures", str(figures))
     say(str(figures))
     assert figures.records >= RECORDS_MIN
     assert figures.kills + figures.broker_kills >= KILLS_MIN
     assert figures.stops + figures.broker_stops >= STOPS_MIN
     assert figures.kills_in_transaction >= 2, "kills inside open transactions"
-    assert figures.fenced >= 5, "processes that were taken over"
+    assert figures.fenced >= 3, "processes that were taken over"
     assert figures.shared >= 1, "two at work side by side"
-    assert sum(figures.faults.values()) >= 10
+    assert sum(figures.faults.values()) >= SHORT.faults
     for armed in plan.ARMED:
         assert figures.faults.get(armed.name.lower(), 0) >= 1, f"no EndTxn met {armed.name}: {figures.faults}"
     assert min(figures.changes.values()) >= 10, "splits, merges, releases, grants"

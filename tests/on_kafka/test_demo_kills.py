@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-FLIGHTS = 60_000
+FLIGHTS = 30_000
 HANDLER_MS = 25
 KILLS = (("load transact", 0.3), ("transact", 3.0))
 """In which step, so many seconds after the first step behind the start."""
@@ -24,7 +24,7 @@ WAIT_SECONDS = 240
 END_SECONDS = 600
 CHANGES_MIN = 5
 """Of each kind: splits, merges, releases, grants."""
-STATE_KEYS_MIN = 3_000
+STATE_KEYS_MIN = 2_000
 SCRIPT = """
 import sys
 from pathlib import Path

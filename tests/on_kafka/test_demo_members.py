@@ -16,7 +16,7 @@ HANDLER_MS = 1_600
 """An aircraft has up to 36 of these flights, one after the other: 58 s, enough time for all that happens."""
 UNOWNED_S_MAX = 60.0
 MOVES_MIN = 10
-RUN_SECONDS_MAX = 300
+RUN_SECONDS_MAX = 900
 HANDLER_MS_OF_SCALED, FLIGHTS_PER_S_OF_SCALED = 25, 120
 """One process has 8 % of them in 8 s, and the last one 22 % in 22 s: so each step has time to be settled."""
 HANDLER_MS_OF_A_SERVICE = 600

@@ -20,7 +20,7 @@ from ..stage.proxy import Proxy
 from .honest_runs import KafkaRun, Seen, simulate
 from .honest_scripts import Script, draw_script, past_scripts
 
-SCRIPTS = range(206)
+SCRIPTS = range(150)
 AT_ONCE = 8
 SHRINKING_SECONDS_MAX = 60.0
 """For the shortest of the scripts that differ."""

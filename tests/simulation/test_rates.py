@@ -11,7 +11,7 @@ from .plants import focused
 from .test_seeds import seeds_with
 from .world import run_plan
 
-SEEDS, SEEDS_MORE = 6, 36
+SEEDS, SEEDS_MORE = 4, 16
 FAULTS = (
     "crash",
     "rival",

@@ -27,13 +27,13 @@ from .soak_worker import Answer, Task, encode
 from .steps import STRIKES, Strike, can_meet
 from .world import run_plan, run_seed
 
-GROUP_SEEDS, SINGLE_SEEDS, STEP_PLANS = 120, 60, 150
+GROUP_SEEDS, SINGLE_SEEDS, STEP_PLANS = 65, 20, 50
 """Of the many: with several members from the beginning, with one, and with nothing but what befalls coordinators."""
-STEPS_MIN = 5
+STEPS_MIN = 2
 """So often each fault meets the coordinator at each of its steps, and each strike a hand-over."""
 STRIKES_A_PLAN, STRIKE_ROUNDS_MAX = 9, 8
 """So many strikes one after the other; so often those that are still missing are planned again."""
-FAULTS_MIN = 6_000
+FAULTS_MIN = 2_000
 OUTAGES = 4
 """Plans in which nothing but the signals is away."""
 REPEATED = 3
