@@ -5,7 +5,7 @@ set in ``pyproject.toml``.
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatch
 from itertools import chain, islice
 from pathlib import Path
@@ -29,10 +29,8 @@ settings.load_profile(os.environ.get("KEYLANES_HYPOTHESIS", "check"))
 
 
 TESTS = Path(__file__).parent
-ROUND_S, APART = 900.0, 5
-"""A file with a test that may take so long is a round: nodes, processes, faults and an audit. Two of them side by side
-would stand in each other's way, so that many other files come between them.
-"""
+APART = 5
+"""So many other files come between two with rounds: each test process would wait for the round of another one."""
 MARK_OF = {"spark": "spark", "kafka_server": "broker", "guarded": "broker", "mutual": "broker"}
 """What a test that uses a fixture must be marked with, or `check` would start a JVM for it."""
 
@@ -51,6 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     package can't do; and put the files in their turn.
     """
     longest: dict[Path, tuple[float, int]] = {}
+    rounds = {item.path for item in items if item.get_closest_marker("round")}
     for item in items:
         for fixture, mark in MARK_OF.items():
             if fixture in getattr(item, "fixturenames", ()) and not item.get_closest_marker(mark):
@@ -63,16 +62,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         limit = item.get_closest_marker("timeout")
         waits = any(item.get_closest_marker(mark) for mark in ("broker", "spark", "slow"))
         longest[item.path] = max(seconds, limit.args[0] if limit else 0.0), marks + waits
-    turn = {path: number for number, path in enumerate(in_turn(longest))}
+    turn = {path: number for number, path in enumerate(in_turn(longest, rounds))}
     items.sort(key=lambda item: turn[item.path])
 
 
-def in_turn(longest: Mapping[Path, tuple[float, int]]) -> list[Path]:
+def in_turn(longest: Mapping[Path, tuple[float, int]], rounds: Collection[Path]) -> list[Path]:
     """First the files that may take longest, or one would be left over when all others are through; rounds apart."""
     files = sorted(longest, key=longest.__getitem__, reverse=True)
-    rounds = [path for path in files if longest[path][0] >= ROUND_S]
-    others = (path for path in files if longest[path][0] < ROUND_S)
-    return [*chain.from_iterable((path, *islice(others, APART)) for path in rounds), *others]
+    others = (path for path in files if path not in rounds)
+    return [*chain.from_iterable((path, *islice(others, APART)) for path in files if path in rounds), *others]
+
+
+@pytest.fixture(autouse=True)
+def one_round_at_a_time(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A round waits until that of another test process is over: two would take each other's time."""
+    if request.node.get_closest_marker("round") is None:
+        yield
+        return
+    import fcntl  # here: not on Windows, where no round runs
+
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    with (shared / "round").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from typing import Any
 
 from handing_over.carrying import FILLED_S_MAX, filled, once
 from handing_over.stage import START_S_MAX, Stage, Work, begun, names_of, said, staged
-from handing_over.state_sizes import CHANGE_EVERY, COPY_BYTES_PER_S, ENTRY_BYTES, StateSize, entries_of
+from handing_over.state_sizes import CHANGE_EVERY, COPY_BYTES_PER_S, ENTRY_BYTES, FEW_LOOKS, StateSize, entries_of
 from handing_over.stops import ended_of, gap_of_all_ms, stood
 from keylanes.keyrange.hashing import SPACE_END
 from rig.child import run_coroutine
@@ -46,7 +46,7 @@ def work_of(size: StateSize, starts: int) -> Work:
         entries=entries_of(size.other_gb, KEYS),
         heavy=(-1, 0, SPACE_END),
         change_every=CHANGE_EVERY,
-        settings={"copy_bytes_per_s": COPY_BYTES_PER_S},
+        settings={"copy_bytes_per_s": COPY_BYTES_PER_S, **FEW_LOOKS},
     )
 
 

@@ -77,9 +77,9 @@ def judge(world: ClusterWorld, figures: ClusterFigures) -> None:
     figures.commits = measure(world)
     figures.stops = [(one.fault.name, one.stopped_s) for one in world.happened]
     world.judged(figures)
-    late = [one for one in world.happened if one.stopped_s > one.fault.allowed_s]
+    late = [one for one in world.happened if one.stopped_s > one.allowed_s]
     if late:
-        told = ", ".join(f"{one.fault.name}: {one.stopped_s:.1f} s of {one.fault.allowed_s:.0f}" for one in late)
+        told = ", ".join(f"{one.fault.name}: {one.stopped_s:.1f} s of {one.allowed_s:.1f}" for one in late)
         raise ChaosError(f"progress stopped for too long: {told}")
 
 

@@ -8,8 +8,6 @@ import msgspec
 SESSION_S = 6.0
 STOP_S_MAX = 3 * SESSION_S
 """Longer than this nothing may stop progress, beyond what ``Fault.allowed_s`` says."""
-START_S_MAX = 10.0
-"""So long the application may take to start again, on a machine that is busy with nodes, too."""
 DOWN_S = SESSION_S + 2.0
 """So long a node stays dead: somebody else must take over meanwhile."""
 
@@ -48,10 +46,9 @@ class Fault(msgspec.Struct, frozen=True):
     @property
     def allowed_s(self) -> float:
         """How long it may stop progress. A node that only the application does not reach goes on leading: until it is
-        reached again, nobody can write there. An application that was killed has to start first.
+        reached again, nobody can write there.
         """
-        more = {"cut": self.seconds, "restart application": START_S_MAX, "application and leader": START_S_MAX}
-        return STOP_S_MAX + more.get(self.deed, 0.0)
+        return STOP_S_MAX + (self.seconds if self.deed == "cut" else 0.0)
 
 
 class ClusterRound(msgspec.Struct, frozen=True, kw_only=True):

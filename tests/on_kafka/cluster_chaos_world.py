@@ -34,6 +34,13 @@ class Happened(msgspec.Struct):
     ended: float
     stopped_s: float = 0.0
     """How long no commit became visible, from ``owed`` on."""
+    starting_s: float = 0.0
+    """How long a new process took until it ran the application."""
+
+    @property
+    def allowed_s(self) -> float:
+        """How long it may stop progress: Python's own start is nobody's fault."""
+        return self.fault.allowed_s + self.starting_s
 
 
 class ClusterWorld(ClusterStage):
@@ -46,6 +53,7 @@ class ClusterWorld(ClusterStage):
         self.networks: dict[KafkaNode, Network] = {}
         self.happened: list[Happened] = []
         self.gave_up = 0
+        self.starting_s = 0.0
 
     # --- the frame ---------------------------------------------------------------------------------------------------
 
@@ -64,9 +72,13 @@ class ClusterWorld(ClusterStage):
         return self.processes[-1]
 
     def start(self, **told: object) -> None:
-        """The next process of the application."""
+        """The next process of the application; returns when its program runs."""
+        began = time.monotonic()
         address = "kafka://" + ",".join(f"127.0.0.1:{node.proxied_port}" for node in self.cluster.nodes)
         self.process(address, SETTINGS, **told)
+        if not self.current.wait(lambda: self.current.count("begun") > 0, "begun"):
+            raise ChaosError(f"the application did not start: {self.current.tail()}")
+        self.starting_s = time.monotonic() - began
 
     def works(self, commits: int = COMMITS) -> None:
         """Wait until the application has made so many more commits; one that gave up is counted and has a successor."""
@@ -99,10 +111,10 @@ class ClusterWorld(ClusterStage):
     def happen(self, fault: Fault) -> None:
         """One fault, from an application at work to one that is at work again with all nodes."""
         self.works()
-        began = time.time()
+        self.starting_s, began = 0.0, time.time()
         owed = self._do(fault, self._node(fault)) or began
         self.works()
-        self.happened.append(Happened(fault, began, owed, time.time()))
+        self.happened.append(Happened(fault, began, owed, time.time(), starting_s=self.starting_s))
 
     def _node(self, fault: Fault) -> KafkaNode | None:
         """Whom it meets."""

@@ -16,7 +16,6 @@ HANDLER_MS = 1_600
 """An aircraft has up to 36 of these flights, one after the other: 58 s, enough time for all that happens."""
 UNOWNED_S_MAX = 60.0
 MOVES_MIN = 10
-RUN_SECONDS_MAX = 900
 HANDLER_MS_OF_SCALED, FLIGHTS_PER_S_OF_SCALED = 25, 120
 """One process has 8 % of them in 8 s, and the last one 22 % in 22 s: so each step has time to be settled."""
 HANDLER_MS_OF_A_SERVICE = 600
@@ -27,7 +26,7 @@ from keylanes.demo.main import DemoOptions, run_demo
 sys.exit(run_demo(DemoOptions(broker="kafka", folder=Path(sys.argv[1]), **json.loads(sys.argv[2]))))
 """
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(RUN_SECONDS_MAX)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.round, pytest.mark.timeout(1_800)]
 
 
 def proven(folder: Path, **options: int) -> dict[str, Any]:

@@ -29,11 +29,11 @@ from .world import run_plan, run_seed
 
 GROUP_SEEDS, SINGLE_SEEDS, STEP_PLANS = 65, 20, 50
 """Of the many: with several members from the beginning, with one, and with nothing but what befalls coordinators."""
-STEPS_MIN = 2
+STEPS_MIN = 1
 """So often each fault meets the coordinator at each of its steps, and each strike a hand-over."""
 STRIKES_A_PLAN, STRIKE_ROUNDS_MAX = 9, 8
 """So many strikes one after the other; so often those that are still missing are planned again."""
-FAULTS_MIN = 2_000
+FAULTS_MIN = 1_500
 OUTAGES = 4
 """Plans in which nothing but the signals is away."""
 REPEATED = 3
