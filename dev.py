@@ -33,7 +33,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / os.environ.get("CHECK_VENV", ".venv")
 STAMP = "keylanes-stamp.json"
-COMPILED = VENV / "compiled"
+WHEELS, COMPILED = VENV / "wheels", VENV / "compiled"
 PYTHON_MIN = (3, 11)
 PYTHONS = ("python3.13", "python3.12", "python3.11")
 PYTHONS_SCRIPT = str(ROOT / "tests" / "pythons.py")
@@ -125,8 +125,8 @@ def soaks_broker(rest: list[str]) -> bool:
 
 def bench(rest: list[str]) -> int:
     """The comparison, or the benchmarks that are named; from the first option on all is handed to each."""
-    named, options = names_and_options(rest)
-    names = named or [COMPARISON]
+    first = next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
+    names, options = rest[:first] or [COMPARISON], rest[first:]
     missing = [name for name in names if not (ROOT / "bench" / f"{name}.py").is_file()]
     if missing:
         stop(f"no such benchmark: {', '.join(missing)}", "ls bench")
@@ -138,12 +138,6 @@ def bench(rest: list[str]) -> int:
 def bench_full(rest: list[str]) -> int:
     """The comparison at full size; it goes on where the last one ended."""
     return bench([COMPARISON, "--full", *rest])
-
-
-def names_and_options(rest: list[str]) -> tuple[list[str], list[str]]:
-    """What comes before the first option, and the rest."""
-    named = next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
-    return rest[:named], rest[named:]
 
 
 def lock(rest: list[str]) -> int:
@@ -331,20 +325,31 @@ def install_checkout() -> None:
 
 
 def compiled(python: str, env: dict[str, str]) -> dict[str, str]:
-    """The environment of a child that runs the package as it is installed, with its hot modules compiled: a copy beside
-    the links, made anew when a source has changed.
-    """
+    """The environment of a child that runs the package as it is installed: the wheel, unpacked beside the links."""
+    built = wheel(python)
+    held = read_stamp()
+    if held.get("compiled") != held["wheel"] or not COMPILED.exists():
+        shutil.rmtree(COMPILED, ignore_errors=True)
+        options = [*quiet(), "--no-deps", "--no-index", "--target", str(COMPILED)]
+        execute([python, "-P", "-m", "pip", "install", *options, str(built)])
+        write_stamp(VENV, {**held, "compiled": held["wheel"]})
+    return {**env, "PYTHONPATH": os.pathsep.join([str(COMPILED), *filter(None, [env.get("PYTHONPATH")])])}
+
+
+def wheel(python: str) -> Path:
+    """The package as it is installed, with its hot modules compiled; made anew when a source has changed."""
     held, sources = read_stamp(), digest(b"".join(path.read_bytes() for path in package_files()) + described())
-    if held.get("compiled") != sources or not COMPILED.exists():
+    if held.get("wheel") != sources or not list(WHEELS.glob("*.whl")):
         print("Compiling the hot modules, half a minute", flush=True)
         began = time.monotonic()
-        for stale in (COMPILED, *(ROOT / "build").glob("lib*"), *(ROOT / "build").glob("temp*")):
+        for stale in (WHEELS, *(ROOT / "build").glob("lib*"), *(ROOT / "build").glob("temp*")):
             shutil.rmtree(stale, ignore_errors=True)
-        options = [*quiet(), "--no-deps", "--no-build-isolation", "--no-index", "--target", str(COMPILED)]
-        execute([python, "-P", "-m", "pip", "install", *options, str(ROOT)])
-        write_stamp(VENV, {**held, "compiled": sources})
+        options = [*quiet(), "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(WHEELS)]
+        execute([python, "-P", "-m", "pip", "wheel", *options, str(ROOT)])
+        write_stamp(VENV, {**held, "wheel": sources})
         print(f"  compiled in {time.monotonic() - began:.0f} s", flush=True)
-    return {**env, "PYTHONPATH": os.pathsep.join([str(COMPILED), *filter(None, [env.get("PYTHONPATH")])])}
+    (built,) = WHEELS.glob("*.whl")
+    return built
 
 
 def new_venv(folder: Path) -> list[str]:

@@ -24,8 +24,6 @@ AT_THE_TOP = ("__init__.py", "errors.py")
 """The modules of the root package; what else lies there are scripts."""
 COMPILING = ("bdist_wheel", "build", "build_ext")
 """The commands that compile; metadata, source archives and links need none of it."""
-LEVEL = os.environ.get("KEYLANES_OPT_LEVEL", "3")
-"""How far the C compiler optimises: "0" builds in half the time what runs slower."""
 
 
 class Rooms(build_py):
@@ -80,7 +78,7 @@ def extensions() -> list[Extension]:
     here = Path.cwd()
     os.chdir(folder)
     try:
-        built: list[Extension] = mypycify([*options, *files], opt_level=LEVEL, debug_level="0", group_name="keylanes")
+        built: list[Extension] = mypycify([*options, *files], opt_level="3", debug_level="0", group_name="keylanes")
     except SystemExit as error:  # its way to say that types are wrong, which newer versions may find
         stays_interpreted(error)
         return []

@@ -28,7 +28,7 @@ Capacity = Annotated[float, Meta(gt=0, le=CAPACITY_MAX)]
 
 
 OTHER_VARIABLES: Final = frozenset(
-    ("BROKER", "CACHE", "DEMO_HANDLER_MS", "HYPOTHESIS", "INTERPRETED", "IVY_SETTINGS", "JAVA", "OPT_LEVEL", "PROCESS")
+    ("BROKER", "CACHE", "DEMO_HANDLER_MS", "HYPOTHESIS", "INTERPRETED", "IVY_SETTINGS", "JAVA", "PROCESS")
 )
 """Variables with our prefix that are no settings, without the prefix. ``App`` takes ``KEYLANES_BROKER``."""
 

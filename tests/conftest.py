@@ -111,8 +111,12 @@ def spark() -> "Iterator[SparkSession]":
     from keylanes.spark.job import session
 
     running = session("local[2]", shuffle_partitions=1)
-    # Most plans have some hundred rows: compiling code for them costs more than it saves. test_job.py has the defaults.
+    # Most plans have some hundred rows: to compile code for them and to look for better plans costs more than it saves.
+    # test_job.py has the defaults.
     running.conf.set("spark.sql.codegen.wholeStage", "false")
     running.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    running.conf.set("spark.sql.constraintPropagation.enabled", "false")
+    running.conf.set("spark.sql.optimizer.dynamicPartitionPruning.enabled", "false")
+    running.conf.set("spark.sql.optimizer.runtime.bloomFilter.enabled", "false")
     yield running
     running.stop()
