@@ -123,15 +123,10 @@ def test_an_unknown_command_is_refused_with_the_known_ones() -> None:
     assert "demo|test|check|soak|bench|bench-full|lock" in answer.stderr
 
 
-def test_options_of_benchmarks_are_told_from_their_names(dev: ModuleType) -> None:
-    """Names come first; the first option and all behind it go to each benchmark."""
-    assert dev.names_and_options(["lanes", "--rounds", "1"]) == (["lanes"], ["--rounds", "1"])
-    assert dev.names_and_options(["--full"]) == ([], ["--full"])
-    assert dev.names_and_options(["lanes"]) == (["lanes"], [])
-
-
 def test_bench_alone_compares(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a name it is the comparison with the peers, quick or at full size; every other script is named."""
+    """Without a name it is the comparison with the peers, quick or at full size; every other script is named. The first
+    option and all behind it go to each.
+    """
     ran: list[list[str]] = []
 
     def steps(commands: list[tuple[str, list[str]]], env: dict[str, str]) -> int:
