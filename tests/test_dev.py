@@ -142,11 +142,13 @@ def test_bench_alone_compares(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) 
     for call in (dev.bench, dev.bench_full):
         assert call(["--rounds", "2"]) == 0
     assert dev.bench(["lanes", "zipf", "--full"]) == 0
+    assert dev.bench(["lanes"]) == 0
     assert [command[1:] for command in ran] == [
         ["bench/compare.py", "--rounds", "2"],
         ["bench/compare.py", "--full", "--rounds", "2"],
         ["bench/lanes.py", "--full"],
         ["bench/zipf.py", "--full"],
+        ["bench/lanes.py"],
     ]
 
 
