@@ -139,6 +139,15 @@ class Heard:
                 if self.coordinator is None or signal.term >= self.coordinator.term:
                     self.coordinator = signal
 
+    def recall(self, partition: int, append_ms: int, signal: Signal) -> None:
+        """One record of a partition that stood there before it was listened to: it shows who lived then, and no more.
+        What it asks for may have been done. Who has asked to join by now did so behind it.
+        """
+        silence = self.silences[partition]
+        silence.hear(append_ms, *self._voices(partition, append_ms, signal))
+        for birth, times in self.asked_ms.items():
+            self.asked_ms[birth] = (*times[:partition], silence.now_ms, *times[partition + 1 :])
+
     def _voices(self, partition: int, append_ms: int, signal: Signal) -> tuple[str | int, ...]:
         """Whose life a record shows: in partition 0 a coordinator's, by its term; in the others a process's."""
         match signal:

@@ -457,6 +457,9 @@ class Coordinating:
 
     async def _open(self, log_partitions: list[int]) -> None:
         """Write the first event of partitions of the offset log, before anything is granted of what goes there."""
+        await self.standing.read()
+        if self.standing.ledger.opened.issuperset(log_partitions):
+            return
         identity, topic = self.identity, offsets_topic(self.identity.app)
         own, all_of_them = self.standing.ledger.control.member_of(identity.birth), identity.logs.log_partitions
         incarnation = EVERYBODY if own is None else own.incarnation

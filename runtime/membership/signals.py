@@ -25,6 +25,10 @@ logger = logging.getLogger("keylanes")
 
 HISTORY = 20
 """So many records of the coordinator's partition are heard that stood there before: it may have said that it stops."""
+RECALLED = 200
+"""So many records of each other partition that stood there before tell who lived: whoever begins to coordinate goes on
+with the sessions, by the times at which they were appended.
+"""
 FETCH_RECORDS_MAX = 2_000
 AWAY_WAIT_MS = 200
 """After a read that failed."""
@@ -48,6 +52,8 @@ class Signals:
         the last one counts."""
         self._telling: dict[int, asyncio.Task[None]] = {}
         self._positions: dict[TopicPartition, int] = {}
+        self._begins: dict[TopicPartition, int] = {}
+        """From where on what is said is heard; what stands before that is recalled."""
         self._wanted = set(range(PARTITIONS))
         self._mute: set[int] = set()
         """The partitions that can't be written to."""
@@ -106,7 +112,7 @@ class Signals:
     # --- hearing -----------------------------------------------------------------------------------------------------
 
     def listen(self, *, to_all: bool) -> None:
-        """Hear the coordinator, or all, which is how it begins; what was said before in a partition is not heard."""
+        """Hear the coordinator, or all, which is how it begins; what was said before in a partition is recalled."""
         self._wanted = set(range(PARTITIONS)) if to_all else {COORDINATORS}
 
     async def run(self) -> None:
@@ -149,9 +155,11 @@ class Signals:
             limit = self.settings.call_limit_ms
             marks = await bounded(self.broker.watermarks(missing), limit, f"watermarks of {self.topic}")
             for source in missing:
-                history = HISTORY if source.partition == COORDINATORS else 0
+                start, high = marks[source].start, marks[source].high
                 self.heard.begin_anew(source.partition)
-                self._positions[source] = max(marks[source].start, marks[source].high - history)
+                is_heard = source.partition == COORDINATORS
+                self._positions[source] = max(start, high - (HISTORY if is_heard else RECALLED))
+                self._begins[source] = self._positions[source] if is_heard else high
 
     def _hear(self, batches: list[Batch]) -> None:
         has_news = False
@@ -161,6 +169,9 @@ class Signals:
             for record in batch.records:
                 with contextlib.suppress(SignalError):  # a newer version's: no fact
                     signal = decode_signal(record.value or b"")
+                    if record.offset < self._begins[batch.source]:
+                        self.heard.recall(batch.source.partition, record.timestamp, signal)
+                        continue
                     self.heard.hear(batch.source.partition, record.timestamp, signal)
                     has_news |= not isinstance(signal, Beat) and not _is_plain(signal)
         if batches:

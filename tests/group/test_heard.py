@@ -208,6 +208,26 @@ def test_whoever_is_heard_behind_a_request_lives_beside_it(found: list[Record], 
     assert folded(found).beats_since("", birth, other) is wanted
 
 
+@given(records(), st.lists(BIRTH, unique=True))
+def test_what_was_said_before_shows_who_lived_and_no_more(found: list[Record], asking: list[str]) -> None:
+    """Silence is what it would be had that been heard. Nothing is asked for by it, and who asks does so behind it."""
+    heard, whole = folded(Record(of(birth), 0, join_asked(birth)) for birth in asking), folded([])
+    for partition in range(COORDINATORS + 1, PARTITIONS):
+        heard.begin_anew(partition)
+    for birth in asking:
+        heard.hear(COORDINATORS, 0, join_asked(birth))
+    for record in found:
+        if record.partition != COORDINATORS:
+            heard.recall(*record)
+            whole.hear(*record)
+    for birth in BIRTHS:
+        assert heard.silent_ms("", birth) == whole.silent_ms("", birth)
+        assert heard.lives("", birth) is whole.lives("", birth)
+        assert not any(heard.beats_since("", birth, other) for other in asking)
+    assert heard.asked.keys() == {*asking}
+    assert not any((heard.moves, heard.expels, heard.leaving, heard.released))
+
+
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), max_size=12), st.integers(0, 25))
 def test_news_say_since_when_somebody_has_not_read(steps: list[tuple[int, int]], position: int) -> None:
     """The first event at or behind where it stands."""

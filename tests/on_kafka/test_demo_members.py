@@ -13,7 +13,7 @@ from keylanes.demo.course import OF_MANY, SESSION_S
 
 FLIGHTS = 12_000
 HANDLER_MS_OF_MANY, FLIGHTS_PER_S_OF_MANY = 100, 40
-"""Six processes have 24,000 records in 100 s or longer, so each step is due long before the end on a slow machine too."""
+"""Six processes have 24,000 records in 100 s or longer: each step is due long before the end, on a slow machine too."""
 UNOWNED_S_MAX = 60.0
 MOVES_MIN = 10
 HANDLER_MS_OF_SCALED, FLIGHTS_PER_S_OF_SCALED = 25, 120

@@ -262,13 +262,15 @@ class DeafReader:
         return getattr(self.reader, name)
 
     async def fetch(self, sources: Any, **limits: Any) -> Any:
-        """See the protocol."""
+        """See the protocol. A fetch that was under way is not answered either."""
         try:
+            self.connection.check(list(sources))
+            batches = await self.reader.fetch(sources, **limits)
             self.connection.check(list(sources))
         except BrokerTimeout:
             await asyncio.sleep(0.5)
             raise
-        return await self.reader.fetch(sources, **limits)
+        return batches
 
 
 class DeafCluster(Cluster):

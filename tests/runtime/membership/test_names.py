@@ -20,7 +20,7 @@ from keylanes.runtime.rejoining import Rejoining
 from keylanes.runtime.settings import Settings
 
 from ...stage.engine import OUT, SOURCE, Engine, application
-from .group import BEAT_S, Group, held, passing_on, share, until, virtual
+from .group import BEAT_S, Group, coordinators, held, passing_on, share, until, virtual
 
 # --- a name that another process has ----------------------------------------------------------------------------------
 
@@ -168,6 +168,32 @@ def test_who_was_killed_reads_only_the_tail_into_the_copies_of_its_name(
 
     with caplog.at_level(logging.DEBUG, "keylanes"):
         virtual(story)
+
+
+def test_who_coordinated_and_is_back_under_its_name_goes_on_with_the_sessions() -> None:
+    """Its predecessor is silent since it was heard last: not only since its successor listens."""
+
+    async def story() -> None:
+        group = Group(partitions=2)
+        first = group.process("a", passing_on())
+        second = group.process("b", passing_on())
+        await first.start()
+        await second.start()
+        await until(share(first, second))
+        (lost,) = coordinators(first, second)
+        before, own = lost.member.standing.incarnation, held(lost)
+        await lost.crash()
+        await asyncio.sleep(2 * BEAT_S)
+        started_s = asyncio.get_running_loop().time()
+        await lost.start()
+        await until(lambda: held(lost) == own)
+        assert asyncio.get_running_loop().time() - started_s < 2 * BEAT_S, "it was silent before that for long enough"
+        assert coordinators(first, second) == [lost]
+        assert lost.member.standing.ledger.control.is_expelled(before)
+        await first.stop()
+        await second.stop()
+
+    virtual(story)
 
 
 def test_processes_that_swap_their_names_have_each_other_s_folders(tmp_path: Path) -> None:
