@@ -264,6 +264,21 @@ def fixed(view: View) -> dict[Place, list[Fixed]]:
     return found
 
 
+def have_heirs(view: View) -> bool:
+    """Whether something is free, and all of that is for members that are there: for nobody who may come yet."""
+    if not view.standings.free or view.standings.unread:
+        return False
+    heirs = {
+        place: [Span(f.first, f.end) for f in fixes if f.target is not None] for place, fixes in fixed(view).items()
+    }
+    return not any(
+        uncovered([(cell.first, cell.end)], heirs.get(place, ()))
+        for place in view.standings.free
+        for cell in view.cells(place)
+        if cell.standing is Standing.FREE
+    )
+
+
 def _unheld(view: View) -> set[Place]:
     """Places where somebody that is gone has something."""
     if not any(member.expelled for member in view.control.members.values()):

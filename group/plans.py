@@ -45,7 +45,7 @@ from ..offsets.ledger import Place
 from ..offsets.signals import MoveAsked
 from .cells import Cell, Standing
 from .copies import Fixed, kept_of, spans_of
-from .learning import awaited, fixed, is_orphan
+from .learning import awaited, fixed, have_heirs, is_orphan
 from .loads import Loads
 from .members import dismissed
 from .moves import cut_by, newest, on_their_way, overlaps, pending
@@ -204,7 +204,8 @@ def _has_leavers(view: View) -> bool:
 
 def _is_time(view: View) -> bool:
     """Whether a plan may be made now. Who is alone in sight waits for nobody. The first plan waits for those who are
-    being started together, where that is known, at most for a session; else for a short time for others.
+    being started together, where that is known, at most for a session; else for a short time for others, unless it is
+    known whose all is that is free.
     """
     seat, rules = view.seat, view.rules
     there = {*view.heard.asked, *(member.birth for member in view.living), seat.birth}
@@ -212,7 +213,7 @@ def _is_time(view: View) -> bool:
         return len(there) == 1 or view.now_ms - seat.planned_ms >= rules.plan_interval_ms
     if _starts_together(view):
         return len(there) >= view.heard.expected or view.now_ms - seat.began_ms >= rules.session_ms
-    return len(there) == 1 or view.now_ms - seat.began_ms >= rules.start_window_ms
+    return len(there) == 1 or view.now_ms - seat.began_ms >= rules.start_window_ms or have_heirs(view)
 
 
 def _starts_together(view: View) -> bool:
