@@ -29,6 +29,8 @@ from .world import run_plan, run_seed
 
 GROUP_SEEDS, SINGLE_SEEDS, STEP_PLANS = 65, 20, 50
 """Of the many: with several members from the beginning, with one, and with nothing but what befalls coordinators."""
+MORE_SEEDS, MORE_ROUNDS_MAX = 10, 8
+"""So many more with several members, so often, as long as something was not met that no seed can be told to meet."""
 STEPS_MIN = 1
 """So often each fault meets the coordinator at each of its steps, and each strike a hand-over."""
 STRIKES_A_PLAN, STRIKE_ROUNDS_MAX = 9, 8
@@ -164,10 +166,13 @@ def test_many_seeds_over_all_cores(capsys: pytest.CaptureFixture[str]) -> None:
     def is_over() -> bool:
         return len(failed) >= STORIES_MAX
 
+    def missing() -> list[str]:
+        return [what for what in (*MUST_BE_REACHED, *EFFECTS) if not came_across[what] + faults[what]]
+
     async def run() -> tuple[int, str]:
-        seeds = GROUP_SEEDS + SINGLE_SEEDS + STEP_PLANS
+        seeds, others = GROUP_SEEDS + SINGLE_SEEDS + STEP_PLANS, seeds_with(several=True)
         async with Pool(os.cpu_count() or 1) as pool:
-            await pool.run(many_tasks(), hear, is_over)
+            await pool.run(many_tasks(others), hear, is_over)
             strikes = Strikes()
             for _ in range(STRIKE_ROUNDS_MAX):
                 # All are through before it is counted what is missing, so the same plans run each time.
@@ -175,6 +180,11 @@ def test_many_seeds_over_all_cores(capsys: pytest.CaptureFixture[str]) -> None:
                     break
                 seeds += len(plans)
                 await pool.run([Task(plan.seed, plan=encode(plan)) for plan in plans], hear, is_over)
+            for _ in range(MORE_ROUNDS_MAX):
+                if failed or not missing():
+                    break
+                seeds += MORE_SEEDS
+                await pool.run((Task(seed) for seed in islice(others, MORE_SEEDS)), hear, is_over)
             return seeds, await told_of(pool, failed)
 
     seeds, told = asyncio.run(run())
@@ -186,16 +196,14 @@ def test_many_seeds_over_all_cores(capsys: pytest.CaptureFixture[str]) -> None:
             f"{faults.total():,} faults: {dict(faults.most_common())}; by step: {steps}"
         )
     assert faults.total() >= FAULTS_MIN
-    came_across.update(faults)
-    missing = [what for what in (*MUST_BE_REACHED, *EFFECTS) if not came_across[what]]
-    assert not missing, f"no seed reached {missing}"
+    assert not missing(), f"no seed reached {missing()}"
     rare = {role: met for role, met in steps.items() if met < STEPS_MIN}
     assert not rare, f"met less than {STEPS_MIN} times: {rare}"
 
 
-def many_tasks() -> Iterator[Task]:
-    """Those of the many seeds."""
-    yield from (Task(seed) for seed in islice(seeds_with(several=True), GROUP_SEEDS))
+def many_tasks(others: Iterator[int]) -> Iterator[Task]:
+    """Those of the many seeds. ``others``: with several members; the first of them are taken."""
+    yield from (Task(seed) for seed in islice(others, GROUP_SEEDS))
     yield from (Task(seed) for seed in islice(seeds_with(several=False), SINGLE_SEEDS))
     for seed in islice(seeds_with(several=True), STEP_PLANS):
         yield Task(seed, plan=encode(focused(draw_plan(seed), STEP_KINDS)))
