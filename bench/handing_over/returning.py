@@ -83,7 +83,7 @@ async def _rollout(stage: Stage, size: StateSize) -> dict[str, Any]:
     names, restarts = names_of(ROLLOUT_MEMBERS), list[dict[str, Any]]()
     async with begun(stage, *names) as logs:
         await stage.steady(logs, to_all=True)
-        stage.begin_load(once(stage), stage.phase(size.per_second))
+        stage.begin_load(once(stage), stage.phase(size.four_per_second))
         await filled(stage, logs)
         stage.next_phase()
         await stage.rested(logs, RESTS * size.rest_s)
@@ -111,7 +111,7 @@ async def _rollout(stage: Stage, size: StateSize) -> dict[str, Any]:
         "records": records,
         "restarts": restarts,
         "state_bytes": size.other_gb * 1e9,
-        "changed_bytes_per_s": size.per_second / CHANGE_EVERY * ENTRY_BYTES,
+        "changed_bytes_per_s": size.four_per_second / CHANGE_EVERY * ENTRY_BYTES,
     }
 
 

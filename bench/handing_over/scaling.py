@@ -49,7 +49,7 @@ def run(ground: Ground, command: tuple[str, ...], suffix: str, size: StateSize) 
         partitions=PARTITIONS,
         factor=FACTOR,
         keys=KEYS,
-        records_max=KEYS + int(size.per_second * seconds),
+        records_max=KEYS + int(size.four_per_second * seconds),
         entries=entries_of(size.other_gb, KEYS),
         heavy=ALL_POINTS,
         change_every=CHANGE_EVERY,
@@ -64,9 +64,9 @@ async def _run(stage: Stage, size: StateSize) -> dict[str, Any]:
     steps = list[dict[str, Any]]()
     await stage.known()
     stage.start("m1")
-    stage.begin_load(once(stage, FILL_PER_S / 10), stage.phase(size.per_second))
+    stage.begin_load(once(stage, FILL_PER_S / 10), stage.phase(size.four_per_second))
     await handled(stage, stage.filled())
-    due = Due(KEYS, stage.next_phase(), size.per_second)
+    due = Due(KEYS, stage.next_phase(), size.four_per_second)
     await even(stage, due, size.even_share)
     for before, count in pairwise(STEPS):
         began_s, before_bytes = time.monotonic(), [stage.total(what) for what in BYTES]

@@ -26,15 +26,17 @@ STEPS = (1, 2, 4, 2, 1)
 @dataclass(frozen=True, kw_only=True)
 class StateSize:
     """``state_gb``: of the moves, each a run; ``large_gb``: one more of these runs, with few moves; 0: none.
-    ``other_gb``: of all other parts. ``per_second``: records. ``moves``: of one run; ``rest_s``: between two.
-    ``watch_s``: how long each half is watched. ``crashes``, of one run. ``even_share``: of a mean share; so much every
-    member has where work is even. A group whose handlers have little to do is not levelled by much.
+    ``other_gb``: of all other parts. ``per_second``: records; ``four_per_second``: where four members share
+    them, of whom each reads more of them than it handles. ``moves``: of one run; ``rest_s``: between two. ``watch_s``:
+    how long each half is watched. ``crashes``, of one run. ``even_share``: of a mean share; so much every member has
+    where work is even. A group whose handlers have little to do is not levelled by much.
     """
 
     state_gb: tuple[float, ...]
     large_gb: float
     other_gb: float
     per_second: float
+    four_per_second: float
     moves: int
     rest_s: float
     watch_s: float
@@ -45,16 +47,16 @@ class StateSize:
 
 SIZES = {
     "tiny": StateSize(
-        state_gb=(0.002,), large_gb=0, other_gb=0.002, per_second=1_000, moves=2, rest_s=1.0, watch_s=6.0, crashes=1,
-        even_share=0.3, rounds=1,
+        state_gb=(0.002,), large_gb=0, other_gb=0.002, per_second=1_000, four_per_second=1_000, moves=2, rest_s=1.0,
+        watch_s=6.0, crashes=1, even_share=0.3, rounds=1,
     ),
     "quick": StateSize(
-        state_gb=(0.03, 0.1), large_gb=0, other_gb=0.05, per_second=5_000, moves=6, rest_s=2.0, watch_s=30.0,
-        crashes=2, even_share=0.5, rounds=1,
+        state_gb=(0.03, 0.1), large_gb=0, other_gb=0.05, per_second=5_000, four_per_second=5_000, moves=6, rest_s=2.0,
+        watch_s=30.0, crashes=2, even_share=0.5, rounds=1,
     ),
     "full": StateSize(
-        state_gb=(0.1, 0.3, 1.0), large_gb=4.0, other_gb=0.3, per_second=20_000, moves=20, rest_s=4.0, watch_s=60.0,
-        crashes=5, even_share=0.7, rounds=1,
+        state_gb=(0.1, 0.3, 1.0), large_gb=4.0, other_gb=0.3, per_second=20_000, four_per_second=10_000, moves=20,
+        rest_s=4.0, watch_s=60.0, crashes=5, even_share=0.7, rounds=1,
     ),
 }  # fmt: skip
 LARGE_MOVES = 2
