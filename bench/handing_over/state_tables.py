@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from handing_over.state_sizes import WAYS
+from handing_over.state_sizes import PARTS, WAYS
 from handing_over.tables import Table
 from handing_over.verdicts import Verdict, figures
 from rig.figures import Content
@@ -213,6 +213,9 @@ def page(content: Content) -> str:
     for table in tables(content):
         lines += [f"{table.title}:", "", *_markdown(table.columns, table.rows), ""]
     lines += [f"- {'holds' if one.holds else '**Missed**'}: {one.text}." for one in judge(content)]
+    ran = {run["workload"] for run in content["runs"]}
+    if missing := [part for part in PARTS if part not in ran]:
+        lines.append(f"- not measured in this run: {', '.join(missing)}.")
     return "\n".join(lines)
 
 

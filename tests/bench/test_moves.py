@@ -195,6 +195,8 @@ def test_every_part_has_its_table() -> None:
     lines = [line for line in text.split("\n") if line.startswith("|")]
     assert len(lines) == sum(2 + len(table.rows) for table in found)
     assert "**Missed**: a member that was killed works again 9.00 s later" in text
+    assert "not measured" not in text
+    assert page(book()).endswith(f"- not measured in this run: {', '.join(PARTS)}.")
 
 
 def test_every_part_has_its_picture(tmp_path: Any) -> None:
