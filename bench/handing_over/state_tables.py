@@ -210,11 +210,11 @@ def page(content: Content) -> str:
     size = "" if content["settings"]["size"] == "full" else f" ({content['settings']['size']} sizes)"
     where = f"{machine['cores']} cores ({machine['processor']}), which the broker, the load and all members shared"
     lines = [f"Measured on {when}{size} on {where}, with kafka {content['versions']['kafka']}.", ""]
-    for table in tables(content):
+    found = tables(content)
+    for table in found:
         lines += [f"{table.title}:", "", *_markdown(table.columns, table.rows), ""]
     lines += [f"- {'holds' if one.holds else '**Missed**'}: {one.text}." for one in judge(content)]
-    ran = {run["workload"] for run in content["runs"]}
-    if missing := [part for part in PARTS if part not in ran]:
+    if missing := [part for part in PARTS if part not in {table.part for table in found}]:
         lines.append(f"- not measured in this run: {', '.join(missing)}.")
     return "\n".join(lines)
 

@@ -213,9 +213,8 @@ def test_hot_ranges_are_split_and_merged_back_when_idle() -> None:
         app.check()
         await app.reached(lambda: bounds_of(app) == list(even_bounds(4)))
         assert app.balance.merges > 0
-        await app.reached(
-            lambda: app.told(WorkersMerged) == app.told(WorkerSplit)
-        )  # the last one may not be visible yet
+        # The last one may not be visible yet.
+        await app.reached(lambda: app.told(WorkersMerged) == app.told(WorkerSplit))
         assert app.told(WorkerSplit) == app.balance.splits
         await app.write(keys[:200])
         await app.level()
