@@ -5,6 +5,7 @@ keeps the same totals for each destination.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from ..runtime.app import App
@@ -22,15 +23,24 @@ ARRIVALS: Final = "flights.by-destination"
 PARALLELISING_FACTOR: Final = 512
 PARALLELISING_FACTOR_ARRIVALS: Final = 32
 """There are 105 destinations."""
+SLOWED: Final = 20
+"""So many times as long a flight takes while the application is slowed down."""
 
 
 class ArrivalUnknown(ValueError):
     """A flight left and is not known to have arrived."""
 
 
-def make_app(broker: str, settings: Settings, *, handler_ms: float, max_in_flight: int | None = None) -> App:
+def make_app(
+    broker: str,
+    settings: Settings,
+    *,
+    handler_ms: float,
+    max_in_flight: int | None = None,
+    is_slow: Callable[[], bool] = lambda: False,
+) -> App:
     """The application; each flight waits for ``handler_ms``, as it would for a service of somebody else, which takes
-    ``max_in_flight`` at once from each process (None: any number).
+    ``max_in_flight`` at once from each process (None: any number). While it ``is_slow`` it waits SLOWED times as long.
     """
     app = App(APP, broker=broker, settings=settings)
     wait_s = handler_ms / 1000
@@ -45,7 +55,7 @@ def make_app(broker: str, settings: Settings, *, handler_ms: float, max_in_fligh
     )
     async def on_flight(flight: Flight, ctx: Context, by_aircraft: State[Totals]) -> Late | None:
         if wait_s:
-            await asyncio.sleep(wait_s)
+            await asyncio.sleep(wait_s * SLOWED if is_slow() else wait_s)
         if flight.dep_time is None:  # cancelled: neither late nor an error, and of some the aircraft is not known
             return None
         if flight.arr_delay is None:

@@ -37,7 +37,8 @@ NO_STEPS = -1
 
 class ChildSpec(msgspec.Struct, frozen=True):
     """``name``: its group_instance_id. ``address`` of the broker, ``copies`` of the state, ``log``: the file to say
-    things in, ``loud``: a file that is there while the unrest may go on, ``seed`` of the unrest.
+    things in, ``loud``: a file that is there while the unrest may go on, ``slow``: one that is there while the work is
+    to slow down, ``seed`` of the unrest.
 
     ``steps``: a descriptor to note steps at, or NO_STEPS. ``max_in_flight``: see ``make_app``. ``processes``: how many
     a service keeps; 1: it is none. ``may_return``: its ranges wait for its name when it is gone.
@@ -48,6 +49,7 @@ class ChildSpec(msgspec.Struct, frozen=True):
     copies: str
     log: str
     loud: str
+    slow: str
     handler_ms: float
     seed: str
     steps: int = NO_STEPS
@@ -88,7 +90,13 @@ class Child:
         with log_to(Path(spec.log), self.name):
             if SIBLING is None:
                 self._watch_the_demo()
-            app = make_app(spec.address, self.settings, handler_ms=spec.handler_ms, max_in_flight=spec.max_in_flight)
+            app = make_app(
+                spec.address,
+                self.settings,
+                handler_ms=spec.handler_ms,
+                max_in_flight=spec.max_in_flight,
+                is_slow=Path(spec.slow).exists,
+            )
             Processing(
                 app,
                 f"{spec.seed} {self.name}",

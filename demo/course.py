@@ -14,6 +14,9 @@ no unrest and no kill. A step waits until the group is at rest, so what is seen 
 
 Five and more members: there is no rest until near the end. One process is paused for less than a session, who
 coordinates is killed, one joins, one is paused for longer than a session, another one is killed, and one more joins.
+
+A step that is late slows the work down until it is taken. So all of them are taken before the end, however slow the
+machine is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,6 +31,8 @@ SCALED: Final = 4
 """With so many members the demo scales up to them, and down again."""
 MANY = 5
 """From so many processes on there is no rest."""
+LATE = 0.05
+"""A step that is so much of the way behind its share is late: the work slows down until it is taken."""
 FLIGHTS_PER_S_OF_MANY: Final = 1_200
 """So many flights each process handles in a second at most then, and where it is scaled: else all would be done before
 all has happened.
@@ -276,6 +281,12 @@ def is_quiet(share: float, course: Course) -> bool:
         return False
     is_over = course.killed if course.is_kept else course.joined
     return not is_over and share > KILLED_FROM - QUIET_BEFORE
+
+
+def late(share: float, course: Course) -> Step | None:
+    """The step that is late at ``share`` of the way, if one is."""
+    step = course.missed[0] if course.missed else None
+    return step if step is not None and share > step.from_share + LATE else None
 
 
 def do_all_work(told: Mapping[str, Told], course: Course, *, places: int) -> bool:

@@ -35,6 +35,7 @@ from .course import (
     due,
     is_near_end,
     is_quiet,
+    late,
     may_be,
 )
 from .saying import Say
@@ -113,8 +114,9 @@ class _Member:
 
 class Members:
     """``spec_of`` says what that which is started under a name gets, ``descriptors`` are those that it inherits.
-    ``loud``: a file that is there while the unrest may go on. ``places``: the source partitions; ``before``: how many
-    records were done earlier, of ``expected``.
+    ``loud``: a file that is there while the unrest may go on; ``slow``: one that is there while a step is late and the
+    work is to slow down. ``places``: the source partitions; ``before``: how many records were done earlier, of
+    ``expected``.
 
     ``on_progress`` hears how many records are done, ``on_course`` what is about to happen, before it happens.
     ``coordinator``: finds out who that is; ``at_rest``: the names of a group at rest. ``ask``: asks for the n-th move,
@@ -128,6 +130,7 @@ class Members:
         *,
         descriptors: Sequence[int],
         loud: Path,
+        slow: Path,
         places: Sequence[tuple[str, int]],
         before: int,
         expected: int,
@@ -139,7 +142,7 @@ class Members:
         say: Say,
     ) -> None:
         self.course, self.spec_of, self.descriptors, self.places = course, spec_of, descriptors, places
-        self.loud, self.before, self.expected = loud, before, expected
+        self.loud, self.slow, self.before, self.expected = loud, slow, before, expected
         self.coordinator, self.at_rest, self.ask = coordinator, at_rest, ask
         self.on_progress, self.on_course, self.say = on_progress, on_course, say
         self.failure: str | None = None
@@ -167,7 +170,7 @@ class Members:
 
     async def run(self) -> None:
         """Until all have ended: at the level, because of a signal, or because one has failed."""
-        self._hush(is_quiet=True)
+        self._keep_quiet()
         try:
             with self._hearing_signals():
                 async with asyncio.TaskGroup() as group:
@@ -181,7 +184,7 @@ class Members:
                     self._is_to_end.set()
         finally:
             self._kill_all()
-            self._hush(is_quiet=True)
+            self._keep_quiet()
             if self._ending is not None:
                 self._ending.cancel()
 
@@ -235,7 +238,8 @@ class Members:
         is_paused = any(member.is_paused for member in members.values())
         looked = Looked(self.done / self.expected, told, "", is_paused)
         is_early = not do_all_work(told, self.course, places=len(self.places))
-        self._hush(is_quiet=is_early or is_quiet(looked.share, self.course))
+        _mark(self.loud, there=not is_early and not is_quiet(looked.share, self.course))
+        self._slow_down(late(looked.share, self.course))
         if (step := due(looked, self.course, places=len(self.places))) is None:
             return
         try:
@@ -262,12 +266,16 @@ class Members:
             case _:
                 return looked._replace(coordinator=await self.coordinator())
 
-    def _hush(self, *, is_quiet: bool) -> None:
-        """Tell the unrest of all processes."""
-        if is_quiet:
-            self.loud.unlink(missing_ok=True)
-        else:
-            self.loud.touch()
+    def _keep_quiet(self) -> None:
+        """No unrest, and nothing that is waited for."""
+        _mark(self.loud, there=False)
+        _mark(self.slow, there=False)
+
+    def _slow_down(self, step: Step | None) -> None:
+        """While this step is late; it is told once."""
+        if step is not None and not self.slow.exists():
+            self.say(f"the work slows down until this is done: {step.label}")
+        _mark(self.slow, there=step is not None)
 
     def _tell_who_works(self, members: dict[str, _Member]) -> None:
         """Once all are there; and who is back."""
@@ -377,3 +385,11 @@ class Members:
         finally:
             for number in numbers:
                 loop.remove_signal_handler(number)
+
+
+def _mark(path: Path, *, there: bool) -> None:
+    """A file that all processes look at."""
+    if there:
+        path.touch()
+    else:
+        path.unlink(missing_ok=True)

@@ -4,6 +4,7 @@
                   broker-<run>/   the broker's data                             demo.log      what the runtime said
                   copies-<run>/   local copies of state, beside a Kafka         plane.png, report.json   the results
                   loud            while several processes may disturb their ranges
+                  slow            while they are to slow down, because a step of the course is late
 
 A demo without a readable state, with a finished one, of another size or with other processes starts afresh.
 The data of each run have a folder of their own: a broker that is still stopping never writes into the data of the next
@@ -76,6 +77,11 @@ class DemoPlace:
     def loud(self) -> Path:
         """There while several processes may disturb who works on what."""
         return self.folder / "loud"
+
+    @property
+    def slow(self) -> Path:
+        """There while several processes are to slow down."""
+        return self.folder / "slow"
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

@@ -5,11 +5,10 @@ set in ``pyproject.toml``.
 import os
 import shutil
 import socket
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from fnmatch import fnmatch
-from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,6 +18,7 @@ from keylanes.devkafka.server import KafkaServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.scheduler import LoadFileScheduling
 
 # A busy machine is no reason to fail: time is bounded per test, not per example. `check` finds the same every time;
 # KEYLANES_HYPOTHESIS=search looks further, for an evening.
@@ -29,8 +29,10 @@ settings.load_profile(os.environ.get("KEYLANES_HYPOTHESIS", "check"))
 
 
 TESTS = Path(__file__).parent
-APART = 5
-"""So many other files come between two with rounds: each test process would wait for the round of another one."""
+ROUNDS = tuple(
+    f"on_kafka/test_{name}.py" for name in ("demo_members", "group_chaos", "chaos", "cluster_chaos", "demo_kills")
+)
+"""Files whose tests are rounds: nodes, processes, faults and an audit, for minutes. One test process has them all."""
 MARK_OF = {"spark": "spark", "kafka_server": "broker", "guarded": "broker", "mutual": "broker"}
 """What a test that uses a fixture must be marked with, or `check` would start a JVM for it."""
 
@@ -46,10 +48,10 @@ offsets/ that does.
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse a test that uses a JVM and does not say so; mark what runs on the sources; leave out what the compiled
-    package can't do; and put the files in their turn.
+    package can't do; and put the files in their turn: rounds, then those that may take longest, or one would be left
+    over when all others are through.
     """
     longest: dict[Path, tuple[float, int]] = {}
-    rounds = {item.path for item in items if item.get_closest_marker("round")}
     for item in items:
         for fixture, mark in MARK_OF.items():
             if fixture in getattr(item, "fixturenames", ()) and not item.get_closest_marker(mark):
@@ -62,31 +64,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         limit = item.get_closest_marker("timeout")
         waits = any(item.get_closest_marker(mark) for mark in ("broker", "spark", "slow"))
         longest[item.path] = max(seconds, limit.args[0] if limit else 0.0), marks + waits
-    turn = {path: number for number, path in enumerate(in_turn(longest, rounds))}
-    items.sort(key=lambda item: turn[item.path])
+    turn = {TESTS / name: place for place, name in enumerate(ROUNDS)}
+    items.sort(key=lambda item: (turn.get(item.path, len(ROUNDS)), *(-each for each in longest[item.path]), item.path))
 
 
-def in_turn(longest: Mapping[Path, tuple[float, int]], rounds: Collection[Path]) -> list[Path]:
-    """First the files that may take longest, or one would be left over when all others are through; rounds apart."""
-    files = sorted(longest, key=longest.__getitem__, reverse=True)
-    others = (path for path in files if path not in rounds)
-    return [*chain.from_iterable((path, *islice(others, APART)) for path in files if path in rounds), *others]
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist need not be there
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "LoadFileScheduling":
+    """File by file, and all rounds by one test process: two at a time would take each other's time."""
+    from xdist.scheduler import LoadFileScheduling
 
+    class RoundsInOne(LoadFileScheduling):  # type: ignore[misc]  # pytest-xdist has no types
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "rounds" if file.removeprefix(f"{TESTS.name}/") in ROUNDS else file
 
-@pytest.fixture(autouse=True)
-def one_round_at_a_time(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A round waits until that of another test process is over: two would take each other's time."""
-    if request.node.get_closest_marker("round") is None:
-        yield
-        return
-    import fcntl  # here: not on Windows, where no round runs
-
-    shared = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        shared = shared.parent
-    with (shared / "round").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    return RoundsInOne(config, log)
 
 
 @pytest.fixture(scope="session")

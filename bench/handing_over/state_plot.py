@@ -23,10 +23,18 @@ def draw(content: Content, path: Path) -> Path:
             for axis, panel in zip(axes.flat, panels, strict=True):
                 panel(axis, content)
                 plain(axis)
+            _share_scale([axis for axis in axes.flat if axis.get_yscale() == "log"])
             size, cores = content["settings"]["size"], content["machine"]["cores"]
             figure.suptitle(f"Moves of state, {part}: {size} sizes, {cores} cores")
             written = saved(figure, path.with_name(f"{path.stem}-{part}.png"))
     return written
+
+
+def _share_scale(axes: list[Any]) -> None:
+    """Curves beside each other are to be compared by eye."""
+    spans = [axis.get_ylim() for axis in axes]
+    for axis in axes:
+        axis.set_ylim(min(low for low, _ in spans), max(high for _, high in spans))
 
 
 def _stood(axis: Any, content: Content) -> None:
@@ -102,6 +110,7 @@ def _returned(part: str, name: str) -> Panel:
         found = [one["works_s"] for run in figures(content, part) for one in run[name]]
         axis.plot(range(1, len(found) + 1), found, color=COLOURS[0], marker="o", markersize=4)
         axis.set_ylim(0, None)
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_xlabel("in order", fontsize=8)
         axis.set_title("s until it works again", fontsize=9, loc="left")
 

@@ -5,6 +5,7 @@ import pytest
 from keylanes.demo.course import (
     FLIGHTS_PER_S_OF_MANY,
     MEMBERS_MAX,
+    OF_FEW,
     OF_MANY,
     OF_SCALED,
     PAUSED_BELOW_S,
@@ -23,6 +24,7 @@ from keylanes.demo.course import (
     do_all_work,
     due,
     is_quiet,
+    late,
     may_be,
 )
 from keylanes.errors import SettingsError
@@ -249,6 +251,16 @@ def test_a_member_is_spared_where_the_coordinator_is_meant() -> None:
     assert act_of(kill, looked(0.6, {"demo-1": WORKING}, "demo-1"), Course(6), 0) == Killed(
         "demo-1", "coordinator", 0.6
     )
+
+
+def test_a_step_is_late_some_way_behind_its_share() -> None:
+    """Until it is taken; then the next one may be. Nothing is late where all is done, and of one process."""
+    assert late(0.37, Course(3)) is None
+    assert late(0.4, Course(3)) == OF_FEW[0]
+    assert late(0.54, KILLED) is None
+    assert late(0.56, KILLED) == OF_FEW[1]
+    assert late(0.9, BOTH) is None
+    assert late(0.9, Course(1)) is None
 
 
 def test_only_many_processes_are_slowed() -> None:

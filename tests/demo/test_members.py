@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,8 @@ SLOW_MS = 2_000.0
 """A flight keeps its handler for longer than a test needs to look, and not for long when all is to stop."""
 STEADY_MS = 100.0
 """A flight after the other, all of them take 40 s: longer than a process takes to start."""
+BRISK_MS = 40.0
+"""A flight after the other, all of them take 16 s."""
 FOR_EVER_MS = 3_600_000.0
 
 
@@ -49,16 +51,17 @@ def members(
     count: int,
     handler_ms: float,
     told: Callable[[int], None] = lambda _: None,
-    resting: Sequence[frozenset[str]] = (),
+    resting: Iterable[frozenset[str]] = (),
+    said: Callable[[str], None] = lambda _: None,
 ) -> Members:
     """So many processes on that broker; ``resting``: what is answered to whoever asks who is at rest, in turn. Where
-    they are scaled, each handles one flight at once.
+    they are scaled, each handles one flight at once. ``said`` hears what is told of them.
     """
 
     def spec_of(name: str) -> ChildSpec:
-        copies, log, loud = (str(folder / part) for part in ("copies", "demo.log", "loud"))
+        copies, log, loud, slow = (str(folder / part) for part in ("copies", "demo.log", "loud", "slow"))
         at_once = 1 if Course(count).is_scaled else None
-        return ChildSpec(name, address, copies, log, loud, handler_ms, "0", max_in_flight=at_once)
+        return ChildSpec(name, address, copies, log, loud, slow, handler_ms, "0", max_in_flight=at_once)
 
     async def nobody() -> str:
         return ""
@@ -73,9 +76,9 @@ def members(
 
     places = [("flights", number) for number in range(8)]
     return Members(
-        Course(count), spec_of, descriptors=(), loud=folder / "loud", places=places, before=0, expected=2 * ROWS,
-        coordinator=nobody, at_rest=at_rest, ask=unasked,
-        on_progress=told, on_course=lambda _: None, say=lambda _: None,
+        Course(count), spec_of, descriptors=(), loud=folder / "loud", slow=folder / "slow", places=places, before=0,
+        expected=2 * ROWS, coordinator=nobody, at_rest=at_rest, ask=unasked,
+        on_progress=told, on_course=lambda _: None, say=said,
     )  # fmt: skip
 
 
@@ -103,6 +106,25 @@ async def test_a_process_is_added_when_the_group_is_at_rest(tmp_path: Path) -> N
     (step,) = run.course.scaled
     assert (step.names, step.is_up) == (("demo-2",), True)
     assert step.share >= 0.08
+
+
+async def test_the_work_slows_down_while_a_step_is_late(tmp_path: Path) -> None:
+    """A group that is not at rest for 5 s behind that would else be half way; then the second process is added."""
+    heard: list[str] = []
+
+    def resting() -> Iterator[frozenset[str]]:
+        while not any(said.startswith("the work slows down") for said in heard):
+            yield frozenset()
+        for _ in range(10):
+            yield frozenset()
+        yield frozenset({"demo-1"})
+
+    run = members(tmp_path, await loaded(tmp_path), 4, BRISK_MS, resting=resting(), said=heard.append)
+    await run.run()
+    (step,) = run.course.scaled
+    assert 0.13 < step.share < 0.3
+    assert heard.count("the work slows down until this is done: a process more") == 1
+    assert not run.slow.exists()
 
 
 async def test_all_end_at_the_level(tmp_path: Path) -> None:

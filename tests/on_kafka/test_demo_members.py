@@ -12,8 +12,8 @@ import pytest
 from keylanes.demo.course import OF_MANY, SESSION_S
 
 FLIGHTS = 12_000
-HANDLER_MS_OF_MANY, FLIGHTS_PER_S_OF_MANY = 100, 40
-"""Six processes have 24,000 records in 100 s or longer: each step is due long before the end, on a slow machine too."""
+HANDLER_MS_OF_MANY, FLIGHTS_PER_S_OF_MANY = 100, 80
+"""Six processes would have all flights in 25 s; each step that is late slows them down until it is taken."""
 UNOWNED_S_MAX = 60.0
 MOVES_MIN = 10
 HANDLER_MS_OF_SCALED, FLIGHTS_PER_S_OF_SCALED = 25, 120
@@ -26,7 +26,7 @@ from keylanes.demo.main import DemoOptions, run_demo
 sys.exit(run_demo(DemoOptions(broker="kafka", folder=Path(sys.argv[1]), **json.loads(sys.argv[2]))))
 """
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.round, pytest.mark.timeout(1_800)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_800)]
 
 
 def proven(folder: Path, **options: int) -> dict[str, Any]:
