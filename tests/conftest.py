@@ -33,6 +33,10 @@ ROUNDS = tuple(
     f"on_kafka/test_{name}.py" for name in ("demo_members", "group_chaos", "chaos", "cluster_chaos", "demo_kills")
 )
 """Files whose tests are rounds: nodes, processes, faults and an audit, for minutes. One test process has them all."""
+ONE_BY_ONE = ("simulation/test_planted.py",)
+"""Files of many tests that share nothing: whichever test process is free has the next one. They come last, so that none
+is left over.
+"""
 MARK_OF = {"spark": "spark", "kafka_server": "broker", "guarded": "broker", "mutual": "broker"}
 """What a test that uses a fixture must be marked with, or `check` would start a JVM for it."""
 
@@ -49,7 +53,7 @@ offsets/ that does.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse a test that uses a JVM and does not say so; mark what runs on the sources; leave out what the compiled
     package can't do; and put the files in their turn: rounds, then those that may take longest, or one would be left
-    over when all others are through.
+    over when all others are through, and what goes one by one.
     """
     longest: dict[Path, tuple[float, int]] = {}
     for item in items:
@@ -64,21 +68,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         limit = item.get_closest_marker("timeout")
         waits = any(item.get_closest_marker(mark) for mark in ("broker", "spark", "slow"))
         longest[item.path] = max(seconds, limit.args[0] if limit else 0.0), marks + waits
-    turn = {TESTS / name: place for place, name in enumerate(ROUNDS)}
-    items.sort(key=lambda item: (turn.get(item.path, len(ROUNDS)), *(-each for each in longest[item.path]), item.path))
+    turn = {TESTS / name: place - len(ROUNDS) for place, name in enumerate(ROUNDS)}
+    turn |= {TESTS / name: 1 for name in ONE_BY_ONE}
+    items.sort(key=lambda item: (turn.get(item.path, 0), *(-each for each in longest[item.path]), item.path))
 
 
 @pytest.hookimpl(optionalhook=True)  # pytest-xdist need not be there
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "LoadFileScheduling":
-    """File by file, and all rounds by one test process: two at a time would take each other's time."""
+    """File by file, all rounds by one test process, for two at a time would take each other's time, and what shares
+    nothing test by test.
+    """
     from xdist.scheduler import LoadFileScheduling
 
-    class RoundsInOne(LoadFileScheduling):  # type: ignore[misc]  # pytest-xdist has no types
+    class Units(LoadFileScheduling):  # type: ignore[misc]  # pytest-xdist has no types
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            return "rounds" if file.removeprefix(f"{TESTS.name}/") in ROUNDS else file
+            name = file.removeprefix(f"{TESTS.name}/")
+            return "rounds" if name in ROUNDS else nodeid if name in ONE_BY_ONE else file
 
-    return RoundsInOne(config, log)
+    return Units(config, log)
 
 
 @pytest.fixture(scope="session")
