@@ -4,8 +4,9 @@ A range with state moves like this: COPY ASKED, the target says that it is ready
 who had it keeps a copy until its successor works. Until it is asked to release, the owner works on as ever.
 
 - A member makes ``copies_max`` *passes* at once. A pass reads the changelog of one source partition for one member: all
-  copies of that partition that the member makes share it. What has no slot waits, in this order: what those have who
-  leave, what no budget counts, the rest.
+  copies of that partition that the member makes share it. What has no slot waits, in this order: what no budget
+  counts, the rest. What those have who leave waits for none: the time until they go is short, and who is to copy it
+  knows best of what it lacks least.
 - ``moves_per_minute`` counts what a plan wants between members, and what has much state. What has no owner, what a
   member that leaves has, and what somebody asked for is exempt.
 - **A learner keeps its destination** until it owns the points, or its member is gone or leaves, whatever later plans
@@ -48,13 +49,14 @@ class Run(NamedTuple):
 
 def asked(view: View, turn: Turn) -> Batch:
     """Copies for moves; standbys, when there is no move that has none."""
-    slots = _Slots(view)
+    slots, leaving = _Slots(view), view.heard.leaving
     decisions: list[Decision] = []
     budgeted: set[int] = set()
     left = view.seat.left_of_budget(view.rules.moves_per_minute, view.now_ms)
     for move, bands in wanting(view):
-        is_budgeted = counts_for_budget(move)
-        if (is_budgeted and len(budgeted) >= left) or not slots.take(move.target, (move.topic, move.partition)):
+        is_budgeted = counts_for_budget(move) and move.origin not in leaving
+        has_slot = slots.take(move.target, (move.topic, move.partition)) or move.origin in leaving
+        if not has_slot or (is_budgeted and len(budgeted) >= left):
             continue
         budgeted |= {move.move} if is_budgeted else set()
         decisions.append(_asked(view, turn, move.move, move.target, (move.topic, move.partition), bands, LEARNER))

@@ -87,7 +87,7 @@ class Learner:
         self._levels: dict[Place, Steps[float]] = {}
         """When the copy of points had all that was committed last, by the loop's time."""
         self._behind: list[Pass] = []
-        """Those that are not ready, in the order in which they have their turn."""
+        """Those that are not ready. What has come furthest is the next: it is soon ready."""
         self._following = Reading(self, "following changelogs", ())
         self._changed, self._news = asyncio.Event(), asyncio.Event()
 
@@ -296,7 +296,8 @@ class Learner:
         going_on = [one for reading in readings.values() for one in reading.passes]
         self._behind = [one for one in self._behind if one in going_on or ranges_of(one.points)]
         free = self.settings.restore_partitions_max - sum(one in self._behind for one in going_on)
-        new = [Reading(self, "copying state", (one,)) for one in self._behind if one not in going_on][: max(0, free)]
+        next_ones = sorted((one for one in self._behind if one not in going_on), key=lambda one: -one.position)
+        new = [Reading(self, "copying state", (one,)) for one in next_ones[: max(0, free)]]
         if self._following.passes and self._following not in readings.values():
             new.append(self._following)
         for reading in new:

@@ -151,6 +151,26 @@ def test_so_many_partitions_are_copied_at_once() -> None:
     virtual(story, Beside(6, restore_partitions_max=2))
 
 
+def test_what_lacks_least_is_copied_first() -> None:
+    """Of a partition that was followed before, only what is new is read, and it waits for no other one."""
+
+    async def story(world: Beside) -> None:
+        for partition in range(3):
+            await world.fill(20, 20, partition)
+        world.ask(2, partition=2)
+        await world.wait_ready(2)
+        world.end(2)
+        await world.commit([(1, b"new")], 2)
+        for partition in range(3):
+            world.ask(partition, bytes_per_s=20_000, partition=partition)
+        await world.wait_ready(2)
+        assert not world.is_ready(0)
+        assert not world.is_ready(1)
+        await world.wait_ready(0, 1)
+
+    virtual(story, Beside(3, restore_partitions_max=1))
+
+
 def test_compaction_and_tombstones_meanwhile() -> None:
     """What is deleted and compacted while it is read is not there in the end."""
 
