@@ -4,8 +4,8 @@
                 state of 0.1, 0.3 and 1 GB, and once 4 GB
     curves      how late records are around a move of half of the state: all at once, in four steps, piece by piece, and
                 cold, as before copies: its owner stops and waits for nobody
-    scaling     1, 2, 4, 2 and 1 members under load: until the work is even, what was copied, what stood still; and
-                Kafka Streams at the best settings for this
+    scaling     1, 2, 4, 2 and 1 members under load: until the work is even, what was copied, what stood still; the
+                same with a standby; and Kafka Streams at the best settings for this, with a standby
     crash       a member with a name is killed and started again at once: until it works, and what it reads
     rollout     four members with names are started anew, one after the other: what they read
 
@@ -25,7 +25,7 @@ from typing import Any
 
 from comparison.arms import java_command
 from handing_over import carrying, halving, returning, scaling
-from handing_over.state_sizes import SIZES, StateSize, arms, rounds_of
+from handing_over.state_sizes import SIZES, STREAMS, WITH_STANDBY, StateSize, arms, rounds_of
 from handing_over.state_tables import judge, page, peers, tables
 from rig.figures import Content
 from rig.ground import Ground
@@ -44,8 +44,8 @@ def write(content: Content) -> None:
 
 def scaled(ground: Ground, arm: str, suffix: str, size: StateSize) -> dict[str, Any]:
     """The scaling of an arm. Raises WrongRun, Skipped."""
-    command = () if arm == "keylanes" else (*java_command()[:-1], "keylanes.bench.HoldingMember")
-    return scaling.run(ground, command, suffix, size)
+    command = (*java_command()[:-1], "keylanes.bench.HoldingMember") if arm == STREAMS else ()
+    return scaling.run(ground, command, suffix, size, standbys=int(arm == WITH_STANDBY))
 
 
 BENCH = Parts(

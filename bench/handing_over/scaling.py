@@ -42,7 +42,7 @@ class Due(NamedTuple):
         return self.before + max(when_s - self.since_s, 0.0) * self.per_second
 
 
-def run(ground: Ground, command: tuple[str, ...], suffix: str, size: StateSize) -> dict[str, Any]:
+def run(ground: Ground, command: tuple[str, ...], suffix: str, size: StateSize, *, standbys: int) -> dict[str, Any]:
     """The figures of an arm. ``command``: what starts a member of it; (): ours. Raises WrongRun."""
     seconds = len(STEPS) * (size.watch_s + EVEN_S_MAX)
     work = Work(
@@ -53,7 +53,7 @@ def run(ground: Ground, command: tuple[str, ...], suffix: str, size: StateSize) 
         entries=entries_of(size.other_gb, KEYS),
         heavy=ALL_POINTS,
         change_every=CHANGE_EVERY,
-        settings={"copy_bytes_per_s": COPY_BYTES_PER_S, "return_ms": 0},  # who goes does not come back
+        settings={"copy_bytes_per_s": COPY_BYTES_PER_S, "return_ms": 0, "standbys": standbys},  # who goes stays away
         command=command,
     )
     with staged(ground, f"scaling-{suffix}", work) as stage:

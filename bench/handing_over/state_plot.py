@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from handing_over.plot import BAR_COLOUR, COLOURS, PANEL_INCHES
-from handing_over.state_sizes import WAYS
+from handing_over.state_sizes import SCALED, WAYS
 from handing_over.state_tables import MB, least_bytes, sizes_of, stood_ms
 from handing_over.verdicts import figures
 from rig.figures import Content
@@ -94,13 +94,15 @@ def _scaled(arm: str) -> Panel:
 
 
 def _read(axis: Any, content: Content) -> None:
-    for place, arm in enumerate(("keylanes", "Kafka Streams")):
+    for place, arm in enumerate(SCALED):
         for run in figures(content, "scaling", arm)[:1]:
-            xs = [number + place * 0.35 for number in range(len(run["steps"]))]
-            axis.bar(xs, [step["read_bytes"] / MB for step in run["steps"]], 0.3, color=COLOURS[place], label=arm)
+            xs = [number + place * 0.25 for number in range(len(run["steps"]))]
+            axis.bar(xs, [step["read_bytes"] / MB for step in run["steps"]], 0.22, color=COLOURS[place], label=arm)
             least = [least_bytes(run, step) / MB for step in run["steps"]]
             axis.scatter(xs, least, color=BAR_COLOUR, zorder=3, marker="_")
-            axis.set_xticks(range(len(xs)), [f"{step['before']} to {step['after']}" for step in run["steps"]])
+            axis.set_xticks(
+                [x + 0.25 for x in range(len(xs))], [f"{step['before']} to {step['after']}" for step in run["steps"]]
+            )
     axis.set_title("MB read of changelogs; marks: the least", fontsize=9, loc="left")
     axis.legend(fontsize=7)
 
@@ -120,7 +122,7 @@ def _returned(part: str, name: str) -> Panel:
 PANELS: dict[str, tuple[Panel, ...]] = {
     "state": (_stood, _asked),
     "curves": tuple(_curve(way) for way in WAYS),
-    "scaling": (_scaled("keylanes"), _scaled("Kafka Streams"), _read),
+    "scaling": (*map(_scaled, SCALED), _read),
     "crash": (_returned("crash", "crashes"),),
     "rollout": (_returned("rollout", "restarts"),),
 }

@@ -21,6 +21,9 @@ nobody.
 PIECES = {"all at once": 1, "batched": 4, "fluid": 16}
 STEPS = (1, 2, 4, 2, 1)
 """Members of the scaling, one after the other."""
+OURS, WITH_STANDBY, STREAMS = "keylanes", "keylanes, a standby", "Kafka Streams"
+SCALED = (OURS, WITH_STANDBY, STREAMS)
+"""The arms of the scaling. Kafka Streams has a standby, too: without one a member that goes takes its state with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +76,7 @@ def arms(part: str, size: StateSize) -> list[str]:
         return [arm_of(gb) for gb in (*size.state_gb, *((size.large_gb,) if size.large_gb else ()))]
     if part == "curves":
         return [*WAYS]
-    return ["keylanes", "Kafka Streams"] if part == "scaling" else [part]
+    return [*SCALED] if part == "scaling" else [part]
 
 
 def rounds_of(_part: str, size: StateSize) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from handing_over.state_sizes import PARTS, WAYS
+from handing_over.state_sizes import OURS, PARTS, SCALED, STREAMS, WAYS, WITH_STANDBY
 from handing_over.tables import Table
 from handing_over.verdicts import Verdict, figures
 from rig.figures import Content
@@ -13,11 +13,10 @@ from rig.gaps import percentile
 MB = 1e6
 BYTES = ("read_bytes", "copied_bytes")
 WINDOWS = ("calm", "busy")
-STREAMS = (
+HOW_STREAMS_MOVES = (
     "by partition: warm-up replicas, two at a time by default, looked at every 10 minutes "
     "(`probing.rebalance.interval.ms`)"
 )
-"""How Kafka Streams moves state."""
 STOOD_TIMES, STOOD_MS_AIM = 1.5, 150.0
 """A range with the largest state stands still so many times as long as one with the smallest, in the median, at most;
 and what is aimed at. One that is moved a few times only is told of.
@@ -121,7 +120,7 @@ def _scaling(content: Content) -> Table:
         + [step[name] / MB for name in (*BYTES, "moved_bytes")]
         + [least_bytes(run, step) / MB]
         + [step["gap_ms"], step["stood"]]
-        for arm in ("keylanes", "Kafka Streams")
+        for arm in SCALED
         for run in figures(content, "scaling", arm)
         for step in run["steps"]
     ]
@@ -168,7 +167,7 @@ def _judged_state(content: Content) -> Iterator[Verdict]:
 
 
 def _judged_scaling(content: Content) -> Iterator[Verdict]:
-    for run in figures(content, "scaling", "keylanes"):
+    for run in figures(content, "scaling", OURS):
         copied = sum(step["copied_bytes"] for step in run["steps"]) / MB
         least = sum(least_bytes(run, step) for step in run["steps"]) / MB
         text = f"1, 2, 4, 2 and 1 members: {copied:,.0f} MB of state were copied before they were owned, {least:,.0f} "
@@ -221,7 +220,8 @@ def page(content: Content) -> str:
 
 def peers(content: Content) -> str:
     """For the README's table of peers: the cells from keylanes' to that of Kafka Streams of how state moves."""
-    return f"{_evened(content, 'keylanes')} | no state | {STREAMS}{_evened(content, 'Kafka Streams')}"
+    ours = "".join(_evened(content, arm) for arm in (OURS, WITH_STANDBY))
+    return f"{ours} | no state | {HOW_STREAMS_MOVES}{_evened(content, STREAMS)}"
 
 
 def _evened(content: Content, arm: str) -> str:
@@ -235,7 +235,8 @@ def _evened(content: Content, arm: str) -> str:
     )
     read = sum(step["read_bytes"] for step in steps) / MB
     rises, falls = (" and ".join(f"{even_s:.0f}" for even_s in found) for found in (grows, shrinks))
-    return f"; 1, 2, 4, 2, 1 members with 0.3 GB: even after {rises} s, and {falls} s; {read:,.0f} MB read"
+    how = " and a standby" if arm == WITH_STANDBY else ""
+    return f"; 1, 2, 4, 2, 1 members with 0.3 GB{how}: even after {rises} s, and {falls} s; {read:,.0f} MB read"
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
