@@ -15,7 +15,7 @@ from keylanes.keyrange.ranges import even_bounds
 from keylanes.runtime.logs import topics
 from keylanes.state.keys import parse_key
 
-from ..stage.feeding import feed, passing_on, with_broker, write
+from ..stage.feeding import KEPT, feed, passing_on, with_broker, write
 from ..stage.ground import Ground
 from ..stage.raw import Raw
 
@@ -195,9 +195,9 @@ def test_nothing_but_records_without_keys(kafka: Ground) -> None:
 
 def test_a_record_larger_than_all_buffers(kafka: Ground) -> None:
     """One record is larger than what all queues may hold, and than a fetch: it is processed between small ones."""
+    kafka.create(kafka.late, max_message_bytes="2000000", **KEPT)
     for i in range(3):
         feed(kafka, Raw(b"small", b"%d" % i), Raw(b"large", bytes([65 + i]) * 900_000), Raw(b"small", b"%d" % (10 + i)))
-    kafka.create(kafka.late, max_message_bytes="2000000")
     limits = {"buffer_bytes_max": 1_000, "done_bytes_max": 1_000, "fetch_bytes_max": 1_000, "generation_bytes_max": 1}
     passing_on(kafka, **limits).run(until="level")
     found = [(record.key, len(record.value or b"")) for record in kafka.read(kafka.late)]

@@ -17,7 +17,7 @@ from keylanes.errors import HandlerFailed, SourceError
 from keylanes.offsets.provenance import Provenance, decode_provenance, encode_provenance
 from keylanes.state.changelog import decode_stored
 
-from ..stage.feeding import FAIL, FOR_EVER, feed, own_headers, passing_on, stops_with, trim
+from ..stage.feeding import FAIL, FOR_EVER, KEPT, feed, own_headers, passing_on, stops_with, trim
 from ..stage.ground import Ground
 from ..stage.raw import Raw, batch, flip_byte, log_file, old_message, send
 from ..stage.stateful import administer
@@ -100,7 +100,7 @@ def test_a_huge_key(kafka: Ground) -> None:
 
 def test_a_huge_value(kafka: Ground) -> None:
     """Records of 9 MB are read where the topic takes them, more than is asked for at once."""
-    large = {"max_message_bytes": str(10_000_000)}
+    large = {"max_message_bytes": str(10_000_000), **KEPT}
     kafka.create(kafka.late, **large)
     values = [bytes([65 + i]) * 9_000_000 for i in range(3)]
     for value in values:
@@ -173,8 +173,8 @@ def test_many_headers(kafka: Ground) -> None:
 
 def test_a_huge_header(kafka: Ground) -> None:
     """It counts for the size of the output: passed on where it fits, refused with the record's size where not."""
+    kafka.create(kafka.late, max_message_bytes="700000", **KEPT)
     feed(kafka, Raw(headers=((b"h", b"x" * 800_000),)))
-    kafka.create(kafka.late, max_message_bytes="700000")
     passing_on(kafka).run(until="level")
     assert kafka.values(kafka.late) == []
     (letter,) = kafka.read(kafka.dead)
@@ -320,7 +320,6 @@ def test_messages_of_an_old_format(kafka: Ground, kafka_server: KafkaServer, mag
     value = b"v" * (size - len(old_message(magic, b"k", b"", 5)))
     with log_file(kafka_server.folder, kafka.source).open("r+b") as file:
         file.write(old_message(magic, b"k", value, 5))
-    kafka.create(kafka.late, **FOR_EVER)
     began = now_ms()
     passing_on(kafka).run(until="level")
     assert kafka.values(kafka.late) == [value]

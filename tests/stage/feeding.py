@@ -16,7 +16,9 @@ from .raw import Raw, batch, send
 
 FAIL = b"fail"
 """A value that the handler of ``passing_on`` fails at."""
-FOR_EVER = {"retention_ms": "-1", "message_timestamp_after_max_ms": str((1 << 63) - 1)}
+KEPT = {"retention_ms": "-1"}
+"""Of a topic that keeps its records, however old they are."""
+FOR_EVER = {**KEPT, "message_timestamp_after_max_ms": str((1 << 63) - 1)}
 """Settings of a topic that takes any timestamp and keeps it."""
 
 
@@ -40,8 +42,12 @@ def passing_on(ground: Ground, **settings: object) -> App:
 
 
 def feed(ground: Ground, *records: Raw, **config: str) -> None:
-    """Write records as they are, in one batch, to the only partition of the source."""
+    """Write records as they are, in one batch, to the only partition of the source. What comes of them has timestamps
+    as old as theirs, and is kept for ever, too: the broker would delete it while a test looks at it.
+    """
     ground.create(ground.source, **{**FOR_EVER, **config})
+    for topic in (ground.late, ground.dead):
+        ground.create(topic, **KEPT)
     assert send(ground, batch(records)) == 0
 
 
