@@ -340,7 +340,7 @@ def wheel(python: str) -> Path:
     """The package as it is installed, with its hot modules compiled; made anew when a source has changed."""
     held, sources = read_stamp(), digest(b"".join(path.read_bytes() for path in package_files()) + described())
     if held.get("wheel") != sources or not list(WHEELS.glob("*.whl")):
-        print("Compiling the hot modules, half a minute", flush=True)
+        print("Compiling the hot modules, one to two minutes", flush=True)
         began = time.monotonic()
         for stale in (WHEELS, *(ROOT / "build").glob("lib*"), *(ROOT / "build").glob("temp*")):
             shutil.rmtree(stale, ignore_errors=True)

@@ -165,6 +165,11 @@ class Course(msgspec.Struct, frozen=True):
         return self.steps[len(self.acts) :]
 
     @property
+    def next(self) -> Step | None:
+        """What is to happen next, if anything."""
+        return self.missed[0] if self.missed else None
+
+    @property
     def killed(self) -> list[Killed]:
         """In order."""
         return [act for act in self.acts if isinstance(act, Killed)]
@@ -285,7 +290,7 @@ def is_quiet(share: float, course: Course) -> bool:
 
 def late(share: float, course: Course) -> Step | None:
     """The step that is late at ``share`` of the way, if one is."""
-    step = course.missed[0] if course.missed else None
+    step = course.next
     return step if step is not None and share > step.from_share + LATE else None
 
 
@@ -299,7 +304,7 @@ def due(looked: Looked, course: Course, *, places: int) -> Step | None:
     """What is to happen now, if anything: all that can have one of so many ``places`` work, nobody is paused, and of
     few processes nothing moves, unless it is late. Whether it ``may_be`` is to be asked, too.
     """
-    step = course.missed[0] if course.missed else None
+    step = course.next
     if step is None or looked.share < step.from_share or looked.is_paused:
         return None
     if step.deed == "join":
