@@ -87,12 +87,15 @@ class Transactions:
         """Called with the number of a transaction that was committed, for each release in it."""
 
     async def send(self, generation: Generation) -> None:
-        """Make a generation visible, whatever it takes; raises a FatalError when that can't be done."""
+        """Make a generation visible, whatever it takes; raises a FatalError when that can't be done.
+
+        The last try begins after ``broker_retry_ms``: one that began before says nothing of a broker that came back.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.settings.broker_retry_ms / 1000
         waiting = [generation]
         while waiting:
-            part = waiting.pop(0)
+            part, began = waiting.pop(0), loop.time()
             failure = await self._transact(part, deadline)
             if failure is None:
                 deadline = loop.time() + self.settings.broker_retry_ms / 1000
@@ -103,7 +106,7 @@ class Transactions:
             else:
                 waiting = [part, *waiting]
                 await asyncio.sleep(RETRY_WAIT_MS / 1000)  # what makes a broker abort may last
-            if failure is not None and loop.time() >= deadline:
+            if failure is not None and began >= deadline:
                 what = f"no transaction could be committed within {self.settings.broker_retry_ms} ms"
                 raise given_up(what, failure) from failure
 
@@ -225,6 +228,7 @@ class Transactions:
         """
         loop = asyncio.get_running_loop()
         while True:
+            began = loop.time()
             try:
                 if was_fenced:
                     await self.standing.read()
@@ -243,7 +247,7 @@ class Transactions:
             except BrokerError as error:
                 if isinstance(error, ProducerFenced):
                     raise fatal_of(error) from error
-                if loop.time() >= deadline:
+                if began >= deadline:
                     what = f"no producer could be made for {self.settings.broker_retry_ms} ms"
                     raise given_up(what, error) from error
                 self._say_refusal(error)

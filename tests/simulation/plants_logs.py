@@ -12,7 +12,7 @@ from keylanes.runtime.logs.trimming import History
 from keylanes.runtime.partition.reshape import Wishes
 
 from ..offsets import test_codec, test_ledger, test_snapshots
-from ..runtime import test_rights_lost, test_starts
+from ..runtime import test_starts, test_waiting
 from ..runtime.engine import test_grants
 from ..runtime.logs import test_office
 from ..stage.log_events import member_fenced
@@ -262,7 +262,7 @@ PLANTS = [
         "failed trim costs the snapshot",
         "without the right to delete no snapshot is written any more: each start reads the log from its begin",
         changed(History, "trim", ("except BrokerError as error:", "except ZeroDivisionError as error:")),
-        (test_rights_lost.test_a_log_that_cant_be_trimmed_is_snapshotted_all_the_same,),
+        (test_waiting.test_a_log_that_cant_be_trimmed_is_snapshotted_all_the_same,),
         finding="no snapshots without trims",
     ),
 ]

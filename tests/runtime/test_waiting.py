@@ -1,4 +1,6 @@
-"""Rights that are taken away while an application runs: what goes on, for how long, and what is said of it."""
+"""Rights that are taken away, and a broker that goes away, while an application runs: what goes on, for how long, and
+what is said of it.
+"""
 
 import asyncio
 import logging
@@ -140,3 +142,21 @@ def test_a_right_that_stays_away_ends_the_application(
 
     run_virtual(main(), seed=1)
     assert len(said(caplog, "has no right")) == 1
+
+
+@pytest.mark.parametrize("away_ms", [RETRY_MS - 1_000, RETRY_MS - 250])
+def test_a_broker_that_is_back_in_time_costs_only_time(away_ms: int) -> None:
+    """Also when a try that began while it was away ends after ``broker_retry_ms``: one more is made."""
+
+    async def main() -> None:
+        engine = Engine(copying(default_api_timeout_ms=2_000, request_timeout_ms=500))
+        await engine.start()
+        engine.cluster.faults.away = True
+        engine.send(b"k", b"1")
+        await asyncio.sleep(away_ms / 1000)
+        engine.cluster.faults.away = False
+        await engine.level()
+        assert engine.values()[b"k"] == [b"1"]
+        await engine.stop()
+
+    run_virtual(main(), seed=1)
