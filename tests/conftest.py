@@ -42,7 +42,7 @@ MARK_OF = {"spark": "spark", "kafka_server": "broker", "guarded": "broker", "mut
 
 SOURCES = (
     *("bench/*", "cli/*", "demo/*", "devkafka/*", "examples/*", "group/*", "spark/*", "offsets/test_[!p]*.py"),
-    *("simulation/test_soak.py", "test_architecture.py", "test_house.py", "test_pages.py"),
+    *("simulation/test_soak.py", "test_architecture.py", "test_house.py", "test_package.py", "test_pages.py"),
 )
 """Tests that reach no compiled module, or only through what other tests look at. ``test_provenance.py`` is the one of
 offsets/ that does.
