@@ -28,8 +28,13 @@ if TYPE_CHECKING:
     from .judge_outputs import Expected
     from .judge_state import ExpectedState
 
-FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr")
-"""A job of seconds gains nothing from the optimising compiler and a parallel collector."""
+FAST_START = (
+    *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmn600m", "-XX:MetaspaceSize=256m"),
+    *("-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr"),
+)
+"""A job of seconds gains nothing from the optimising compiler and a parallel collector; room for what is young, and for
+classes, spares it a tenth of its time in collections.
+"""
 
 LOGGING = """\
 rootLogger.level = error
