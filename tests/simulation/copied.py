@@ -5,6 +5,7 @@
 - State moves once: as long as a learner is there, nobody is asked to release for anybody else what it copies.
 - What nobody owns keeps its last copy.
 - No record is handled before the copy has all that others have changed of its points.
+- Of what a member is asked to copy it writes each change once, however often its reading is broken off.
 """
 
 from collections import Counter
@@ -13,6 +14,7 @@ from typing import Final, NamedTuple
 
 from keylanes.brokers.protocol import TopicPartition
 from keylanes.keyrange.ranges import KeyRange
+from keylanes.keyrange.steps import Steps
 from keylanes.offsets.control import LEARNER, STANDBY
 from keylanes.offsets.control_events import CopyAsked, CopyEnded, RangesGranted, ReleaseAsked
 from keylanes.offsets.event_values import PlannedMove
@@ -48,6 +50,10 @@ class Copied:
         self.numbers: set[int] = set()
         self.changes: dict[tuple[TopicPartition, int], dict[bytes, Change]] = {}
         """By source partition and point, and by key."""
+        self.sizes: dict[TopicPartition, list[tuple[int, int]]] = {}
+        """The point and the bytes of each committed change, by source partition."""
+        self.asked: dict[tuple[int, TopicPartition], Steps[bool]] = {}
+        """The points that an incarnation was ever asked to copy."""
         self.owners: dict[TopicPartition, list[tuple[KeyRange, int]]] = {}
         """To whom points were granted, the newest last."""
         self.looked: set[tuple[TopicPartition, int, int]] = set()
@@ -72,6 +78,8 @@ class Copied:
                 assert holder.incarnation != event.incarnation, f"{event}: {cells.bounds[i]:08x} is its own already"
         self.numbers.add(event.move)
         self.copies[event.move] = event
+        own = event.incarnation, TopicPartition(event.topic, event.partition)
+        self.asked[own] = self.asked.get(own, Steps()).replace((band.first, band.end, True) for band in event.bands)
         self.reached[f"copy asked: {event.role}"] += 1
 
     def end(self, event: CopyEnded, cells: Mapping[TopicPartition, Cells]) -> None:
@@ -131,6 +139,19 @@ class Copied:
             key = row.key or b""
             if not is_beacon_key(key):
                 self.changes.setdefault((place, point_in(key)), {})[key] = Change(row.value, incarnation)
+                self.sizes.setdefault(place, []).append((point_in(key), len(key) + len(row.value or b"")))
+
+    def judge_bytes(self, incarnation: int, size: int) -> None:
+        """``size``: what a member has written to copies that it follows."""
+        allowed = sum(
+            bytes_
+            for (asked, place), points in self.asked.items()
+            if asked == incarnation
+            for point, bytes_ in self.sizes.get(place, ())
+            if points.at(point)
+        )
+        assert size <= allowed, f"incarnation {incarnation} has copied {size} bytes of {allowed}: some of them twice"
+        self.reached["bytes copied"] += size
 
     def begins(self, copy: Copy, place: TopicPartition, epoch: int, point: int, incarnation: int) -> None:
         """A record begins: looked at for the first one of its point at an epoch. What its owner has committed itself

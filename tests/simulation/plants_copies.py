@@ -64,6 +64,18 @@ PLANTS = [
         finding=STALE,
     ),
     Plant(
+        "a pass that is planned anew pays no heed to its markers",
+        "a broken connection costs the whole copy: who learns a large state under faults is never ready",
+        changed(
+            copying.Reading,
+            "_plan",
+            ("markers = await host.writes.run(one.place, one.copy.markers)", "markers = Steps()"),
+        ),
+        kinds=("cut", "move", "deal"),
+        stateful=True,
+        finding=r"some of them twice",
+    ),
+    Plant(
         "a learner's marker is where it will be",
         "the same, after a crash in the middle of a copy",
         changed(copying, "_write", ("plan.marks(batch.offset_next)", "plan.marks(max(plan.high, batch.offset_next))")),
