@@ -54,8 +54,9 @@ def asked(view: View, turn: Turn) -> Batch:
     budgeted: set[int] = set()
     left = view.seat.left_of_budget(view.rules.moves_per_minute, view.now_ms)
     for move, bands in wanting(view):
-        is_budgeted = counts_for_budget(move) and move.origin not in leaving
-        has_slot = slots.take(move.target, (move.topic, move.partition)) or move.origin in leaving
+        is_leaving = move.origin in leaving
+        is_budgeted = counts_for_budget(move) and not is_leaving
+        has_slot = slots.take(move.target, (move.topic, move.partition)) or is_leaving
         if not has_slot or (is_budgeted and len(budgeted) >= left):
             continue
         budgeted |= {move.move} if is_budgeted else set()
