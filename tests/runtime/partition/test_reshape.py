@@ -116,6 +116,7 @@ PLANTS: dict[str, Callable[[], WishParts]] = {
 
 
 @pytest.mark.slow
+@pytest.mark.interpreted
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_defect_is_found(name: str) -> None:
     """One of the model's runs fails."""
