@@ -12,7 +12,7 @@ from keylanes.devkafka.node import KafkaNode
 
 from ..stage.hanging import OUT, SOURCE, Gaps, Load, counting, create, expected, leader_of, reached, read
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.compiled, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(400)]
 
 HANGS_S, STARTS = 30.0, 2
 STOPS_S_MAX = 3 * SESSION_MS / 1000

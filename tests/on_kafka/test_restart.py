@@ -25,8 +25,6 @@ from ..stage.ground import Ground
 
 WAIT_S = 60.0
 
-pytestmark = pytest.mark.compiled
-
 
 @pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.broker)])
 def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:

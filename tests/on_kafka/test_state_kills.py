@@ -24,8 +24,6 @@ from ..stage import dying
 from ..stage.counting import Counting
 from ..stage.ground import Ground
 
-pytestmark = pytest.mark.compiled
-
 RECORDS, KEYS, PARTITIONS = 600, 31, 2
 WAIT_S = 60.0
 SMALL = {

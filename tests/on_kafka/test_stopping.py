@@ -19,8 +19,6 @@ from ..stage.spoken import Spoken
 ABORTED = 130
 WAIT_S = 60.0
 
-pytestmark = pytest.mark.compiled
-
 
 class Running:
     """The process ``stoppable.py`` and what it has said so far."""

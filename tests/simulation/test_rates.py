@@ -39,7 +39,6 @@ def test_no_more_attempts_begin_than_the_rate_allows() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.compiled
 def test_no_more_attempts_begin_in_many_more_groups() -> None:
     """The same for longer."""
     for seed in islice(seeds_with(several=True), SEEDS, SEEDS_MORE):
