@@ -58,7 +58,7 @@ BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 TWO, THREE = ("-n", "2", *BY_FILE), ("-n", "3", *BY_FILE)
 """So many files at a time, on two cores: tests with brokers wait a third of their time."""
 FAST = "not broker and not spark and not slow"
-ON_COMPILED = "compiled or not (spark or interpreted or sources)"
+ON_COMPILED = "not (spark or interpreted or sources)"
 """What runs on the compiled package, as users have it. `check` runs the fast ones on the sources."""
 
 

@@ -12,7 +12,7 @@ from ..stage.proxy import Fault
 from . import chaos_plan as plan
 from .chaos import ChaosError, Round, run_round
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.compiled, pytest.mark.timeout(1_800)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_800)]
 
 QUIET = Round(seed=1, kills=0, stops=0, pairs=0, broker_kills=0, broker_stops=0, restarts=0, fault_rate=0.0)
 SHORT = Round(seed=7, records=50_000, kills=10, stops=5, broker_kills=1, broker_stops=1, faults=6)

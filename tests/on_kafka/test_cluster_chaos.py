@@ -10,7 +10,7 @@ from .chaos_app import PARTITIONS
 from .cluster_chaos import ClusterRound, run_cluster_round, table
 from .cluster_chaos_plan import STOP_S_MAX, TARGETS, Deed, Fault, draw
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.compiled, pytest.mark.timeout(1_800)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_800)]
 
 RECORDS_MIN = 12_000
 

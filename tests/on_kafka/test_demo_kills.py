@@ -105,7 +105,6 @@ class Demo:
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.compiled
 @pytest.mark.timeout(1_800)
 def test_kills(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """Killed by kill -9 in the load and in an open transaction: 0 lost, 0 doubled, all state right, says Spark."""

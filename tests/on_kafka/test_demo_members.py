@@ -26,7 +26,7 @@ from keylanes.demo.main import DemoOptions, run_demo
 sys.exit(run_demo(DemoOptions(broker="kafka", folder=Path(sys.argv[1]), **json.loads(sys.argv[2]))))
 """
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.compiled, pytest.mark.timeout(1_800)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_800)]
 
 
 def proven(folder: Path, **options: int) -> dict[str, Any]:

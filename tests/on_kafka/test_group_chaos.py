@@ -9,7 +9,7 @@ import pytest
 from .group_chaos import GroupRound, run_group_round, table
 from .group_chaos_plan import ROLES, draw
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.compiled, pytest.mark.timeout(1_800)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_800)]
 
 RECORDS_MIN = 1_500
 MOVES_MIN = 10

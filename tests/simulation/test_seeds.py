@@ -27,7 +27,7 @@ from .soak_worker import Answer, Task, encode
 from .steps import STRIKES, Strike, can_meet
 from .world import run_plan, run_seed
 
-GROUP_SEEDS, SINGLE_SEEDS, STEP_PLANS = 40, 10, 30
+GROUP_SEEDS, SINGLE_SEEDS, STEP_PLANS = 65, 20, 50
 """Of the many: with several members from the beginning, with one, and with nothing but what befalls coordinators."""
 MORE_SEEDS, MORE_ROUNDS_MAX = 10, 12
 """So many more with several members, so often, as long as something was not met that no plan can ask for."""
