@@ -342,7 +342,7 @@ async def test_snapshots_bound_the_start(ground: Ground, monkeypatch: pytest.Mon
     work.pause_s = 0.01
     work.declare(app, ground, 8)
     async with app:
-        await reached(lambda: app.statistics().commits > 60)
+        await reached(lambda: app.statistics().commits > 150)  # the search takes steps of 10 and 40 events
     counting = Counting(ground.connect())
     again = App(ground.name, broker=counting.as_broker(), settings=Settings(commit_interval_ms=50))
     work.pause_s = 0.0
