@@ -329,8 +329,9 @@ def test_idle_application_appends_nothing(ground: Ground) -> None:
 
 async def test_snapshots_bound_the_start(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the log, a start reads from its newest snapshot on, looking for it from the log's end."""
+    records = 9_000
     monkeypatch.setattr(snapshots, "FIRST_STEP", 10)  # a log of some thousand events would take its time
-    await asyncio.to_thread(fill, ground, 3_000, 40)
+    await asyncio.to_thread(fill, ground, records, 40)
     app = ground.app(
         snapshot_every_commits=5,
         commit_interval_ms=5,
@@ -351,9 +352,9 @@ async def test_snapshots_bound_the_start(ground: Ground, monkeypatch: pytest.Mon
         read = counting.read[TopicPartition(f"{ground.name}.offsets", 0)]
         marks = (await asyncio.to_thread(marks_of, ground, f"{ground.name}.offsets")).popitem()[1]
         assert marks.high > 2 * read, (marks, read)
-        await reached(lambda: lowest_edge(again) == 3_000)
+        await reached(lambda: lowest_edge(again) == records)
     await counting.close()
-    await asyncio.to_thread(check_outputs, ground, 3_000)
+    await asyncio.to_thread(check_outputs, ground, records)
 
 
 @pytest.mark.parametrize(
