@@ -3,7 +3,7 @@
 
     demo    the main job on real input; BROKER=kafka: on a real Kafka; MEMBERS=6: in six processes; PROCESSES=2: in two
             that one service keeps; RESET=1: afresh
-    test    everything: style, types, all tests with a real Kafka and Spark; the fast ones on the compiled package
+    test    everything: style, types, all tests with a real Kafka and Spark; what needs no Spark runs compiled
     check   the fast part of it, on the sources: no Java, no broker, no Spark; --python 3.13 takes another Python
     soak    the simulation and the kills by the hour; it goes on where the last one ended; --help names the options
     bench   keylanes beside its peers (bench/compare.py), or the benchmarks that are named, with their options

@@ -260,14 +260,6 @@ def test_sync_handler_hangs(ground: Ground, caplog: pytest.LogCaptureFixture) ->
     """It is named; its range waits until the thread returns, and the attempt has failed then."""
     ground.fill([(b"a", b"1"), (b"a", b"2")])
     app = ground.app(handler_timeout_ms=100)
-    named = threading.Event()
-
-    def notice(record: logging.LogRecord) -> bool:
-        if "thread" in record.msg:
-            named.set()
-        return True
-
-    logging.getLogger("keylanes").addFilter(notice)
     order: list[int] = []
 
     @app.handler(ground.source, parallelising_factor=4, retry=Retry(attempts=1), on_failure=DeadLetter(ground.dead))

@@ -5,7 +5,8 @@
 - State moves once: as long as a learner is there, nobody is asked to release for anybody else what it copies.
 - What nobody owns keeps its last copy.
 - No record is handled before the copy has all that others have changed of its points.
-- Of what a member is asked to copy it writes each change once, however often its reading is broken off.
+- At the end a member has copied no more bytes than the changes that it was asked to copy have, each counted once,
+  however often its reading was broken off.
 """
 
 from collections import Counter
