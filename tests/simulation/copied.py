@@ -5,12 +5,15 @@
 - State moves once: as long as a learner is there, nobody is asked to release for anybody else what it copies.
 - What nobody owns keeps its last copy.
 - No record is handled before the copy has all that others have changed of its points.
-- At the end a member has copied no more bytes than the changes that it was asked to copy have, each counted once,
-  however often its reading was broken off.
+- No change is copied twice: what comes into a copy, at each write, is committed and lies at its marker or above. So
+  what is copied is what was asked for and what a folder lost. And it is of points that were granted to the member or
+  asked of it.
 """
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from keylanes.brokers.protocol import TopicPartition
@@ -21,7 +24,8 @@ from keylanes.offsets.control_events import CopyAsked, CopyEnded, RangesGranted,
 from keylanes.offsets.event_values import PlannedMove
 from keylanes.state.changelog import is_beacon_key
 from keylanes.state.keys import point_in
-from keylanes.state.tables import Copy
+from keylanes.state.tables import Change as Entry
+from keylanes.state.tables import Copy, Marker
 
 from ..stage.cluster import Row
 from .cells import NOBODY, Cells
@@ -32,8 +36,9 @@ LEAVES: Final = "its member leaves"
 
 
 class Change(NamedTuple):
-    """The last committed change of a key, and who made it."""
+    """A committed change of a key, where it lies in the changelog, and who made it."""
 
+    offset: int
     value: bytes | None
     incarnation: int
 
@@ -49,10 +54,8 @@ class Copied:
         self.withdrawn: set[int] = set()
         """The moves that came to nothing: what was copied for one is kept as long as nobody works on it."""
         self.numbers: set[int] = set()
-        self.changes: dict[tuple[TopicPartition, int], dict[bytes, Change]] = {}
-        """By source partition and point, and by key."""
-        self.sizes: dict[TopicPartition, list[tuple[int, int]]] = {}
-        """The point and the bytes of each committed change, by source partition."""
+        self.changes: dict[tuple[TopicPartition, int], dict[bytes, list[Change]]] = {}
+        """By source partition and point, and by key; the newest last."""
         self.asked: dict[tuple[int, TopicPartition], Steps[bool]] = {}
         """The points that an incarnation was ever asked to copy."""
         self.owners: dict[TopicPartition, list[tuple[KeyRange, int]]] = {}
@@ -139,20 +142,39 @@ class Copied:
         for row in rows:
             key = row.key or b""
             if not is_beacon_key(key):
-                self.changes.setdefault((place, point_in(key)), {})[key] = Change(row.value, incarnation)
-                self.sizes.setdefault(place, []).append((point_in(key), len(key) + len(row.value or b"")))
+                by_key = self.changes.setdefault((place, point_in(key)), {})
+                by_key.setdefault(key, []).append(Change(row.offset, row.value, incarnation))
 
-    def judge_bytes(self, incarnation: int, size: int) -> None:
-        """``size``: what a member has written to copies that it follows."""
-        allowed = sum(
-            bytes_
-            for (asked, place), points in self.asked.items()
-            if asked == incarnation
-            for point, bytes_ in self.sizes.get(place, ())
-            if points.at(point)
-        )
-        assert size <= allowed, f"incarnation {incarnation} has copied {size} bytes of {allowed}: some of them twice"
-        self.reached["bytes copied"] += size
+    def written(
+        self, place: TopicPartition, own: Sequence[int], markers: Steps[Marker], found: Iterable[Entry]
+    ) -> None:
+        """A process writes to its copy, whose markers were these. ``own``: as whom it took part, now as the last one.
+        What it committed itself is in its memory, so it may write that at any time.
+        """
+        for key, value in found:
+            point = point_in(key)
+            changes, marker = self.changes.get((place, point), {}).get(key, []), markers.at(point)
+            position = 0 if marker is None else marker.position
+            if any(change.value == value and change.incarnation in own for change in changes):
+                continue
+            assert any(change.value == value for change in changes), (
+                f"{place}: {value!r} of {key!r} is written to a copy, and nobody has committed it"
+            )
+            new = changes[bisect_left(changes, position, key=attrgetter("offset")) :]
+            assert any(change.value == value for change in new), (
+                f"{place}: {value!r} of {key!r} is copied, and the copy had all below {position}: it is copied twice"
+            )
+            copies = self.asked.get((own[-1], place), Steps()).at(point)
+            granted = any(within.contains(point) for within, owner in self.owners.get(place, ()) if owner == own[-1])
+            assert copies or granted, f"{place}: {own[-1]} copies {point:08x}, which nobody asked it to have"
+            self.reached["changes copied"] += 1
+
+    def cleared(self, place: TopicPartition, markers: Steps[Marker], within: KeyRange) -> None:
+        """A process throws a part of its copy away, with these markers: only what was never whole. No folder is of
+        another application, and none is old unless a clock was set.
+        """
+        held = markers.pieces(within.first, within.end)
+        assert not held, f"{place}: {within} is thrown away, and the copy had all below {held}: it is copied twice"
 
     def begins(self, copy: Copy, place: TopicPartition, epoch: int, point: int, incarnation: int) -> None:
         """A record begins: looked at for the first one of its point at an epoch. What its owner has committed itself
@@ -161,7 +183,8 @@ class Copied:
         if (place, epoch, point) in self.looked or self._owner(place, point) != incarnation:
             return
         self.looked.add((place, epoch, point))
-        for key, change in self.changes.get((place, point), {}).items():
+        for key, changes in self.changes.get((place, point), {}).items():
+            change = changes[-1]
             if change.incarnation != incarnation:
                 held = copy.get(key)
                 assert held == change.value, (

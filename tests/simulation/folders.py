@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
+from keylanes.brokers.protocol import TopicPartition
 from keylanes.keyrange.ranges import KeyRange
 from keylanes.keyrange.steps import Steps
 from keylanes.state.memory import MemoryCopies, MemoryCopy
@@ -64,11 +65,18 @@ class Folders:
 
 class LivingCopies:
     """A folder in the hands of a process; ``may_write`` False: the process is dead, and nothing more comes here.
-    ``may_write`` raises what a disk raises that takes no more.
+    ``may_write`` raises what a disk raises that takes no more. ``writes`` and ``clears`` are told of each write and
+    clearing, with the markers of before.
     """
 
-    def __init__(self, folder: Folder, may_write: Callable[[], bool]) -> None:
-        self.folder, self.may_write = folder, may_write
+    def __init__(
+        self,
+        folder: Folder,
+        may_write: Callable[[], bool],
+        writes: Callable[[TopicPartition, Steps[Marker], Sequence[Change]], None],
+        clears: Callable[[TopicPartition, Steps[Marker], KeyRange], None],
+    ) -> None:
+        self.folder, self.may_write, self.writes, self.clears = folder, may_write, writes, clears
 
     def copy(self, topic: str, partition: int) -> "LivingCopy":
         return LivingCopy(self, topic, partition)
@@ -85,6 +93,7 @@ class LivingCopy:
 
     def __init__(self, copies: LivingCopies, topic: str, partition: int) -> None:
         self.copies, self.topic, self.partition = copies, topic, partition
+        self._place = TopicPartition(topic, partition)
         plain = self._plain
         self.get, self.get_many, self.page = plain.get, plain.get_many, plain.page
 
@@ -98,11 +107,13 @@ class LivingCopy:
     def write(self, changes: Iterable[Change], marks: Iterable[Mark] = ()) -> None:
         if self.copies.may_write():
             step = (tuple(changes), tuple(marks))
+            self.copies.writes(self._place, self.markers(), step[0])
             self._plain.write(*step)
             self.copies.folder.steps.append((self.topic, self.partition, *step, None))
 
     def clear(self, within: KeyRange) -> None:
         if self.copies.may_write():
+            self.copies.clears(self._place, self.markers(), within)
             self._plain.clear(within)
             self.copies.folder.steps.append((self.topic, self.partition, (), (), within))
 

@@ -4,6 +4,7 @@ from keylanes.group import learning
 from keylanes.runtime.stores import copying
 from keylanes.runtime.stores.follower import Follower
 from keylanes.runtime.stores.learner import Learner
+from keylanes.state.restore import Plan
 
 from ..runtime.stores import test_learner
 from ..stage.planting import changed
@@ -73,7 +74,15 @@ PLANTS = [
         ),
         kinds=("cut", "move", "deal"),
         stateful=True,
-        finding=r"some of them twice",
+        finding=r"it is copied twice",
+    ),
+    Plant(
+        "a pass writes all that it reads",
+        "ranges that share a pass are copied again from where the furthest behind of them begins",
+        changed(Plan, "apply", ("if start is not None and record.offset >= start:", "if start is not None:")),
+        kinds=("cut", "move", "deal"),
+        stateful=True,
+        finding=r"it is copied twice",
     ),
     Plant(
         "a learner's marker is where it will be",

@@ -215,7 +215,7 @@ PLANTS = [
         written_before_the_commit,
         kinds=("aborted", "crash", "away"),
         stateful=True,
-        finding=WRONG_STATE,
+        finding="nobody has committed it",
     ),
     Plant(
         "marker in another column family",

@@ -4,7 +4,7 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -13,6 +13,8 @@ import msgspec
 from keylanes.brokers.protocol import TopicPartition
 from keylanes.brokers.simulated.broker import EPOCH_MS, SimulatedConnection
 from keylanes.keyrange.hashing import point_of
+from keylanes.keyrange.ranges import KeyRange
+from keylanes.keyrange.steps import Steps
 from keylanes.runtime.handlers.context import Context
 from keylanes.runtime.handlers.sizes import bytes_of
 from keylanes.runtime.member import Member
@@ -20,6 +22,7 @@ from keylanes.runtime.membership.offer import Origin
 from keylanes.runtime.partition.worker import Worker
 from keylanes.runtime.rejoining import Rejoining
 from keylanes.runtime.watch.steps import Step
+from keylanes.state.tables import Change, Marker
 
 from .folders import LivingCopies, disk_full
 from .key_order import Lane
@@ -104,7 +107,7 @@ class Process:
             wall_ms=lambda: EPOCH_MS + int(self.loop.time() * 1000) + self.clock_ms,
             on_step=self.hears,
             now_s=self.loop.time,
-            open_copies=lambda _: LivingCopies(self.folder, self.may_write),
+            open_copies=lambda _: LivingCopies(self.folder, self.may_write, self._writes, self._clears),
             origin=Origin("", mix.members if mix.together else 0),
         )
 
@@ -200,6 +203,15 @@ class Process:
             self.world.reached["wrote to a full disk"] += 1
             raise disk_full()
         return not self.was_killed
+
+    def _writes(self, place: TopicPartition, markers: Steps[Marker], changes: Sequence[Change]) -> None:
+        own = [member.identity.incarnation or 0 for member in self.members]
+        self.world.check(partial(self.world.watch.copied.written, place, own, markers, changes))
+
+    def _clears(self, place: TopicPartition, markers: Steps[Marker], within: KeyRange) -> None:
+        """Where clocks are set, copies get old."""
+        if not any(happening.kind == "clock" for happening in self.world.plan.happenings):
+            self.world.check(partial(self.world.watch.copied.cleared, place, markers, within))
 
     def _reach(self, step: Death) -> None:
         """A process that was drawn to die at this step dies when it has come to it often enough."""

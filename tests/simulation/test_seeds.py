@@ -68,6 +68,7 @@ MUST_BE_REACHED = (
     "WorkersMerged",
     "StateChanged",
     "entries in copies",
+    "changes copied",
     "NoKey",
     "ValueError",
     "DecodeFailed",

@@ -433,12 +433,8 @@ class World:
         return False
 
     def count(self) -> None:
-        """What this plan came across. Where clocks were set, old copies are made anew."""
-        is_aged = any(happening.kind == "clock" for happening in self.plan.happenings)
+        """What this plan came across."""
         for member in (member for process in self.processes for member in process.members):
-            copied, own = member.statistics(0.0).copying, member.identity.incarnation
-            if own is not None and not is_aged:
-                self.watch.copied.judge_bytes(own, copied.bytes_learner + copied.bytes_standby)
             balance = member.work.balance if member.runs else None
             if balance is not None:
                 self.reached["split as hot"] += balance.splits
